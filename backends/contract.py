@@ -1,0 +1,189 @@
+"""What a backend is: one runtime or compiler behind one contract.
+
+Terms: a *backend* answers, for a target (its name with options), which nodes it takes and why not
+the others, which patterns it knows, and how to compile a sub-model into an *executable*, which runs
+on arrays that the caller owns.
+
+Invariants for an implementer:
+
+* The runtime is imported inside functions only. `probe` never raises: a missing runtime is an
+  `Unavailable` with its reason and the way to install it.
+* `supports` is a promise to try, not to succeed: a candidate is proven by compiling, running and
+  verifying it in a sacrificial child. It must be cheap (microseconds) and pure.
+* Native code may crash or hang. A backend neither forks nor catches signals: isolation is the
+  caller's work (`backends.sandbox`).
+* An executable belongs to the thread that calls it; the caller serialises calls. `close` gives all
+  memory back and may be called twice.
+* Times are in microseconds, sizes in bytes.
+
+Source: optuna `storages/_base.py` for the manner of the contract; TVM BYOC for its content.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from partitioner.graph_index import GraphIndex
+from partitioner.pattern import Pattern
+from partitioner.target import Target
+from partitioner.tensor import TensorSpec
+
+Style = Literal["library", "fusion", "graph"]
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Available:
+    """The runtime is here; `version` is its own version text and part of every cost key."""
+
+    version: str
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """The runtime cannot be used here: why, and the command that would install it."""
+
+    reason: str
+    how_to_install: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a target.
+
+    Args:
+        name: as in `-name=value`.
+        default: the value when it is not given.
+        choices: the values allowed; empty means that `pattern` decides.
+        pattern: a regular expression for free values, e.g. `[1-9][0-9]*`.
+        help: one sentence for `collage targets` and docs/backends.md.
+    """
+
+    name: str
+    default: str
+    help: str
+    choices: tuple[str, ...] = ()
+    pattern: str = ".+"
+
+
+@dataclass(frozen=True)
+class SubModel:
+    """A sub-graph as a model on disk, ready for a runtime to read.
+
+    Args:
+        path: an ONNX file (external data, if any, lies beside it). IR and opset are what ingest
+            pins; model-local functions are inlined; every tensor below is in this order in the file.
+        inputs: graph inputs (weights are initializers, never inputs).
+        outputs: graph outputs.
+    """
+
+    path: Path
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True)
+class CompileContext:
+    """What compiling may use.
+
+    Args:
+        threads: how many threads one call may use (`-threads=` of the target overrides it).
+        work_dir: an empty folder for the runtime's temporary files; it lives as long as the executable.
+        cache_dir: a folder for compiled blobs of this machine, or None for no cache.
+        sample_inputs: real inputs of this sub-graph in order, for calibration; may be empty.
+    """
+
+    threads: int
+    work_dir: Path
+    cache_dir: Path | None = None
+    sample_inputs: tuple[Array, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class OpTime:
+    """Time of one executed step inside a runtime, from the runtime's own profiler.
+
+    Args:
+        nodes: names of the ONNX nodes this step stands for (empty: could not be mapped back).
+        kind: the runtime's own name of the step.
+        latency_us: mean time of one execution.
+    """
+
+    nodes: tuple[str, ...]
+    kind: str
+    latency_us: float
+
+
+class Executable(ABC):
+    """A compiled sub-model.
+
+    `bind` names the buffers once; `run` computes from the bound inputs into the bound outputs.
+    Arrays are C-contiguous, of the specs' dtype and shape, and stay alive and in place until the
+    next `bind`. An output given as None (its shape is known only at run time) is allocated by the
+    runtime at each run. `results` are the outputs of the last run, in order; where an output was
+    bound it is that very array.
+    """
+
+    @abstractmethod
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
+        """Use these buffers from now on (zero-copy where the runtime can)."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Compute once, synchronously."""
+
+    @property
+    @abstractmethod
+    def results(self) -> tuple[Array, ...]:
+        """Outputs of the last run, in the order of the sub-model's outputs."""
+
+    def profile(self, runs: int) -> list[OpTime]:
+        """Run `runs` times under the runtime's own profiler; empty where it has none."""
+        return []
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back memory and threads."""
+
+
+class Backend(ABC):
+    """One runtime. Instances are stateless and shared between threads."""
+
+    name: str
+    style: Style
+    summary: str  # one sentence for `collage targets`
+    options: tuple[Option, ...]
+
+    @abstractmethod
+    def probe(self) -> Available | Unavailable:
+        """Is the runtime here? Cheap, never raises, imports it at most."""
+
+    def check_target(self, target: Target) -> str | None:
+        """Why this target cannot be used on this machine (a device or feature is absent), or None."""
+        return None
+
+    def memory_domain(self, target: Target) -> str:
+        """Where inputs and outputs of an executable live: `host`, `cuda:0` …"""
+        return "host"
+
+    @abstractmethod
+    def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
+        """None when the target takes this node, else the reason of the refusal in one sentence."""
+
+    def patterns(self, target: Target) -> tuple[Pattern, ...]:
+        """Named patterns that the runtime computes as one fused kernel."""
+        return ()
+
+    @abstractmethod
+    def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
+        """Compile a sub-model.
+
+        Raises:
+            Exception: anything the runtime raises; the caller turns it into Infeasible(reason).
+        """

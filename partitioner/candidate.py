@@ -1,0 +1,48 @@
+"""A candidate: a sub-graph on a target; and a plan: candidates that cover the graph.
+
+Node sets are Python integers used as bitsets: bit *i* is set when node *i* of the `GraphIndex` is
+inside. Node indexes are positions in a topological order.
+
+Invariants of a `Plan`: its partitions cover every node exactly once, the quotient graph is acyclic,
+and the partitions stand in an order in which they can run. `partitioner.search` builds only such
+plans and `partitioner.plan_check.check_plan` proves it for plans from elsewhere.
+
+Source: RFC 0062 (candidate partitions), extended by the global check for cycles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partitioner.target import Target
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A set of nodes (bitset) offered to one target, and the rule that proposed it."""
+
+    nodes: int
+    target: Target
+    rule: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Candidates that cover every node exactly once, in an order in which they can run."""
+
+    partitions: tuple[Candidate, ...]
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The distinct targets used, sorted."""
+        return tuple(sorted({partition.target for partition in self.partitions}))
+
+
+def bits(mask: int) -> list[int]:
+    """The indexes of the set bits, ascending."""
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found

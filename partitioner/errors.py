@@ -1,0 +1,32 @@
+"""The one root error of the project, and what a caller can catch.
+
+Every error that a user can cause says what was at hand and what to do next; subclasses carry the
+facts as fields, so that the service can answer with a structured problem and the command line
+with one line.
+"""
+
+from __future__ import annotations
+
+
+class CollageError(Exception):
+    """Root of every error that this project raises on purpose."""
+
+
+class BadInputError(CollageError):
+    """What the user gave cannot be used; the message says what to change. Exit status 2, HTTP 4xx."""
+
+
+class TargetError(BadInputError):
+    """A target is unknown, misspelt, has an unknown option, or its runtime is not installed."""
+
+
+class ModelError(BadInputError):
+    """A model cannot be taken: damaged, too large, unsafe, or with unbound dimensions."""
+
+
+class NoPlanError(CollageError):
+    """No plan covers the model: some node is refused by every target, or constraints contradict."""
+
+
+class CancelledError(CollageError):
+    """The caller asked for the work to stop."""

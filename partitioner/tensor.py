@@ -15,20 +15,31 @@ class TensorSpec:
 
     Args:
         name: the ONNX value's name.
-        dtype: a numpy dtype name, e.g. `float32`, `bfloat16`, `int64`, `bool`; `object` for strings.
-        shape: dimensions; None stands for one that is known only when the model runs.
+        dtype: a numpy dtype name, e.g. `float32`, `bfloat16`, `int64`, `bool`; `object` for strings;
+            `unknown` where shape inference found none (sequences, maps).
+        shape: dimensions, None standing for one that is known only when the model runs; None for an
+            unknown rank.
     """
 
     name: str
     dtype: str
-    shape: tuple[int | None, ...]
+    shape: tuple[int | None, ...] | None
 
     @property
     def is_static(self) -> bool:
-        """True when every dimension is known."""
-        return None not in self.shape
+        """True when type and every dimension are known."""
+        return self.dtype != "unknown" and self.shape is not None and None not in self.shape
+
+    @property
+    def static_shape(self) -> tuple[int, ...]:
+        """The shape where every dimension is known."""
+        if self.shape is None or None in self.shape:
+            raise ValueError(f"{self.name} has no static shape: {self.shape}")
+        return tuple(d for d in self.shape if d is not None)
 
     @property
     def size_bytes(self) -> int:
-        """Size in bytes, unknown dimensions counted as one."""
-        return math.prod(1 if d is None else d for d in self.shape) * np.dtype(self.dtype).itemsize
+        """Size in bytes; 0 where it is not known before the model runs."""
+        if not self.is_static:
+            return 0
+        return math.prod(self.static_shape) * np.dtype(self.dtype).itemsize

@@ -63,6 +63,7 @@ class Option:
         choices: the values allowed; empty means that `pattern` decides.
         pattern: a regular expression for free values, e.g. `[1-9][0-9]*`.
         help: one sentence for `collage targets` and docs/backends.md.
+        affects_cost: False for what only steers the search, and so stays out of cost keys.
     """
 
     name: str
@@ -70,6 +71,27 @@ class Option:
     help: str
     choices: tuple[str, ...] = ()
     pattern: str = ".+"
+    affects_cost: bool = True
+
+
+RULES = Option(
+    "rules",
+    "none",
+    "A file (YAML or JSON) with the partition rule to use for this target.",
+    affects_cost=False,
+)
+THREADS = Option(
+    "threads",
+    "auto",
+    "Threads that one call may use; auto is what the tuner or `load` decides for all targets.",
+    pattern="auto|[1-9][0-9]{0,3}",
+)
+
+
+def threads_of(target: Target, context: CompileContext) -> int:
+    """How many threads a call on this target may use."""
+    given = target.option("threads", "auto")
+    return context.threads if given == "auto" else int(given)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,94 @@
+"""A backend that costs nothing: it writes zeros. For tests of search and service, not for use.
+
+Its numbers are wrong by design, so verification refuses it wherever numbers are verified. What a
+call shall seem to take can be given (`-latency_us=250`), and so can a memory domain of its own
+(`-domain=sim:0`), which makes transitions testable without a device.
+
+Source: tinygrad `runtime/ops_null.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from backends import predicates
+from backends.contract import (
+    THREADS,
+    Array,
+    Available,
+    Backend,
+    CompileContext,
+    Executable,
+    OpTime,
+    Option,
+    SubModel,
+)
+from partitioner.graph_index import GraphIndex
+from partitioner.target import Target
+
+
+class NullBackend(Backend):
+    """Takes every node of the operators it is told to take, and computes zeros."""
+
+    name = "null"
+    style = "graph"
+    summary = "Computes zeros in a stated time; for tests only."
+    options = (
+        THREADS,
+        Option("latency_us", "0", "Time of one call in microseconds.", pattern=r"[0-9]+(\.[0-9]+)?"),
+        Option("domain", "host", "Memory domain it claims to live in.", pattern="host|[a-z]+:[0-9]+"),
+        Option("ops", "all", "Operators it takes, separated by commas, or all.", pattern=r"[\w:.,]+"),
+    )
+
+    def probe(self) -> Available:
+        return Available("1")
+
+    def memory_domain(self, target: Target) -> str:
+        return target.option("domain", "host")
+
+    def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
+        taken = target.option("ops", "all")
+        if taken == "all" or index.nodes[node].op in taken.split(","):
+            return None
+        return f"-ops of this target does not name {index.nodes[node].op}"
+
+    def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
+        for spec in (*model.inputs, *model.outputs):
+            predicates.numpy_dtype(spec)
+        return NullExecutable(model, float(target.option("latency_us", "0")))
+
+
+class NullExecutable(Executable):
+    """Fills the bound outputs with zeros and waits until the stated time is over."""
+
+    def __init__(self, model: SubModel, latency_us: float) -> None:
+        self._model, self._latency_us = model, latency_us
+        self._outputs: tuple[Array, ...] = ()
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
+        self._outputs = tuple(
+            np.zeros([d or 1 for d in spec.shape or ()], predicates.numpy_dtype(spec))
+            if output is None
+            else output
+            for spec, output in zip(self._model.outputs, outputs, strict=True)
+        )
+
+    def run(self) -> None:
+        end_ns = time.perf_counter_ns() + self._latency_us * 1000
+        for output in self._outputs:
+            output.fill(0)
+        while time.perf_counter_ns() < end_ns:
+            pass
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        return self._outputs
+
+    def profile(self, runs: int) -> list[OpTime]:
+        return [OpTime((), "Null", self._latency_us)]
+
+    def close(self) -> None:
+        self._outputs = ()

@@ -1,0 +1,173 @@
+"""OpenVINO on the CPU: a graph compiler with blocked layouts and bf16.
+
+Settings that every compiled model has, and why:
+
+* `INFERENCE_PRECISION_HINT` is always given: left alone, a CPU with bf16 computes in bf16 (relative
+  errors of 1e-2), and the precision belongs in the cost key.
+* the LATENCY hint and one stream: the THROUGHPUT hint halves the speed of single requests.
+* `ENABLE_CPU_PINNING` off unless asked for: pinned workers of one runtime stand in the next one's way.
+
+Inputs and outputs stand on the caller's arrays (`ov.Tensor(shared_memory=True)`): about 10 µs a call.
+What it takes is decided by a table of operators that its ONNX reader converts (`openvino_ops`); the
+reader itself cannot be asked in this process, since an unknown or damaged node may crash it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from backends import predicates
+from backends.contract import (
+    THREADS,
+    Array,
+    Available,
+    Backend,
+    CompileContext,
+    Executable,
+    Option,
+    SubModel,
+    Unavailable,
+    threads_of,
+)
+from backends.openvino_ops import ONNX_OPERATORS
+from partitioner.graph_index import GraphIndex
+from partitioner.target import Target
+
+_PRECISION = {"f32": "f32", "bf16": "bf16", "f16": "f16"}
+_CAPABILITY = {"bf16": "BF16", "f16": "FP16"}
+
+
+class OpenVinoBackend(Backend):
+    """OpenVINO's CPU plugin through one inference request per executable."""
+
+    name = "openvino"
+    style = "graph"
+    summary = "OpenVINO on the CPU: compiles whole regions; f32 unless bf16 is asked for."
+    options = (
+        THREADS,
+        Option(
+            "precision",
+            "f32",
+            "What it computes in; bf16 and f16 only where the CPU has them.",
+            choices=tuple(_PRECISION),
+        ),
+        Option(
+            "streams",
+            "1",
+            "Inference streams; one is the fastest for one request.",
+            pattern="[1-9][0-9]?",
+        ),
+        Option(
+            "hint",
+            "latency",
+            "Performance hint; throughput halves the speed of single requests.",
+            choices=("latency", "throughput"),
+        ),
+        Option("pinning", "off", "Pin worker threads to cores.", choices=("on", "off")),
+        Option(
+            "denormals",
+            "keep",
+            "Keep denormal numbers or flush them to zero.",
+            choices=("keep", "flush"),
+        ),
+    )
+
+    def probe(self) -> Available | Unavailable:
+        try:
+            return Available(_ov().get_version())
+        except Exception as error:  # a damaged installation may raise anything
+            return Unavailable(f"openvino cannot be imported ({error})", "pip install openvino")
+
+    def check_target(self, target: Target) -> str | None:
+        precision = target.option("precision", "f32")
+        if precision == "f32":
+            return None
+        has = _ov().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if _CAPABILITY[precision] in has:
+            return None
+        return (
+            f"OpenVINO does not compute in {precision} on this CPU (it has {', '.join(has)}); "
+            "use -precision=f32"
+        )
+
+    def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
+        return predicates.first_refusal(
+            index,
+            index.nodes[node],
+            predicates.refuse_other_ops(ONNX_OPERATORS),
+            predicates.refuse_dtypes(("object", "bfloat16", "complex64", "complex128")),
+        )
+
+    def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
+        for spec in (*model.inputs, *model.outputs):
+            predicates.numpy_dtype(spec)
+        return OpenVinoExecutable(model, target, context)
+
+
+class OpenVinoExecutable(Executable):
+    """A compiled model with one inference request."""
+
+    def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
+        self._model = model
+        self._compiled, self._request = _compile(model, target, context)
+        self._inputs: tuple[Array, ...] = ()
+        self._bound: tuple[Array | None, ...] = ()
+        self._own: list[int] = []
+        self._results: tuple[Array, ...] = ()
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
+        ov = _ov()
+        for i, array in enumerate(inputs):
+            self._request.set_input_tensor(i, ov.Tensor(array, shared_memory=True))
+        for i, output in enumerate(outputs):
+            if output is not None:
+                self._request.set_output_tensor(i, ov.Tensor(output, shared_memory=True))
+        self._inputs, self._bound = tuple(inputs), tuple(outputs)
+        self._own = [i for i, output in enumerate(outputs) if output is None]
+        self._results = tuple(outputs) if not self._own else ()  # type: ignore[arg-type]
+
+    def run(self) -> None:
+        self._request.infer()
+        if self._own:
+            results = list(self._bound)
+            for i in self._own:
+                results[i] = np.array(self._request.get_output_tensor(i).data)
+            self._results = tuple(results)  # type: ignore[arg-type]
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        return self._results
+
+    def close(self) -> None:
+        self._request = self._compiled = None
+        self._inputs, self._bound = (), ()
+
+
+def _ov() -> Any:
+    import openvino
+
+    return openvino
+
+
+def _compile(model: SubModel, target: Target, context: CompileContext) -> tuple[Any, Any]:
+    core = _ov().Core()
+    core.set_property({"ENABLE_MMAP": True})
+    if context.cache_dir is not None:
+        core.set_property({"CACHE_DIR": str(context.cache_dir)})
+    compiled = core.compile_model(str(model.path), "CPU", _properties(target, context))
+    return compiled, compiled.create_infer_request()
+
+
+def _properties(target: Target, context: CompileContext) -> dict[str, Any]:
+    return {
+        "INFERENCE_PRECISION_HINT": _PRECISION[target.option("precision", "f32")],
+        "PERFORMANCE_HINT": target.option("hint", "latency").upper(),
+        "NUM_STREAMS": target.option("streams", "1"),
+        "INFERENCE_NUM_THREADS": threads_of(target, context),
+        "ENABLE_CPU_PINNING": target.option("pinning", "off") == "on",
+        "CPU_DENORMALS_OPTIMIZATION": target.option("denormals", "keep") == "flush",
+        "PERF_COUNT": False,
+    }

@@ -1,0 +1,176 @@
+"""Which backends exist, and whether a target can be used here.
+
+Built-in backends are an explicit table name → where its class is; the file is imported when the
+table is first asked for, the runtime itself only inside the backend's functions. Packages add their
+own through the entry-point group `collage.backends` (see docs/write-a-backend.md). One name twice is
+an error. A plugin that cannot be imported stays in the table as a backend that is not available,
+with the reason: it is never left out silently.
+
+Source: xdsl `universe.py` (explicit lazy registration), optuna `_imports.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+
+from backends.contract import (
+    RULES,
+    Backend,
+    CompileContext,
+    Executable,
+    Option,
+    SubModel,
+    Unavailable,
+)
+from partitioner.errors import CollageError, TargetError
+from partitioner.graph_index import GraphIndex
+from partitioner.target import Target
+
+GROUP = "collage.backends"
+
+_BUILT_IN: Mapping[str, str] = {
+    "onnxruntime": "backends.onnxruntime_backend:OnnxRuntimeBackend",
+    "openvino": "backends.openvino_backend:OpenVinoBackend",
+    "null": "backends.null_backend:NullBackend",
+}
+
+
+class BrokenBackend(Backend):
+    """Stands for a plugin that could not be loaded; it refuses everything with the reason."""
+
+    style = "library"
+    options = ()
+
+    def __init__(self, name: str, reason: str, distribution: str) -> None:
+        self.name = name
+        self.summary = f"could not be loaded: {reason}"
+        self._unavailable = Unavailable(reason, f"repair or uninstall the package {distribution}")
+
+    def probe(self) -> Unavailable:
+        return self._unavailable
+
+    def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
+        return self._unavailable.reason
+
+    def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
+        raise TargetError(f"backend {self.name}: {self._unavailable.reason}")
+
+
+def backends() -> Mapping[str, Backend]:
+    """All known backends by name, available or not; built-in ones first.
+
+    Raises:
+        CollageError: two backends have one name, or a plugin's name is not its backend's.
+    """
+    return _load(tuple(entry_points(group=GROUP)))
+
+
+def resolve(target: Target) -> Backend:
+    """The backend of a target that can be used on this machine.
+
+    Raises:
+        TargetError: the backend, an option or a value is unknown (the known ones are listed), the
+            runtime is not installed (the command is given), or the machine lacks what it needs.
+    """
+    backend = check_options(target)
+    found = backend.probe()
+    if isinstance(found, Unavailable):
+        raise TargetError(
+            f"target {str(target)!r}: {found.reason}; to install it: {found.how_to_install}"
+        )
+    reason = backend.check_target(target)
+    if reason is not None:
+        raise TargetError(f"target {str(target)!r} cannot be used here: {reason}")
+    return backend
+
+
+def check_options(target: Target) -> Backend:
+    """The backend of a target, installed or not, once every option and value is known to it.
+
+    Raises:
+        TargetError: the backend, an option or a value is unknown.
+    """
+    known = backends()
+    backend = known.get(target.backend)
+    if backend is None:
+        raise TargetError(
+            f"target {str(target)!r}: unknown backend {target.backend!r}; known are {_names(known)}"
+        )
+    options = {option.name: option for option in options_of(backend)}
+    for name, value in target.options:
+        option = options.get(name)
+        if option is None:
+            raise TargetError(
+                f"target {str(target)!r}: no option -{name} in {backend.name}, only {_names(options)}"
+            )
+        if option.choices and value not in option.choices:
+            raise TargetError(
+                f"target {str(target)!r}: -{name} is one of {_names(option.choices)}, not {value!r}"
+            )
+        if not option.choices and not re.fullmatch(option.pattern, value):
+            raise TargetError(
+                f"target {str(target)!r}: -{name}={value} is not of the form {option.pattern}"
+            )
+    return backend
+
+
+def options_of(backend: Backend) -> tuple[Option, ...]:
+    """A backend's own options and those that every backend has."""
+    return (*backend.options, RULES)
+
+
+def canonical(target: Target, threads: int | None = None) -> Target:
+    """The target with every default made explicit, as cost keys name it.
+
+    Options that cannot change a cost (`-rules`) are left out; `-threads=auto` becomes the number
+    that the caller will give to `compile`.
+
+    Raises:
+        TargetError: the backend, an option or a value is unknown.
+    """
+    backend = check_options(target)
+    full = {o.name: target.option(o.name, o.default) for o in options_of(backend) if o.affects_cost}
+    if threads is not None and full.get("threads") == "auto":
+        full["threads"] = str(threads)
+    return Target(backend.name, tuple(sorted(full.items())))
+
+
+@lru_cache(maxsize=4)
+def _load(plugins: tuple[EntryPoint, ...]) -> Mapping[str, Backend]:
+    table: dict[str, Backend] = {}
+    for name, where in _BUILT_IN.items():
+        module, _, attribute = where.partition(":")
+        table[name] = getattr(importlib.import_module(module), attribute)()
+    for plugin in plugins:
+        if plugin.name in table:
+            raise CollageError(
+                f"two backends are named {plugin.name!r}; the second one is {plugin.value} "
+                f"of package {_distribution(plugin)}: uninstall one of them"
+            )
+        table[plugin.name] = _load_plugin(plugin)
+    return MappingProxyType(table)
+
+
+def _load_plugin(plugin: EntryPoint) -> Backend:
+    try:
+        backend = plugin.load()()
+    except Exception as error:  # a stranger's code may raise anything; the reason is kept and shown
+        reason = f"plugin {plugin.value} fails with {type(error).__name__}: {error}"
+        return BrokenBackend(plugin.name, reason, _distribution(plugin))
+    if not isinstance(backend, Backend) or backend.name != plugin.name:
+        reason = f"plugin {plugin.value} does not make a Backend named {plugin.name!r}"
+        return BrokenBackend(plugin.name, reason, _distribution(plugin))
+    return backend
+
+
+def _distribution(plugin: EntryPoint) -> str:
+    return plugin.dist.name if plugin.dist is not None else "of unknown name"
+
+
+def _names(names: Mapping[str, object] | Sequence[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -22,6 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from partitioner.candidate import bits
+from partitioner.canonical import bodies_of, body_digest, plain_attribute
 from partitioner.errors import ModelError
 from partitioner.tensor import TensorSpec
 
@@ -42,6 +43,7 @@ class NodeInfo:
         outputs: value names, empty text for an omitted one.
         captured: main-graph values used by its bodies, that are not among its inputs.
         has_body: True for If, Loop, Scan and the like.
+        body_digest: says, without names, what its bodies compute; empty without bodies.
     """
 
     index: int
@@ -54,6 +56,7 @@ class NodeInfo:
     outputs: tuple[str, ...]
     captured: tuple[str, ...] = ()
     has_body: bool = False
+    body_digest: str = ""
 
     @property
     def op(self) -> str:
@@ -66,9 +69,11 @@ class NodeInfo:
         return tuple(dict.fromkeys(v for v in (*self.inputs, *self.captured) if v))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GraphIndex:
     """Frozen structure of a graph; see the module's docstring for the invariants.
+
+    Two indexes are equal only when they are the same object, so that an index can be a key.
 
     Args:
         nodes: in topological order.
@@ -146,53 +151,41 @@ def _spec(value: ir.Value) -> TensorSpec:
     return TensorSpec(value.name or "", dtype, shape)
 
 
-def _plain(attribute: ir.Attr) -> object:
-    value = attribute.value
-    if isinstance(value, ir.TensorProtocol):
-        return value.numpy()
-    return tuple(value) if isinstance(value, (list, tuple)) else value
-
-
-def _is_body(attribute: ir.Attr) -> bool:
-    return attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-
-
 def _bodies(node: ir.Node) -> list[ir.Graph]:
-    found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            found.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            found.extend(attribute.as_graphs())
-    return found
+    return [body for attribute in node.attributes.values() for body in bodies_of(attribute)]
 
 
 def _captured(node: ir.Node, main_values: set[ir.Value]) -> list[str]:
-    """Main-graph values that a node's bodies, nested ones too, use without being given them."""
-    used: set[ir.Value | None] = set()
+    """Main-graph values that a node's bodies, nested ones too, use without being given them.
+
+    In order of first use, so that the order does not depend on names.
+    """
+    used: dict[ir.Value | None, None] = {}
     for body in _bodies(node):
-        used.update(body.outputs)
         for inner in ir.traversal.RecursiveGraphIterator(body):
-            used.update(inner.inputs)
+            used.update(dict.fromkeys(inner.inputs))
             for deeper in _bodies(inner):
-                used.update(deeper.outputs)
-    return sorted(v.name for v in used if v is not None and v in main_values and v.name)
+                used.update(dict.fromkeys(deeper.outputs))
+        used.update(dict.fromkeys(body.outputs))
+    return [v.name for v in used if v is not None and v in main_values and v.name]
 
 
 def _node_info(i: int, node: ir.Node, model: ir.Model, captured: list[str]) -> NodeInfo:
     attributes = list(node.attributes.values())
     inputs = tuple(v.name or "" if v is not None else "" for v in node.inputs)
+    captured = [name for name in captured if name not in inputs]
     return NodeInfo(
         index=i,
         name=node.name or "",
         op_type=node.op_type,
         domain=node.domain,
         opset=model.opset_imports.get(node.domain, 1),
-        attributes={a.name: _plain(a) for a in attributes if not _is_body(a)},
+        attributes={a.name: plain_attribute(a) for a in attributes if not bodies_of(a)},
         inputs=inputs,
         outputs=tuple(v.name or "" for v in node.outputs),
-        captured=tuple(name for name in captured if name not in inputs),
-        has_body=any(_is_body(a) for a in attributes),
+        captured=tuple(captured),
+        has_body=any(bodies_of(a) for a in attributes),
+        body_digest=body_digest(node, (*inputs, *captured)),
     )
 
 

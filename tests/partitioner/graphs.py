@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from partitioner.candidate import Candidate, bits
 from partitioner.graph_index import GraphIndex
@@ -20,9 +21,12 @@ class TextModel:
 
 
 def text_model(body: str, opset: int = 20) -> TextModel:
-    """A model from the text of its graph: `g (float[4] x) => (float[4] y) { y = Relu(x) }`."""
+    """A model from the text of its graph: `g (float[4] x) => (float[4] y) { y = Relu(x) }`.
+
+    Shapes are inferred.
+    """
     header = f'<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]>'
-    model = ir.from_onnx_text(f"{header}\n{body}")
+    model = common.ShapeInferencePass()(ir.from_onnx_text(f"{header}\n{body}")).model
     for i, node in enumerate(model.graph):
         node.name = node.name or f"{node.op_type}{i}"
     return TextModel(model, GraphIndex.from_ir(model))

@@ -1,0 +1,185 @@
+"""One name for equal work: the SHA-256 of a sub-graph's canonical form.
+
+Two sub-graphs have one fingerprint exactly when they compute the same thing for the purpose of cost:
+same operators, attributes, bodies, wiring, types and shapes, small constants by value and large ones
+by type and shape. Names do not count, nor does the order in which independent nodes are listed. So a
+block that is repeated twelve times is measured once.
+
+How: nodes are numbered by a walk from the sinks (nodes that feed nothing inside) along ordered
+inputs; a sink's cone of ancestors is thereby numbered in one way only. Several sinks are taken in the
+order of the hashes of their cones. The form lists, node by node, a label and what every input slot is
+wired to, so it can be read back: different wiring never has one fingerprint. (Sinks whose cones look
+alike but are shared differently may be taken in either order; the price is one more measurement.)
+
+A constant counts by value when it has at most `SMALL` elements (scales, bounds, factors) or holds
+int64, bool or text (shapes, axes, indexes); biases and weights count by type and shape, or no two
+blocks of a trained model would be alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from partitioner.candidate import bits
+from partitioner.canonical import canonical_bytes
+from partitioner.graph_index import GraphIndex
+
+SMALL = 8
+
+_BY_VALUE = frozenset({"int64", "bool", "object"})
+_EVERYWHERE = -1
+
+
+def fingerprint(index: GraphIndex, nodes: int) -> str:
+    """The fingerprint of a set of nodes (bitset), as 64 hexadecimal digits."""
+    fingerprints = _KNOWN.get(index)
+    if fingerprints is None:
+        fingerprints = _KNOWN.setdefault(index, _Fingerprints(index))
+    return fingerprints.of(nodes)
+
+
+@dataclass
+class _Walk:
+    """A numbering in the making, and the canonical form so far."""
+
+    number: dict[int, int] = field(default_factory=dict)
+    outside: dict[int, int] = field(default_factory=dict)
+    labels: list[bytes] = field(default_factory=list)
+    wiring: list[int] = field(default_factory=list)
+
+    def copy(self) -> _Walk:
+        return _Walk(dict(self.number), dict(self.outside), list(self.labels), list(self.wiring))
+
+    @property
+    def form(self) -> bytes:
+        sizes = (len(self.labels), len(self.wiring))
+        numbers = struct.pack(f"<{2 + sizes[1]}q", *sizes, *self.wiring)
+        return numbers + b"".join(self.labels)
+
+
+class _Fingerprints:
+    """Fingerprints of one graph's sub-graphs; keeps what is known of each node, not the graph."""
+
+    def __init__(self, index: GraphIndex) -> None:
+        number: dict[str, int] = {}
+        self._labels = [_label(index, i) for i in range(len(index.nodes))]
+        # Per node and wired input slot: (producer or -1, output slot of it, number of the value).
+        self._slots: list[tuple[tuple[int, int, int], ...]] = []
+        # Per node and output slot: the nodes that read it; every node when the model returns it.
+        self._readers: list[tuple[int, ...]] = []
+        made: dict[str, tuple[int, int]] = {}
+        returned = frozenset(index.outputs)
+        for node in index.nodes:
+            names = [n for n in (*node.inputs, *node.captured) if n and not _by_value(index, n)]
+            self._slots.append(
+                tuple((*made.get(n, (-1, 0)), number.setdefault(n, len(number))) for n in names)
+            )
+            made |= {name: (node.index, slot) for slot, name in enumerate(node.outputs)}
+            self._readers.append(
+                tuple(_EVERYWHERE if n in returned else index.consumers.get(n, 0) for n in node.outputs)
+            )
+        self._predecessors = index.predecessors
+        self._known: dict[int, str] = {}
+
+    def of(self, nodes: int) -> str:
+        known = self._known.get(nodes)
+        if known is None:
+            known = self._known[nodes] = hashlib.sha256(self._form(nodes)).hexdigest()
+        return known
+
+    def _form(self, nodes: int) -> bytes:
+        members = bits(nodes)
+        inside = frozenset(members)
+        fed = 0
+        for i in members:
+            fed |= self._predecessors[i]
+        sinks = bits(nodes & ~fed)
+        walk = _Walk()
+        for alike in self._in_order(nodes, members, sinks):
+            while alike:
+                walk, taken = min(
+                    ((self._walk(walk, sink, nodes, inside, len(alike) > 1), sink) for sink in alike),
+                    key=lambda choice: choice[0].form if len(alike) > 1 else b"",
+                )
+                alike = [sink for sink in alike if sink != taken]
+        return walk.form
+
+    def _walk(self, walk: _Walk, sink: int, nodes: int, inside: frozenset[int], copy: bool) -> _Walk:
+        """Number the sink's cone after what is numbered already."""
+        walk = walk.copy() if copy else walk
+        number, outside, wiring = walk.number, walk.outside, walk.wiring
+        elsewhere = ~nodes
+        stack = [sink]
+        while stack:
+            node = stack[-1]
+            if node in number:
+                stack.pop()
+                continue
+            slots = self._slots[node]
+            waiting = [before for before, _, _ in slots if before in inside and before not in number]
+            if waiting:
+                stack.extend(reversed(waiting))
+                continue
+            stack.pop()
+            number[node] = len(number)
+            walk.labels.append(self._labels[node])
+            for before, slot, value in slots:
+                if before in inside:
+                    wiring += (number[before], slot)
+                else:
+                    wiring += (-1, outside.setdefault(value, len(outside)))
+            wiring.extend(1 if readers & elsewhere else 0 for readers in self._readers[node])
+        return walk
+
+    def _in_order(self, nodes: int, members: list[int], sinks: list[int]) -> list[list[int]]:
+        """The sinks in groups of equal cones, the groups in the order of their cones' hashes."""
+        if len(sinks) == 1:
+            return [sinks]
+        cones: dict[int, bytes] = {}
+        for i in members:
+            wired = [(cones.get(before, b"outside"), slot) for before, slot, _ in self._slots[i]]
+            needed = [bool(readers & ~nodes) for readers in self._readers[i]]
+            cones[i] = hashlib.sha256(canonical_bytes((self._labels[i], wired, needed))).digest()
+        groups: dict[bytes, list[int]] = {}
+        for sink in sinks:
+            groups.setdefault(cones[sink], []).append(sink)
+        return [groups[cone] for cone in sorted(groups)]
+
+
+_KNOWN: WeakKeyDictionary[GraphIndex, _Fingerprints] = WeakKeyDictionary()
+
+
+def _by_value(index: GraphIndex, name: str) -> bool:
+    """True when a value is a constant that counts by value."""
+    if name not in index.constants or name not in index.constant_values:
+        return False
+    value = index.constant_values[name]
+    return value.size <= SMALL or value.dtype.name in _BY_VALUE
+
+
+def _label(index: GraphIndex, i: int) -> bytes:
+    """A digest of all that a node is, but for where its inputs come from."""
+    node = index.nodes[i]
+    content = (
+        *(node.domain, node.op_type, node.opset, node.attributes, node.body_digest),
+        [_input_label(index, name) for name in node.inputs],
+        [_input_label(index, name) for name in node.captured],
+        [_type(index, name) if name else "absent" for name in node.outputs],
+    )
+    return hashlib.sha256(canonical_bytes(content)).digest()
+
+
+def _input_label(index: GraphIndex, name: str) -> object:
+    if not name:
+        return "absent"
+    if _by_value(index, name):
+        return ("value", index.constant_values[name])
+    return ("constant" if name in index.constants else "wired", _type(index, name))
+
+
+def _type(index: GraphIndex, name: str) -> object:
+    spec = index.values[name]
+    return (spec.dtype, spec.shape)

@@ -1,0 +1,88 @@
+"""Versions: IR and operator set brought to what runtimes take.
+
+ONNX Runtime 1.31 takes IR up to 13 and opset up to 26. Node metadata, which artifacts need, exists from
+IR 10 on. Opsets below 7 had other broadcasting and are converted up, because no runtime promises them;
+7 and later stay as they are, since converting up changes numerics-neutral but performance-relevant
+structure (Softmax before 13 becomes three nodes) and runtimes take them well.
+
+A newer opset is relabelled when every operator in use is the same in the older one; only otherwise is
+onnx's converter asked, which does not look into bodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+
+from partitioner import weights
+from partitioner.errors import ModelError
+
+MIN_IR, MAX_IR = 10, 13
+MIN_OPSET, MAX_OPSET = 7, 26
+UPGRADE_TO = 9
+_SMALL_BYTES = 1024
+
+
+def convert(model: ir.Model, notes: list[str]) -> ir.Model:
+    """The model in a version that runtimes take; what was done is added to `notes`.
+
+    Raises:
+        ModelError: an operator cannot be converted.
+    """
+    if not MIN_IR <= model.ir_version <= MAX_IR:
+        model.ir_version = min(max(model.ir_version, MIN_IR), MAX_IR)
+    opset = model.opset_imports.get("", MAX_OPSET)
+    if MIN_OPSET <= opset <= MAX_OPSET:
+        return model
+    if opset > MAX_OPSET and not list(_changed_since(model, MAX_OPSET)):
+        model.opset_imports[""] = MAX_OPSET
+        notes.append(f"opset {opset} lowered to {MAX_OPSET}: every operator in use is the same there")
+        return model
+    target = MAX_OPSET if opset > MAX_OPSET else UPGRADE_TO
+    converted = _converted(model, target)
+    notes.append(f"opset {opset} converted to {target}")
+    return converted
+
+
+def _onnx_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    return (node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain == "")
+
+
+def _changed_since(model: ir.Model, version: int) -> Iterator[str]:
+    opset = model.opset_imports[""]
+    for node in _onnx_nodes(model):
+        if onnx.defs.get_schema(node.op_type, opset).since_version > version:
+            yield f"{node.name!r} ({node.op_type})"
+
+
+def _converted(model: ir.Model, target: int) -> ir.Model:
+    opset = model.opset_imports[""]
+    if any(node.graph is not model.graph for node in _onnx_nodes(model)):
+        raise ModelError(
+            f"opset {opset} cannot be converted to {target} in a model with If, Loop or Scan"
+        )
+    proto = weights.whole_structure(model)
+    large: list[ir.Value] = []
+    for value in model.graph.initializers.values():
+        if weights.data_of(value).nbytes <= _SMALL_BYTES:
+            proto.graph.initializer.append(ir.serde.serialize_tensor(weights.data_of(value)))
+            proto.graph.initializer[-1].name = value.name or ""
+        else:  # the converter needs only its type, and a protobuf could not hold it
+            large.append(value)
+            proto.graph.input.append(ir.serde.serialize_value(value))
+    try:
+        converted: ir.Model = ir.from_proto(onnx.version_converter.convert_version(proto, target))
+    except Exception as error:
+        changed = ", ".join(_changed_since(model, target)) if opset > target else f"opset {opset}"
+        raise ModelError(
+            f"the model cannot be converted from opset {opset} to {target} ({changed}): {error}"
+        ) from error
+    by_name = {value.name: value for value in converted.graph.inputs}
+    for value in large:
+        twin = by_name[value.name]
+        converted.graph.inputs.remove(twin)
+        twin.const_value = value.const_value
+        converted.graph.register_initializer(twin)
+    return converted

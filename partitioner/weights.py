@@ -1,0 +1,215 @@
+"""Weights on their way between files: streamed in chunks, never through a protobuf when they are large.
+
+Terms: a model's *structure* is everything but the data of its main graph's initializers. Weights are
+*inline* (inside the protobuf, which may hold 2 GiB at most) while they are at most 1 GiB together, else
+*external*: in one file beside the model, named after it, every large tensor on a page border so that
+runtimes can map it.
+
+Invariants: what is written depends on the content alone, not on how the source stored it; a file is
+complete or absent (written under another name, then renamed).
+
+External files are copied, never linked: onnx 1.23 and onnx-ir 1.1 refuse files with several hard links
+as an attack, symbolic links likewise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from partitioner.errors import ModelError
+
+INLINE_LIMIT_BYTES = 1 << 30
+METADATA_PREFIX = "collage."
+
+_CHUNK_BYTES = 1 << 24
+_PAGE_BYTES = 4096
+_SMALL_BYTES = 1024
+
+
+def data_of(value: ir.Value) -> ir.TensorProtocol:
+    """The tensor of an initializer.
+
+    Raises:
+        ModelError: the initializer has no data.
+    """
+    if value.const_value is None:
+        raise ModelError(f"initializer {value.name!r} has no data")
+    return value.const_value
+
+
+def chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
+    """The little-endian bytes of a tensor, piece by piece."""
+    if tensor.dtype == ir.DataType.STRING:
+        for text in tensor.string_data():  # type: ignore[attr-defined]
+            yield len(text).to_bytes(8, "little") + text
+    elif isinstance(tensor, ir.ExternalTensor):
+        yield from _file_chunks(tensor)
+    else:
+        data = memoryview(tensor.tobytes())
+        for start in range(0, len(data), _CHUNK_BYTES):
+            yield data[start : start + _CHUNK_BYTES]
+
+
+def total_bytes(initializers: Iterable[ir.Value]) -> int:
+    """Size of the data of these initializers in bytes."""
+    return sum(data_of(value).nbytes for value in initializers)
+
+
+def structure(
+    model: ir.Model, nodes: Iterable[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
+) -> onnx.ModelProto:
+    """These nodes of a model as a protobuf with everything but the data of initializers."""
+    view = ir.GraphView(
+        inputs,
+        outputs,
+        nodes=tuple(nodes),
+        name=model.graph.name or "graph",
+        opset_imports=dict(model.opset_imports),
+    )
+    bare = ir.Model(view, ir_version=model.ir_version)  # type: ignore[arg-type]
+    proto = ir.serde.serialize_model(bare)
+    _drop_repeated_value_info(proto.graph)
+    return proto
+
+
+def whole_structure(model: ir.Model) -> onnx.ModelProto:
+    """The whole model as `structure` gives it."""
+    return structure(model, model.graph, model.graph.inputs, model.graph.outputs)
+
+
+def write(
+    proto: onnx.ModelProto,
+    initializers: Sequence[ir.Value],
+    path: Path,
+    inline_limit_bytes: int = INLINE_LIMIT_BYTES,
+) -> None:
+    """Write a structure and its weights as an ONNX file; large weights go beside it, to `<name>.weights`.
+
+    Args:
+        proto: what `structure` gave; it gets the initializers added.
+        initializers: the weights, in the order in which they are to stand.
+        path: the file to write; an existing one is replaced.
+        inline_limit_bytes: total size up to which weights stay inside the file.
+    """
+    if total_bytes(initializers) <= inline_limit_bytes:
+        for value in initializers:
+            proto.graph.initializer.append(_inline(value))
+    else:
+        _write_external(proto, initializers, path)
+    _replace(path, [proto.SerializeToString(deterministic=True)])
+
+
+def digest(model: ir.Model) -> str:
+    """SHA-256 of a model's structure and weights, as hex text, without this project's own metadata.
+
+    It is the same for a normalised model and for the artifact made of it, inline or external.
+    """
+    proto = whole_structure(model)
+    for node in proto.graph.node:
+        kept = [entry for entry in node.metadata_props if not entry.key.startswith(METADATA_PREFIX)]
+        del node.metadata_props[:]
+        node.metadata_props.extend(kept)
+    hasher = hashlib.sha256(proto.SerializeToString(deterministic=True))
+    for name, value in sorted(model.graph.initializers.items()):
+        tensor = data_of(value)
+        hasher.update(f"\0{name}\0{tensor.dtype.name}\0{list(tensor.shape.numpy())}\0".encode())
+        for chunk in chunks(tensor):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes as hex text."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _file_chunks(tensor: ir.ExternalTensor) -> Iterator[bytes]:
+    left = tensor.length if tensor.length is not None else tensor.nbytes
+    # Reading instead of mapping: mapped pages would count as this process's memory.
+    with Path(tensor.path).open("rb") as file:
+        file.seek(tensor.offset or 0)
+        while left:
+            chunk = file.read(min(left, _CHUNK_BYTES))
+            if not chunk:
+                raise ModelError(f"external data {tensor.location} of {tensor.name!r} ends too early")
+            left -= len(chunk)
+            yield chunk
+
+
+def _drop_repeated_value_info(graph: onnx.GraphProto) -> None:
+    """Keep one entry per inner value: a sub-graph's border values are described there already."""
+    known = {value.name for value in (*graph.input, *graph.output)}
+    kept = []
+    for value in graph.value_info:
+        if value.name not in known:
+            known.add(value.name)
+            kept.append(value)
+    del graph.value_info[:]
+    graph.value_info.extend(kept)
+
+
+def _inline(value: ir.Value) -> onnx.TensorProto:
+    tensor = data_of(value)
+    if tensor.dtype == ir.DataType.STRING:
+        proto = ir.serde.serialize_tensor(tensor)
+        proto.ClearField("doc_string")
+    else:
+        proto = _header(value)
+        proto.raw_data = b"".join(chunks(tensor))
+    proto.name = value.name or ""
+    return proto
+
+
+def _header(value: ir.Value) -> onnx.TensorProto:
+    tensor = data_of(value)
+    return onnx.TensorProto(
+        name=value.name, data_type=tensor.dtype.value, dims=[int(d) for d in tensor.shape.numpy()]
+    )
+
+
+def _write_external(proto: onnx.ModelProto, initializers: Sequence[ir.Value], path: Path) -> None:
+    location = f"{path.name}.weights"
+    placed: list[tuple[int, ir.TensorProtocol]] = []
+    end = 0
+    for value in initializers:
+        tensor = data_of(value)
+        if tensor.nbytes < _SMALL_BYTES or tensor.dtype == ir.DataType.STRING:
+            # Shape inference must see small constants such as axes.
+            proto.graph.initializer.append(_inline(value))
+            continue
+        offset = -(-end // _PAGE_BYTES) * _PAGE_BYTES
+        placed.append((offset, tensor))
+        end = offset + tensor.nbytes
+        header = _header(value)
+        header.data_location = onnx.TensorProto.EXTERNAL
+        entries = {"location": location, "offset": str(offset), "length": str(tensor.nbytes)}
+        for key, text in entries.items():
+            header.external_data.add(key=key, value=text)
+        proto.graph.initializer.append(header)
+    _replace(path.with_name(location), _laid_out(placed))
+
+
+def _laid_out(placed: Iterable[tuple[int, ir.TensorProtocol]]) -> Iterator[bytes | memoryview]:
+    end = 0
+    for offset, tensor in placed:
+        yield bytes(offset - end)
+        yield from chunks(tensor)
+        end = offset + tensor.nbytes
+
+
+def _replace(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

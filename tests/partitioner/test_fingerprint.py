@@ -134,7 +134,7 @@ def shuffled(model: TextModel, seed: int) -> TextModel:
 
 @st.composite
 def random_models(draw: st.DrawFn) -> TextModel:
-    """Random graphs of one- and two-input operators with few distinct operators: many near-symmetries."""
+    """Random graphs of one- and two-input operators of few kinds, so nearly symmetric."""
     count = draw(st.integers(2, 12))
     steps = []
     for i in range(count):

@@ -1,0 +1,179 @@
+"""How one database is reached: SQLite in a file, or PostgreSQL.
+
+Invariants: every `read` and every `write` is one short transaction of its own; a write has happened
+wholly or not at all when it returns, also when the process is killed in it. Safe from many threads.
+
+A `write` may run its work again after a lost connection or a deadlock, so work must depend on
+nothing but the database and its arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
+
+from cost_db.errors import DatabaseError, DatabaseUnavailableError
+from partitioner.errors import BadInputError
+
+T = TypeVar("T")
+Work = Callable[[sa.Connection], T]
+
+_READ_ONLY = "collage_read_only"
+_BUSY_TIMEOUT_S = 30.0
+_REPEATABLE = {"40001", "40P01"}  # serialization failure, deadlock: PostgreSQL rolled back
+
+
+def default_url() -> str:
+    """`COLLAGE_DATABASE_URL`, or a SQLite file in the user's data folder (XDG)."""
+    if url := os.environ.get("COLLAGE_DATABASE_URL"):
+        return url
+    data_home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return f"sqlite:///{Path(data_home) / 'collage' / 'costs.db'}"
+
+
+class Connections:
+    """A pool of connections to one database.
+
+    Args:
+        url: `sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/NAME`.
+        patience_s: how long to try again when a database that worked is away (a restart).
+
+    Raises:
+        BadInputError: the URL is of no database that we know.
+    """
+
+    def __init__(self, url: str, patience_s: float = 30.0) -> None:
+        parsed = _parse(url)
+        self.url = parsed.render_as_string(hide_password=True)
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        self._patience_s = patience_s
+        self._has_worked = False
+        if self.is_sqlite:
+            assert parsed.database is not None
+            try:
+                Path(parsed.database).expanduser().parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise DatabaseError(f"cannot make the folder of database {self.url}: {error}") from None
+            self.engine = sa.create_engine(
+                parsed.set(database=str(Path(parsed.database).expanduser())),
+                connect_args={"timeout": _BUSY_TIMEOUT_S},
+            )
+            event.listen(self.engine, "connect", _prepare_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+        else:
+            self.engine = sa.create_engine(parsed, pool_size=10, max_overflow=20)
+        # Reads are single statements: without BEGIN and ROLLBACK around, each is one round trip.
+        options: dict[str, Any] = (
+            {_READ_ONLY: True} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"}
+        )
+        self._reader = self.engine.execution_options(**options)
+
+    def read(self, work: Work[T]) -> T:
+        """Run work that only reads; each statement in it sees what is committed then.
+
+        Raises:
+            DatabaseUnavailableError: the database is away for longer than our patience.
+            DatabaseError: it refused.
+        """
+        return self._repeat(self._reader, work)
+
+    def write(self, work: Work[T]) -> T:
+        """Run work in one transaction and commit it.
+
+        Raises:
+            DatabaseUnavailableError: the database is away, or locked, for longer than our patience.
+            DatabaseError: it refused; nothing has changed.
+        """
+        return self._repeat(self.engine, work)
+
+    def serialise(self, connection: sa.Connection, name: str) -> None:
+        """Let no other transaction that asks for the same name run beside this one, until its end."""
+        if not self.is_sqlite:  # SQLite has one writer at a time anyhow
+            connection.execute(
+                sa.text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"collage {name}"}
+            )
+
+    def close(self) -> None:
+        """Give back all connections; the object can still be used."""
+        self.engine.dispose()
+
+    def _repeat(self, engine: sa.Engine, work: Work[T]) -> T:
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                with engine.connect() as connection, connection.begin():
+                    result = work(connection)
+                self._has_worked = True
+                return result
+            except SQLAlchemyError as error:
+                problem, repeatable = self._judge(error)
+                if not repeatable or not self._has_worked or time.monotonic() > deadline:
+                    raise problem from error
+                time.sleep(0.1)
+
+    def _judge(self, error: SQLAlchemyError) -> tuple[DatabaseError, bool]:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        text = f"database {self.url}: {str(cause).strip()}"
+        if not isinstance(error, DBAPIError):
+            return DatabaseError(text), False
+        if error.connection_invalidated or getattr(cause, "sqlstate", "") in _REPEATABLE:
+            return DatabaseUnavailableError(text), True
+        if self.is_sqlite:
+            # The busy timeout has passed already: waiting once more would not help.
+            locked = getattr(cause, "sqlite_errorcode", None) in (
+                sqlite3.SQLITE_BUSY,
+                sqlite3.SQLITE_LOCKED,
+            )
+            return (DatabaseUnavailableError if locked else DatabaseError)(text), False
+        # psycopg tells a failed connect by an OperationalError without a state.
+        away = isinstance(error, OperationalError) and getattr(cause, "sqlstate", None) is None
+        return (DatabaseUnavailableError if away else DatabaseError)(text), away
+
+
+def _parse(url: str) -> sa.URL:
+    help_text = "write sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME"
+    try:
+        parsed = sa.make_url(url)
+        backend = parsed.get_backend_name()
+        if backend in ("postgresql", "postgres"):
+            parsed = parsed.set(drivername="postgresql+psycopg")
+            parsed.get_dialect().import_dbapi()
+            return parsed
+    except NoSuchModuleError:
+        backend = ""
+    except SQLAlchemyError:
+        raise BadInputError(f"this is no database URL; {help_text}") from None
+    except ImportError:
+        raise BadInputError(
+            "PostgreSQL needs its driver: pip install 'collage-tuner[postgresql]'"
+        ) from None
+    if backend != "sqlite":
+        raise BadInputError(f"databases of kind {parsed.drivername!r} are not known; {help_text}")
+    if parsed.database in (None, "", ":memory:"):
+        raise BadInputError(
+            "a SQLite database in memory cannot be shared between threads and processes; "
+            "name a file: sqlite:///PATH"
+        )
+    return parsed
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
+    connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
+    # WAL with NORMAL loses nothing when a process dies; after a power cut the file is sound and
+    # may lack the last moments.
+    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    if not connection.get_execution_options().get(_READ_ONLY):
+        # IMMEDIATE: a transaction that reads first and writes later cannot fail half way.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")

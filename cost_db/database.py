@@ -1,0 +1,164 @@
+"""The cost database as its users see it.
+
+Safe from many threads and processes; every call is its own short transaction; every measurement is
+committed as it is made, so a process killed at any moment loses none that `store` returned from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+from cost_db import claims, look_ups, queries, rows, schema, transfer
+from cost_db.claims import Claims
+from cost_db.connections import Connections
+from cost_db.key import CostKey
+from cost_db.page import MAX_LIMIT, Page
+from cost_db.plain_text import plain
+from cost_db.queries import CostFilter, CostStats
+from cost_db.row import CostRow
+from cost_db.transfer import ImportResult
+from partitioner.errors import BadInputError
+
+_IMPORT_BATCH = 500
+_FORGET_BATCH = 10_000
+
+
+class CostDatabase:
+    """Measured costs and who measures now.
+
+    Args:
+        url: `sqlite:///PATH` (made and upgraded when needed) or `postgresql://…` (upgraded by
+            `collage db upgrade` alone).
+        patience_s: how long to try again when a database that worked is away.
+
+    Raises:
+        BadInputError: the URL is of no known kind.
+        SchemaError: the tables are not those of this program.
+        DatabaseError: the database cannot be used.
+    """
+
+    def __init__(self, url: str, patience_s: float = 30.0) -> None:
+        self.connections = Connections(url, patience_s)
+        schema.ensure(self.connections)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self.connections.close()
+
+    def look_up(self, digests: Sequence[str]) -> dict[str, CostRow]:
+        """The known costs among these keys; one round trip for each thousand."""
+        return self.connections.read(lambda connection: look_ups.look_up(connection, digests))
+
+    def claim(self, keys: Iterable[CostKey | str], owner: str, lease_s: float) -> Claims:
+        """Claim what is neither known nor being measured.
+
+        Args:
+            keys: keys or their digests.
+            owner: text that is unique among all who measure now (a fresh UUID for each process or
+                job, say): a claim that this owner holds already is busy like any other.
+            lease_s: seconds after which others may take the claims over, unless renewed.
+        """
+        plain("owner", owner, 200)
+        digests = [key if isinstance(key, str) else key.digest for key in keys]
+        return self.connections.write(
+            lambda connection: claims.claim(connection, digests, owner, lease_s)
+        )
+
+    def store(self, row: CostRow, fence: int) -> None:
+        """Store a measurement under its claim and let the claim go.
+
+        A lease that has ended and that nobody took over is still good.
+
+        Raises:
+            BadInputError: the row breaks an invariant.
+            StaleFenceError: another owner took the claim over, or it was given back.
+        """
+        row.check()
+        self.connections.write(lambda connection: claims.store(connection, row, fence))
+
+    def renew(self, digests: Sequence[str], owner: str, lease_s: float) -> frozenset[str]:
+        """Lengthen leases; returns the digests that the owner still holds."""
+        return self.connections.write(
+            lambda connection: claims.renew(connection, digests, owner, lease_s)
+        )
+
+    def release(self, digests: Sequence[str], owner: str) -> None:
+        """Give claims back; those that the owner does not hold are left be."""
+        self.connections.write(lambda connection: claims.release(connection, digests, owner))
+
+    def query(self, wanted: CostFilter, after: str | None = None, limit: int = 100) -> Page[CostRow]:
+        """A page of costs, newest first.
+
+        Args:
+            wanted: which costs.
+            after: `Page.next` of the page before; None for the first.
+            limit: most rows of the page, 1 to 1,000.
+
+        Raises:
+            BadInputError: the cursor or the limit is bad.
+        """
+        return self.connections.read(lambda connection: queries.query(connection, wanted, after, limit))
+
+    def stats(self) -> CostStats:
+        """How many costs there are, by outcome, backend and host."""
+        return self.connections.read(queries.stats)
+
+    def export(self, wanted: CostFilter, stream: TextIO) -> int:
+        """Write the wanted costs as JSON lines, newest first, and say how many."""
+        count, after = 0, None
+        while True:
+            page = self.query(wanted, after, MAX_LIMIT)
+            for row in page.items:
+                stream.write(transfer.write_line(row) + "\n")
+            count += len(page.items)
+            if (after := page.next) is None:
+                return count
+
+    def import_lines(self, stream: Iterable[str]) -> ImportResult:
+        """Read JSON lines as `export` writes them; each is checked, and bad ones are refused.
+
+        Batches are committed as they are read; a cost that is known stays as it is.
+        """
+        accepted = good = 0
+        refused: list[tuple[int, str]] = []
+        batch: list[CostRow] = []
+
+        def flush() -> int:
+            inserted = self.connections.write(lambda connection: rows.insert_rows(connection, batch))
+            batch.clear()
+            return len(inserted)
+
+        for number, row in transfer.read_lines(stream):
+            if isinstance(row, str):
+                refused.append((number, row))
+                continue
+            good += 1
+            batch.append(row)
+            if len(batch) == _IMPORT_BATCH:
+                accepted += flush()
+        accepted += flush()
+        return ImportResult(accepted, tuple(refused), good - accepted)
+
+    def forget(self, wanted: CostFilter, *, everything: bool = False) -> int:
+        """Delete the wanted costs and say how many.
+
+        Args:
+            wanted: which costs.
+            everything: must be True to allow a filter that allows everything.
+
+        Raises:
+            BadInputError: the filter is empty and `everything` is not True.
+        """
+        if wanted == CostFilter() and not everything:
+            raise BadInputError(
+                "an empty filter would forget every cost; say so, or name what to forget"
+            )
+        total = 0
+        while True:
+            count = self.connections.write(
+                lambda connection: queries.forget(connection, wanted, _FORGET_BATCH)
+            )
+            total += count
+            if count < _FORGET_BATCH:
+                return total

@@ -124,6 +124,9 @@ class GraphIndex:
 
     def is_convex(self, nodes: int) -> bool:
         """True when no path leaves the set and comes back."""
+        run = nodes >> (nodes & -nodes).bit_length() - 1 if nodes else 0
+        if not run & run + 1:  # A run of a topological order is convex.
+            return True
         return not self.ancestors_of(nodes) & self.descendants_of(nodes) & ~nodes
 
     def input_spec(self, node: int, position: int) -> TensorSpec | None:

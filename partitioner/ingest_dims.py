@@ -1,9 +1,9 @@
 """Dimensions: a model is tuned for fixed shapes, so every free one of an input is bound first.
 
 A dimension is named by its ONNX name (`batch`), which binds it wherever the name stands, or by its
-place (`input:axis`, for example `x:0`), which goes before the name and is the only way for unnamed ones.
+place (`input:axis`, for example `x:0`), which goes first and is the only way for unnamed ones.
 
-A scalar integer input (silero's `sr`) may be bound too: it becomes a constant and is no input any more.
+A scalar integer input (silero's `sr`) may be bound too: it becomes a constant, no longer an input.
 What hangs on it alone, such as the choice between two branches, is then decided when folding.
 """
 
@@ -25,7 +25,7 @@ def bind(model: ir.Model, dims: Mapping[str, int]) -> None:
         dims: value by name or by `input:axis`; of a scalar integer input by its name.
 
     Raises:
-        ModelError: a dimension stays free (all are listed), a name is unknown, or a size is not positive.
+        ModelError: a dimension stays free (all are listed), a name is unknown, or a size is below 1.
     """
     known = _bind_scalars(model, dims)
     for name, size in dims.items():

@@ -77,6 +77,7 @@ def fold(model: ir.Model, notes: list[str]) -> ir.Model:
 
     Raises:
         ModelError: constants or values of absurd size.
+        MemoryError: a constant fits the limits but not this process.
     """
     budget = _Budget()
     lift_constants(model)
@@ -98,6 +99,9 @@ def fold(model: ir.Model, notes: list[str]) -> ir.Model:
         tidy(model)
         if not modified:
             break
+    if any(node.op_type == "ConstantOfShape" and _fill_bytes(node) for node in model.graph):
+        # The library's evaluator swallows the MemoryError that left this one unfolded.
+        raise MemoryError
     _name_constant_outputs(model)
     _refuse_huge_values(model)
     return model
@@ -113,6 +117,12 @@ def tidy(model: ir.Model) -> None:
     """Lift constants, then drop nodes and initializers that nothing needs."""
     lift_constants(model)
     passes.RemoveUnusedNodesPass()(model)
+    # The library counts uses by branches that were cut off when an If was decided.
+    graph = model.graph
+    used = {value for node in ir.traversal.RecursiveGraphIterator(graph) for value in node.inputs}
+    used.update(output for inner in model.graphs() for output in inner.outputs)
+    for name in [name for name, value in graph.initializers.items() if value not in used]:
+        del graph.initializers[name]
 
 
 def _elements(value: ir.Value) -> int:

@@ -131,7 +131,8 @@ def _size_bytes(tensor: onnx.TensorProto, at_hand: str) -> int:
         raise ModelError(
             f"{at_hand} has data of type {tensor.data_type}, which has no raw form"
         ) from None
-    return math.ceil(math.prod(tensor.dims) * bits / 8)
+    size: int = -(-math.prod(tensor.dims) * bits // 8)
+    return size
 
 
 def _check_external(tensor: onnx.TensorProto, folder: Path, at_hand: str) -> None:

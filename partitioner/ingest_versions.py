@@ -1,9 +1,8 @@
 """Versions: IR and operator set brought to what runtimes take.
 
 ONNX Runtime 1.31 takes IR up to 13 and opset up to 26. Node metadata, which artifacts need, exists from
-IR 10 on. Opsets below 7 had other broadcasting and are converted up, because no runtime promises them;
-7 and later stay as they are, since converting up changes numerics-neutral but performance-relevant
-structure (Softmax before 13 becomes three nodes) and runtimes take them well.
+IR 10 on. Older opsets stay as they are: runtimes take them from 7 on, converting up makes more nodes
+(Softmax before 13 becomes three), and below 7 onnx 1.23's converter computes wrong broadcasts.
 
 A newer opset is relabelled when every operator in use is the same in the older one; only otherwise is
 onnx's converter asked, which does not look into bodies.
@@ -20,8 +19,8 @@ from partitioner import weights
 from partitioner.errors import ModelError
 
 MIN_IR, MAX_IR = 10, 13
-MIN_OPSET, MAX_OPSET = 7, 26
-UPGRADE_TO = 9
+MAX_OPSET = 26
+OLDEST_PROMISED_OPSET = 7
 _SMALL_BYTES = 1024
 
 
@@ -34,15 +33,23 @@ def convert(model: ir.Model, notes: list[str]) -> ir.Model:
     if not MIN_IR <= model.ir_version <= MAX_IR:
         model.ir_version = min(max(model.ir_version, MIN_IR), MAX_IR)
     opset = model.opset_imports.get("", MAX_OPSET)
-    if MIN_OPSET <= opset <= MAX_OPSET:
+    if opset < OLDEST_PROMISED_OPSET:
+        notes.append(
+            f"opset {opset} is older than what runtimes promise to take; export the model again"
+        )
+    if opset <= MAX_OPSET:
         return model
-    if opset > MAX_OPSET and not list(_changed_since(model, MAX_OPSET)):
+    newest = onnx.defs.onnx_opset_version()
+    if opset > newest:
+        raise ModelError(
+            f"the model is of opset {opset}; known are those up to {newest}: export it to one"
+        )
+    if not list(_changed_since(model, MAX_OPSET)):
         model.opset_imports[""] = MAX_OPSET
         notes.append(f"opset {opset} lowered to {MAX_OPSET}: every operator in use is the same there")
         return model
-    target = MAX_OPSET if opset > MAX_OPSET else UPGRADE_TO
-    converted = _converted(model, target)
-    notes.append(f"opset {opset} converted to {target}")
+    converted = _converted(model, MAX_OPSET)
+    notes.append(f"opset {opset} converted to {MAX_OPSET}")
     return converted
 
 
@@ -75,7 +82,7 @@ def _converted(model: ir.Model, target: int) -> ir.Model:
     try:
         converted: ir.Model = ir.from_proto(onnx.version_converter.convert_version(proto, target))
     except Exception as error:
-        changed = ", ".join(_changed_since(model, target)) if opset > target else f"opset {opset}"
+        changed = ", ".join(_changed_since(model, target))
         raise ModelError(
             f"the model cannot be converted from opset {opset} to {target} ({changed}): {error}"
         ) from error

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
@@ -26,6 +27,10 @@ from partitioner.errors import ModelError
 
 INLINE_LIMIT_BYTES = 1 << 30
 METADATA_PREFIX = "collage."
+
+_GRAPH_FIELD = onnx.ModelProto.GRAPH_FIELD_NUMBER
+_INITIALIZER_FIELD = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
+_RAW_DATA_FIELD = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
 
 _CHUNK_BYTES = 1 << 24
 _PAGE_BYTES = 4096
@@ -52,6 +57,10 @@ def chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
         yield from _file_chunks(tensor)
     else:
         data = memoryview(tensor.tobytes())
+        if len(data) != tensor.nbytes:
+            raise ModelError(
+                f"tensor {tensor.name!r} has {len(data)} bytes in place of {tensor.nbytes}"
+            )
         for start in range(0, len(data), _CHUNK_BYTES):
             yield data[start : start + _CHUNK_BYTES]
 
@@ -89,20 +98,20 @@ def write(
     path: Path,
     inline_limit_bytes: int = INLINE_LIMIT_BYTES,
 ) -> None:
-    """Write a structure and its weights as an ONNX file; large weights go beside it, to `<name>.weights`.
+    """Write a structure and its weights as an ONNX file; large weights go to `<name>.weights`.
 
     Args:
-        proto: what `structure` gave; it gets the initializers added.
+        proto: what `structure` gave.
         initializers: the weights, in the order in which they are to stand.
         path: the file to write; an existing one is replaced.
         inline_limit_bytes: total size up to which weights stay inside the file.
     """
-    if total_bytes(initializers) <= inline_limit_bytes:
-        for value in initializers:
-            proto.graph.initializer.append(_inline(value))
-    else:
-        _write_external(proto, initializers, path)
-    _replace(path, [proto.SerializeToString(deterministic=True)])
+    outside = _Layout(f"{path.name}.weights")
+    inline = total_bytes(initializers) <= inline_limit_bytes
+    entries = [_entry(value, None if inline else outside) for value in initializers]
+    if outside.tensors:
+        _replace(path.with_name(outside.location), outside.pieces())
+    _replace(path, _file_pieces(proto, entries))
 
 
 def digest(model: ir.Model) -> str:
@@ -155,53 +164,87 @@ def _drop_repeated_value_info(graph: onnx.GraphProto) -> None:
     graph.value_info.extend(kept)
 
 
-def _inline(value: ir.Value) -> onnx.TensorProto:
+@dataclass
+class _Layout:
+    """Where each tensor stands in the file of external weights."""
+
+    location: str
+    tensors: list[tuple[int, ir.TensorProtocol]] = field(default_factory=list)
+    end: int = 0
+
+    def place(self, tensor: ir.TensorProtocol) -> int:
+        offset = -(-self.end // _PAGE_BYTES) * _PAGE_BYTES
+        self.tensors.append((offset, tensor))
+        self.end = offset + tensor.nbytes
+        return offset
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        end = 0
+        for offset, tensor in self.tensors:
+            yield bytes(offset - end)
+            yield from chunks(tensor)
+            end = offset + tensor.nbytes
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A TensorProto on its way to the file: its bytes but for inline data, and that data."""
+
+    head: bytes
+    data: ir.TensorProtocol | None
+
+    @property
+    def size(self) -> int:
+        return len(self.head) + (self.data.nbytes if self.data is not None else 0)
+
+
+def _entry(value: ir.Value, outside: _Layout | None) -> _Entry:
     tensor = data_of(value)
     if tensor.dtype == ir.DataType.STRING:
-        proto = ir.serde.serialize_tensor(tensor)
-        proto.ClearField("doc_string")
-    else:
-        proto = _header(value)
-        proto.raw_data = b"".join(chunks(tensor))
-    proto.name = value.name or ""
-    return proto
-
-
-def _header(value: ir.Value) -> onnx.TensorProto:
-    tensor = data_of(value)
-    return onnx.TensorProto(
+        text = ir.serde.serialize_tensor(tensor)
+        text.name = value.name or ""
+        return _Entry(text.SerializeToString(deterministic=True), None)
+    proto = onnx.TensorProto(
         name=value.name, data_type=tensor.dtype.value, dims=[int(d) for d in tensor.shape.numpy()]
     )
+    # Small tensors stay inline: shape inference must see constants such as axes.
+    if outside is None or tensor.nbytes < _SMALL_BYTES:
+        head = proto.SerializeToString(deterministic=True)
+        return _Entry(head + _field(_RAW_DATA_FIELD, tensor.nbytes), tensor)
+    proto.data_location = onnx.TensorProto.EXTERNAL
+    place = {"location": outside.location, "offset": outside.place(tensor), "length": tensor.nbytes}
+    for key, text in place.items():
+        proto.external_data.add(key=key, value=str(text))
+    return _Entry(proto.SerializeToString(deterministic=True), None)
 
 
-def _write_external(proto: onnx.ModelProto, initializers: Sequence[ir.Value], path: Path) -> None:
-    location = f"{path.name}.weights"
-    placed: list[tuple[int, ir.TensorProtocol]] = []
-    end = 0
-    for value in initializers:
-        tensor = data_of(value)
-        if tensor.nbytes < _SMALL_BYTES or tensor.dtype == ir.DataType.STRING:
-            # Shape inference must see small constants such as axes.
-            proto.graph.initializer.append(_inline(value))
-            continue
-        offset = -(-end // _PAGE_BYTES) * _PAGE_BYTES
-        placed.append((offset, tensor))
-        end = offset + tensor.nbytes
-        header = _header(value)
-        header.data_location = onnx.TensorProto.EXTERNAL
-        entries = {"location": location, "offset": str(offset), "length": str(tensor.nbytes)}
-        for key, text in entries.items():
-            header.external_data.add(key=key, value=text)
-        proto.graph.initializer.append(header)
-    _replace(path.with_name(location), _laid_out(placed))
+def _file_pieces(proto: onnx.ModelProto, entries: Sequence[_Entry]) -> Iterator[bytes | memoryview]:
+    """A ModelProto's bytes, put together here so that no weight is copied into a protobuf object."""
+    graph = proto.graph.SerializeToString(deterministic=True)
+    shell = onnx.ModelProto()
+    shell.CopyFrom(proto)
+    shell.ClearField("graph")
+    size = len(graph) + sum(len(_field(_INITIALIZER_FIELD, e.size)) + e.size for e in entries)
+    yield shell.SerializeToString(deterministic=True)
+    yield _field(_GRAPH_FIELD, size) + graph
+    for entry in entries:
+        yield _field(_INITIALIZER_FIELD, entry.size) + entry.head
+        if entry.data is not None:
+            yield from chunks(entry.data)
 
 
-def _laid_out(placed: Iterable[tuple[int, ir.TensorProtocol]]) -> Iterator[bytes | memoryview]:
-    end = 0
-    for offset, tensor in placed:
-        yield bytes(offset - end)
-        yield from chunks(tensor)
-        end = offset + tensor.nbytes
+def _field(number: int, length: int) -> bytes:
+    """Tag and length of a length-delimited protobuf field."""
+    return _varint(number << 3 | 2) + _varint(length)
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
 
 
 def _replace(path: Path, pieces: Iterable[bytes | memoryview]) -> None:

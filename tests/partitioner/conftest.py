@@ -1,0 +1,26 @@
+"""Normalised real models, made once per test run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from partitioner.ingest import normalise
+from partitioner.model import Model
+from tests import models
+
+
+@pytest.fixture(scope="session")
+def normalised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
+    """Gives the normalised model of a name in `tests.models`."""
+    made: dict[str, Path] = {}
+
+    def open_model(name: str) -> Model:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            made[name] = normalise(models.model_path(name), folder, models.default_dims(name)).path
+        return Model.open(made[name])
+
+    return open_model

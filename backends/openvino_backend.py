@@ -121,10 +121,10 @@ class OpenVinoExecutable(Executable):
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         ov = _ov()
         for i, array in enumerate(inputs):
-            self._request.set_input_tensor(i, ov.Tensor(array, shared_memory=True))
+            self._request.set_input_tensor(i, ov.Tensor(_plain(array), shared_memory=True))
         for i, output in enumerate(outputs):
             if output is not None:
-                self._request.set_output_tensor(i, ov.Tensor(output, shared_memory=True))
+                self._request.set_output_tensor(i, ov.Tensor(_plain(output), shared_memory=True))
         self._inputs, self._bound = tuple(inputs), tuple(outputs)
         self._own = [i for i, output in enumerate(outputs) if output is None]
         self._results = tuple(outputs) if not self._own else ()  # type: ignore[arg-type]
@@ -144,6 +144,11 @@ class OpenVinoExecutable(Executable):
     def close(self) -> None:
         self._request = self._compiled = None
         self._inputs, self._bound = (), ()
+
+
+def _plain(array: Array) -> Array:
+    """The same memory under numpy's usual type: OpenVINO knows int64 as long, not as long long."""
+    return array.view(np.dtype(array.dtype.name))
 
 
 def _ov() -> Any:

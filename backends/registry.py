@@ -36,6 +36,7 @@ GROUP = "collage.backends"
 _BUILT_IN: Mapping[str, str] = {
     "onnxruntime": "backends.onnxruntime_backend:OnnxRuntimeBackend",
     "openvino": "backends.openvino_backend:OpenVinoBackend",
+    "mnn": "backends.mnn_backend:MnnBackend",
     "null": "backends.null_backend:NullBackend",
 }
 

@@ -1,0 +1,201 @@
+"""MNN on the CPU: Winograd convolutions and packed (NC4HW4) layouts.
+
+The ONNX file is converted by the Python function of MNN's own converter; its command line is never
+used, because its help text tries to install a telemetry package over the network.
+
+Traps, each with a test:
+
+* MNN has no 64-bit integers, booleans or doubles at its border: inputs of those types are refused;
+  outputs are made as 32-bit integers and widened.
+* the array that `Var.read` gives does not keep its `Var` alive: outputs are copied while it lives.
+* native code prints while it is imported and while it converts (`backends.quiet`).
+* an operator that the converter does not know may end in a broken model file or a crash: candidates
+  are compiled in a child and verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from backends import predicates
+from backends.contract import (
+    THREADS,
+    Array,
+    Available,
+    Backend,
+    CompileContext,
+    Executable,
+    Option,
+    SubModel,
+    Unavailable,
+    threads_of,
+)
+from backends.mnn_ops import ONNX_OPERATORS, make_explicit, refuse_forms
+from backends.quiet import quiet
+from partitioner.errors import CollageError
+from partitioner.graph_index import GraphIndex
+from partitioner.target import Target
+
+# Arithmetic on 8-bit integers crashed, comparisons into booleans gave wrong numbers.
+_NOT_INSIDE = (
+    *("object", "bool", "float64", "float16", "bfloat16"),
+    *("int8", "uint8", "int16", "uint16", "uint32", "uint64"),
+)
+_AT_BORDER: Mapping[str, str] = {"float32": "float", "int32": "int"}
+
+
+class MnnBackend(Backend):
+    """MNN through its Module interface."""
+
+    name = "mnn"
+    style = "graph"
+    summary = "MNN on the CPU: strong on 3x3 and grouped convolutions."
+    options = (
+        THREADS,
+        Option(
+            "precision",
+            "normal",
+            "What it computes in; low may use 16-bit numbers where the CPU has them.",
+            choices=("low", "normal", "high"),
+        ),
+    )
+
+    def probe(self) -> Available | Unavailable:
+        # Importing MNN prints and loads native code, so its installed version is looked up instead.
+        try:
+            return Available(version("MNN"))
+        except PackageNotFoundError:
+            return Unavailable("MNN is not installed", "pip install 'collage-tuner[mnn]'")
+
+    def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
+        return predicates.first_refusal(
+            index,
+            index.nodes[node],
+            predicates.refuse_other_ops(ONNX_OPERATORS),
+            predicates.refuse_bodies,
+            predicates.refuse_dtypes(_NOT_INSIDE),
+            predicates.refuse_unknown_shapes,
+            refuse_forms,
+        )
+
+    def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
+        for spec in model.inputs:
+            if spec.dtype not in _AT_BORDER:
+                raise CollageError(f"MNN takes no input of {spec.dtype}, and {spec.name!r} is one")
+            if not spec.is_static or 0 in spec.static_shape:
+                raise CollageError(f"MNN is given static shapes only; {spec.name!r} has {spec.shape}")
+        return MnnExecutable(model, target, context)
+
+
+class MnnExecutable(Executable):
+    """A module with its input variables; data is copied in and out at each run."""
+
+    def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
+        self._model = model
+        self._expr, nn = _import()
+        self._path = _convert(model, context)
+        precision = {
+            "low": self._expr.PrecisionMode.Low,
+            "normal": self._expr.PrecisionMode.Normal,
+            "high": self._expr.PrecisionMode.High,
+        }[target.option("precision", "normal")]
+        self._module: Any = self._load(nn, threads_of(target, context), precision)
+        self._variables = [
+            self._expr.placeholder(
+                list(spec.static_shape),
+                self._expr.NCHW,
+                getattr(self._expr, _AT_BORDER[spec.dtype]),
+            )
+            for spec in model.inputs
+        ]
+        self._inputs: tuple[Array, ...] = ()
+        self._bound: tuple[Array | None, ...] = ()
+        self._results: tuple[Array, ...] = ()
+
+    def _load(self, nn: Any, threads: int, precision: Any) -> Any:
+        try:
+            with quiet():
+                module = nn.load_module_from_file(
+                    str(self._path),
+                    [spec.name for spec in self._model.inputs],
+                    [spec.name for spec in self._model.outputs],
+                    shape_mutable=False,
+                    precision_mode=precision,
+                    thread_num=threads,
+                )
+        except SystemError:  # what its Python module raises for every failure of native code
+            module = None
+        if module is None:
+            raise CollageError("MNN could not load the model that it converted")
+        return module
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
+        self._inputs, self._bound = tuple(inputs), tuple(outputs)
+
+    def run(self) -> None:
+        for variable, array in zip(self._variables, self._inputs, strict=True):
+            variable.write(array)
+        made = self._module.forward(self._variables)
+        if len(made) != len(self._bound):
+            raise CollageError(f"MNN made {len(made)} outputs instead of {len(self._bound)}")
+        self._results = tuple(
+            self._fetch(variable, i, bound)
+            for i, (variable, bound) in enumerate(zip(made, self._bound, strict=True))
+        )
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        return self._results
+
+    def close(self) -> None:
+        self._module, self._variables = None, []
+        self._inputs, self._bound, self._results = (), (), ()
+
+    def _fetch(self, variable: Any, position: int, bound: Array | None) -> Array:
+        if variable.data_format == self._expr.NC4HW4:
+            variable = self._expr.convert(variable, self._expr.NCHW)
+        spec = self._model.outputs[position]
+        seen = variable.read()
+        if bound is None:
+            return np.array(seen, dtype=predicates.numpy_dtype(spec))
+        if seen.size != bound.size:
+            raise CollageError(f"MNN made {spec.name!r} as {seen.shape} instead of {bound.shape}")
+        np.copyto(bound, seen.reshape(bound.shape), casting="unsafe")
+        return bound
+
+
+def _import() -> tuple[Any, Any]:
+    with quiet():
+        import MNN.expr
+        import MNN.nn
+    return MNN.expr, MNN.nn
+
+
+def _convert(model: SubModel, context: CompileContext) -> Path:
+    """Convert the ONNX file into the executable's own folder."""
+    with quiet():
+        import _tools as converter  # MNN's, installed under this name at the top level
+
+        converted = context.work_dir / "model.mnn"
+        arguments = ["mnnconvert", "-f", "ONNX", "--modelFile", str(_explicit(model, context))]
+        converter.mnnconvert([*arguments, "--MNNModel", str(converted)])
+    if not converted.is_file() or not converted.stat().st_size:
+        raise CollageError("MNN's converter refused the model")
+    return converted
+
+
+def _explicit(model: SubModel, context: CompileContext) -> Path:
+    """The model's file, or where MNN would misread it a rewritten one in the work folder."""
+    rewritten = ir.load(model.path)
+    if not make_explicit(rewritten):
+        return model.path
+    ir.external_data.load_to_model(rewritten)
+    path = context.work_dir / "explicit.onnx"
+    ir.save(rewritten, path)
+    return path

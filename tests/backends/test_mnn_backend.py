@@ -1,0 +1,6 @@
+from backends.conformance import BackendConformance
+from backends.mnn_backend import MnnBackend
+
+
+class TestMnn(BackendConformance):
+    backend = MnnBackend()

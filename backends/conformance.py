@@ -42,6 +42,8 @@ from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
 from partitioner.target import Target
 
+Check = Callable[[Backend, Target, str, float], None]
+
 _REFERENCE = Target.parse("onnxruntime -opt=none -threads=1")
 _BY_NAME = {case.name: case for case in CASES}
 

@@ -15,6 +15,7 @@ Traps, each with a test:
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -180,8 +181,8 @@ def _import() -> tuple[Any, Any]:
 def _convert(model: SubModel, context: CompileContext) -> Path:
     """Convert the ONNX file into the executable's own folder."""
     with quiet():
-        import _tools as converter  # MNN's, installed under this name at the top level
-
+        # MNN's wheel installs its converter under this name, at the top level.
+        converter = importlib.import_module("_tools")
         converted = context.work_dir / "model.mnn"
         arguments = ["mnnconvert", "-f", "ONNX", "--modelFile", str(_explicit(model, context))]
         converter.mnnconvert([*arguments, "--MNNModel", str(converted)])

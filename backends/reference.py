@@ -1,0 +1,167 @@
+"""Reference outputs, and seeded inputs where the user gives none.
+
+The reference is ONNX Runtime on one thread with every optimisation off: bit for bit the same on each
+run, and nothing is fused that could hide what an operator really computes.
+
+Call `run_reference` inside a sandboxed child: it runs native code on the user's model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (registers bfloat16, float8 … with numpy)
+import numpy as np
+
+from partitioner.errors import ModelError
+from partitioner.tensor import TensorSpec
+
+Array = np.ndarray
+
+# Integers without a hint are small: they may be ids for a table, steps or lengths.
+_ID_BOUND = 8
+_TO_UNIT_VARIANCE = 1.7320508075688772  # four uniform numbers have a variance of 4/12
+# Types that numpy cannot hand over itself: its name → the number of ONNX's TensorProto.DataType.
+_ONNX_NUMBER = {
+    "bfloat16": 16,
+    "float8_e4m3fn": 17,
+    "float8_e4m3fnuz": 18,
+    "float8_e5m2": 19,
+    "float8_e5m2fnuz": 20,
+}
+_NUMPY_NAME = {
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(float8e4m3fn)": "float8_e4m3fn",
+    "tensor(float8e4m3fnuz)": "float8_e4m3fnuz",
+    "tensor(float8e5m2)": "float8_e5m2",
+    "tensor(float8e5m2fnuz)": "float8_e5m2fnuz",
+}
+
+
+def run_reference(
+    model_path: Path, inputs: Mapping[str, Array], outputs: Sequence[str]
+) -> dict[str, Array]:
+    """Run a model without optimisation and return values by name.
+
+    Args:
+        model_path: an ONNX file; external data lies beside it.
+        inputs: every graph input by name.
+        outputs: names of graph outputs.
+
+    Returns:
+        The values, owned by the caller.
+
+    Raises:
+        Exception: whatever ONNX Runtime raises.
+    """
+    session = reference_session(model_path)
+    return run_session(session, inputs, outputs)
+
+
+def reference_session(model_path: Path) -> Any:
+    """An ONNX Runtime session with one thread and optimisation off."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.enable_mem_pattern = False
+    return ort.InferenceSession(str(model_path), options, providers=["CPUExecutionProvider"])
+
+
+def run_session(session: Any, inputs: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
+    """Run a session with values that numpy may have no type for."""
+    import onnxruntime as ort
+
+    taken = {node.name for node in session.get_inputs()}
+    binding = session.io_binding()
+    kept = []
+    for name in taken:
+        array = np.ascontiguousarray(inputs[name])
+        if array.dtype == object or array.dtype.kind in "US":
+            binding.bind_cpu_input(name, array.astype(object))
+            continue
+        number = _ONNX_NUMBER.get(array.dtype.name)
+        if number is None:
+            value = ort.OrtValue.ortvalue_from_numpy(array)
+        else:
+            raw = array.view(np.uint16 if array.itemsize == 2 else np.uint8)
+            value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
+        kept.append((array, value))
+        binding.bind_ortvalue_input(name, value)
+    for name in outputs:
+        binding.bind_output(name, "cpu")
+    session.run_with_iobinding(binding)
+    values = binding.get_outputs()
+    return {name: _to_numpy(value) for name, value in zip(outputs, values, strict=True)}
+
+
+def _to_numpy(value: Any) -> Array:
+    dtype = _NUMPY_NAME.get(value.data_type())
+    if dtype is None:
+        return np.array(value.numpy())
+    # numpy() refuses these types, so the bytes are copied from where they lie.
+    shape = tuple(value.shape())
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return np.frombuffer(raw, dtype=dtype).reshape(shape).copy()
+
+
+def seeded_inputs(
+    specs: Sequence[TensorSpec], seed: int, bounds: Mapping[str, int] | None = None
+) -> dict[str, Array]:
+    """Inputs that make sense for their dtype, the same to the bit for one seed on every machine.
+
+    Floats are standard normal; integers are small ids from 0; booleans are mixed; text is short.
+
+    Args:
+        specs: inputs with static shapes.
+        bounds: for integer inputs, what their values must stay below (the length of the table that
+            they index).
+
+    Raises:
+        ModelError: an input's type or shape is not known.
+    """
+    values = {}
+    for position, spec in enumerate(specs):
+        if not spec.is_static:
+            raise ModelError(
+                f"input {spec.name!r} has no static shape or type ({spec.dtype}, {spec.shape}); "
+                "bind its free dimensions, or give sample inputs"
+            )
+        bits = np.random.PCG64([seed, position])
+        bound = (bounds or {}).get(spec.name, _ID_BOUND)
+        values[spec.name] = _random(spec, bits, max(1, bound))
+    return values
+
+
+def _random(spec: TensorSpec, bits: np.random.PCG64, bound: int) -> Array:
+    # Of numpy's random numbers only the raw bits are promised never to change; what is made of them
+    # here is exact in every step, so the values are the same to the bit on every machine.
+    shape = spec.static_shape
+    raw = bits.random_raw(math.prod(shape)).reshape(shape)
+    if spec.dtype == "object":
+        return np.array([f"word{n % bound}" for n in raw.reshape(-1)], dtype=object).reshape(shape)
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "b":
+        return (raw & 1).astype(bool)
+    if dtype.kind in "iu":
+        return (raw % np.uint64(min(bound, int(np.iinfo(dtype).max) + 1))).astype(dtype)
+    if dtype.kind == "c":
+        return _normal(raw).astype(dtype) + dtype.type(1j) * _normal(raw[::-1]).astype(dtype)
+    return _normal(raw).astype(dtype)
+
+
+def _normal(raw: Array) -> Array:
+    """Nearly standard normal float32 from 64 random bits each: the sum of four uniform numbers."""
+    lanes = sum(
+        ((raw >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.int64) for shift in (0, 16, 32, 48)
+    )
+    return (np.asarray(lanes - 2 * 0xFFFF) / 65536 * _TO_UNIT_VARIANCE).astype(np.float32)

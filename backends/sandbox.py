@@ -1,0 +1,500 @@
+"""Runs a function in a sacrificial child: what it does to its process, nobody else feels.
+
+    value = run_in_child(measure_once, request, limits=ChildLimits(timeout_s=30))
+
+One child for each call, forked in milliseconds from a helper process (the *nursery*, see
+`sandbox_child`) that has numpy and our own modules loaded and no runtime. Nothing is asked of the
+user's main module: neither a guard nor that it can be imported again. Calls may come from any
+thread, several at a time, and from processes that were forked themselves.
+
+What a child gets: its own session and process group, an empty working directory (which is also HOME
+and TMPDIR, and is removed afterwards), an environment of a few harmless names and the policy's thread
+settings, resource limits, no network where the platform allows cutting it off, `no_new_privs`, and
+death by the kernel when the nursery or the owner dies. stdout and stderr go to a file whose last
+lines end up in the failure's reason. What it sends back is decoded as plain data (`sandbox_codec`).
+
+Source: the fork server of Python's multiprocessing, whose children import the user's main module and
+outlive a killed owner; pebble for the idea of one process per task.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal, ParamSpec, TypeVar
+
+from backends import policy
+from backends.sandbox_child import frame, in_child, send_message, split_frame
+from backends.sandbox_codec import OWN_PACKAGES, UnsafeValueError, decode
+from partitioner.errors import CollageError
+
+__all__ = [
+    "ChildFailed",
+    "ChildLimits",
+    "FailureKind",
+    "in_child",
+    "network_isolated",
+    "run_in_child",
+    "send_message",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+FailureKind = Literal["crash", "hang", "out_of_memory", "error", "cancelled", "killed"]
+
+_KEPT_ENVIRONMENT = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_HOME",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+)
+_PRELOAD = ("numpy", "ml_dtypes", "backends.sandbox_codec", "backends.contract")
+_POLL_S = 0.05
+_KILL_GRACE_S = 5.0
+_START_TIMEOUT_S = 60.0
+_TAIL_BYTES = 4096
+_LARGEST_FRAME = 1 << 31
+_MIN_MEMORY_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class ChildLimits:
+    """What a child may use.
+
+    Args:
+        timeout_s: it is killed after this time, with all its descendants.
+        memory_bytes: address space; None for the memory of this machine or container, 0 for no limit
+            (GPU drivers reserve far more than they use).
+        cpu_s: processor time of the child over all threads; None for `timeout_s` on every core.
+        open_files: how many files may be open.
+        file_bytes: the largest file that it may write.
+        processes: how many processes and threads its user may have beyond those of now (the kernel
+            does not count those of root).
+        user: user and group number to run as, where the owner is root; files that the task reads or
+            writes must be accessible to that user. None keeps the owner's.
+        environment: more environment variables, over those of the policy.
+    """
+
+    timeout_s: float = 300.0
+    memory_bytes: int | None = None
+    cpu_s: float | None = None
+    open_files: int = 1024
+    file_bytes: int = 16 << 30
+    processes: int = 1024
+    user: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class ChildFailed(CollageError):  # noqa: N818  (it names what happened to the child)
+    """A child ended without a result.
+
+    Args:
+        kind: `crash` (a signal, or an exit without a result), `hang` (the time was up),
+            `out_of_memory`, `error` (the function raised), `cancelled`, or `killed` (from outside:
+            says nothing about the task, so try again).
+        reason: one line for people: the signal or exception, and the last words on stderr.
+        error_type: name of the exception's class for `error` and `out_of_memory`, else empty.
+        detail: the child's traceback or the end of its stderr.
+    """
+
+    def __init__(self, kind: FailureKind, reason: str, error_type: str = "", detail: str = "") -> None:
+        super().__init__(f"{kind.replace('_', ' ')}: {reason}")
+        self.kind = kind
+        self.reason = reason
+        self.error_type = error_type
+        self.detail = detail
+
+
+def run_in_child(
+    function: Callable[P, R],
+    *args: Any,
+    limits: ChildLimits | None = None,
+    cancel: threading.Event | None = None,
+    on_message: Callable[[Any], None] | None = None,
+) -> R:
+    """Call `function(*args)` in a child of its own and return what it returns.
+
+    Args:
+        function: a function of an importable module (not of `__main__`).
+        args: anything that can be pickled.
+        limits: what the child may use.
+        cancel: when set, the child is killed within a tenth of a second.
+        on_message: called in this thread with each value that the function gives to `send_message`.
+
+    Returns:
+        The result: plain data, numpy arrays, dataclasses of this project or the function's package.
+
+    Raises:
+        ChildFailed: the child did not return; no process of it is left.
+        ValueError: the function cannot be found again by the child.
+    """
+    if function.__module__ == "__main__" or "<" in function.__qualname__:
+        raise ValueError(f"{function.__qualname__} must be a function of an importable module")
+    task = pickle.dumps((function, args))
+    package = function.__module__.partition(".")[0]
+    run = _Run(limits or ChildLimits(), OWN_PACKAGES | {package}, on_message)
+    preload = function.__module__ if package in OWN_PACKAGES else None
+    result: R = run.go(task, preload, cancel)
+    return result
+
+
+def network_isolated() -> bool:
+    """True when children have no network (starts the nursery if there is none)."""
+    return _nursery().network_isolated
+
+
+class _Nursery:
+    """This process's helper; see `sandbox_child.serve`."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        start = (
+            "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
+            "from backends.sandbox_child import serve; "
+            "serve(int(sys.argv[1]), json.loads(sys.argv[3]))"
+        )
+        kept = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-X", "utf8", "-c", start),
+                    *(str(theirs.fileno()), json.dumps(_import_path()), json.dumps(_PRELOAD)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={**policy.CHILD_ENVIRONMENT, **kept},
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # an interrupt typed at the terminal is for the owner alone
+            )
+        self._control = ours
+        self._send_lock = threading.Lock()
+        ours.settimeout(_START_TIMEOUT_S)
+        hello = ours.recv(4096)
+        if not hello:
+            self.close()
+            raise CollageError("the helper process for sandboxed children could not start (see stderr)")
+        self.network_isolated: bool = json.loads(hello)["network_isolated"]
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def send(self, request: bytes, fds: list[int]) -> None:
+        with self._send_lock:
+            socket.send_fds(self._control, [request], fds)
+
+    def kill(self) -> None:
+        """The last resort, when it does not answer; the kernel then kills its children."""
+        self._process.kill()
+
+    def forget(self) -> None:
+        """In a forked copy of the owner: let go of the socket, which would keep the nursery alive."""
+        self._control.close()
+        self._process.returncode = 0  # it is not this process's child
+
+    def close(self) -> None:
+        self._control.close()
+        try:
+            self._process.wait(_KILL_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+_lock = threading.Lock()
+_current: _Nursery | None = None
+
+
+def _nursery() -> _Nursery:
+    global _current
+    with _lock:
+        if _current is not None and not _current.alive:
+            _current.close()
+            _current = None
+        if _current is None:
+            _current = _Nursery()
+        return _current
+
+
+def _close_nursery() -> None:
+    global _current
+    with _lock:
+        if _current is not None:
+            _current.close()
+            _current = None
+
+
+def _after_fork() -> None:
+    global _current, _lock
+    _lock = threading.Lock()
+    if _current is not None:
+        _current.forget()
+        _current = None
+
+
+atexit.register(_close_nursery)
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class _Run:
+    """One call: talks to the child and to the nursery until both are done."""
+
+    def __init__(
+        self,
+        limits: ChildLimits,
+        packages: frozenset[str],
+        on_message: Callable[[Any], None] | None,
+    ) -> None:
+        self._limits = limits
+        self._packages = packages
+        self._on_message = on_message
+        self._channel: socket.socket
+        self._status: socket.socket
+        self._received = bytearray()
+        self._outcome: tuple[bytes, bytes] | None = None
+        self._exit: int | None = None
+        self._gone = False
+        self._killed_for: FailureKind | None = None
+
+    def go(self, task: bytes, preload: str | None, cancel: threading.Event | None) -> Any:
+        if cancel is not None and cancel.is_set():
+            raise ChildFailed("cancelled", "cancelled before it started")
+        kills_before = _memory_kills()
+        self._channel, child_channel = socket.socketpair()
+        self._status, nursery_status = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with (
+            self._channel,
+            self._status,
+            child_channel,
+            nursery_status,
+            tempfile.TemporaryFile() as log,
+        ):
+            request = json.dumps(self._request(preload)).encode()
+            fds = [child_channel.fileno(), nursery_status.fileno(), log.fileno()]
+            nursery = _nursery()
+            try:
+                nursery.send(request, fds)
+            except OSError:  # it died since it was looked at: once more with a new one
+                nursery = _nursery()
+                nursery.send(request, fds)
+            child_channel.close()
+            nursery_status.close()
+            try:
+                self._talk(task, cancel)
+            finally:
+                self._bury(nursery)
+            return self._conclude(log, kills_before)
+
+    def _request(self, preload: str | None) -> dict[str, Any]:
+        limits = self._limits
+        cpu_s = limits.cpu_s
+        if cpu_s is None:
+            cpu_s = limits.timeout_s * (os.cpu_count() or 1) + 10
+        rlimits = {
+            "RLIMIT_CPU": int(cpu_s) + 1,
+            "RLIMIT_NOFILE": limits.open_files,
+            "RLIMIT_FSIZE": limits.file_bytes,
+            "RLIMIT_NPROC": _tasks_now() + limits.processes,
+            "RLIMIT_CORE": 0,
+        }
+        memory = _memory_of_machine() if limits.memory_bytes is None else limits.memory_bytes
+        if memory:
+            rlimits["RLIMIT_AS"] = memory
+        return {
+            "preload": preload,
+            "path": _import_path(),
+            "environment": dict(limits.environment),
+            "rlimits": rlimits,
+            "user": limits.user,
+        }
+
+    def _talk(self, task: bytes, cancel: threading.Event | None) -> None:
+        """Give the task and take messages until there is an outcome or the child must go."""
+        deadline = time.monotonic() + self._limits.timeout_s
+        channel, status = self._channel, self._status
+        channel.setblocking(False)
+        status.setblocking(False)
+        to_send = memoryview(frame(b"T", task))
+        channel_open = True
+        while self._outcome is None and not self._gone:
+            now = time.monotonic()
+            if now >= deadline:
+                self._killed_for = "hang"
+                return
+            if cancel is not None and cancel.is_set():
+                self._killed_for = "cancelled"
+                return
+            readers = [status, *([channel] if channel_open else [])]
+            writers = [channel] if to_send and channel_open else []
+            wait_s = min(deadline - now, _POLL_S if cancel is not None else 1.0)
+            readable, writable, _ = select.select(readers, writers, [], wait_s)
+            if writable:
+                try:
+                    to_send = to_send[channel.send(to_send) :]
+                except OSError:
+                    to_send = memoryview(b"")
+            if channel in readable:
+                channel_open = self._read_channel()
+            if status in readable:
+                self._read_status()
+                if self._gone:  # what it said before it ended is still in the channel
+                    while channel_open and self._outcome is None:
+                        channel_open = self._read_channel()
+
+    def _read_channel(self) -> bool:
+        try:
+            data = self._channel.recv(1 << 20)
+        except BlockingIOError:
+            return not self._gone
+        except OSError:
+            return False
+        self._received += data
+        if len(self._received) > _LARGEST_FRAME:
+            raise ChildFailed("error", f"it sent more than {_LARGEST_FRAME} bytes at once")
+        while self._outcome is None and (found := split_frame(self._received)) is not None:
+            kind, content = found
+            if kind != b"M":
+                self._outcome = found
+            elif self._on_message is not None:
+                self._on_message(self._decode(content))
+        return bool(data)
+
+    def _read_status(self) -> None:
+        try:
+            data = self._status.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._gone = True
+            return
+        word = json.loads(data)
+        if "exit" in word:
+            self._exit = word["exit"]
+            self._gone = True
+
+    def _bury(self, nursery: _Nursery) -> None:
+        """Make sure that child and descendants are gone."""
+        deadline = time.monotonic() + _KILL_GRACE_S
+        try:
+            self._status.send(b"kill")
+        except OSError:
+            return
+        while not self._gone:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                nursery.kill()
+                return
+            if select.select([self._status], [], [], left)[0]:
+                self._read_status()
+
+    def _conclude(self, log: IO[bytes], kills_before: int) -> Any:
+        if self._outcome is not None and self._killed_for is None:
+            kind, content = self._outcome
+            if kind == b"R":
+                return self._decode(content)
+            error = json.loads(content)
+            reason = f"{error['type']}: {_one_line(error['message'])}".rstrip(": ")
+            raise ChildFailed(error["kind"], reason, str(error["type"]), str(error["trace"]))
+        tail = _tail(log)
+        if self._killed_for == "cancelled":
+            raise ChildFailed("cancelled", "cancelled", detail=tail)
+        if self._killed_for == "hang":
+            raise ChildFailed("hang", f"not done after {self._limits.timeout_s:g} s", detail=tail)
+        raise _post_mortem(self._exit, tail, _memory_kills() > kills_before)
+
+    def _decode(self, content: bytes) -> Any:
+        try:
+            return decode(content, self._packages)
+        except UnsafeValueError as error:
+            raise ChildFailed("error", f"its answer cannot be trusted: {error}") from None
+
+
+def _post_mortem(code: int | None, tail: str, memory_kill: bool) -> ChildFailed:
+    last = _last_words(tail)
+    if code is None:
+        return ChildFailed("killed", "its helper process was killed", detail=tail)
+    if code >= 0:
+        return ChildFailed("crash", f"ended with status {code} and without a result{last}", detail=tail)
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    if -code == signal.SIGKILL:
+        if memory_kill:
+            return ChildFailed("out_of_memory", "killed by the kernel for lack of memory", detail=tail)
+        return ChildFailed("killed", f"killed from outside by {name}", detail=tail)
+    if -code == signal.SIGXCPU:
+        return ChildFailed("hang", "used up its processor time", detail=tail)
+    if "bad_alloc" in tail or "MemoryError" in tail:
+        return ChildFailed("out_of_memory", f"{name}{last}", detail=tail)
+    return ChildFailed("crash", f"{name}{last}", detail=tail)
+
+
+def _last_words(tail: str) -> str:
+    """The last line on stderr that is not part of the crash handler's own listing."""
+    lines = [line.strip() for line in tail.partition("Fatal Python error")[0].splitlines()]
+    said = [line for line in lines if line]
+    return f"; it said: {said[-1][:300]}" if said else ""
+
+
+def _tail(log: IO[bytes]) -> str:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(0, size - _TAIL_BYTES))
+    return log.read(_TAIL_BYTES).decode("utf-8", "replace")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:600]
+
+
+def _import_path() -> list[str]:
+    """Where the child finds modules: as here, with relative entries made absolute."""
+    return [str(Path(entry).absolute()) for entry in sys.path if not entry.startswith("__editable__")]
+
+
+def _memory_of_machine() -> int:
+    """Memory of the machine, or of the container where that is less, in bytes."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            found.append(int(Path(name).read_text()))
+        except (OSError, ValueError):  # absent, or "max"
+            continue
+    return max(min(found), _MIN_MEMORY_BYTES)
+
+
+def _tasks_now() -> int:
+    """Processes and threads on this machine now, of all users."""
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+    except (OSError, ValueError, IndexError):
+        return 4096
+
+
+def _memory_kills() -> int:
+    """How many processes the kernel has killed for lack of memory since it started."""
+    try:
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    except OSError:
+        pass
+    return 0

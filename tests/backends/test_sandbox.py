@@ -1,0 +1,262 @@
+"""A child may do its worst: the caller gets a reason, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from backends.sandbox import ChildFailed, ChildLimits, network_isolated, run_in_child
+from tests.backends import child_tasks
+
+
+def _failure(function: Callable[..., object], *args: object, **options: object) -> ChildFailed:
+    with pytest.raises(ChildFailed) as caught:
+        run_in_child(function, *args, **options)  # type: ignore[arg-type]
+    return caught.value
+
+
+def _wait_for(path: Path) -> str:
+    for _ in range(200):
+        if path.exists() and (text := path.read_text()):
+            return text
+        time.sleep(0.02)
+    raise AssertionError(f"{path} was never written")
+
+
+def _is_gone(pid: int) -> bool:
+    for _ in range(100):
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_returns_the_value_and_is_quick() -> None:
+    run_in_child(child_tasks.echo, 0)
+    times = []
+    for i in range(5):
+        begin = time.perf_counter()
+        assert run_in_child(child_tasks.echo, i) == i
+        times.append(time.perf_counter() - begin)
+    assert min(times) < 0.06
+
+
+def test_arrays_and_dataclasses_come_back() -> None:
+    pair = run_in_child(child_tasks.make_pair, 3)
+    assert pair.left == 3
+    assert pair.right.dtype == np.float32
+    np.testing.assert_array_equal(pair.right, [0, 1, 2])
+
+
+def test_a_child_has_nothing_of_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "hidden")
+    found = run_in_child(child_tasks.surroundings, tmp_path)
+    environment, folder = found["environment"], found["folder"]
+    assert isinstance(environment, dict)
+    assert "SECRET_TOKEN" not in environment
+    assert environment["HOME"] == environment["TMPDIR"] == folder
+    assert found["files"] == []
+    assert found["leads_session"]
+    assert found["core"] == (0, 0)
+    assert found["runtimes"] == []
+    assert not Path(str(folder)).exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "words"),
+    [
+        (child_tasks.segfault, "crash", "SIGSEGV; it said: about to read address zero"),
+        (child_tasks.abort, "crash", "SIGABRT"),
+        (child_tasks.kill_itself, "killed", "SIGKILL"),
+        (child_tasks.send_a_function, "error", "not plain data"),
+    ],
+)
+def test_crashes_have_a_reason(function: Callable[..., object], kind: str, words: str) -> None:
+    failure = _failure(function)
+    assert failure.kind == kind
+    assert words in failure.reason
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_leaving_without_a_result_is_a_crash(code: int) -> None:
+    failure = _failure(child_tasks.leave, code)
+    assert failure.kind == "crash"
+    assert f"status {code}" in failure.reason
+
+
+def test_an_exception_keeps_its_type_and_trace() -> None:
+    failure = _failure(child_tasks.raise_error, "no kernel\nfor this")
+    assert (failure.kind, failure.error_type) == ("error", "RuntimeError")
+    assert failure.reason == "RuntimeError: no kernel for this"
+    assert "raise_error" in failure.detail
+
+
+def test_too_much_memory_is_said_to_be_that() -> None:
+    failure = _failure(child_tasks.eat_memory, limits=ChildLimits(memory_bytes=1 << 30))
+    assert failure.kind == "out_of_memory"
+
+
+def test_a_hang_ends_at_its_time() -> None:
+    begin = time.monotonic()
+    failure = _failure(child_tasks.spin, limits=ChildLimits(timeout_s=0.3))
+    assert failure.kind == "hang"
+    assert "0.3 s" in failure.reason
+    assert time.monotonic() - begin < 1.5
+
+
+def test_processor_time_is_limited() -> None:
+    failure = _failure(child_tasks.spin, limits=ChildLimits(cpu_s=0.1, timeout_s=20))
+    assert failure.kind == "hang"
+    assert "processor time" in failure.reason
+
+
+def test_a_large_file_is_refused() -> None:
+    failure = _failure(child_tasks.write_file, 4, limits=ChildLimits(file_bytes=1 << 20))
+    assert failure.error_type == "OSError"
+
+
+def test_cancel_kills_at_once(tmp_path: Path) -> None:
+    cancel = threading.Event()
+    threading.Timer(0.2, cancel.set).start()
+    begin = time.monotonic()
+    pid_file = tmp_path / "pid"
+    failure = _failure(child_tasks.spin, pid_file, cancel=cancel)
+    assert failure.kind == "cancelled"
+    assert time.monotonic() - begin < 0.7
+    assert _is_gone(int(pid_file.read_text()))
+
+
+def test_nothing_starts_when_already_cancelled() -> None:
+    cancel = threading.Event()
+    cancel.set()
+    assert _failure(child_tasks.echo, 1, cancel=cancel).kind == "cancelled"
+
+
+@pytest.mark.parametrize("flee", [False, True])
+def test_grandchildren_die_with_a_hanging_child(tmp_path: Path, flee: bool) -> None:
+    pid_file = tmp_path / "pids"
+    limits = ChildLimits(timeout_s=1.0)
+    assert _failure(child_tasks.hang_with_grandchild, pid_file, flee, limits=limits).kind == "hang"
+    pids = [int(pid) for pid in pid_file.read_text().split()]
+    assert len(pids) == 2
+    assert all(_is_gone(pid) for pid in pids)
+
+
+def test_grandchildren_die_with_a_finished_child(tmp_path: Path) -> None:
+    assert run_in_child(child_tasks.leave_grandchild, tmp_path / "pid") == "done"
+    assert _is_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_messages_come_in_order() -> None:
+    got: list[object] = []
+    assert run_in_child(child_tasks.report, 5, on_message=got.append) == "all sent"
+    assert got == [{"step": i} for i in range(5)]
+
+
+def test_an_error_in_on_message_leaves_no_child() -> None:
+    def refuse(message: object) -> None:
+        raise KeyError("no thanks")
+
+    with pytest.raises(KeyError):
+        run_in_child(child_tasks.report, 5, on_message=refuse)
+    assert run_in_child(child_tasks.echo, 1) == 1
+
+
+def test_the_network_is_cut_off_where_it_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        if network_isolated():
+            assert _failure(child_tasks.connect, port).error_type == "OSError"
+        else:
+            assert run_in_child(child_tasks.connect, port) == "connected"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_child_may_run_as_another_user() -> None:
+    limits = ChildLimits(user=64001)
+    found = run_in_child(child_tasks.surroundings, Path("/"), limits=limits)
+    assert found["user"] == 64001
+    # The kernel counts processes of plain users only; the limit stops a fork bomb.
+    failure = _failure(child_tasks.fork_bomb, 4000, limits=ChildLimits(user=64001, processes=20))
+    assert failure.error_type == "BlockingIOError"
+
+
+def test_a_function_that_a_child_cannot_find_is_refused() -> None:
+    with pytest.raises(ValueError, match="importable"):
+        run_in_child(lambda: 1)
+
+
+def test_many_threads_at_once() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda i: run_in_child(child_tasks.echo, i), range(24))) == list(range(24))
+
+
+def test_from_an_event_loop() -> None:
+    async def main() -> object:
+        return await asyncio.to_thread(run_in_child, child_tasks.echo, 7)
+
+    assert asyncio.run(main()) == 7
+
+
+def test_a_killed_nursery_is_replaced(tmp_path: Path) -> None:
+    from backends import sandbox
+
+    pid_file = tmp_path / "pid"
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(_failure, child_tasks.spin, pid_file)
+        pid = int(_wait_for(pid_file))
+        nursery = sandbox._current
+        assert nursery is not None
+        nursery.kill()
+        assert running.result().kind == "killed"
+    assert _is_gone(pid)
+    assert run_in_child(child_tasks.echo, 1) == 1
+
+
+_SCRIPT = """
+import sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from backends.sandbox import run_in_child
+from tests.backends import child_tasks
+print(run_in_child(child_tasks.echo, "no guard needed"), flush=True)
+if len(sys.argv) > 1:
+    run_in_child(child_tasks.hang_with_grandchild, Path(sys.argv[1]), True)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "script.py"
+    path.write_text(_SCRIPT.format(path=[str(Path(__file__).parents[2])]))
+    return path
+
+
+def test_a_plain_script_needs_no_guard(script: Path) -> None:
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "no guard needed\n", "")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_outlives_a_killed_owner(script: Path, tmp_path: Path, number: int) -> None:
+    pid_file = tmp_path / "pids"
+    owner = subprocess.Popen([sys.executable, script, pid_file], stdout=subprocess.DEVNULL)
+    pids = [int(pid) for pid in _wait_for(pid_file).split()]
+    nursery = [child.pid for child in psutil.Process(owner.pid).children()]
+    os.kill(owner.pid, number)
+    owner.wait()
+    assert all(_is_gone(pid) for pid in (*pids, *nursery))

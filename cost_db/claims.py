@@ -12,13 +12,13 @@ Source: M. Kleppmann, "How to do distributed locking" (2016), for fences.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
 from cost_db.clock import database_now
 from cost_db.errors import StaleFenceError
-from cost_db.look_ups import look_up
+from cost_db.look_ups import batches, look_up
 from cost_db.row import CostRow
 from cost_db.rows import insert_rows, on_conflict
 from cost_db.tables import claims, costs
@@ -45,30 +45,14 @@ def claim(connection: sa.Connection, digests: Sequence[str], owner: str, lease_s
     # Sorted: all owners lock in one order, so none waits for another in a circle.
     wanted = sorted(set(digests) - known.keys())
     granted: dict[str, int] = {}
-    if wanted:
-        insert = on_conflict(connection, claims).values(
-            [
-                {"digest": digest, "owner": owner, "fence": 1, "lease_until": database_now() + lease_s}
-                for digest in wanted
-            ]
-        )
-        statement = insert.on_conflict_do_update(
-            index_elements=[claims.c.digest],
-            set_={
-                "owner": insert.excluded.owner,
-                "fence": claims.c.fence + 1,
-                "lease_until": insert.excluded.lease_until,
-            },
-            where=sa.or_(claims.c.owner.is_(None), claims.c.lease_until <= database_now()),
-        ).returning(claims.c.digest, claims.c.fence)
-        granted = {row.digest: row.fence for row in connection.execute(statement)}
-        # Between the look-up and the claim, another owner may have stored and let go: look again.
-        late = look_up(connection, sorted(granted))
-        release(connection, sorted(late), owner)
-        granted = {digest: fence for digest, fence in granted.items() if digest not in late}
-        known.update(late)
-    busy = frozenset(wanted) - granted.keys() - known.keys()
-    return Claims(granted, busy, known)
+    for batch in batches(wanted):
+        granted |= _take(connection, batch, owner, lease_s)
+    # Between the look-up and the claim, another owner may have stored and let go: look again.
+    late = look_up(connection, list(granted))
+    release(connection, list(late), owner)
+    granted = {digest: fence for digest, fence in granted.items() if digest not in late}
+    known |= late
+    return Claims(granted, frozenset(wanted) - granted.keys() - known.keys(), known)
 
 
 def store(connection: sa.Connection, row: CostRow, fence: int) -> None:
@@ -81,7 +65,9 @@ def store(connection: sa.Connection, row: CostRow, fence: int) -> None:
     let_go = connection.execute(sa.update(claims).where(held).values(owner=None, lease_until=0.0))
     if let_go.rowcount == 0:
         # A repeated write, after the connection broke between commit and answer, has done its work.
-        if look_up(connection, [row.digest]).get(row.digest) == row:
+        stored = look_up(connection, [row.digest]).get(row.digest)
+        # The description is kept once for a fingerprint, so it may be another writer's.
+        if stored == replace(row, hardware_description=stored.hardware_description if stored else {}):
             return
         raise StaleFenceError(row.digest, fence)
     # An import may have brought a row meanwhile; what was measured here and now is preferred.
@@ -93,31 +79,56 @@ def renew(
     connection: sa.Connection, digests: Sequence[str], owner: str, lease_s: float
 ) -> frozenset[str]:
     """Lengthen leases that the owner still holds, and say which these are."""
-    statement = (
-        sa.update(claims)
-        .where(claims.c.digest.in_(_locked(connection, digests, owner)))
-        .values(lease_until=database_now() + lease_s)
-        .returning(claims.c.digest)
-    )
-    return frozenset(connection.execute(statement).scalars()) if digests else frozenset()
+    held = _held(connection, digests, owner)
+    for batch in batches(held):
+        connection.execute(
+            sa.update(claims)
+            .where(claims.c.digest.in_(batch))
+            .values(lease_until=database_now() + lease_s)
+        )
+    return frozenset(held)
 
 
 def release(connection: sa.Connection, digests: Sequence[str], owner: str) -> None:
     """Give claims back, so that others need not wait for the leases to end."""
-    if digests:
+    for batch in batches(_held(connection, digests, owner)):
         connection.execute(
-            sa.update(claims)
-            .where(claims.c.digest.in_(_locked(connection, digests, owner)))
-            .values(owner=None, lease_until=0.0)
+            sa.update(claims).where(claims.c.digest.in_(batch)).values(owner=None, lease_until=0.0)
         )
 
 
-def _locked(connection: sa.Connection, digests: Sequence[str], owner: str) -> list[str]:
-    """The owner's claims among the digests, locked in the order in which every writer locks."""
-    statement = (
-        sa.select(claims.c.digest)
-        .where(claims.c.digest.in_(list(digests)), claims.c.owner == owner)
-        .order_by(claims.c.digest)
-        .with_for_update()  # SQLite has no such words, and needs none
+def _take(
+    connection: sa.Connection, digests: Sequence[str], owner: str, lease_s: float
+) -> dict[str, int]:
+    lease_until = database_now() + lease_s
+    insert = on_conflict(connection, claims).values(
+        [
+            {"digest": digest, "owner": owner, "fence": 1, "lease_until": lease_until}
+            for digest in digests
+        ]
     )
-    return list(connection.execute(statement).scalars())
+    statement = insert.on_conflict_do_update(
+        index_elements=[claims.c.digest],
+        set_={
+            "owner": insert.excluded.owner,
+            "fence": claims.c.fence + 1,
+            "lease_until": insert.excluded.lease_until,
+        },
+        where=sa.or_(claims.c.owner.is_(None), claims.c.lease_until <= database_now()),
+    )
+    taken = connection.execute(statement.returning(claims.c.digest, claims.c.fence))
+    return {row.digest: row.fence for row in taken}
+
+
+def _held(connection: sa.Connection, digests: Sequence[str], owner: str) -> list[str]:
+    """The owner's claims among the digests, locked in the order in which every writer locks."""
+    held: list[str] = []
+    for batch in batches(sorted(digests)):
+        statement = (
+            sa.select(claims.c.digest)
+            .where(claims.c.digest.in_(batch), claims.c.owner == owner)
+            .order_by(claims.c.digest)
+            .with_for_update()  # SQLite has no such words, and needs none
+        )
+        held += connection.execute(statement).scalars()
+    return held

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import sqlalchemy as sa
 
@@ -10,14 +10,19 @@ from cost_db.row import CostRow
 from cost_db.rows import read_row, select_rows
 from cost_db.tables import costs
 
-BATCH = 1_000
+BATCH = 1_000  # engines limit how many values one statement may carry
+
+
+def batches(digests: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The digests in pieces that one statement takes."""
+    for start in range(0, len(digests), BATCH):
+        yield digests[start : start + BATCH]
 
 
 def look_up(connection: sa.Connection, digests: Sequence[str]) -> dict[str, CostRow]:
     """The stored costs among these keys: one statement for each thousand."""
     found: dict[str, CostRow] = {}
-    wanted = list(dict.fromkeys(digests))
-    for start in range(0, len(wanted), BATCH):
-        statement = select_rows().where(costs.c.digest.in_(wanted[start : start + BATCH]))
+    for batch in batches(list(dict.fromkeys(digests))):
+        statement = select_rows().where(costs.c.digest.in_(batch))
         found.update((row.digest, read_row(row)) for row in connection.execute(statement))
     return found

@@ -100,15 +100,12 @@ def linear_order(index: GraphIndex, nodes: int) -> list[int]:
 def live_counts(index: GraphIndex, nodes: int, order: list[int]) -> list[int]:
     """Per position how many values are live, global ones left out; one entry more than nodes."""
     position = {node: p for p, node in enumerate(order)}
-    returned = frozenset(index.outputs)
     change = [0] * (len(order) + 2)
     for node, p in position.items():
         for name in index.nodes[node].outputs:
-            readers = index.consumers.get(name, 0)
-            inside = bits(readers & nodes)
-            needed_later = bool(readers & ~nodes) or name in returned
-            last = len(order) if needed_later else max((position[r] for r in inside), default=p)
-            if len(inside) >= _GLOBAL_READERS and last - p >= _GLOBAL_SPAN * len(order):
+            readers = bits(index.consumers.get(name, 0) & nodes)
+            last = max((position[reader] for reader in readers), default=p)
+            if len(readers) >= _GLOBAL_READERS and last - p >= _GLOBAL_SPAN * len(order):
                 continue
             change[p + 1] += 1
             change[last + 1] -= 1

@@ -27,7 +27,13 @@ from partitioner.linear_order import Line, line
 from partitioner.proposal import Proposals, Scope, distinct
 
 _CHAIN = 12
+"""Longest plain branch of which every run is offered."""
+
 _REACH = 4
+"""A grid is made coarser rather than offer fewer lengths than this from each of its points."""
+
+_ENDS = 24
+"""Prefixes and suffixes of a thinned line: at so many cuts near each end, and so many in between."""
 
 
 @dataclass(frozen=True)
@@ -177,23 +183,29 @@ def _thinned(cuts: Sequence[int], limit: int) -> list[tuple[int, int]]:
     count = len(cuts) - 1
     if count * (count + 1) // 2 <= limit:
         return [(a, b) for i, a in enumerate(cuts) for b in cuts[i + 1 :]]
-    found: dict[tuple[int, int], None] = {}
-
-    def add(start: int, end: int) -> None:
-        found[cuts[start], cuts[min(end, count)]] = None
-
-    step = -(-8 * count // limit)  # prefixes and suffixes take at most a quarter
-    for at in range(step, count, step):
-        add(0, at)
-        add(at, count)
-    # A grid of stride s has count / s starts with `reach` lengths each; all grids together twice that.
+    ends = {*range(1, _ENDS + 1), *range(count - _ENDS, count), *range(0, count, -(-count // _ENDS))}
+    inner = [at for at in sorted(ends) if 0 < at < count]
+    outer = [pair for at in inner for pair in ((0, at), (at, count))]
     stride = 1
-    while 2 * _REACH * (count // stride) > limit * 3 // 4:
+    while len(grid := _grid(count, stride, _REACH)) > limit:
         stride *= 2
-    reach = max(_REACH, limit * 3 // 4 // (2 * (count // stride + 1)))
+    low, high = _REACH, count
+    while high - low > 1:
+        middle = (low + high) // 2
+        wider = _grid(count, stride, middle)
+        if len(wider) <= limit:
+            low, grid = middle, wider
+        else:
+            high = middle
+    return [(cuts[a], cuts[b]) for a, b in dict.fromkeys((*outer, *grid))]
+
+
+def _grid(count: int, stride: int, reach: int) -> dict[tuple[int, int], None]:
+    """Intervals of 1 to `reach` steps from everywhere, with steps of `stride` and its doubles."""
+    found: dict[tuple[int, int], None] = {}
     while stride < count:
         for start in range(0, count, stride):
-            for length in range(1, reach + 1):
-                add(start, start + length * stride)
+            last = min(start + reach * stride, count)
+            found.update(dict.fromkeys((start, end) for end in range(start + stride, last + 1, stride)))
         stride *= 2
-    return [pair for pair in found if pair[0] < pair[1]]
+    return found

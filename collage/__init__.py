@@ -1,0 +1,30 @@
+"""Which runtime should run which part of a model? `tune` finds out, `load` runs the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collage.api import tune
+    from collage.artifact import Artifact
+    from collage.client import Client
+    from collage.session import Session, load
+
+__all__ = ["Artifact", "Client", "Session", "load", "tune"]
+
+_HOMES = {
+    "Artifact": "collage.artifact",
+    "Client": "collage.client",
+    "Session": "collage.session",
+    "load": "collage.session",
+    "tune": "collage.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Importing the package stays quick for those who only load an artifact.
+    if name in _HOMES:
+        import importlib
+
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'collage' has no attribute {name!r}")

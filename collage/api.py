@@ -1,0 +1,84 @@
+"""`collage.tune`: the whole way from Python, on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from collage.artifact import Artifact
+from collage.events import Listener, ignore
+from collage.options import TuneOptions
+from collage.tuner import tune_file
+from cost_db.connections import default_url
+from cost_db.database import CostDatabase
+
+
+def tune(
+    model: str | Path | bytes,
+    targets: Sequence[str],
+    *,
+    output: str | Path | None = None,
+    inputs: str | Path | None = None,
+    database: str | None = None,
+    on_event: Listener = ignore,
+    cancel: threading.Event | None = None,
+    **options: Any,
+) -> Artifact:
+    """Find the fastest partition of a model over some targets, by measuring on this machine.
+
+    Args:
+        model: path of an ONNX file or a zip with external data, or the bytes of either.
+        targets: e.g. `["onnxruntime", "openvino -precision=bf16"]`.
+        output: where the artifact goes; by default next to the model, as `<name>.collage.onnx`.
+        inputs: sample inputs as an .npz file; by default seeded ones are made.
+        database: URL of the cost database; by default `COLLAGE_DATABASE_URL`, or a file of this user.
+        on_event: is told about every step.
+        cancel: stops the run when set.
+        **options: the fields of `collage.options.TuneOptions`.
+
+    Raises:
+        BadInputError: the model, a target or an option cannot be used.
+        NoPlanError: some node is taken by no target.
+        CancelledError: `cancel` was set.
+    """
+    chosen = TuneOptions.from_json(options)
+    costs = CostDatabase(database or default_url())
+    with tempfile.TemporaryDirectory(prefix="collage-tune-") as folder:
+        work_dir = Path(folder)
+        if isinstance(model, bytes):
+            source = work_dir / "source"
+            source.write_bytes(model)
+            destination = Path(output) if output is not None else Path("model.collage.onnx")
+        else:
+            source = Path(model)
+            destination = Path(output) if output is not None else source.with_suffix(".collage.onnx")
+        try:
+            result = tune_file(
+                source,
+                targets,
+                chosen,
+                database=costs,
+                work_dir=work_dir,
+                on_event=on_event,
+                cancel=cancel,
+                inputs=Path(inputs) if inputs is not None else None,
+                artifact_name=destination.name,
+            )
+        finally:
+            costs.close()
+        move_artifact(result.artifact_path, destination)
+    return Artifact(destination, result.report, result.plan)
+
+
+def move_artifact(source: Path, destination: Path) -> None:
+    """Put an artifact, and the weights beside it, into another folder.
+
+    The name must stay: large weights are found by it.
+    """
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    for file in sorted(source.parent.glob(source.name + "*")):
+        shutil.move(file, destination.parent / file.name)

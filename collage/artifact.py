@@ -1,0 +1,86 @@
+"""The artifact: one ONNX file that carries its plan, its evidence and the means to prove itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collage.verification import Verification, digest_values, input_hashes
+from partitioner.candidate import Plan
+from partitioner.emit import PLAN_KEY, annotate, read_plan
+from partitioner.model import Model
+from partitioner.sub_graph import SubGraph
+
+REPORT_KEY = "collage.report"
+VERIFICATION_KEY = "collage.verification"
+
+# Room for the rounding of other processors and versions than those that made the artifact.
+_HEADROOM = 4.0
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A partitioned model on disk.
+
+    Args:
+        path: the ONNX file.
+        report: how it was found and how fast it is, as docs/report.md describes it.
+        plan: the plan as JSON-ready data.
+    """
+
+    path: Path
+    report: Mapping[str, Any]
+    plan: Mapping[str, Any]
+
+
+def crossing_values(model: Model, plan: Plan) -> list[str]:
+    """The values that partitions make for others or for the caller, in order."""
+    return [name for p in plan.partitions for name in SubGraph(model.index, p.nodes).outputs]
+
+
+def make_verification(
+    seeds: Sequence[int],
+    samples: Sequence[Mapping[str, np.ndarray]],
+    reference: Sequence[Mapping[str, np.ndarray]],
+    observed: Mapping[str, float],
+    tolerance: float,
+) -> Verification:
+    """What the artifact carries to prove its partitions.
+
+    Args:
+        seeds: of the samples.
+        samples: inputs by name.
+        reference: per sample the reference of each value.
+        observed: the error of each value that the plan showed when it was made.
+        tolerance: allowed for a value that showed less.
+    """
+    allowed = {name: max(tolerance, _HEADROOM * observed.get(name, 0.0)) for name in reference[0]}
+    return Verification(
+        tuple(seeds), tuple(input_hashes(s) for s in samples), digest_values(reference), allowed
+    )
+
+
+def write_artifact(
+    model: Model,
+    plan: Plan,
+    latency_us: Sequence[float | None],
+    report: Mapping[str, Any],
+    verification: Verification,
+    versions: Mapping[str, str],
+    destination: Path,
+) -> Artifact:
+    """Write the annotated model with its report and reference values."""
+    annotate(
+        model,
+        plan,
+        {REPORT_KEY: json.dumps(report), VERIFICATION_KEY: verification.to_text()},
+        destination,
+        latency_us=latency_us,
+        versions=versions,
+    )
+    return Artifact(destination, report, json.loads(read_plan(destination).metadata[PLAN_KEY]))

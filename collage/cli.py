@@ -1,0 +1,247 @@
+"""The command line. Exit status: 0, 2 for bad usage or input, 1 for everything else that fails."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from partitioner.errors import BadInputError, CollageError
+
+app = typer.Typer(
+    name="collage",
+    help="Which runtime should run which part of a model? Find out by measuring.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+costs_app = typer.Typer(help="Look at the cost database.", no_args_is_help=True)
+db_app = typer.Typer(help="Look after the cost database.", no_args_is_help=True)
+app.add_typer(costs_app, name="costs")
+app.add_typer(db_app, name="db")
+
+Targets = Annotated[list[str], typer.Option("-t", "--target", help="A target; give one per option.")]
+Database = Annotated[
+    str | None, typer.Option("--database", help="URL of the cost database [COLLAGE_DATABASE_URL].")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_state = {"verbose": False}
+
+
+@app.callback()
+def _common(
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show the trace of an error.")] = False,
+) -> None:
+    _state["verbose"] = verbose
+
+
+@app.command()
+def tune(
+    model: Annotated[Path, typer.Argument(help="An ONNX file, or a zip with external data.")],
+    target: Targets,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where the artifact goes.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Also write the report as JSON.")] = None,
+    tolerance: Annotated[float, typer.Option(help="Bound on the error of every output.")] = 1e-3,
+    metric: Annotated[str, typer.Option(help="max, l2, cosine or top1.")] = "max",
+    dim: Annotated[list[str] | None, typer.Option(help="Size of a free dimension, as batch=1.")] = None,
+    inputs: Annotated[Path | None, typer.Option(help="Sample inputs as .npz.")] = None,
+    time_limit: Annotated[float | None, typer.Option(help="Seconds after which the best so far is taken.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of one call [all cores].")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of generated inputs.")] = 0,
+    strategy: Annotated[str, typer.Option(help="optimal, greedy, priority, single or manual.")] = "optimal",
+    pin: Annotated[list[str] | None, typer.Option(help="What must go to a target, as Conv=openvino.")] = None,
+    ban: Annotated[list[str] | None, typer.Option(help="What must not, as Resize=mnn.")] = None,
+    max_partitions: Annotated[int | None, typer.Option(help="At most so many partitions.")] = None,
+    max_devices: Annotated[int | None, typer.Option(help="At most so many devices.")] = None,
+    min_partition_nodes: Annotated[int, typer.Option(help="No smaller partition than this.")] = 1,
+    plan: Annotated[Path | None, typer.Option(help="Apply this plan instead of searching.")] = None,
+    server: Annotated[str | None, typer.Option(help="Tune on a server at this URL instead of here.")] = None,
+    token: Annotated[str | None, typer.Option(envvar="COLLAGE_TOKEN", help="Token for the server.")] = None,
+    database: Database = None,
+) -> None:
+    """Find the fastest partition of MODEL over the targets and write it as one ONNX file."""
+    from collage.progress import progress
+
+    options: dict[str, Any] = {
+        "tolerance": tolerance,
+        "metric": metric,
+        "dims": _dims(dim or []),
+        "time_limit_s": time_limit,
+        "threads": threads,
+        "seed": seed,
+        "strategy": strategy,
+        "pins": tuple(pin or ()),
+        "bans": tuple(ban or ()),
+        "max_partitions": max_partitions,
+        "max_devices": max_devices,
+        "min_partition_nodes": min_partition_nodes,
+        "plan": _read_json(plan) if plan is not None else None,
+    }
+    destination = output or model.with_suffix(".collage.onnx")
+    cancel = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: cancel.set())
+    with progress() as listener:
+        if server is not None:
+            from collage.client import Client
+
+            with Client(server, token=token) as client:
+                artifact = client.tune(
+                    model, target, output=destination, inputs=inputs, options=options, on_event=listener, cancel=cancel
+                )
+        else:
+            from collage.api import tune as tune_here
+
+            artifact = tune_here(
+                model,
+                target,
+                output=destination,
+                inputs=inputs,
+                database=database,
+                on_event=listener,
+                cancel=cancel,
+                **options,
+            )
+    if report is not None:
+        report.write_text(json.dumps(artifact.report, indent=2) + "\n")
+    from collage.show import show_report
+
+    show_report(artifact.report)
+    typer.echo(f"wrote {artifact.path}")
+
+
+@app.command()
+def run(
+    artifact: Annotated[Path, typer.Argument(help="A partitioned model.")],
+    inputs: Annotated[Path | None, typer.Option(help="Inputs as .npz; seeded ones by default.")] = None,
+    outputs: Annotated[Path | None, typer.Option(help="Where outputs go, as .npz.")] = None,
+    fallback: Annotated[str | None, typer.Option(help="Target for partitions whose own is missing.")] = None,
+) -> None:
+    """Load ARTIFACT, verify it, and compute its outputs once."""
+    from collage.running import run_once
+
+    run_once(artifact, inputs, outputs, fallback, typer.echo)
+
+
+@app.command()
+def bench(
+    artifact: Annotated[Path, typer.Argument(help="A partitioned model.")],
+    as_json: AsJson = False,
+) -> None:
+    """Time ARTIFACT's plan against every single target again, interleaved."""
+    from collage.rebench import bench as bench_artifact
+    from collage.show import show_bench
+
+    found = bench_artifact(artifact)
+    typer.echo(json.dumps(found, indent=2)) if as_json else show_bench(found)
+
+
+@app.command()
+def explain(
+    artifact: Annotated[Path, typer.Argument(help="A partitioned model.")],
+    as_json: AsJson = False,
+    picture: Annotated[Path | None, typer.Option(help="Also draw the partitioned graph as SVG.")] = None,
+) -> None:
+    """Say for each partition of ARTIFACT why it is where it is."""
+    from collage.explain import explain as explain_artifact
+    from collage.show import show_explanation
+
+    found = explain_artifact(artifact, picture)
+    typer.echo(json.dumps(found, indent=2)) if as_json else show_explanation(found)
+
+
+@app.command()
+def targets(as_json: AsJson = False) -> None:
+    """List the backends, whether they are installed, and their options."""
+    from collage.listing import list_targets
+    from collage.show import show_targets
+
+    found = list_targets()
+    typer.echo(json.dumps(found, indent=2)) if as_json else show_targets(found)
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to bind to [127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(help="Port [8000].")] = None,
+) -> None:
+    """Run the tuning server."""
+    # The one place where the face calls the server; the server itself imports this package.
+    import importlib
+
+    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    importlib.import_module("service.app").serve(**given)
+
+
+@costs_app.command("list")
+def costs_list(
+    target: Annotated[str | None, typer.Option("-t", "--target", help="Only this target.")] = None,
+    limit: Annotated[int, typer.Option(help="At most so many, newest first.")] = 50,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """List measured costs, newest first."""
+    from collage.listing import list_costs
+    from collage.show import show_costs
+
+    found = list_costs(database, target, limit)
+    typer.echo(json.dumps(found, indent=2)) if as_json else show_costs(found)
+
+
+@costs_app.command("stats")
+def costs_stats(database: Database = None, as_json: AsJson = False) -> None:
+    """Count measured costs by outcome, backend and host."""
+    from collage.listing import cost_stats
+    from collage.show import show_stats
+
+    found = cost_stats(database)
+    typer.echo(json.dumps(found, indent=2)) if as_json else show_stats(found)
+
+
+@db_app.command("upgrade")
+def db_upgrade(database: Database = None) -> None:
+    """Bring the database to the newest schema."""
+    from collage.listing import upgrade_database
+
+    typer.echo(upgrade_database(database))
+
+
+def _dims(texts: list[str]) -> dict[str, int]:
+    dims = {}
+    for text in texts:
+        name, equals, value = text.rpartition("=")
+        if not equals or not value.isdigit() or int(value) < 1:
+            raise BadInputError(f"--dim {text!r} is not of the form name=value with a positive number")
+        dims[name] = int(value)
+    return dims
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"{path} cannot be read as JSON: {error}") from None
+
+
+def main() -> None:
+    """Run the command line and exit with its status."""
+    sys.exit(guarded(lambda: app(standalone_mode=True)))
+
+
+def guarded(action: Callable[[], Any]) -> int:
+    """Run an action; a known error is one line on stderr and a status."""
+    try:
+        action()
+    except CollageError as error:
+        if _state["verbose"]:
+            traceback.print_exc()
+        print(f"collage: {error}", file=sys.stderr)
+        return 2 if isinstance(error, BadInputError) else 1
+    return 0

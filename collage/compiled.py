@@ -1,0 +1,73 @@
+"""Compiles sub-models for their targets and owns what came out until it is closed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from backends.contract import CompileContext, Executable, SubModel
+from backends.registry import resolve
+from partitioner.errors import CollageError
+from partitioner.target import Target
+
+
+class CompileError(CollageError):
+    """A runtime refused a partition; the message names the target and the runtime's own words."""
+
+
+class CompiledRegions:
+    """Executables by (node set, target); each sub-model is compiled once for a target.
+
+    Args:
+        threads: threads of one call.
+        cache_dir: folder for compiled blobs of this machine, or None.
+    """
+
+    def __init__(self, threads: int, cache_dir: Path | None = None) -> None:
+        self._threads = threads
+        self._cache_dir = cache_dir
+        self._work_dir = Path(tempfile.mkdtemp(prefix="collage-"))
+        self._made: dict[tuple[str, Target], Executable] = {}
+
+    def get(
+        self, name: str, model: SubModel, target: Target, samples: Mapping[str, np.ndarray] | None = None
+    ) -> Executable:
+        """Compile a sub-model, or return what was compiled under this name before.
+
+        Args:
+            name: what identifies the sub-model among those of this object.
+            samples: real values of its inputs, for targets that calibrate.
+
+        Raises:
+            CompileError: the runtime refused it.
+        """
+        key = (name, target)
+        if key not in self._made:
+            folder = self._work_dir / f"{len(self._made)}"
+            folder.mkdir()
+            values = tuple(samples[s.name] for s in model.inputs) if samples is not None else ()
+            context = CompileContext(self._threads, folder, self._cache_dir, values)
+            try:
+                self._made[key] = resolve(target).compile(model, target, context)
+            except CollageError:
+                raise
+            except Exception as error:
+                raise CompileError(f"{target} refused partition {name}: {first_line(error)}") from error
+        return self._made[key]
+
+    def close(self) -> None:
+        """Close every executable and remove their files; may be called twice."""
+        for executable in self._made.values():
+            executable.close()
+        self._made.clear()
+        shutil.rmtree(self._work_dir, ignore_errors=True)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, or its type where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,315 @@
+"""`costs.cost(candidate)`: from the database, or extract → measure in a child → verify → store.
+
+Terms: two candidates with one fingerprint and one target are *alike*: they share a key, and are
+measured once. A claim in the database makes sure that of several tuners only one measures a key; the
+others wait for its result.
+
+Invariants: every measurement is committed as it is made; a cost that `cost` returns as `Measured` was
+measured on this hardware with this version of the runtime. An inexact result is stored with its error;
+whether that error is too large is decided here, for the tolerance of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from backends.contract import Available, OpTime
+from backends.hardware import Hardware, hardware
+from backends.measure import Measurement, MeasureRequest
+from backends.protocol import Protocol
+from backends.registry import canonical, resolve
+from collage.estimates import node_times_us
+from collage.events import Event, Listener
+from collage.intake import Reference
+from collage.region_files import RegionFiles
+from cost_db.database import CostDatabase
+from cost_db.key import CostKey
+from cost_db.row import CostRow
+from partitioner.candidate import Candidate, bits
+from partitioner.cost import Cost, Infeasible, Measured, Unknown
+from partitioner.errors import CancelledError
+from partitioner.fingerprint import fingerprint
+from partitioner.model import Model
+from partitioner.target import Target
+
+Measurer = Callable[[MeasureRequest, "threading.Event | None"], Measurement]
+"""Measures one request; raises CancelledError when the event is set."""
+
+_LEASE_S = 120.0
+_POLL_S = 0.1
+# A kernel whose numbers are this far off is wrong for every tolerance, not merely imprecise.
+PLAINLY_WRONG = 0.5
+
+
+@dataclass
+class Counts:
+    """How the costs of a run were come by."""
+
+    measured: int = 0
+    from_cache: int = 0
+    infeasible: int = 0
+
+
+@dataclass(frozen=True)
+class CostSettings:
+    """What costs depend on beside the candidate.
+
+    Args:
+        threads: threads of one call.
+        metric: how an output's error is measured.
+        error_limit: a candidate with a larger error on its own outputs is infeasible.
+        protocol: how to measure.
+    """
+
+    threads: int
+    metric: str = "max"
+    error_limit: float = 1e-3
+    protocol: Protocol = field(default_factory=Protocol)
+
+
+class CostSource:
+    """Costs of one model's candidates on this machine (or on the machines behind `measurer`)."""
+
+    def __init__(
+        self,
+        model: Model,
+        regions: RegionFiles,
+        reference: Reference,
+        database: CostDatabase,
+        settings: CostSettings,
+        measurer: Measurer,
+        directory: Path,
+        listener: Listener,
+        cancel: threading.Event | None = None,
+    ) -> None:
+        self._model = model
+        self._regions = regions
+        self._reference = reference
+        self._database = database
+        self._settings = settings
+        self._measurer = measurer
+        self._directory = directory
+        self._listener = listener
+        self._cancel = cancel
+        self._hardware: Hardware = hardware()
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._fingerprints: dict[int, str] = {}
+        self._rows: dict[str, CostRow] = {}
+        self._keys: dict[tuple[int, Target], CostKey] = {}
+        self._canonicals: dict[Target, str] = {}
+        self._versions: dict[Target, str] = {}
+        self.counts = Counts()
+
+    def key(self, candidate: Candidate) -> CostKey:
+        """The key under which the team remembers this candidate's cost."""
+        identity = (candidate.nodes, candidate.target)
+        if identity not in self._keys:
+            self._keys[identity] = CostKey(
+                sub_graph=self._fingerprint(candidate.nodes),
+                target=self._canonical(candidate.target),
+                backend_version=self._version(candidate.target),
+                hardware=self._hardware.digest,
+                protocol=self._settings.protocol.digest,
+            )
+        return self._keys[identity]
+
+    def cost(self, candidate: Candidate) -> Cost:
+        """What is known of a candidate so far; nothing is measured."""
+        row = self._rows.get(self.key(candidate).digest)
+        if row is None:
+            return Unknown()
+        if row.error is not None and not row.error <= self._settings.error_limit:
+            return Infeasible(
+                f"wrong result: its error {row.error:.3g} exceeds {self._settings.error_limit:.3g}"
+            )
+        return row.cost
+
+    def row(self, candidate: Candidate) -> CostRow | None:
+        """The stored measurement of a candidate, where it is known."""
+        return self._rows.get(self.key(candidate).digest)
+
+    def recall(self, candidates: Iterable[Candidate]) -> None:
+        """Take in what the database knows about these candidates."""
+        digests = {self.key(c).digest for c in candidates} - self._rows.keys()
+        self._remember(self._database.look_up(sorted(digests)))
+
+    def measure(
+        self, candidates: Sequence[Candidate], stop: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Make the cost of every candidate known, by measuring those that nobody has measured.
+
+        Args:
+            candidates: in the order in which they matter.
+            stop: asked before each measurement; True leaves the rest unknown.
+
+        Raises:
+            CancelledError: the run was cancelled; what was measured before stays in the database.
+        """
+        self.recall(candidates)
+        wanted = {self.key(c).digest: c for c in candidates if self.key(c).digest not in self._rows}
+        while wanted:
+            claims = self._database.claim([self.key(c) for c in wanted.values()], self._owner, _LEASE_S)
+            self._remember(claims.known)
+            granted = [digest for digest in wanted if digest in claims.granted]
+            stop_renewing = self._keep_claims(granted)
+            try:
+                for digest in granted:
+                    if stop():
+                        return
+                    self._measure_one(wanted[digest], claims.granted[digest])
+            finally:
+                stop_renewing.set()
+                unfinished = [digest for digest in granted if digest not in self._rows]
+                if unfinished:
+                    self._database.release(unfinished, self._owner)
+            wanted = {digest: c for digest, c in wanted.items() if digest not in self._rows}
+            if wanted:
+                self._wait()
+
+    def _measure_one(self, candidate: Candidate, fence: int) -> None:
+        request = self._request(candidate)
+        digest = self.key(candidate).digest
+        measurement = self._measurer(request, self._cancel)
+        row = self._to_row(candidate, measurement)
+        self._database.store(row, fence)
+        self._rows[digest] = row
+        self.counts.measured += 1
+        self.counts.infeasible += row.outcome == "infeasible"
+        self._tell(candidate, row)
+
+    def _keep_claims(self, digests: Sequence[str]) -> threading.Event:
+        """Renew leases until the event that is returned is set."""
+        stop = threading.Event()
+
+        def renew() -> None:
+            while not stop.wait(_LEASE_S / 3):
+                self._database.renew(
+                    [digest for digest in digests if digest not in self._rows], self._owner, _LEASE_S
+                )
+
+        if digests:
+            threading.Thread(target=renew, name="lease", daemon=True).start()
+        return stop
+
+    def _request(self, candidate: Candidate) -> MeasureRequest:
+        model = self._regions.get(candidate.nodes)
+        folder = model.path.parent
+        inputs, expected = folder / "inputs.npz", folder / "expected.npz"
+        if not expected.exists():
+            write_samples(inputs, self._reference.values([s.name for s in model.inputs]))
+            write_samples(expected, self._reference.values([s.name for s in model.outputs]))
+        return MeasureRequest(
+            target=canonical(candidate.target, self._settings.threads),
+            model=model,
+            inputs_path=inputs,
+            expected_path=expected,
+            tolerance=PLAINLY_WRONG,
+            metric=self._settings.metric,
+            threads=self._settings.threads,
+            protocol=self._settings.protocol,
+            profile=candidate.nodes == self._model.index.all_nodes,
+        )
+
+    def _to_row(self, candidate: Candidate, measurement: Measurement) -> CostRow:
+        key = self.key(candidate)
+        nodes = [self._model.index.nodes[i] for i in bits(candidate.nodes)]
+        cost = measurement.cost
+        times: dict[int, float] = {}
+        if isinstance(cost, Measured) and measurement.ops:
+            times, unmapped = node_times_us(
+                self._model.index, candidate.nodes, cost.latency_us, measurement.ops
+            )
+            self._listener(
+                Event(
+                    "measure",
+                    f"{candidate.target}: profiled; {unmapped:.0%} of the time could not be mapped to "
+                    "nodes and is spread over them",
+                    data={"target": str(candidate.target), "unmapped": unmapped},
+                )
+            )
+        row = CostRow(
+            digest=key.digest,
+            sub_graph=key.sub_graph,
+            target=key.target,
+            backend_version=key.backend_version,
+            hardware=key.hardware,
+            protocol=key.protocol,
+            outcome="infeasible" if isinstance(cost, Infeasible) else "measured",
+            reason=cost.reason if isinstance(cost, Infeasible) else None,
+            error=measurement.error if isinstance(cost, Measured) else None,
+            compile_s=measurement.compile_s,
+            peak_memory_bytes=measurement.peak_memory_bytes,
+            yardstick_us=measurement.yardstick_us,
+            host=socket.gethostname(),
+            hardware_description=self._hardware.describe(),
+            op_types=" ".join(sorted({node.op for node in nodes})),
+            node_count=len(nodes),
+            model_sha256=self._model.sha256,
+            versions={**measurement.versions, "python": platform.python_version()},
+        )
+        if isinstance(cost, Measured):
+            return replace(
+                row,
+                latency_us=cost.latency_us,
+                spread_us=cost.spread_us,
+                samples_us=measurement.samples_us,
+                node_times_us=tuple(times[i] for i in sorted(times)),
+            )
+        return row
+
+    def _tell(self, candidate: Candidate, row: CostRow) -> None:
+        what = f"{row.latency_us:.0f} µs" if row.latency_us is not None else f"infeasible: {row.reason}"
+        self._listener(
+            Event(
+                "measure",
+                f"{candidate.target} on {row.node_count} nodes: {what}",
+                self.counts.measured,
+                None,
+                {
+                    "target": str(candidate.target),
+                    "nodes": row.node_count,
+                    "op_types": row.op_types,
+                    "latency_us": row.latency_us,
+                    "reason": row.reason,
+                },
+            )
+        )
+
+    def _remember(self, rows: Mapping[str, CostRow]) -> None:
+        fresh = {digest: row for digest, row in rows.items() if digest not in self._rows}
+        self._rows |= fresh
+        self.counts.from_cache += len(fresh)
+        self.counts.infeasible += sum(row.outcome == "infeasible" for row in fresh.values())
+
+    def _wait(self) -> None:
+        if self._cancel is not None and self._cancel.wait(_POLL_S):
+            raise CancelledError("cancelled while another tuner measures")
+        if self._cancel is None:
+            threading.Event().wait(_POLL_S)
+
+    def _fingerprint(self, nodes: int) -> str:
+        if nodes not in self._fingerprints:
+            self._fingerprints[nodes] = fingerprint(self._model.index, nodes)
+        return self._fingerprints[nodes]
+
+    def _canonical(self, target: Target) -> str:
+        if target not in self._canonicals:
+            self._canonicals[target] = str(canonical(target, self._settings.threads))
+        return self._canonicals[target]
+
+    def _version(self, target: Target) -> str:
+        if target not in self._versions:
+            found = resolve(target).probe()
+            assert isinstance(found, Available)
+            self._versions[target] = found.version
+        return self._versions[target]

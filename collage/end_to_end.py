@@ -1,0 +1,231 @@
+"""Times whole plans against each other: interleaved, in one child, as `load` will run them.
+
+Terms: a *round* times one block of calls of every plan still in the race; a block's first call is
+thrown away and its median kept, so that sample *i* of every plan was taken within the same second.
+Ratios are therefore taken round by round. Before it is timed every plan is verified on every sample.
+
+Invariants: a plan that crashes the child is marked as failed and the others start again without it;
+a plan is dropped early only when it is slower than the best by more than noise explains.
+
+Source: the protocol follows what docs/measurement.md found out about noise on small machines.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from backends.contract import SubModel
+from backends.sandbox import ChildFailed, ChildLimits, run_in_child, send_message
+from backends.verify import output_error
+from collage.compiled import CompiledRegions, first_line
+from collage.executor import Executor, Step
+from partitioner.errors import CancelledError
+from partitioner.target import Target
+from partitioner.tensor import TensorSpec
+
+_BLOCK_S = 0.12
+_MIN_CALLS = 3
+_MAX_CALLS = 60
+_PRUNE_AFTER_ROUNDS = 4
+# A plan this much slower in its best block than the best plan in its median cannot win.
+_HOPELESS_RATIO = 1.06
+
+
+@dataclass(frozen=True)
+class PlanStep:
+    """One partition: the name of its region among the request's, and its target."""
+
+    region: str
+    target: Target
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Plans to be timed against each other.
+
+    Args:
+        plans: each a sequence of steps in execution order.
+        regions: sub-models by name.
+        inputs: the graph's inputs.
+        outputs: the graph's outputs that steps make.
+        sample_files: per sample an .npz of the inputs.
+        expected_files: per sample an .npz of the reference outputs.
+        metric: how an output's error is measured.
+        error_limit: plans with a larger error are failures; None only records the error.
+        threads: threads of one call.
+        rounds: how many rounds at the most.
+        budget_s: time for timing; at least three rounds are run whatever it says.
+    """
+
+    plans: tuple[tuple[PlanStep, ...], ...]
+    regions: Mapping[str, SubModel]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]
+    sample_files: tuple[Path, ...]
+    expected_files: tuple[Path, ...]
+    metric: str = "max"
+    error_limit: float | None = None
+    threads: int = 1
+    rounds: int = 24
+    budget_s: float = 20.0
+
+
+@dataclass(frozen=True)
+class PlanTiming:
+    """What was found out about one plan.
+
+    Args:
+        samples_us: the median of each of its blocks, by round.
+        step_us: median time of each partition inside the running plan.
+        error: largest error over outputs and samples.
+        failure: why it was not timed, or None.
+    """
+
+    samples_us: tuple[float, ...] = ()
+    step_us: tuple[float, ...] = ()
+    error: float | None = None
+    failure: str | None = None
+
+    @property
+    def latency_us(self) -> float:
+        """The median over rounds."""
+        return statistics.median(self.samples_us)
+
+
+@dataclass
+class _Runner:
+    position: int
+    executor: Executor
+    calls: int = 1
+    samples: list[float] = field(default_factory=list)
+    steps: list[list[float]] = field(default_factory=list)
+    error: float = 0.0
+
+
+def hold(contest: Contest, cancel: threading.Event | None = None) -> list[PlanTiming]:
+    """Time the plans of a contest; one result for each plan, in order.
+
+    Raises:
+        CancelledError: `cancel` was set.
+    """
+    failures: dict[int, str] = {}
+    while len(failures) < len(contest.plans):
+        last_touched: list[int] = []
+        limits = ChildLimits(timeout_s=contest.budget_s * 4 + 300)
+        try:
+            timings = run_in_child(
+                _hold, contest, sorted(failures), limits=limits, cancel=cancel,
+                on_message=last_touched.append,
+            )
+        except ChildFailed as failure:
+            if failure.kind == "cancelled":
+                raise CancelledError("cancelled while timing plans") from None
+            culprit = last_touched[-1] if last_touched else min(set(range(len(contest.plans))) - set(failures))
+            failures[culprit] = f"{failure.kind}: {failure.reason}"
+            continue
+        return [
+            PlanTiming(failure=failures[i]) if i in failures else timing
+            for i, timing in enumerate(timings)
+        ]
+    return [PlanTiming(failure=failures[i]) for i in range(len(contest.plans))]
+
+
+def _hold(contest: Contest, skip: list[int]) -> list[PlanTiming]:
+    """Runs in the child."""
+    compiled = CompiledRegions(contest.threads)
+    samples = [_load(path) for path in contest.sample_files]
+    expected = [_load(path) for path in contest.expected_files]
+    results = [PlanTiming(failure="not run") for _ in contest.plans]
+    runners: list[_Runner] = []
+    for position, plan in enumerate(contest.plans):
+        if position in skip:
+            continue
+        send_message(position)
+        try:
+            runner = _prepare(contest, position, plan, compiled, samples, expected)
+        except Exception as error:
+            results[position] = PlanTiming(failure=first_line(error))
+            continue
+        if contest.error_limit is not None and not runner.error <= contest.error_limit:
+            failure = f"its error {runner.error:.3g} exceeds {contest.error_limit:.3g}"
+            results[position] = PlanTiming(error=runner.error, failure=failure)
+            continue
+        runners.append(runner)
+    _race(contest, runners, samples[0])
+    for runner in runners:
+        steps = tuple(statistics.median(times) for times in zip(*runner.steps, strict=True))
+        results[runner.position] = PlanTiming(tuple(runner.samples), steps, runner.error)
+    compiled.close()
+    return results
+
+
+def _prepare(
+    contest: Contest,
+    position: int,
+    plan: Sequence[PlanStep],
+    compiled: CompiledRegions,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    expected: Sequence[Mapping[str, np.ndarray]],
+) -> _Runner:
+    steps = []
+    for step in plan:
+        model = contest.regions[step.region]
+        steps.append(Step(compiled.get(step.region, model, step.target), model.inputs, model.outputs))
+    runner = _Runner(position, Executor(steps, contest.inputs, contest.outputs))
+    runner.executor.bind()
+    for sample, wanted in zip(samples, expected, strict=True):
+        runner.executor.feed(sample)
+        runner.executor.run()
+        made = runner.executor.results()
+        names = list(wanted)
+        error = output_error(contest.metric, [made[n] for n in names], [wanted[n] for n in names])
+        runner.error = max(runner.error, error)
+    begin = time.perf_counter()
+    runner.executor.run()
+    once_s = max(time.perf_counter() - begin, 1e-7)
+    runner.calls = int(min(_MAX_CALLS, max(_MIN_CALLS, _BLOCK_S / once_s)))
+    return runner
+
+
+def _race(contest: Contest, runners: list[_Runner], sample: Mapping[str, np.ndarray]) -> None:
+    begin = time.perf_counter()
+    racing = list(runners)
+    for number in range(contest.rounds if runners else 0):
+        if number >= 3 and time.perf_counter() - begin > contest.budget_s:
+            break
+        # Rotating the order spreads what one plan leaves behind in caches and thread pools.
+        turn = number % len(racing)
+        for runner in racing[turn:] + racing[:turn]:
+            send_message(runner.position)
+            _time_block(runner, sample)
+        if number + 1 >= _PRUNE_AFTER_ROUNDS:
+            best = min(statistics.median(r.samples) for r in racing)
+            # The first plan is the one that all ratios are taken to, so it stays.
+        racing = racing[:1] + [r for r in racing[1:] if min(r.samples) <= best * _HOPELESS_RATIO]
+
+
+def _time_block(runner: _Runner, sample: Mapping[str, np.ndarray]) -> None:
+    executor = runner.executor
+    executor.bind()
+    executor.feed(sample)
+    executor.run()
+    times = []
+    clock = time.perf_counter_ns
+    for _ in range(runner.calls):
+        begin = clock()
+        executor.run()
+        times.append((clock() - begin) / 1e3)
+    runner.samples.append(statistics.median(times))
+    runner.steps.append(executor.run_timed())
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}

@@ -1,0 +1,37 @@
+"""What a tuning run tells while it works: one frozen value per step, for bars, logs and streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Event:
+    """One step of progress.
+
+    Args:
+        stage: `ingest`, `reference`, `candidates`, `measure`, `search`, `end_to_end`, `emit` or `done`.
+        message: one line for people.
+        done: how much of the stage is done, where that can be counted.
+        total: out of how much.
+        data: facts for programs: a measured cost, the best plan so far.
+    """
+
+    stage: str
+    message: str
+    done: int | None = None
+    total: int | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The event as JSON-ready data."""
+        return asdict(self)
+
+
+Listener = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """A listener for callers who do not listen."""

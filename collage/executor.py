@@ -1,0 +1,143 @@
+"""Runs a plan: compiled partitions called one after the other on buffers that are bound once.
+
+Every value that crosses a border between partitions has one place in an arena (`memory_plan`), to
+which its producer and its consumers are bound when the executor is made; a run then only calls the
+executables. Values whose shape is known only when the model runs are passed along and bound anew at
+each run.
+
+Invariants: steps stand in an order in which they can run; an executor is used by one thread at a
+time; executables may be shared between executors, so `bind` must be called after another executor
+has used them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from backends.contract import Executable
+from collage.memory_plan import Life, allocate, plan_memory
+from partitioner.tensor import TensorSpec
+
+
+@dataclass(frozen=True)
+class Step:
+    """One compiled partition and the names of the values it reads and makes, in its order."""
+
+    executable: Executable
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @property
+    def is_static(self) -> bool:
+        """True when all its buffers can be bound before the first run."""
+        return all(spec.is_static for spec in (*self.inputs, *self.outputs))
+
+
+class Executor:
+    """Runs steps in order on planned memory.
+
+    Args:
+        steps: compiled partitions in execution order.
+        inputs: the graph's inputs.
+        outputs: names of the graph's outputs; each is made by a step or is a graph input.
+    """
+
+    def __init__(
+        self, steps: Sequence[Step], inputs: Sequence[TensorSpec], outputs: Sequence[str]
+    ) -> None:
+        self._steps = tuple(steps)
+        self._inputs = tuple(inputs)
+        self._outputs = tuple(outputs)
+        lives = _lives(self._steps, self._inputs, self._outputs)
+        self._plan = plan_memory(lives)
+        self._buffers = allocate(self._plan, lives)
+        self._runs: list[Callable[[], None]] = []
+        self._dynamic: dict[str, np.ndarray] = {}
+
+    @property
+    def arena_bytes(self) -> int:
+        """Size of the memory that values between partitions share."""
+        return self._plan.size_bytes
+
+    def bind(self) -> None:
+        """Bind every step's buffers; once, or after another executor used the same executables."""
+        self._runs = []
+        for step in self._steps:
+            if step.is_static:
+                step.executable.bind(
+                    [self._buffers[s.name] for s in step.inputs],
+                    [self._buffers[s.name] for s in step.outputs],
+                )
+                self._runs.append(step.executable.run)
+            else:
+                self._runs.append(lambda step=step: self._run_dynamic(step))  # type: ignore[misc]
+
+    def feed(self, values: Mapping[str, np.ndarray]) -> None:
+        """Copy graph inputs into their place. Shapes and types are the caller's to check."""
+        for spec in self._inputs:
+            if spec.name in self._buffers:
+                np.copyto(self._buffers[spec.name], values[spec.name])
+            else:
+                self._dynamic[spec.name] = np.ascontiguousarray(values[spec.name])
+
+    def run(self) -> None:
+        """Compute once from what was fed."""
+        for run in self._runs:
+            run()
+
+    def run_timed(self) -> list[float]:
+        """Compute once; time of each step in microseconds."""
+        times = []
+        clock = time.perf_counter_ns
+        for run in self._runs:
+            begin = clock()
+            run()
+            times.append((clock() - begin) / 1e3)
+        return times
+
+    def value(self, name: str) -> np.ndarray:
+        """A value's array after a run; it is valid until the arena's place is used again."""
+        return self._buffers[name] if name in self._buffers else self._dynamic[name]
+
+    def results(self) -> dict[str, np.ndarray]:
+        """Copies of the graph's outputs after a run."""
+        return {name: np.array(self.value(name), copy=True) for name in self._outputs}
+
+    def check_each(self, check: Callable[[int, str, np.ndarray], None]) -> None:
+        """Run once and hand every value a step makes to `check(step, name, value)` right after it."""
+        for position, (step, run) in enumerate(zip(self._steps, self._runs, strict=True)):
+            run()
+            for spec in step.outputs:
+                check(position, spec.name, self.value(spec.name))
+
+    def _run_dynamic(self, step: Step) -> None:
+        inputs = [self.value(spec.name) for spec in step.inputs]
+        outputs = [self._buffers.get(spec.name) for spec in step.outputs]
+        step.executable.bind(inputs, outputs)
+        step.executable.run()
+        for spec, made in zip(step.outputs, step.executable.results, strict=True):
+            if spec.name not in self._buffers:
+                self._dynamic[spec.name] = made
+
+
+def _lives(
+    steps: Sequence[Step], inputs: Sequence[TensorSpec], outputs: Sequence[str]
+) -> list[Life]:
+    end = len(steps)
+    specs = {spec.name: spec for spec in inputs}
+    first = {spec.name: -1 for spec in inputs}
+    # Graph inputs stay whole until the end, so that a second run does not need to feed them again.
+    last = {spec.name: end for spec in inputs}
+    for position, step in enumerate(steps):
+        for spec in step.outputs:
+            specs[spec.name] = spec
+            first[spec.name] = position
+            last[spec.name] = position
+        for spec in step.inputs:
+            last[spec.name] = max(last[spec.name], position)
+    last |= {name: end for name in outputs}
+    return [Life(spec, first[name], last[name]) for name, spec in specs.items() if spec.is_static]

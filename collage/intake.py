@@ -1,0 +1,214 @@
+"""From bytes, a file or a zip to a normalised model with sample inputs and reference values.
+
+Whatever parses or runs what the user sent does so in a sandboxed child. The reference is computed by
+ONNX Runtime with optimisation off, for all values at once where they fit, and kept as memory-mapped
+files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from backends.reference import run_reference
+from backends.sandbox import ChildFailed, ChildLimits, run_in_child
+from partitioner.errors import BadInputError, CancelledError, ModelError
+from partitioner.extract import with_outputs
+from partitioner.ingest import NormalisedInfo, normalise
+from partitioner.model import Model
+from partitioner.tensor import TensorSpec
+
+Sample = Mapping[str, np.ndarray]
+
+# All intermediate values are kept when they fit in this; else only those that were asked for.
+_KEEP_ALL_BYTES = 1 << 30
+_INGEST_TIMEOUT_S = 600.0
+_REFERENCE_TIMEOUT_S = 1800.0
+
+
+def take_in(
+    source: Path,
+    work_dir: Path,
+    dims: Mapping[str, int] | None = None,
+    cancel: threading.Event | None = None,
+) -> tuple[Model, NormalisedInfo]:
+    """Check and normalise a model in a sandboxed child, and open what came out.
+
+    Args:
+        source: an ONNX file, or a zip with an ONNX file and its external data.
+        work_dir: where `model/model.onnx` is written.
+        dims: sizes of free dimensions.
+        cancel: stops the child when set.
+
+    Raises:
+        ModelError: the model is damaged, unsafe, unsupported, or has unbound dimensions.
+    """
+    if not source.is_file():
+        raise BadInputError(f"there is no model file {str(source)!r}")
+    destination = work_dir / "model"
+    destination.mkdir(parents=True, exist_ok=True)
+    limits = ChildLimits(timeout_s=_INGEST_TIMEOUT_S)
+    try:
+        # The child's working directory is empty and gone afterwards, so its paths are absolute.
+        outcome = run_in_child(
+            _normalise, source.resolve(), destination.resolve(), dict(dims or {}), limits=limits, cancel=cancel
+        )
+    except ChildFailed as failure:
+        if failure.kind == "cancelled":
+            raise CancelledError("cancelled while reading the model") from None
+        raise ModelError(
+            f"the model could not be read: {failure.kind.replace('_', ' ')} ({failure.reason}); "
+            "check it with onnx.checker, and export it again if it is damaged"
+        ) from None
+    if isinstance(outcome, str):
+        raise ModelError(outcome)
+    return Model.open(destination / "model.onnx"), outcome
+
+
+def _normalise(source: Path, destination: Path, dims: dict[str, int]) -> NormalisedInfo | str:
+    try:
+        return normalise(source, destination, dims)
+    except ModelError as error:
+        return str(error)
+
+
+class Reference:
+    """Sample inputs and the reference value of every tensor for each of them.
+
+    Args:
+        model: the normalised model.
+        samples: inputs by name; values of graph inputs need no run.
+        directory: where the values are kept as .npy files.
+        cancel: stops the child that computes them.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        samples: Sequence[Sample],
+        directory: Path,
+        cancel: threading.Event | None = None,
+    ) -> None:
+        self.model = model
+        self.samples = tuple(samples)
+        self._directory = directory
+        self._cancel = cancel
+        self._known: tuple[dict[str, np.ndarray], ...] = tuple(dict(s) for s in self.samples)
+        self._lock = threading.Lock()
+
+    def values(self, names: Sequence[str]) -> tuple[dict[str, np.ndarray], ...]:
+        """Per sample the reference of each value named.
+
+        Raises:
+            ModelError: the reference runtime cannot run the model.
+        """
+        with self._lock:
+            missing = [name for name in names if name not in self._known[0]]
+            if missing:
+                self._compute(self._worth_keeping(missing))
+            return tuple({name: known[name] for name in names} for known in self._known)
+
+    def _worth_keeping(self, missing: Sequence[str]) -> list[str]:
+        index = self.model.index
+        made = [name for node in index.nodes for name in node.outputs if name and self._can_be_output(name)]
+        total = sum(index.values[name].size_bytes for name in made) * len(self.samples)
+        if total > _KEEP_ALL_BYTES:
+            return list(missing)
+        return list(dict.fromkeys([*missing, *(name for name in made if name not in self._known[0])]))
+
+    def _can_be_output(self, name: str) -> bool:
+        spec = self.model.index.values[name]
+        used = name in self.model.index.consumers or name in self.model.index.outputs
+        return used and spec.dtype not in ("unknown", "object")
+
+    def _compute(self, names: list[str]) -> None:
+        folder = self._directory / f"values-{len(list(self._directory.glob('values-*')))}"
+        folder.mkdir(parents=True)
+        path = with_outputs(self.model, names, folder)
+        for position, sample in enumerate(self.samples):
+            np.savez(folder / f"sample-{position}.npz", **dict(sample))
+        try:
+            run_in_child(
+                _reference_values,
+                path.resolve(),
+                folder.resolve(),
+                len(self.samples),
+                names,
+                limits=ChildLimits(timeout_s=_REFERENCE_TIMEOUT_S),
+                cancel=self._cancel,
+            )
+        except ChildFailed as failure:
+            if failure.kind == "cancelled":
+                raise CancelledError("cancelled while computing the reference") from None
+            raise ModelError(
+                "the reference runtime (ONNX Runtime, optimisation off) cannot run this model: "
+                f"{failure.reason}"
+            ) from None
+        for position, known in enumerate(self._known):
+            for name in names:
+                file = folder / _file_name(position, name)
+                known[name] = np.load(file, mmap_mode="r" if _mappable(file) else None, allow_pickle=False)
+
+
+def _mappable(file: Path) -> bool:
+    # An empty array cannot be mapped; 256 bytes is more than any header of an empty one.
+    return file.stat().st_size > 256
+
+
+def _file_name(sample: int, name: str) -> str:
+    return f"{sample}-{hashlib.sha256(name.encode()).hexdigest()[:32]}.npy"
+
+
+def _reference_values(path: Path, folder: Path, samples: int, names: list[str]) -> None:
+    for position in range(samples):
+        with np.load(folder / f"sample-{position}.npz", allow_pickle=False) as stored:
+            inputs = {name: stored[name] for name in stored.files}
+        made = run_reference(path, inputs, names)
+        for name in names:
+            np.save(folder / _file_name(position, name), np.ascontiguousarray(made[name]), allow_pickle=False)
+
+
+def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, np.ndarray]]:
+    """Sample inputs from an .npz file.
+
+    The file holds each input by name: either of the input's own shape (one sample), or with one more
+    leading axis (as many samples as that axis is long).
+
+    Raises:
+        BadInputError: an input is missing, unknown, or of another type or shape.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"inputs file {str(path)!r} cannot be read as .npz: {error}") from None
+    wanted = {spec.name: spec for spec in specs}
+    if arrays.keys() != wanted.keys():
+        raise BadInputError(
+            f"inputs file {str(path)!r} holds {sorted(arrays)}, but the model takes {sorted(wanted)}"
+        )
+    counts = {_sample_count(array, wanted[name]) for name, array in arrays.items()}
+    if len(counts) != 1:
+        raise BadInputError(f"inputs file {str(path)!r} holds different numbers of samples per input")
+    (count,) = counts
+    if count is None:
+        return [arrays]
+    return [{name: array[i] for name, array in arrays.items()} for i in range(count)]
+
+
+def _sample_count(array: np.ndarray, spec: TensorSpec) -> int | None:
+    """None for one sample without a leading axis, else how many."""
+    if array.dtype.name != spec.dtype:
+        raise BadInputError(f"input {spec.name!r} must be {spec.dtype}, not {array.dtype.name}")
+    if array.shape == spec.static_shape:
+        return None
+    if array.shape[1:] == spec.static_shape and array.shape[0] > 0:
+        return int(array.shape[0])
+    raise BadInputError(
+        f"input {spec.name!r} must have shape {spec.static_shape} or (samples, *{spec.static_shape}), "
+        f"not {array.shape}"
+    )

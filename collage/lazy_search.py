@@ -1,0 +1,166 @@
+"""Search that measures only what its solutions need.
+
+The program is solved with what is known: measured costs as they are, unknown ones as optimistic
+estimates. What the best plan uses and nobody has measured is measured; then it is solved again. An
+optimistic estimate that was wrong can only make a plan look better than it is, so it is found out by
+being measured; the loop ends when the best plan is measured as a whole, or when even its optimistic
+promise is not worth a measurement next to the best plan known.
+
+Source: the idea of branch and bound, with a stopwatch as the oracle; Collage measured everything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from collage.costs import CostSource
+from collage.estimates import Estimates
+from collage.events import Event, Listener
+from partitioner.candidate import Candidate
+from partitioner.candidate_set import CandidateSet
+from partitioner.constraints import Constraints
+from partitioner.cost import Infeasible, Measured
+from partitioner.errors import NoPlanError
+from partitioner.graph_index import GraphIndex
+from partitioner.search import ScoredPlan, Solution, search
+from partitioner.target import Target
+from partitioner.transition import Transitions
+
+# A promise closer than this to the best known plan is below what end-to-end timing can tell apart.
+WORTH_MEASURING = 0.01
+
+
+class LazySearch:
+    """Searches one model's candidates, measuring on demand.
+
+    Args:
+        index: the graph.
+        candidates: everything that may be used.
+        costs: where costs come from.
+        estimates: optimistic bounds for what is unknown.
+        transitions: what borders cost.
+        constraints: what a plan must respect.
+        deadline_s: `time.monotonic()` after which nothing more is measured; None for never.
+        listener: is told about every solution.
+    """
+
+    def __init__(
+        self,
+        index: GraphIndex,
+        candidates: CandidateSet,
+        costs: CostSource,
+        estimates: Estimates,
+        transitions: Transitions,
+        constraints: Constraints,
+        deadline_s: float | None,
+        listener: Listener,
+    ) -> None:
+        self._index = index
+        self._set = candidates
+        self._costs = costs
+        self._estimates = estimates
+        self.transitions = transitions
+        self._constraints = constraints
+        self._deadline_s = deadline_s
+        self._listener = listener
+        self.corrections: dict[tuple[int, Target], float] = {}
+
+    @property
+    def out_of_time(self) -> bool:
+        """True when the deadline has passed."""
+        return self._deadline_s is not None and time.monotonic() >= self._deadline_s
+
+    def price_us(self, candidate: Candidate, measured_only: bool = False) -> float | None:
+        """What search reckons for a candidate; None when it cannot be used."""
+        corrected = self.corrections.get((candidate.nodes, candidate.target))
+        if corrected is not None:
+            return corrected
+        cost = self._costs.cost(candidate)
+        if isinstance(cost, Measured):
+            return cost.latency_us
+        if isinstance(cost, Infeasible) or measured_only:
+            return None
+        return max(self._estimates.bound_us(candidate.nodes, candidate.target), 0.01)
+
+    def is_known(self, candidate: Candidate) -> bool:
+        """True when a candidate was measured or found infeasible."""
+        return isinstance(self._costs.cost(candidate), (Measured, Infeasible))
+
+    def solve(self, k: int = 1, measured_only: bool = False) -> Solution:
+        """Solve with what is known now.
+
+        Raises:
+            NoPlanError: nothing covers the graph.
+        """
+        candidates = self._set.candidates
+        prices = [self.price_us(candidate, measured_only) for candidate in candidates]
+        return search(
+            self._index,
+            candidates,
+            prices,
+            transitions=self.transitions,
+            constraints=self._constraints,
+            k=k,
+            refusals=self._set.refusals,
+        )
+
+    def run(self, k: int, incumbent_us: float) -> Solution:
+        """Measure lazily until the best plan is known, then the `k` best as far as it pays.
+
+        Args:
+            k: how many plans to return.
+            incumbent_us: cost of the best plan that is known already; infinite if none is.
+
+        Returns:
+            The `k` best plans whose every partition was measured; its bound is the optimistic one.
+        """
+        bound_us = 0.0
+        while True:
+            solution = self.solve()
+            best = solution.plans[0]
+            bound_us = solution.bound_us
+            known_us = min(incumbent_us, self._cheapest_known_us())
+            unknown = self._unknown(best)
+            self._tell(best, bound_us, known_us, len(unknown))
+            if not unknown or best.objective_us >= known_us * (1 - WORTH_MEASURING):
+                break
+            if self.out_of_time and known_us < float("inf"):
+                break
+            self._costs.measure(unknown, stop=self._stop(known_us))
+        known = self.solve(k, measured_only=True)
+        return known.with_bound(min(bound_us, known.bound_us))
+
+    def complete(self, plan: ScoredPlan) -> bool:
+        """Measure what a plan still needs; False when time ran out or a part is infeasible."""
+        self._costs.measure(self._unknown(plan), stop=self._stop(0.0))
+        return all(self.price_us(c, measured_only=True) is not None for c in plan.plan.partitions)
+
+    def _stop(self, known_us: float) -> Callable[[], bool]:
+        # Without any plan there is nothing to return, so even a passed deadline must wait for one.
+        return lambda: self.out_of_time and known_us < float("inf")
+
+    def _unknown(self, plan: ScoredPlan) -> list[Candidate]:
+        found = [c for c in plan.plan.partitions if not self.is_known(c)]
+        return sorted(found, key=lambda c: -self._estimates.bound_us(c.nodes, c.target))
+
+    def _cheapest_known_us(self) -> float:
+        try:
+            return self.solve(measured_only=True).plans[0].objective_us
+        except NoPlanError:
+            return float("inf")
+
+    def _tell(self, plan: ScoredPlan, bound_us: float, known_us: float, unknown: int) -> None:
+        best = "none yet" if known_us == float("inf") else f"{known_us:.0f} µs"
+        self._listener(
+            Event(
+                "search",
+                f"best known plan {best}, best possible {bound_us:.0f} µs, {unknown} costs to measure",
+                data={
+                    "known_us": None if known_us == float("inf") else known_us,
+                    "bound_us": bound_us,
+                    "partitions": len(plan.plan.partitions),
+                    "unknown": unknown,
+                },
+            )
+        )

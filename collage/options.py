@@ -1,0 +1,70 @@
+"""What a caller of `tune` may choose, as one frozen value shared by the command line, the API and Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pydantic
+
+from partitioner.errors import BadInputError
+
+Strategy = Literal["optimal", "greedy", "priority", "single", "manual"]
+Metric = Literal["max", "l2", "cosine", "top1"]
+
+
+class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
+    """Options of one tuning run.
+
+    Args:
+        tolerance: bound on the error of every output, in the unit of `metric`.
+        metric: how an output's error is measured; `max` is relative to its largest magnitude.
+        dims: sizes of free dimensions by name, or by `input:axis`.
+        time_limit_s: stop looking for better plans after this many seconds; None for no limit.
+        threads: threads of one call; None for the number of cores given to this process.
+        seed: seed of generated inputs.
+        plans: how many best plans of a search are measured end to end.
+        strategy: `optimal` searches; the others give what their name says, measured the same way.
+        pins: what must go to a target, as `Conv=openvino`, `/encoder/*=mnn` or `a..b=openvino`.
+        bans: what must not go to a target, in the same form.
+        max_partitions: at most so many partitions.
+        max_devices: at most so many distinct devices.
+        min_partition_nodes: no partition smaller than this, unless it is the whole graph.
+        plan: a plan to apply instead of searching (the JSON that `plan` gives out).
+        pareto: also find the front of latency against error.
+    """
+
+    tolerance: float = pydantic.Field(default=1e-3, gt=0, le=1)
+    metric: Metric = "max"
+    dims: Mapping[str, int] = {}
+    time_limit_s: float | None = pydantic.Field(default=None, gt=0)
+    threads: int | None = pydantic.Field(default=None, ge=1, le=1024)
+    seed: int = pydantic.Field(default=0, ge=0)
+    plans: int = pydantic.Field(default=4, ge=1, le=64)
+    strategy: Strategy = "optimal"
+    pins: tuple[str, ...] = ()
+    bans: tuple[str, ...] = ()
+    max_partitions: int | None = pydantic.Field(default=None, ge=1)
+    max_devices: int | None = pydantic.Field(default=None, ge=1)
+    min_partition_nodes: int = pydantic.Field(default=1, ge=1)
+    plan: Mapping[str, Any] | None = None
+    pareto: bool = False
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TuneOptions:
+        """Read options as the API sends them.
+
+        Raises:
+            BadInputError: an option is unknown or its value is not allowed; all faults are listed.
+        """
+        try:
+            # A JSON list is the only way to write a tuple; everything else stays strict.
+            lists = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+            return cls.model_validate(lists)
+        except pydantic.ValidationError as error:
+            faults = "; ".join(
+                f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
+                for fault in error.errors()
+            )
+            known = ", ".join(cls.model_fields)
+            raise BadInputError(f"options: {faults} (known options: {known})") from None

@@ -1,0 +1,76 @@
+"""`collage bench`: an artifact's plan against every single target, measured again on this machine."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from backends.policy import default_threads
+from backends.reference import seeded_inputs
+from backends.timing import compare
+from collage.end_to_end import Contest
+from collage.events import Listener, ignore
+from collage.explain import read_report
+from collage.intake import Reference, write_samples
+from collage.refine import Arena, Entry
+from collage.region_files import RegionFiles
+from partitioner.candidate import Candidate, Plan
+from partitioner.emit import read_plan
+from partitioner.target import Target
+
+
+def bench(path: Path, listener: Listener = ignore) -> dict[str, Any]:
+    """Time the plan and every single target of its report, interleaved in one child.
+
+    Returns:
+        `latency_us`, `baselines` and `speedup_over_best_single` with its interval, as in the report.
+    """
+    report = read_report(path)
+    stored = read_plan(path)
+    model = stored.model
+    index = model.index
+    inputs = tuple(index.values[name] for name in index.inputs)
+    made = [name for name in index.outputs if name in index.producer]
+    with tempfile.TemporaryDirectory(prefix="collage-bench-") as folder:
+        work_dir = Path(folder)
+        reference = Reference(model, [seeded_inputs(inputs, 0)], work_dir / "reference")
+        samples, expected = work_dir / "samples.npz", work_dir / "expected.npz"
+        write_samples(samples, reference.samples)
+        write_samples(expected, reference.values(made))
+        template = Contest(
+            (),
+            {},
+            inputs,
+            tuple(made),
+            samples,
+            expected,
+            report["metric"],
+            None,
+            default_threads(),
+        )
+        arena = Arena(RegionFiles(model, work_dir / "regions"), template, listener)
+        ours = Entry(stored.plan, "ours")
+        singles = {
+            text: Entry(Plan((Candidate(index.all_nodes, Target.parse(text), "whole"),)), f"single {text}")
+            for text in report["targets"]
+        }
+        arena.hold([ours, *singles.values()])
+    baselines: list[dict[str, Any]] = [
+        {"target": text, "latency_us": entry.latency_us, "max_relative_error": entry.error}
+        if entry.timed
+        else {"target": text, "infeasible": entry.failure}
+        for text, entry in singles.items()
+    ]
+    allowed = [e for e in singles.values() if e.timed and (e.error or 0.0) <= report["tolerance"]]
+    best = min(allowed, key=lambda entry: entry.ratio, default=None)
+    speedup = compare(best.ratios, ours.ratios) if best is not None and ours.timed else None
+    return {
+        "latency_us": ours.latency_us if ours.timed else None,
+        "infeasible": ours.failure,
+        "max_relative_error": ours.error,
+        "partitions": len(stored.plan.partitions),
+        "baselines": baselines,
+        "speedup_over_best_single": None if speedup is None else speedup.ratio,
+        "speedup_interval": None if speedup is None else [speedup.lo, speedup.hi],
+    }

@@ -1,0 +1,200 @@
+"""Whole plans are timed against each other, and what is found out corrects the costs.
+
+Terms: the *anchor* is the plan that takes part in every contest, so that results of different minutes
+compare: a plan's *ratio* is its time over the anchor's in the same round. The best single target is the
+anchor where one can run the whole model, else greedy. The *residual* of a partition is what it took
+inside a running plan against what it was reckoned at.
+
+Each contest's residuals replace the reckoned costs of the partitions that took part, and the time that
+no partition explains becomes a border penalty for the pairs of targets that met. Then the search runs
+again; a plan that is newly promised to win enters the next contest. It ends when nothing new is
+proposed or the time is up.
+
+Invariant: the plan that is returned was timed here; a plan with more partitions wins only if the whole
+confidence interval of its ratio to the best simpler plan says so.
+
+Source: Jeon et al. (PACT'22, section 5) saw that the sum of parts deceives and re-ranked by hand of an
+evolutionary search; here the sum itself is corrected.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from backends.timing import compare
+from collage.end_to_end import Contest, PlanStep, PlanTiming, hold
+from collage.events import Event, Listener
+from collage.region_files import RegionFiles
+from partitioner.candidate import Plan
+from partitioner.errors import NoPlanError
+from partitioner.target import Target
+
+
+@dataclass
+class Entry:
+    """A plan that was timed, with all that is known about it.
+
+    Args:
+        plan: the plan.
+        name: `single openvino`, `greedy`, `searched 1` …
+        predicted_us: what the search promised; None where it promised nothing.
+        timings: one per contest it took part in.
+        ratios: its paired samples over the anchor's, from all contests.
+    """
+
+    plan: Plan
+    name: str
+    predicted_us: float | None = None
+    timings: list[PlanTiming] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+
+    @property
+    def failure(self) -> str | None:
+        """Why it could not be timed, or None."""
+        return next((timing.failure for timing in self.timings if timing.failure), None)
+
+    @property
+    def timed(self) -> bool:
+        """True when it ran, verified, and was timed."""
+        return bool(self.ratios) and self.failure is None
+
+    @property
+    def ratio(self) -> float:
+        """Median time relative to the anchor."""
+        return statistics.median(self.ratios)
+
+    @property
+    def error(self) -> float | None:
+        """The largest error seen."""
+        return max((t.error for t in self.timings if t.error is not None), default=None)
+
+    @property
+    def step_us(self) -> tuple[float, ...]:
+        """Median time of each partition inside the running plan, newest contest."""
+        return next((t.step_us for t in reversed(self.timings) if t.step_us), ())
+
+    @property
+    def latency_us(self) -> float:
+        """Median over the rounds of all contests."""
+        return statistics.median([sample for t in self.timings for sample in t.samples_us])
+
+
+class Arena:
+    """Times plans of one model and remembers what came out.
+
+    Args:
+        regions: sub-models of partitions.
+        template: a contest without plans and regions: samples, expected outputs, metric and limits.
+        listener: is told about every contest.
+        cancel: stops the child that is timing.
+    """
+
+    def __init__(
+        self,
+        regions: RegionFiles,
+        template: Contest,
+        listener: Listener,
+        cancel: threading.Event | None = None,
+    ) -> None:
+        self._regions = regions
+        self._template = template
+        self._listener = listener
+        self._cancel = cancel
+        self.entries: list[Entry] = []
+        self.seconds = 0.0
+
+    def knows(self, plan: Plan) -> bool:
+        """True when this very plan took part in a contest."""
+        return any(_same(entry.plan, plan) for entry in self.entries)
+
+    def hold(self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), rounds: int = 24) -> None:
+        """Time new plans together with the anchor and some known ones.
+
+        Args:
+            newcomers: plans that were not timed yet; in the first contest the first is the anchor.
+            again: known plans to time once more beside them.
+            rounds: blocks per plan at the most.
+        """
+        begin = time.monotonic()
+        known = self.entries[:1] + [entry for entry in again if entry is not self.entries[0]]
+        entries = [*known, *newcomers]
+        names = ", ".join(entry.name for entry in entries)
+        self._listener(Event("end_to_end", f"timing {len(entries)} plans in turn: {names}"))
+        regions = {}
+        plans = []
+        for entry in entries:
+            steps = []
+            for partition in entry.plan.partitions:
+                model = self._regions.get(partition.nodes)
+                name = model.path.parent.name
+                regions[name] = model
+                steps.append(PlanStep(name, partition.target))
+            plans.append(tuple(steps))
+        contest = replace(self._template, plans=tuple(plans), regions=regions, rounds=rounds)
+        timings = hold(contest, self._cancel)
+        anchor = next((timing for timing in timings if timing.samples_us), PlanTiming())
+        for entry, timing in zip(entries, timings, strict=True):
+            entry.timings.append(timing)
+            pairs = zip(timing.samples_us, anchor.samples_us, strict=False)
+            entry.ratios.extend(mine / other for mine, other in pairs)
+        self.entries.extend(newcomers)
+        if not known:
+            # Who failed cannot be the anchor of later contests.
+            self.entries.sort(key=lambda entry: entry.timings[0] is not anchor)
+        self.seconds += time.monotonic() - begin
+        self._tell(entries)
+
+    def winner(self) -> Entry:
+        """The fastest timed plan; where noise cannot tell, the one with fewer partitions.
+
+        Raises:
+            NoPlanError: no plan could be run; the message gives each one's failure.
+        """
+        timed = [entry for entry in self.entries if entry.timed]
+        if not timed:
+            failures = "; ".join(f"{entry.name}: {entry.failure}" for entry in self.entries)
+            raise NoPlanError(f"no plan could be run end to end ({failures})")
+        fastest = min(timed, key=lambda entry: entry.ratio)
+        simpler = [e for e in timed if len(e.plan.partitions) < len(fastest.plan.partitions)]
+        for entry in sorted(simpler, key=lambda e: (len(e.plan.partitions), e.ratio)):
+            if not clearly_faster(fastest, entry):
+                return entry
+        return fastest
+
+    def _tell(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            said = f"{entry.latency_us:.0f} µs" if entry.timed else f"failed: {entry.failure}"
+            data = {
+                "plan": entry.name,
+                "partitions": len(entry.plan.partitions),
+                "latency_us": entry.latency_us if entry.timed else None,
+                "ratio": entry.ratio if entry.timed else None,
+                "failure": entry.failure,
+            }
+            self._listener(Event("end_to_end", f"{entry.name}: {said}", data=data))
+
+
+def clearly_faster(fast: Entry, slow: Entry) -> bool:
+    """True when the confidence interval of the ratio of two plans lies below one as a whole."""
+    return compare(fast.ratios, slow.ratios).hi < 1.0
+
+
+def residuals(entries: Sequence[Entry]) -> dict[tuple[int, Target], float]:
+    """Time of each partition inside the plans that ran, in microseconds; the median over plans."""
+    seen: dict[tuple[int, Target], list[float]] = {}
+    for entry in entries:
+        if entry.timed and len(entry.plan.partitions) > 1:
+            for partition, step_us in zip(entry.plan.partitions, entry.step_us, strict=True):
+                seen.setdefault((partition.nodes, partition.target), []).append(step_us)
+        elif entry.timed:
+            (partition,) = entry.plan.partitions
+            seen.setdefault((partition.nodes, partition.target), []).append(entry.latency_us)
+    return {key: statistics.median(times) for key, times in seen.items()}
+
+
+def _same(one: Plan, other: Plan) -> bool:
+    return {(p.nodes, p.target) for p in one.partitions} == {(p.nodes, p.target) for p in other.partitions}

@@ -1,0 +1,161 @@
+"""The report: what was found, how it was measured, and what it is worth.
+
+Fields that hold latencies are microseconds of one call, medians over interleaved rounds. A field is
+null where there is nothing honest to say: no single target could run the model, say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backends.timing import compare
+from collage.costs import Counts
+from collage.refine import Entry
+from partitioner.candidate import bits
+from partitioner.candidate_set import CandidateSet
+from partitioner.graph_index import GraphIndex
+from partitioner.search import Solution
+from partitioner.target import Target
+
+REPORT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a tuning run hands to the report; see `build_report`.
+
+    Args:
+        model_sha256: of the normalised model.
+        index: the graph.
+        targets: as the caller gave them.
+        winner: the plan returned.
+        entries: every plan that was timed or failed.
+        infeasible: per target why it cannot run the whole model.
+        candidates: all that could be used.
+        unique: how many different keys they have.
+        counts: how costs were come by.
+        solution: of the last search.
+        seconds: per stage.
+        tolerance: bound on the error of every output.
+        metric: how it is measured.
+        sampled: `given` or `seeded` inputs.
+        warnings: of ingest and of the run.
+    """
+
+    model_sha256: str
+    index: GraphIndex
+    targets: Sequence[Target]
+    winner: Entry
+    entries: Sequence[Entry]
+    infeasible: Mapping[Target, str]
+    candidates: CandidateSet
+    unique: int
+    counts: Counts
+    solution: Solution
+    seconds: Mapping[str, float]
+    tolerance: float
+    metric: str
+    sampled: str
+    warnings: Sequence[str]
+
+
+def build_report(found: Findings) -> dict[str, Any]:
+    """The report as JSON-ready data; its fields are described in docs/report.md."""
+    winner = found.winner
+    singles = {single_target(e): e for e in found.entries if single_target(e) is not None}
+    timed = [e for e in singles.values() if e.timed]
+    best = min(timed, key=lambda e: e.ratio, default=None)
+    speedup = None if best is None else compare(best.ratios, winner.ratios)
+    greedy = next((e for e in found.entries if e.name.startswith("greedy") and e.timed), None)
+    predicted = winner.predicted_us
+    error = None if predicted is None else winner.latency_us - predicted
+    return {
+        "report_version": REPORT_VERSION,
+        "model_sha256": found.model_sha256,
+        "targets": [str(target) for target in found.targets],
+        "partitions": _partitions(found),
+        "latency_us": winner.latency_us,
+        "latency_interval_us": list(_interval(winner)),
+        "baselines": [_baseline(target, singles.get(target), found) for target in found.targets],
+        "greedy_latency_us": None if greedy is None else greedy.latency_us,
+        "speedup_over_best_single": None if speedup is None else speedup.ratio,
+        "speedup_interval": None if speedup is None else [speedup.lo, speedup.hi],
+        "predicted_latency_us": predicted,
+        "additive_error": error,
+        "max_relative_error": winner.error,
+        "tolerance": found.tolerance,
+        "metric": found.metric,
+        "sampled_inputs": found.sampled,
+        "plans": [_plan(entry, best) for entry in found.entries],
+        "candidates": {
+            "total": len(found.candidates.candidates),
+            "unique": found.unique,
+            "measured": found.counts.measured,
+            "from_cache": found.counts.from_cache,
+            "infeasible": found.counts.infeasible,
+        },
+        "search": {
+            "objective_us": found.solution.plans[0].objective_us,
+            "bound_us": found.solution.bound_us,
+            "optimal": found.solution.optimal,
+        },
+        "warnings": list(found.warnings),
+        "seconds": {stage: round(spent, 3) for stage, spent in found.seconds.items()},
+    }
+
+
+def single_target(entry: Entry) -> Target | None:
+    """The target of a plan that is one partition, else None."""
+    partitions = entry.plan.partitions
+    return partitions[0].target if len(partitions) == 1 else None
+
+
+def _partitions(found: Findings) -> list[dict[str, Any]]:
+    steps = found.winner.step_us
+    return [
+        {
+            "target": str(partition.target),
+            "nodes": [found.index.nodes[i].name for i in bits(partition.nodes)],
+            "latency_us": steps[position] if position < len(steps) else None,
+        }
+        for position, partition in enumerate(found.winner.plan.partitions)
+    ]
+
+
+def _baseline(target: Target, entry: Entry | None, found: Findings) -> dict[str, Any]:
+    if entry is None:
+        return {"target": str(target), "infeasible": found.infeasible.get(target, "not measured")}
+    if not entry.timed:
+        return {"target": str(target), "infeasible": entry.failure or "not timed"}
+    low, high = _interval(entry)
+    return {"target": str(target), "latency_us": entry.latency_us, "latency_interval_us": [low, high]}
+
+
+def _plan(entry: Entry, best: Entry | None) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "name": entry.name,
+        "partitions": len(entry.plan.partitions),
+        "targets": [str(target) for target in entry.plan.targets],
+        "predicted_us": entry.predicted_us,
+    }
+    if not entry.timed:
+        return {**said, "infeasible": entry.failure or "not timed"}
+    said["latency_us"] = entry.latency_us
+    said["max_relative_error"] = entry.error
+    if best is not None:
+        ratio = compare(best.ratios, entry.ratios)
+        said["speedup_over_best_single"] = ratio.ratio
+        said["speedup_interval"] = [ratio.lo, ratio.hi]
+    return said
+
+
+def _interval(entry: Entry) -> tuple[float, float]:
+    """A 95 % interval of the median from order statistics of the blocks."""
+    samples = sorted(s for timing in entry.timings for s in timing.samples_us)
+    n = len(samples)
+    half = 0.98 * n**0.5
+    low = max(0, int(n / 2 - half))
+    high = min(n - 1, int(n / 2 + half))
+    return samples[low], samples[high]

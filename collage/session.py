@@ -1,0 +1,235 @@
+"""`collage.load`: an artifact becomes a session that runs, with the calls ONNX Runtime has.
+
+A session compiles each partition for its target, proves each against the reference values that the
+artifact carries, and only then serves. It is safe to call from several threads: runs are serialised,
+since partitions share one set of buffers.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from backends.policy import default_threads
+from backends.reference import seeded_inputs
+from backends.registry import resolve
+from collage.artifact import VERIFICATION_KEY
+from collage.compiled import CompiledRegions
+from collage.executor import Executor, Step
+from collage.region_files import RegionFiles
+from collage.verification import Verification, VerificationError, input_hashes
+from partitioner.candidate import Candidate
+from partitioner.emit import read_plan
+from partitioner.errors import BadInputError, CollageError, TargetError
+from partitioner.target import Target
+from partitioner.tensor import TensorSpec
+
+_ONNX_TYPES = {"float32": "float", "float64": "double", "object": "string"}
+
+
+class LoadError(CollageError):
+    """An artifact cannot be served here: the message names the partition and what to do."""
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output as ONNX Runtime describes it: `name`, `shape`, `type` as `tensor(float)`."""
+
+    name: str
+    shape: tuple[int | None, ...] | None
+    type: str
+
+    @classmethod
+    def of(cls, spec: TensorSpec) -> NodeArg:
+        """Describe a tensor."""
+        return cls(spec.name, spec.shape, f"tensor({_ONNX_TYPES.get(spec.dtype, spec.dtype)})")
+
+
+class Session:
+    """A partitioned model, compiled and verified; made by `load`.
+
+    Attributes:
+        inputs: the model's inputs with dtype and shape.
+        targets: the target of each partition, in execution order, after any fallback.
+        fallbacks: partitions that run elsewhere than planned, with the reason; empty normally.
+        errors: per value the largest error that verification saw.
+    """
+
+    def __init__(self, path: Path, fallback: str | None, threads: int | None, cache_dir: Path | None) -> None:
+        self._lock = threading.Lock()
+        self._directory = Path(tempfile.mkdtemp(prefix="collage-session-"))
+        self._compiled = CompiledRegions(threads or default_threads(), cache_dir)
+        self.fallbacks: dict[int, str] = {}
+        self.errors: dict[str, float] = {}
+        self._closed = False
+        try:
+            self._open(path, fallback)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, path: Path, fallback: str | None) -> None:
+        stored = read_plan(path)
+        model = stored.model
+        index = model.index
+        regions = RegionFiles(model, self._directory)
+        partitions = [
+            self._placed(i, partition, fallback) for i, partition in enumerate(stored.plan.partitions)
+        ]
+        steps = []
+        for partition in partitions:
+            region = regions.get(partition.nodes)
+            name = region.path.parent.name
+            executable = self._compiled.get(name, region, partition.target)
+            steps.append(Step(executable, region.inputs, region.outputs))
+        self.targets = tuple(partition.target for partition in partitions)
+        self.inputs = tuple(index.values[name] for name in index.inputs)
+        self._outputs = tuple(index.values[name] for name in index.outputs)
+        made = [spec.name for spec in self._outputs if spec.name not in index.constants]
+        self._constants = {
+            spec.name: model.ir.graph.initializers[spec.name].const_value.numpy()  # type: ignore[union-attr]
+            for spec in self._outputs
+            if spec.name in index.constants
+        }
+        self._executor = Executor(steps, self.inputs, made)
+        self._executor.bind()
+        self._verify(Verification.from_text(stored.metadata[VERIFICATION_KEY]))
+
+    def _placed(self, position: int, partition: Candidate, fallback: str | None) -> Candidate:
+        """The partition, on its fallback where its target is not to be had and the caller allows one."""
+        try:
+            resolve(partition.target)
+        except TargetError as error:
+            if fallback is None:
+                raise LoadError(
+                    f"partition {position} needs a target that cannot be used here: {error}; "
+                    "or allow another one with load(path, fallback='onnxruntime')"
+                ) from None
+            other = Target.parse(fallback)
+            resolve(other)
+            self.fallbacks[position] = str(error)
+            return Candidate(partition.nodes, other, "fallback")
+        return partition
+
+    def _verify(self, verification: Verification) -> None:
+        """Prove every partition on every seeded input.
+
+        Raises:
+            LoadError: a partition computes something else than when the artifact was made.
+        """
+        for position, seed in enumerate(verification.seeds):
+            sample = seeded_inputs(self.inputs, seed)
+            if input_hashes(sample) != dict(verification.inputs[position]):
+                raise LoadError(
+                    f"the inputs of seed {seed} cannot be made again with this version of numpy, so the "
+                    "artifact cannot be verified; tune the model again with the versions installed here"
+                )
+            self._executor.feed(sample)
+
+            def check(step: int, name: str, value: np.ndarray, seed_position: int = position) -> None:
+                try:
+                    error = verification.check(seed_position, name, value)
+                except VerificationError as wrong:
+                    raise LoadError(
+                        f"partition {step} on {self.targets[step]} was compiled wrongly: {wrong}; load "
+                        "again (some runtimes do this once in a while), or tune without this target"
+                    ) from None
+                self.errors[name] = max(self.errors.get(name, 0.0), error)
+
+            self._executor.check_each(check)
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The model's inputs, in order."""
+        return [NodeArg.of(spec) for spec in self.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The model's outputs, in order."""
+        return [NodeArg.of(spec) for spec in self._outputs]
+
+    def run(
+        self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]:
+        """Compute outputs from inputs.
+
+        Args:
+            output_names: which outputs, in which order; None for all.
+            feed: every input by name, of its exact type and shape.
+
+        Returns:
+            New arrays, the caller's own.
+
+        Raises:
+            BadInputError: an input is missing, unknown, or of a wrong type or shape; an output is unknown.
+        """
+        names = [spec.name for spec in self._outputs] if output_names is None else list(output_names)
+        known = {spec.name for spec in self._outputs}
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise BadInputError(f"unknown outputs {unknown}; the model has {sorted(known)}")
+        self._check_feed(feed)
+        with self._lock:
+            if self._closed:
+                raise BadInputError("the session is closed; load the artifact again")
+            self._executor.feed(feed)
+            self._executor.run()
+            made = {
+                name: np.array(self._executor.value(name)) for name in names if name not in self._constants
+            }
+        return [made[name] if name in made else self._constants[name].copy() for name in names]
+
+    def _check_feed(self, feed: Mapping[str, np.ndarray]) -> None:
+        wanted = {spec.name: spec for spec in self.inputs}
+        if feed.keys() != wanted.keys():
+            missing, unknown = sorted(wanted.keys() - feed.keys()), sorted(feed.keys() - wanted.keys())
+            raise BadInputError(f"inputs missing: {missing or 'none'}, unknown: {unknown or 'none'}")
+        for name, spec in wanted.items():
+            value = feed[name]
+            if not isinstance(value, np.ndarray) or value.dtype.name != spec.dtype:
+                found = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
+                raise BadInputError(f"input {name!r} must be a numpy array of {spec.dtype}, not {found}")
+            if spec.is_static and value.shape != spec.static_shape:
+                raise BadInputError(f"input {name!r} must have shape {spec.static_shape}, not {value.shape}")
+
+    def close(self) -> None:
+        """Give back memory and threads; may be called twice."""
+        with self._lock:
+            self._closed = True
+            self._compiled.close()
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def load(
+    path: str | Path,
+    fallback: str | None = None,
+    *,
+    threads: int | None = None,
+    cache_dir: str | Path | None = None,
+) -> Session:
+    """Compile an artifact's partitions, verify each, and return a session that runs it.
+
+    Args:
+        path: the artifact.
+        fallback: a target for partitions whose own cannot be used here; None makes that an error.
+        threads: threads of one call; None for the number of cores given to this process.
+        cache_dir: folder for compiled blobs of this machine, which make a second load quick.
+
+    Raises:
+        BadInputError: the file is not an artifact.
+        LoadError: a target is missing, or a partition is compiled wrongly.
+    """
+    return Session(Path(path), fallback, threads, Path(cache_dir) if cache_dir is not None else None)

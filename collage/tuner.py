@@ -1,0 +1,330 @@
+"""The whole way: a model and targets in, the fastest measured plan out, with the evidence.
+
+Each stage consumes the frozen value of the stage before: ingest → candidates → costs and search, in
+turns → end-to-end timing and refinement → emit → proof by loading. Progress is told as events; the
+cancel event is looked at between measurements, and stops the child of one that is running.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backends.policy import default_threads
+from backends.reference import seeded_inputs
+from backends.registry import resolve, target_spec
+from collage.artifact import write_artifact
+from collage.costs import PLAINLY_WRONG, CostSettings, CostSource, Measurer, local_measurer
+from collage.end_to_end import Contest
+from collage.estimates import Estimates
+from collage.events import Event, Listener, ignore
+from collage.intake import Reference, read_samples, take_in, write_samples
+from collage.lazy_search import WORTH_MEASURING, LazySearch
+from collage.options import TuneOptions
+from collage.refine import Arena, Entry, residuals
+from collage.region_files import RegionFiles
+from collage.report import build_report
+from cost_db.database import CostDatabase
+from partitioner.baselines import greedy
+from partitioner.candidate import Candidate, Plan, bits
+from partitioner.candidate_set import CandidateSet
+from partitioner.constraints import Constraints
+from partitioner.cost import Infeasible, Measured
+from partitioner.errors import BadInputError, CancelledError, NoPlanError
+from partitioner.ingest import NormalisedInfo
+from partitioner.model import Model
+from partitioner.search import Solution
+from partitioner.target import Target
+from partitioner.target_spec import TargetSpec, enumerate_candidates
+from partitioner.transition import Transitions
+
+# Without --time-limit, looking for better plans stops after this long; see docs/tune.md.
+_DEFAULT_TIME_LIMIT_S = 150.0
+_SEEDS = 2
+_MAX_CONTESTS = 4
+# Up to this tolerance a run asks for exact arithmetic, and each partition alone must keep to it.
+_EXACT_TOLERANCE = 2e-3
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What a tuning run leaves.
+
+    Args:
+        artifact_path: the partitioned model.
+        report: the report as JSON-ready data.
+        plan: the plan alone, as `TuneOptions.plan` takes it.
+    """
+
+    artifact_path: Path
+    report: dict[str, Any]
+    plan: dict[str, Any]
+
+
+def tune_file(
+    source: Path,
+    targets: Sequence[str],
+    options: TuneOptions,
+    *,
+    database: CostDatabase,
+    work_dir: Path,
+    on_event: Listener = ignore,
+    cancel: threading.Event | None = None,
+    inputs: Path | None = None,
+    artifact_name: str = "model.collage.onnx",
+    measurer: Measurer = local_measurer,
+) -> TuneResult:
+    """Tune a model.
+
+    Args:
+        source: an ONNX file, or a zip with an ONNX file and its external data.
+        targets: texts of targets, at least one.
+        options: what the caller chose.
+        database: where costs are looked up and stored.
+        work_dir: an empty folder for files of this run; the artifact is left in it.
+        on_event: told about every step.
+        cancel: stops the run when set.
+        inputs: sample inputs as an .npz file (see `collage.intake.read_samples`).
+        artifact_name: file name of the artifact; large weights beside it are named after it.
+        measurer: measures one candidate; the default does so on this machine.
+
+    Raises:
+        BadInputError: the model, a target or an option cannot be used.
+        NoPlanError: no target takes some node, or no plan runs.
+        CancelledError: `cancel` was set.
+    """
+    run = _Run(
+        source,
+        _parse_targets(targets),
+        options,
+        database,
+        work_dir,
+        on_event,
+        cancel,
+        inputs,
+        artifact_name,
+        measurer,
+    )
+    return run.go()
+
+
+def _parse_targets(texts: Sequence[str]) -> tuple[Target, ...]:
+    if not texts:
+        raise BadInputError("no target is given; name at least one, for example 'onnxruntime'")
+    targets = tuple(dict.fromkeys(Target.parse(text) for text in texts))
+    for target in targets:
+        resolve(target)
+    return targets
+
+
+@dataclass
+class _Run:
+    """One tuning run; its methods are the stages in their order."""
+
+    source: Path
+    targets: tuple[Target, ...]
+    options: TuneOptions
+    database: CostDatabase
+    work_dir: Path
+    listener: Listener
+    cancel: threading.Event | None
+    inputs: Path | None
+    artifact_name: str
+    measurer: Measurer
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def go(self) -> TuneResult:
+        begin = time.monotonic()
+        limit_s = self.options.time_limit_s or _DEFAULT_TIME_LIMIT_S
+        self.deadline_s = begin + limit_s
+        with self._stage("ingest", "reading the model"):
+            self.model, self.info = take_in(self.source, self.work_dir, self.options.dims, self.cancel)
+        with self._stage("candidates", "enumerating candidates"):
+            self.specs = tuple(target_spec(target) for target in self.targets)
+            self.candidates = enumerate_candidates(self.model, self.specs)
+            self.constraints = self._constraints()
+        with self._stage("reference", "computing reference outputs"):
+            self._prepare_reference()
+        with self._stage("measure", f"measuring among {len(self.candidates.candidates)} candidates"):
+            self._measure_whole_models()
+            solution = self._search()
+        with self._stage("end_to_end", "timing whole plans in turn"):
+            winner = self._contests(solution)
+        with self._stage("emit", "writing the artifact"):
+            return self._emit(winner, solution)
+
+    def _prepare_reference(self) -> None:
+        seeds = tuple(self.options.seed + i for i in range(_SEEDS))
+        seeded = [seeded_inputs(self.info.inputs, seed) for seed in seeds]
+        samples = read_samples(self.inputs, self.info.inputs) if self.inputs is not None else seeded
+        self.seeds = seeds
+        self.reference = Reference(self.model, samples, self.work_dir / "reference", self.cancel)
+        self.seeded_reference = (
+            self.reference
+            if self.inputs is None
+            else Reference(self.model, seeded, self.work_dir / "seeded", self.cancel)
+        )
+        self.reference.values(self._made_outputs)
+        self.regions = RegionFiles(self.model, self.work_dir / "regions")
+        threads = self.options.threads or default_threads()
+        tolerance = self.options.tolerance
+        self.costs = CostSource(
+            self.model,
+            self.regions,
+            self.reference,
+            self.database,
+            CostSettings(
+                threads,
+                self.options.metric,
+                tolerance if tolerance <= _EXACT_TOLERANCE else PLAINLY_WRONG,
+            ),
+            self.measurer,
+            self.listener,
+            self.cancel,
+        )
+
+    @property
+    def _made_outputs(self) -> list[str]:
+        """Graph outputs that nodes make; the others are inputs or constants passed through."""
+        return [name for name in self.model.index.outputs if name in self.model.index.producer]
+
+    def _constraints(self) -> Constraints:
+        return Constraints.parse(
+            pins=self.options.pins,
+            bans=self.options.bans,
+            max_partitions=self.options.max_partitions,
+            max_devices=self.options.max_devices,
+            min_partition_nodes=self.options.min_partition_nodes,
+        )
+
+    def _measure_whole_models(self) -> None:
+        """The single-target plans: baselines, and profiles from which all else is estimated."""
+        index = self.model.index
+        self.whole = [Candidate(index.all_nodes, target, "whole") for target in self.targets]
+        wanted = [c for c in self.whole if self._is_offered(c)]
+        self.costs.measure(wanted, stop=lambda: self._out_of_time and bool(self._known_singles()))
+        self.estimates = Estimates(index)
+        for candidate in wanted:
+            row = self.costs.row(candidate)
+            if row is not None and row.node_times_us:
+                self.estimates.learn(candidate.target, dict(enumerate(row.node_times_us)))
+
+    def _search(self) -> Solution:
+        self.lazy = LazySearch(
+            self.model.index,
+            self.candidates,
+            self.costs,
+            self.estimates,
+            Transitions.for_specs(self.specs),
+            self.constraints,
+            self.deadline_s,
+            self.listener,
+        )
+        begin = time.monotonic()
+        solution = self.lazy.run(self.options.plans, min(self._known_singles().values(), default=float("inf")))
+        self.seconds["search"] = time.monotonic() - begin
+        return solution
+
+    def _contests(self, solution: Solution) -> Entry:
+        """Time single targets, greedy and the best searched plans; refine until nothing new wins."""
+        self.arena = Arena(self.regions, self._template(), self.listener, self.cancel)
+        singles = sorted(self._known_singles().items(), key=lambda item: item[1])
+        first = [
+            Entry(Plan((Candidate(self.model.index.all_nodes, target, "whole"),)), f"single {target}", us)
+            for target, us in singles
+        ]
+        self.greedy = self._greedy_entry()
+        self.arena.hold(self._distinct([*first, *self.greedy, *self._searched(solution)]))
+        for _ in range(_MAX_CONTESTS - 1):
+            self.lazy.corrections = residuals(self.arena.entries)
+            proposed = self._proposals()
+            if not proposed or self._out_of_time:
+                break
+            self.arena.hold(proposed, again=[self.arena.winner()])
+        return self._confirmed(self.arena.winner())
+
+    def _proposals(self) -> list[Entry]:
+        """Plans that the corrected costs promise to be faster than the best timed one."""
+        solution = self.lazy.run(self.options.plans, float("inf"))
+        best_us = self.arena.winner().latency_us
+        return [
+            entry
+            for entry in self._searched(solution)
+            if not self.arena.knows(entry.plan)
+            and entry.predicted_us is not None
+            and entry.predicted_us < best_us * (1 - WORTH_MEASURING)
+        ]
+
+    def _confirmed(self, winner: Entry) -> Entry:
+        """Time a mixed winner once more in a fresh child, since a build can be lucky."""
+        if len(winner.plan.partitions) == 1:
+            return winner
+        simpler = [e for e in self.arena.entries if e.timed and len(e.plan.partitions) == 1]
+        best_single = min(simpler, key=lambda entry: entry.ratio, default=None)
+        again = [winner] if best_single is None else [winner, best_single]
+        self.arena.hold([], again=again)
+        return self.arena.winner()
+
+    def _searched(self, solution: Solution) -> list[Entry]:
+        return [
+            Entry(scored.plan, f"searched {position}", scored.objective_us)
+            for position, scored in enumerate(solution.plans, 1)
+        ]
+
+    def _distinct(self, entries: Sequence[Entry]) -> list[Entry]:
+        seen: set[frozenset[tuple[int, Target]]] = set()
+        kept = []
+        for entry in entries:
+            identity = frozenset((p.nodes, p.target) for p in entry.plan.partitions)
+            if identity not in seen:
+                seen.add(identity)
+                kept.append(entry)
+        return kept
+
+    def _template(self) -> Contest:
+        """A contest without plans: samples and reference outputs as files."""
+        folder = self.work_dir / "contest"
+        folder.mkdir(parents=True, exist_ok=True)
+        samples, expected = folder / "samples.npz", folder / "expected.npz"
+        write_samples(samples, self.reference.samples)
+        write_samples(expected, self.reference.values(self._made_outputs))
+        return Contest(
+            plans=(),
+            regions={},
+            inputs=self.info.inputs,
+            outputs=tuple(self._made_outputs),
+            samples_file=samples,
+            expected_file=expected,
+            metric=self.options.metric,
+            error_limit=self.options.tolerance,
+            threads=self.options.threads or default_threads(),
+        )
+
+    def _is_offered(self, candidate: Candidate) -> bool:
+        return any(
+            c.nodes == candidate.nodes and c.target == candidate.target for c in self.candidates.candidates
+        )
+
+    @property
+    def _out_of_time(self) -> bool:
+        return time.monotonic() >= self.deadline_s
+
+    def _known_singles(self) -> dict[Target, float]:
+        costs = {c.target: self.costs.cost(c) for c in self.whole}
+        return {t: cost.latency_us for t, cost in costs.items() if isinstance(cost, Measured)}
+
+    @contextmanager
+    def _stage(self, name: str, message: str) -> Iterator[None]:
+        if self.cancel is not None and self.cancel.is_set():
+            raise CancelledError(f"cancelled before the stage {name}")
+        self.listener(Event(name, message))
+        begin = time.monotonic()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begin

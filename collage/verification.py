@@ -1,0 +1,163 @@
+"""Reference values small enough to travel in the artifact, by which `load` proves every partition.
+
+For seeded inputs the artifact keeps, of every value that crosses a border between partitions and of
+every output, some hundred elements, the mean and the root mean square. `load` feeds the same seeded
+inputs and compares partition by partition, so that a runtime which miscompiles one is named and
+nothing is served. Several seeds are used, since one input can hide a wrong kernel.
+
+Invariant: the elements kept depend on the value's size alone, never on chance or on a library.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from backends.verify import output_error
+from partitioner.errors import CollageError
+
+_ELEMENTS = 256
+# Knuth's multiplier for hashing: coprime to every size below it, so no element comes twice early.
+_STRIDE = 2654435761
+
+
+class VerificationError(CollageError):
+    """A compiled partition computes something else than the reference."""
+
+
+@dataclass(frozen=True)
+class ValueDigest:
+    """What is kept of one value for one seed: shape, sampled elements, mean and root mean square."""
+
+    shape: tuple[int, ...]
+    elements: np.ndarray
+    mean: float
+    rms: float
+
+    @classmethod
+    def of(cls, value: np.ndarray) -> ValueDigest:
+        """Digest a value."""
+        flat = np.ascontiguousarray(value).reshape(-1)
+        positions = (np.arange(min(flat.size, _ELEMENTS), dtype=np.uint64) * _STRIDE) % max(flat.size, 1)
+        numeric = flat.dtype != object and flat.size > 0
+        wide = flat.astype(np.float64) if numeric else np.zeros(1)
+        finite = wide[np.isfinite(wide)]
+        mean = float(finite.mean()) if finite.size else 0.0
+        rms = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
+        return cls(tuple(value.shape), _storable(flat[positions.astype(np.int64)]), mean, rms)
+
+    def error_of(self, value: np.ndarray) -> float:
+        """Relative error of another value against this digest; infinite where shapes differ."""
+        other = ValueDigest.of(value)
+        if other.shape != self.shape or other.elements.dtype != self.elements.dtype:
+            return float("inf")
+        error = output_error("max", [other.elements], [self.elements])
+        scale = max(self.rms, 1e-12)
+        return max(error, abs(other.rms - self.rms) / scale, abs(other.mean - self.mean) / scale)
+
+    def as_json(self) -> dict[str, Any]:
+        """The digest as JSON-ready data."""
+        return {
+            "shape": list(self.shape),
+            "dtype": self.elements.dtype.name,
+            "elements": base64.b64encode(self.elements.tobytes()).decode("ascii"),
+            "mean": self.mean,
+            "rms": self.rms,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ValueDigest:
+        """Read what `as_json` wrote."""
+        elements = np.frombuffer(base64.b64decode(data["elements"]), dtype=np.dtype(data["dtype"]))
+        return cls(tuple(data["shape"]), elements, float(data["mean"]), float(data["rms"]))
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Digests of one or more seeded runs.
+
+    Args:
+        seeds: of the inputs, for `backends.reference.seeded_inputs`.
+        inputs: per seed the SHA-256 of each input's bytes, to prove that they were made anew alike.
+        values: per seed the digest of each value, by name.
+        tolerance: the relative error that each value may have, by name.
+    """
+
+    seeds: tuple[int, ...]
+    inputs: tuple[Mapping[str, str], ...]
+    values: tuple[Mapping[str, ValueDigest], ...]
+    tolerance: Mapping[str, float]
+
+    def check(self, seed_position: int, name: str, value: np.ndarray) -> float:
+        """The error of a value.
+
+        Raises:
+            VerificationError: it exceeds the value's tolerance.
+        """
+        digest = self.values[seed_position].get(name)
+        if digest is None:
+            return 0.0
+        error = digest.error_of(value)
+        if not error <= self.tolerance[name]:
+            raise VerificationError(
+                f"value {name!r} differs from the reference by {error:.3g} "
+                f"(allowed {self.tolerance[name]:.3g})"
+            )
+        return error
+
+    def to_text(self) -> str:
+        """As JSON text for the artifact's metadata."""
+        return json.dumps(
+            {
+                "seeds": list(self.seeds),
+                "inputs": [dict(hashes) for hashes in self.inputs],
+                "values": [{n: d.as_json() for n, d in values.items()} for values in self.values],
+                "tolerance": dict(self.tolerance),
+            }
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> Verification:
+        """Read what `to_text` wrote.
+
+        Raises:
+            VerificationError: the text is damaged.
+        """
+        try:
+            data = json.loads(text)
+            values = tuple(
+                {name: ValueDigest.from_json(digest) for name, digest in seed.items()}
+                for seed in data["values"]
+            )
+            return cls(tuple(data["seeds"]), tuple(data["inputs"]), values, data["tolerance"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise VerificationError(f"the artifact's reference values are damaged: {error}") from None
+
+
+def input_hashes(sample: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """SHA-256 of each input's bytes."""
+    return {
+        name: hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        for name, value in sample.items()
+    }
+
+
+def digest_values(runs: Sequence[Mapping[str, np.ndarray]]) -> tuple[dict[str, ValueDigest], ...]:
+    """Digests of the values of each run."""
+    return tuple({name: ValueDigest.of(value) for name, value in run.items()} for run in runs)
+
+
+def _storable(elements: np.ndarray) -> np.ndarray:
+    # Text has no fixed size, and small floats have no portable bytes: keep hashes and float32.
+    if elements.dtype == object:
+        hashes = [hashlib.sha256(str(e).encode()).digest()[:8] for e in elements]
+        return np.array([int.from_bytes(h, "little") for h in hashes], dtype=np.uint64)
+    if elements.dtype.kind == "V" or elements.dtype.name.startswith(("bfloat", "float8")):
+        return elements.astype(np.float32)
+    return elements

@@ -165,7 +165,9 @@ def test_what_bodies_capture_lives_in_the_main_graph(tmp_path: Path) -> None:
             w = Constant<value = float[2] {3, 4}>()
             y = If(cond) <
                 then_branch = a () => (float[2] t) { t = Add(x, w) },
-                else_branch = b () => (float[2] e) { k = Constant<value = float[2] {5, 6}>() e = Mul(x, k) }
+                else_branch = b () => (float[2] e) {
+                    k = Constant<value = float[2] {5, 6}>()  e = Mul(x, k)
+                }
             >
         }""",
     )
@@ -206,7 +208,7 @@ class TestVersions:
     def test_an_operator_that_did_not_exist_is_named(self, tmp_path: Path) -> None:
         text = """<ir_version: 13, opset_import: ["" : 28]>
             g (float[2, 4] x) => (float[2, 4] y) { y = SwiGLU(x, x) }"""
-        with pytest.raises(ModelError, match="opset 28 to 26 .*SwiGLU"):
+        with pytest.raises(ModelError, match=r"opset 28 to 26 .*SwiGLU"):
             normalise(_write(tmp_path / "m.onnx", text), tmp_path / "o", {})
 
     def test_an_old_opset_is_left_alone_with_a_warning(self, tmp_path: Path) -> None:

@@ -123,8 +123,9 @@ class TestBombs:
             import onnxscript.optimizer
             now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (now + (128 << 20), now + (128 << 20)))
+            source, out = Path({str(models.model_path("light_vgg19"))!r}), Path({str(tmp_path)!r})
             try:
-                normalise(Path({str(models.model_path("light_vgg19"))!r}), Path({str(tmp_path)!r}), {{}})
+                normalise(source, out, {{}})
             except ModelError as error:
                 print(error)
         """

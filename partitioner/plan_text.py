@@ -1,0 +1,141 @@
+"""A plan as JSON: the one text form, inside artifacts and alone.
+
+    {"format": 1, "model_sha256": "…", "versions": {"openvino": "2026.4.1"},
+     "partitions": [{"target": "…", "nodes": ["…"], "latency_us": 1.0}]}
+
+Partitions stand in execution order, nodes in the model's order. `latency_us` is what was measured for
+the partition, or null. Nodes are named, never numbered: the text speaks of any copy of the model.
+
+Invariant: `decode` gives only plans that `partitioner.plan_check` accepts, for the very model that the
+text was made for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from partitioner.candidate import Candidate, Plan, bits
+from partitioner.errors import BadInputError
+from partitioner.model import Model
+from partitioner.plan_check import check_plan
+from partitioner.target import Target
+
+FORMAT = 1
+RULE = "plan"
+
+
+@dataclass(frozen=True)
+class PlanText:
+    """What the text says.
+
+    Args:
+        plan: for the model at hand.
+        latency_us: per partition what was measured, None where nothing was.
+        versions: of whatever made the plan, by name.
+    """
+
+    plan: Plan
+    latency_us: tuple[float | None, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def encode(
+    model: Model,
+    plan: Plan,
+    latency_us: Sequence[float | None] | None = None,
+    versions: Mapping[str, str] | None = None,
+) -> str:
+    """The text of a plan for a model; equal plans give equal text.
+
+    Raises:
+        BadInputError: the plan is not one for this model.
+    """
+    check_plan(model.index, plan)
+    times = [None] * len(plan.partitions) if latency_us is None else list(latency_us)
+    partitions = [
+        {
+            "target": str(partition.target),
+            "nodes": [model.index.nodes[i].name for i in bits(partition.nodes)],
+            "latency_us": time,
+        }
+        for partition, time in zip(plan.partitions, times, strict=True)
+    ]
+    content = {
+        "format": FORMAT,
+        "model_sha256": model.sha256,
+        "partitions": partitions,
+        "versions": dict(versions or {}),
+    }
+    return json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def decode(model: Model, text: str) -> PlanText:
+    """Read a plan for a model.
+
+    Raises:
+        BadInputError: the text is damaged, of another format or for another model, or its plan does not
+            cover the model or cannot be run in order.
+    """
+    content = _object(text)
+    if content.get("format") != FORMAT:
+        raise BadInputError(
+            f"the plan has format {content.get('format')!r}; this version reads {FORMAT}"
+        )
+    if content.get("model_sha256") != model.sha256:
+        raise BadInputError(
+            "the plan was made for another model (its SHA-256 differs); tune this model again, "
+            "and bind the same dimensions as then when the plan is to be used again"
+        )
+    partitions = content.get("partitions")
+    if not isinstance(partitions, list) or not partitions:
+        raise BadInputError("the plan has no list of partitions; it is damaged")
+    position = {node.name: node.index for node in model.index.nodes}
+    candidates = [_candidate(entry, i, position) for i, entry in enumerate(partitions)]
+    plan = Plan(tuple(candidates))
+    check_plan(model.index, plan)
+    versions = content.get("versions", {})
+    if not isinstance(versions, dict):
+        raise BadInputError("the plan's versions are not an object; it is damaged")
+    times = tuple(_latency(entry, i) for i, entry in enumerate(partitions))
+    return PlanText(plan, times, {str(name): str(version) for name, version in versions.items()})
+
+
+def _object(text: str) -> dict[str, object]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInputError(f"the plan is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise BadInputError("the plan is not a JSON object")
+    return content
+
+
+def _candidate(entry: object, i: int, position: Mapping[str, int]) -> Candidate:
+    if not isinstance(entry, dict):
+        raise BadInputError(f"partition {i} of the plan is not an object; the plan is damaged")
+    target, names = entry.get("target"), entry.get("nodes")
+    if not isinstance(target, str) or not isinstance(names, list) or not names:
+        raise BadInputError(f"partition {i} of the plan has no target or no nodes; the plan is damaged")
+    mask = 0
+    for name in names:
+        if not isinstance(name, str) or name not in position:
+            raise BadInputError(
+                f"partition {i} of the plan names node {name!r}, which the model has not"
+            )
+        mask |= 1 << position[name]
+    if mask.bit_count() != len(names):
+        raise BadInputError(f"partition {i} of the plan names a node twice")
+    return Candidate(mask, Target.parse(target), RULE)
+
+
+def _latency(entry: Mapping[str, object], i: int) -> float | None:
+    latency_us = entry.get("latency_us")
+    if latency_us is None:
+        return None
+    number = isinstance(latency_us, (int, float)) and not isinstance(latency_us, bool)
+    if not number or not math.isfinite(latency_us) or latency_us < 0:  # type: ignore[arg-type, operator]
+        raise BadInputError(f"partition {i} of the plan has latency_us {latency_us!r}; it is damaged")
+    return float(latency_us)  # type: ignore[arg-type]

@@ -38,6 +38,7 @@ from backends.contract import (
     Unavailable,
 )
 from backends.onnxruntime_backend import OnnxRuntimeBackend
+from backends.sandbox import ChildFailed, run_in_child
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
 from partitioner.target import Target
@@ -237,18 +238,17 @@ class BackendConformance:
     def target(self) -> Target:
         return Target.parse(f"{self.backend.name} {self.target_options}")
 
-    def _check(
-        self, check: Callable[[Backend, Target, str, float], None], case: str, **options: str
-    ) -> None:
+    def _check(self, check: Check, case: str) -> None:
         self._need_runtime()
-        target = self.target.with_options(**options)
+        arguments = (self.backend, self.target, case, self.tolerance)
         try:
-            arguments = (self.backend, target, case, self.tolerance)
-            check(*arguments)
-        except CollageError as error:
-            if "RefusedError" not in f"{type(error).__name__} {error}":
-                raise
+            run_in_child(check, *arguments) if self.isolated else check(*arguments)
+        except RefusedError as error:
             pytest.skip(f"refused: {error}")
+        except ChildFailed as error:
+            if error.error_type != RefusedError.__name__:
+                raise
+            pytest.skip(f"refused: {error.reason}")
 
     def _need_runtime(self) -> None:
         found = self.backend.probe()

@@ -132,7 +132,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         "dense",
-        """(float[3,16] x, float[16,32] w, float[32] b, float[8,32] v, float[8] c) => (float[3,8] y) {
+        """(float[1,16] x, float[16,32] w, float[32] b, float[8,32] v, float[8] c) => (float[1,8] y) {
             m = MatMul(x, w)
             a = Add(m, b)
             t = Tanh(a)
@@ -144,7 +144,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         "broadcast",
-        """(float[2,3,4] x, float[3,1] u, float[4] v) => (float[2,3,4] y) {
+        """(float[1,3,4] x, float[3,1] u, float[1,1,4] v) => (float[1,3,4] y) {
             a = Add(x, u)
             m = Mul(a, v)
             s = Sigmoid(m)
@@ -154,12 +154,21 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         "several_outputs",
-        """(float[2,6] x, float[2,6] z) => (float[2,6] a, float[2,12] c, float[2,6] r) {
+        """(float[1,6] x, float[1,6] z) => (float[1,6] a, float[1,12] c, float[1,6] r) {
             a = Add(x, z)
             r = Relu(a)
             c = Concat<axis = 1>(a, r)
         }""",
         rebind=True,
+    ),
+    Case(
+        "batch_of_three",
+        """(float[3,8,10,10] x, float[4,8,3,3] w, float[5,256] v) => (float[3,5] y) {
+            c = Conv<kernel_shape = [3, 3]>(x, w)
+            f = Flatten(c)
+            y = Gemm<transB = 1>(f, v)
+        }""",
+        weights=("w", "v"),
     ),
     Case(
         "attention",

@@ -24,9 +24,9 @@ ONNX_OPERATORS: frozenset[str] = frozenset(
     GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish Identity
     InstanceNormalization LRN LayerNormalization LeakyRelu Log LogSoftmax LpNormalization MatMul Max
     MaxPool MeanVarianceNormalization Min Mul Neg PRelu Pad Pow Reciprocal ReduceMax ReduceMean
-    ReduceMin ReduceProd ReduceSum Relu Reshape Resize Selu Shape Sigmoid Sign Sin Sinh Slice Softmax Softplus
-    Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile TopK Transpose
-    Unsqueeze
+    ReduceMin ReduceProd ReduceSum Relu Reshape Resize Selu Shape Sigmoid Sign Sin Sinh Slice Softmax
+    Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile TopK
+    Transpose Unsqueeze
     """.split()  # noqa: SIM905  (words read better than a list of quoted ones)
 )
 _REDUCTIONS = {"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"}

@@ -30,6 +30,7 @@ from backends.contract import (
 from partitioner.errors import CollageError, TargetError
 from partitioner.graph_index import GraphIndex
 from partitioner.target import Target
+from partitioner.target_spec import TargetSpec
 
 GROUP = "collage.backends"
 
@@ -37,6 +38,7 @@ _BUILT_IN: Mapping[str, str] = {
     "onnxruntime": "backends.onnxruntime_backend:OnnxRuntimeBackend",
     "openvino": "backends.openvino_backend:OpenVinoBackend",
     "mnn": "backends.mnn_backend:MnnBackend",
+    "ncnn": "backends.ncnn_backend:NcnnBackend",
     "null": "backends.null_backend:NullBackend",
 }
 
@@ -139,6 +141,26 @@ def canonical(target: Target, threads: int | None = None) -> Target:
     if threads is not None and full.get("threads") == "auto":
         full["threads"] = str(threads)
     return Target(backend.name, tuple(sorted(full.items())))
+
+
+def target_spec(target: Target) -> TargetSpec:
+    """What a target offers to the partitioner.
+
+    Raises:
+        TargetError: as `resolve`.
+    """
+    backend = resolve(target)
+
+    def supports(index: GraphIndex, node: int) -> str | None:
+        return backend.supports(index, node, target)
+
+    return TargetSpec(
+        target=target,
+        style=backend.style,
+        supports=supports,
+        patterns=backend.patterns(target),
+        memory_domain=backend.memory_domain(target),
+    )
 
 
 @lru_cache(maxsize=4)

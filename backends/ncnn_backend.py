@@ -1,0 +1,258 @@
+"""ncnn on the CPU: Winograd convolutions in packed layouts; often the fastest on convolution nets.
+
+The ONNX file is converted by the `pnnx` executable. ncnn has no batch dimension: tensors of shape
+(1, C, H, W), (1, H, W) and (1, N) are given to it, without the leading one wherever pnnx, too, took
+it for the batch; others are refused.
+
+Traps, each with a test:
+
+* `pnnx` reads no external weights, and leaves large files beside its input: it works in the work
+  folder on a file with the weights inside, and what is not needed is deleted at once.
+* a `Mat` on memory that ncnn does not own may be changed in place by the first layer: inputs are
+  copied into matrices of ncnn's own.
+* a `Mat` that outlives its extractor crashes: outputs are copied before the extractor goes.
+* workers busy-wait 20 ms after a run unless told otherwise (`openmp_blocktime`; libgomp reads
+  OMP_WAIT_POLICY when it is loaded).
+* converting may be wrong without a word for what it does not know: candidates are verified.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from backends import predicates
+from backends.contract import (
+    THREADS,
+    Array,
+    Available,
+    Backend,
+    CompileContext,
+    Executable,
+    Option,
+    SubModel,
+    Unavailable,
+    threads_of,
+)
+from backends.ncnn_ops import ONNX_OPERATORS, refuse_forms, refuse_shapes
+from backends.quiet import quiet
+from partitioner.errors import CollageError
+from partitioner.graph_index import GraphIndex
+from partitioner.target import Target
+
+_CONVERT_TIMEOUT_S = 300
+_INSTALL = "pip install 'collage-tuner[ncnn]'"
+
+
+class NcnnBackend(Backend):
+    """ncnn through pnnx."""
+
+    name = "ncnn"
+    style = "graph"
+    summary = "ncnn on the CPU: convolution nets of batch size one, converted by pnnx."
+    options = (
+        THREADS,
+        Option(
+            "precision",
+            "f32",
+            "How intermediate values are stored; bf16 halves their memory.",
+            choices=("f32", "bf16"),
+        ),
+        Option("winograd", "on", "Winograd's algorithm for 3x3 convolutions.", choices=("on", "off")),
+    )
+
+    def probe(self) -> Available | Unavailable:
+        try:
+            found = f"{version('ncnn')} pnnx {version('pnnx')}"
+        except PackageNotFoundError as error:
+            return Unavailable(f"{error.name} is not installed", _INSTALL)
+        if _converter() is None:
+            return Unavailable("the package pnnx has no executable for this platform", _INSTALL)
+        return Available(found)
+
+    def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
+        return predicates.first_refusal(
+            index,
+            index.nodes[node],
+            predicates.refuse_other_ops(ONNX_OPERATORS),
+            predicates.refuse_bodies,
+            predicates.refuse_unknown_shapes,
+            refuse_shapes,
+            refuse_forms,
+        )
+
+    def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
+        if not model.inputs:
+            raise CollageError("ncnn computes nothing without an input")
+        for spec in (*model.inputs, *model.outputs):
+            if spec.dtype != "float32" or not spec.is_static:
+                raise CollageError(f"ncnn takes float32 of static shape, and {spec.name!r} is not")
+        return NcnnExecutable(model, target, context)
+
+
+class NcnnExecutable(Executable):
+    """A net with matrices for its inputs; data is copied in and out at each run."""
+
+    def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
+        ncnn = _ncnn()
+        self._model = model
+        parameters, weights, script = _converted(model, context)
+        self._batched = [_is_batched(script, i) for i in range(len(model.inputs))]
+        self._net = ncnn.Net()
+        options = self._net.opt
+        options.num_threads = threads_of(target, context)
+        options.openmp_blocktime = 0
+        options.use_vulkan_compute = False
+        # 16-bit storage is ncnn's default wherever the CPU has it; precision is the target's choice.
+        options.use_fp16_packed = options.use_fp16_storage = options.use_fp16_arithmetic = False
+        low = target.option("precision", "f32") == "bf16"
+        options.use_bf16_storage = options.use_bf16_packed = low
+        options.use_winograd_convolution = target.option("winograd", "on") == "on"
+        with quiet():
+            failed = self._net.load_param(str(parameters)) or self._net.load_model(str(weights))
+        if failed:
+            raise CollageError("ncnn has no layer for something in the converted model")
+        zeros = self._shaped([np.zeros(spec.static_shape, np.float32) for spec in model.inputs])
+        self._matrices = [ncnn.Mat(array).clone() for array in zeros]
+        self._views = [np.array(matrix, copy=False) for matrix in self._matrices]
+        self._inputs: list[Array] = []
+        self._bound: tuple[Array | None, ...] = ()
+        self._results: tuple[Array, ...] = ()
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
+        self._inputs = self._shaped(inputs)
+        self._bound = tuple(outputs)
+
+    def run(self) -> None:
+        for view, array in zip(self._views, self._inputs, strict=True):
+            np.copyto(view, array)
+        extractor = self._net.create_extractor()
+        for i, matrix in enumerate(self._matrices):
+            if extractor.input(f"in{i}", matrix):
+                raise CollageError(f"ncnn's converted model has no input {i}")
+        self._results = tuple(self._fetch(extractor, i, bound) for i, bound in enumerate(self._bound))
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        return self._results
+
+    def close(self) -> None:
+        if self._net is not None:
+            self._views, self._matrices = [], []
+            self._net.clear()
+        self._net = None
+        self._inputs, self._bound, self._results = [], (), ()
+
+    def _shaped(self, inputs: Sequence[Array]) -> list[Array]:
+        """The same memory, without the dimensions that ncnn's matrices have not."""
+        return [
+            array.reshape(array.shape[1:]) if batched else array
+            for array, batched in zip(inputs, self._batched, strict=True)
+        ]
+
+    def _fetch(self, extractor: Any, position: int, bound: Array | None) -> Array:
+        spec = self._model.outputs[position]
+        failed, matrix = extractor.extract(f"out{position}")
+        if failed:
+            raise CollageError(f"ncnn could not compute {spec.name!r}")
+        seen = np.array(matrix, copy=False)
+        if seen.size != int(np.prod(spec.static_shape)):
+            raise CollageError(f"ncnn made {spec.name!r} as {seen.shape} instead of {spec.shape}")
+        result = np.empty(spec.static_shape, np.float32) if bound is None else bound
+        np.copyto(result, seen.reshape(result.shape))
+        return result
+
+
+def _ncnn() -> Any:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    with quiet():
+        import ncnn
+    return ncnn
+
+
+def _converter() -> Path | None:
+    """pnnx's executable, found without importing the package, which needs torch."""
+    spec = importlib.util.find_spec("pnnx")
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent
+    return next((f for f in (folder / "pnnx", folder / "pnnx.exe") if f.is_file()), None)
+
+
+def _is_batched(script: Path, position: int) -> bool:
+    """True when pnnx took the first dimension of an input for the batch.
+
+    The only place where pnnx says so is the sample script that it writes.
+    """
+    return re.search(rf"\bin{position}\.numpy\(\), batch_index=0\)", script.read_text()) is not None
+
+
+def _converted(model: SubModel, context: CompileContext) -> tuple[Path, Path, Path]:
+    """Parameters, weights and sample script for a model, from the cache where they are in it."""
+    flat = context.work_dir / "flat.onnx"
+    loaded = ir.load(model.path)
+    ir.external_data.load_to_model(loaded)
+    ir.save(loaded, flat)
+    del loaded
+    if context.cache_dir is None:
+        return _convert(flat, model, context.work_dir)
+    key = hashlib.sha256(f"pnnx {version('pnnx')}".encode())
+    with flat.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            key.update(block)
+    folder = context.cache_dir / f"ncnn-{key.hexdigest()}"
+    files = folder / "ncnn.param", folder / "ncnn.bin", folder / "ncnn.py"
+    if all(file.is_file() for file in files):
+        flat.unlink()
+        return files
+    made = _convert(flat, model, context.work_dir)
+    context.cache_dir.mkdir(parents=True, exist_ok=True)
+    unfinished = context.cache_dir / f"{folder.name}.{os.getpid()}"
+    unfinished.mkdir()
+    for file in made:
+        shutil.move(file, unfinished / file.name)
+    try:
+        unfinished.rename(folder)
+    except OSError:  # another process was first: its files are the same
+        shutil.rmtree(unfinished)
+    return files
+
+
+def _convert(flat: Path, model: SubModel, folder: Path) -> tuple[Path, Path, Path]:
+    """Run pnnx on a model with its weights inside, which it consumes."""
+    converter = _converter()
+    if converter is None:
+        raise CollageError("the package pnnx has no executable for this platform")
+    shapes = ",".join(f"[{','.join(map(str, spec.static_shape))}]f32" for spec in model.inputs)
+    parameters, weights, script = (folder / f"ncnn.{kind}" for kind in ("param", "bin", "py"))
+    words = [str(converter), flat.name, f"inputshape={shapes}", "fp16=0", "optlevel=2"]
+    words += [f"ncnnparam={parameters}", f"ncnnbin={weights}", f"ncnnpy={script}"]
+    others = {kind: folder / f"other.{kind}" for kind in ("param", "bin", "py", "onnx")}
+    words += [f"pnnx{kind}={path}" for kind, path in others.items()]
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_CONVERT_TIMEOUT_S,
+        check=False,
+    )
+    for path in (flat, flat.with_suffix(".pnnxsim.onnx"), *others.values()):
+        path.unlink(missing_ok=True)
+    said = (done.stdout + done.stderr).strip().splitlines() or ["it said nothing"]
+    if done.returncode or not parameters.is_file() or not weights.is_file():
+        raise CollageError(f"pnnx could not convert the model ({done.returncode}): {said[-1][:200]}")
+    return parameters, weights, script

@@ -14,14 +14,6 @@ ONNX_OPERATORS: frozenset[str] = frozenset(
     """.split()  # noqa: SIM905  (words read better than a list of quoted ones)
 )
 _SPATIAL = {"AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "LRN", "MaxPool"}
-    "AveragePool",
-    "Conv",
-    "ConvTranspose",
-    "GlobalAveragePool",
-    "GlobalMaxPool",
-    "LRN",
-    "MaxPool",
-}
 _WEIGHTED = {"Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2), "MatMul": (1,), "PRelu": (1,)}
 _FLAT_SOFTMAX_BEFORE = 13
 

@@ -122,7 +122,7 @@ class CostRow:
         for name, limit in _KEY_LIMITS.items():
             _require(plain(name, getattr(self, name), limit), f"{name} is empty")
         _require(self.digest == self.key.digest, "digest is not that of its key")
-        _require(self.node_count >= 0, "node_count is negative")
+        _require(0 <= self.node_count < 2**31, "node_count is negative or too large")
         _require(self.created_at.tzinfo is not None, "created_at has no time zone")
         plain("host", self.host, 255)
         words = plain("op_types", self.op_types, 100_000).split(" ") if self.op_types else []

@@ -35,6 +35,8 @@ def read_row(row: sa.Row[Any]) -> CostRow:
 def insert_rows(connection: sa.Connection, rows: Sequence[CostRow]) -> list[str]:
     """Insert costs whose key is not there yet, with their operators and hardware.
 
+    Of two rows with one key, the first goes in.
+
     Returns:
         The digests that were inserted.
     """
@@ -49,11 +51,12 @@ def insert_rows(connection: sa.Connection, rows: Sequence[CostRow]) -> list[str]
             hardware,
             [{"fingerprint": key, "description": described[key]} for key in sorted(described)],
         )
-    values = [_values(row) for row in sorted(rows, key=lambda row: row.digest)]
+    first = {row.digest: row for row in reversed(rows)}
+    values = [_values(first[digest]) for digest in sorted(first)]
     inserted = insert_new(connection, costs, values)
     operators = [
         {"digest": row.digest, "op_type": op_type, "created_at": row.created_at}
-        for row in rows
+        for row in first.values()
         if row.digest in inserted and row.op_types
         for op_type in row.op_types.split(" ")
     ]

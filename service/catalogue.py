@@ -1,0 +1,116 @@
+"""Which targets this machine has, found out once in a child: probing loads runtimes.
+
+What a request's targets may be is checked here before a job is made: names and options against the
+registry's tables, availability against what the child found.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from backends.contract import Available
+from backends.hardware import hardware
+from backends.registry import backends, check_options, options_of
+from backends.sandbox import ChildFailed, ChildLimits, run_in_child
+from partitioner.errors import TargetError
+from partitioner.target import Target
+
+_MAX_TARGETS = 32
+
+# An option that names a file would let a request read this machine's disk.
+_FILE_OPTIONS = frozenset({"rules"})
+
+_log = structlog.get_logger("collage.catalogue")
+
+
+def describe() -> dict[str, Any]:
+    """Backends and hardware of this machine, as JSON-ready data. Loads runtimes: run it in a child."""
+    found = []
+    for name, backend in backends().items():
+        probed = backend.probe()
+        available = isinstance(probed, Available)
+        found.append(
+            {
+                "name": name,
+                "summary": backend.summary,
+                "available": available,
+                "version": probed.version if isinstance(probed, Available) else None,
+                "reason": None if isinstance(probed, Available) else probed.reason,
+                "how_to_install": None if isinstance(probed, Available) else probed.how_to_install,
+                "options": [
+                    {
+                        "name": option.name,
+                        "default": option.default,
+                        "choices": list(option.choices),
+                        "help": option.help,
+                    }
+                    for option in options_of(backend)
+                    if option.name not in _FILE_OPTIONS
+                ],
+            }
+        )
+    described = hardware()
+    return {
+        "targets": found,
+        "hardware": {"digest": described.digest, "description": described.describe()},
+    }
+
+
+class Catalogue:
+    """The description of this machine, made when it is first asked for; safe from many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[str, Any] | None = None
+
+    def get(self) -> dict[str, Any]:
+        """What `describe` found.
+
+        Raises:
+            ChildFailed: probing failed; the next call tries again.
+        """
+        with self._lock:
+            if self._found is None:
+                self._found = run_in_child(describe, limits=ChildLimits(timeout_s=120))
+            return self._found
+
+    def prepare(self) -> None:
+        """Find out in the background, so that the first request need not wait."""
+        threading.Thread(target=self._prepare, name="catalogue", daemon=True).start()
+
+    def check(self, texts: Sequence[str]) -> list[str]:
+        """The targets in canonical text, each once.
+
+        Raises:
+            TargetError: one is misspelt, unknown, not installed, or names a file.
+        """
+        if not texts:
+            raise TargetError("no target is given; name at least one, for example 'onnxruntime'")
+        if len(texts) > _MAX_TARGETS:
+            raise TargetError(f"{len(texts)} targets are given; at most {_MAX_TARGETS} are taken")
+        targets = list(dict.fromkeys(Target.parse(text) for text in texts))
+        known = {entry["name"]: entry for entry in self.get()["targets"]}
+        for target in targets:
+            check_options(target)
+            for name, _ in target.options:
+                if name in _FILE_OPTIONS:
+                    raise TargetError(
+                        f"target {str(target)!r}: -{name} names a file; it works locally only"
+                    )
+            entry = known.get(target.backend)
+            if entry is not None and not entry["available"]:
+                raise TargetError(
+                    f"target {str(target)!r}: {entry['reason']}; to install it on the server: "
+                    f"{entry['how_to_install']}"
+                )
+        return [str(target) for target in targets]
+
+    def _prepare(self) -> None:
+        try:
+            self.get()
+        except ChildFailed as error:
+            _log.error("probing the backends failed", error=str(error))

@@ -1,0 +1,123 @@
+"""One job in a process of its own: `python -m service.job_process`, started by `service.runner`.
+
+The server's process never parses a model, solves a program or loads a runtime: all that happens here
+and, for what users sent, in the sandboxed children below. So a crash here is one failed job, a cancel
+can always be carried out, and requests are answered while a search runs.
+
+Protocol: one JSON line on stdin says what to do (`Request`); stdin then stays open, and its end means
+that the server died: so does the job. JSON lines go to the file descriptor named on the command line:
+`{"event": …}` as they happen, then one `{"result": …}` or `{"error": …}`. SIGTERM asks to stop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+# How long the tuner may take to stop by itself when asked to; then the process ends regardless.
+STOP_S = 1.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the process is to do; all paths are local."""
+
+    source: str
+    targets: list[str]
+    options: dict[str, Any]
+    database_url: str
+    work_dir: str
+    inputs: str | None = None
+
+
+def main() -> None:
+    """Run the job described on stdin."""
+    out = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+    lock = threading.Lock()
+
+    def say(kind: str, data: object) -> None:
+        with lock:
+            out.write(json.dumps({kind: data}, default=str) + "\n")
+
+    line = sys.stdin.readline()
+    if not line:
+        return  # the server ended before it had a job for us
+    request = Request(**json.loads(line))
+    cancel = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: cancel.set())
+    threading.Thread(target=_end_with_server, name="server-watch", daemon=True).start()
+    threading.Thread(
+        target=_end_when_cancelled, args=(cancel,), name="cancel-watch", daemon=True
+    ).start()
+    _tune(request, cancel, say)
+
+
+def _tune(request: Request, cancel: threading.Event, say: Callable[[str, object], None]) -> None:
+    from collage.options import TuneOptions
+    from collage.tuner import tune_file
+    from cost_db.database import CostDatabase
+    from partitioner.errors import CancelledError, CollageError
+
+    try:
+        database = CostDatabase(request.database_url)
+        result = tune_file(
+            Path(request.source),
+            request.targets,
+            TuneOptions.from_json(request.options),
+            database=database,
+            work_dir=Path(request.work_dir),
+            on_event=lambda event: say("event", event.as_dict()),
+            cancel=cancel,
+            inputs=Path(request.inputs) if request.inputs else None,
+        )
+    except CancelledError:
+        say("error", {"kind": "cancelled", "reason": "cancelled"})
+    except CollageError as error:
+        say("error", {"kind": _kind(error), "reason": str(error)})
+    except (
+        Exception
+    ) as error:  # a mistake of ours must end as a failed job with a reason, not as silence
+        import traceback
+
+        traceback.print_exc()
+        say("error", {"kind": "internal", "reason": f"{type(error).__name__}: {error}"})
+    else:
+        say(
+            "result",
+            {"artifact": str(result.artifact_path), "report": result.report, "plan": result.plan},
+        )
+
+
+def _kind(error: Exception) -> str:
+    from partitioner.errors import CollageError
+    from service.problems import kind_of
+
+    assert isinstance(error, CollageError)
+    return kind_of(error)[1]
+
+
+def _end_with_server() -> None:
+    sys.stdin.read()
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def _end_when_cancelled(cancel: threading.Event) -> None:
+    cancel.wait()
+    threading.Event().wait(STOP_S)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def request_line(request: Request) -> bytes:
+    """The request as the process reads it."""
+    return json.dumps(asdict(request)).encode() + b"\n"
+
+
+if __name__ == "__main__":
+    main()

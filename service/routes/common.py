@@ -1,0 +1,65 @@
+"""What several resources share: the documented errors, cursors and limits, files as answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from fastapi import Query
+from fastapi.responses import StreamingResponse
+
+from service.problems import MEDIA_TYPE, Problem
+from service.services import Services
+
+Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Most items of the page.")]
+
+_DESCRIPTIONS = {
+    400: "The request cannot be read",
+    401: "No valid token",
+    403: "The token lacks the scope, or the request comes from another web site",
+    404: "No such thing",
+    405: "This path does not take this method",
+    409: "Not possible in the job's state",
+    410: "The file is not kept any more",
+    413: "More bytes than allowed",
+    415: "Not a media type that is taken here",
+    422: "The request is understood but cannot be used; `detail` says why",
+    429: "A quota is used up, or requests come too fast",
+    503: "Not now; try again after `Retry-After` seconds",
+}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route: these statuses as RFC 9457 problems, and those any route may give."""
+    every = sorted({400, 401, 403, 405, 422, 429, 503, *statuses})
+    return {
+        status: {
+            "model": Problem,
+            "description": _DESCRIPTIONS[status],
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+        for status in every
+    }
+
+
+def blob_response(
+    services: Services,
+    sha256: str,
+    media_type: str,
+    file_name: str,
+    headers: dict[str, str] | None = None,
+) -> StreamingResponse:
+    """A stored file as an answer, streamed."""
+    size_bytes = services.files.size_bytes(sha256)
+    chunks: Iterator[bytes] = services.files.chunks(sha256)
+    return StreamingResponse(
+        chunks,
+        media_type=media_type,
+        headers={
+            "Content-Length": str(size_bytes),
+            "Content-Disposition": f'attachment; filename="{file_name}"',
+            "ETag": f'"{sha256}"',
+            **(headers or {}),
+        },
+    )

@@ -1,0 +1,118 @@
+"""`/v1/costs`: the shared memory of measurements: look, take along, bring in, forget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Body, Depends, Query
+from fastapi.responses import StreamingResponse
+
+from cost_db.queries import CostFilter
+from cost_db.transfer import write_line
+from service.api_models import CostStatsView, CostView, ForgottenView, ImportView, PageView, RefusedLine
+from service.auth import Admin, Reader
+from service.routes.common import Cursor, Limit, problems
+from service.services import Parts, Services
+
+router = APIRouter(prefix="/v1/costs", tags=["costs"])
+
+NDJSON = "application/x-ndjson"
+_EXPORT_PAGE = 500
+_IMPORT_BYTES = 64 << 20  # split larger files: lines are independent of each other
+
+Text = Annotated[str | None, Query(min_length=1, max_length=500)]
+
+
+def cost_filter(
+    target: Text = None,
+    backend: Text = None,
+    backend_version: Text = None,
+    op_types: Annotated[
+        list[str] | None, Query(max_length=20, description="Operators that must all be inside.")
+    ] = None,
+    host: Text = None,
+    hardware: Text = None,
+    model: Annotated[str | None, Query(pattern=r"^[0-9a-f]{64}$", description="SHA-256.")] = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    outcome: Literal["measured", "infeasible"] | None = None,
+) -> CostFilter:
+    """The filter in a request's query."""
+    return CostFilter(
+        target=target,
+        backend=backend,
+        backend_version=backend_version,
+        op_types=tuple(op_types or ()),
+        host=host,
+        hardware=hardware,
+        model=model,
+        since=since,
+        until=until,
+        outcome=outcome,
+    )
+
+
+Filter = Annotated[CostFilter, Depends(cost_filter)]
+
+
+@router.get("", operation_id="listCosts", response_model=PageView[CostView], responses=problems())
+def list_costs(
+    services: Parts, caller: Reader, wanted: Filter, cursor: Cursor = None, limit: Limit = 100
+) -> PageView[CostView]:
+    """Costs, newest first."""
+    page = services.database.query(wanted, cursor, limit)
+    return PageView(items=[CostView.of(row) for row in page.items], next=page.next)
+
+
+@router.get("/stats", operation_id="getCostStats", response_model=CostStatsView, responses=problems())
+def cost_stats(services: Parts, caller: Reader) -> CostStatsView:
+    """How many costs there are."""
+    return CostStatsView.model_validate(asdict(services.database.stats()))
+
+
+@router.get(
+    "/export",
+    operation_id="exportCosts",
+    response_class=StreamingResponse,
+    responses={200: {"content": {NDJSON: {}}}, **problems()},
+)
+def export_costs(services: Parts, caller: Reader, wanted: Filter) -> StreamingResponse:
+    """All wanted costs as JSON lines, raw samples included."""
+    return StreamingResponse(_lines(services, wanted), media_type=NDJSON)
+
+
+@router.post(
+    "/import",
+    operation_id="importCosts",
+    response_model=ImportView,
+    responses=problems(413, 415),
+    max_body_size=_IMPORT_BYTES,
+)
+def import_costs(
+    services: Parts, caller: Admin, lines: Annotated[bytes, Body(media_type=NDJSON)]
+) -> ImportView:
+    """Bring in JSON lines as the export writes them; each is checked, and bad ones are refused."""
+    text = lines.decode("utf-8", "replace")
+    done = services.database.import_lines(text.splitlines())
+    refused = [RefusedLine(line=number, reason=reason) for number, reason in done.refused]
+    return ImportView(accepted=done.accepted, known=done.known, refused=refused)
+
+
+@router.delete("", operation_id="forgetCosts", response_model=ForgottenView, responses=problems())
+def forget_costs(
+    services: Parts, caller: Admin, wanted: Filter, everything: bool = False
+) -> ForgottenView:
+    """Delete the wanted costs; without any filter only with `everything=true`."""
+    return ForgottenView(deleted=services.database.forget(wanted, everything=everything))
+
+
+def _lines(services: Services, wanted: CostFilter) -> Iterator[str]:
+    after: str | None = None
+    while True:
+        page = services.database.query(wanted, after, _EXPORT_PAGE)
+        yield "".join(write_line(row) + "\n" for row in page.items)
+        if (after := page.next) is None:
+            return

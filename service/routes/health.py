@@ -1,0 +1,40 @@
+"""`/healthz`, `/readyz`, `/metrics`: for those who watch over the server."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from service.api_models import HealthView
+from service.auth import Reader
+from service.metrics import CONTENT_TYPE
+from service.routes.common import problems
+from service.services import Parts
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz", operation_id="getHealth", response_model=HealthView)
+def healthz() -> HealthView:
+    """The process answers; nothing else is looked at, and no token is needed."""
+    return HealthView(status="ok", version=version("collage-tuner"))
+
+
+@router.get("/readyz", operation_id="getReadiness", response_model=HealthView, responses=problems())
+def readyz(services: Parts) -> HealthView:
+    """The database answers too; no token is needed."""
+    services.jobs.count()
+    return HealthView(status="ok", version=version("collage-tuner"))
+
+
+@router.get(
+    "/metrics",
+    operation_id="getMetrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}}, **problems()},
+)
+def metrics(services: Parts, caller: Reader) -> Response:
+    """All numbers for Prometheus (scope `read`)."""
+    return Response(services.metrics.text(), media_type=CONTENT_TYPE)

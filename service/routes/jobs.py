@@ -1,0 +1,248 @@
+"""`/v1/jobs`: make, list, look at, watch, cancel, and fetch what came out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import ValidationError
+
+from cost_db.job import Job
+from service.api_models import JobRequest, JobState, JobView, PageView
+from service.auth import Reader, Tuner
+from service.problems import ProblemError, not_found
+from service.routes.common import Cursor, Limit, blob_response, problems
+from service.runner import ARTIFACT_TYPE, JSON_TYPE
+from service.services import Parts, Services
+from service.submission import Submission, from_form, from_stored, receive_form, submit
+from service.views import job_view
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", min_length=32, max_length=32)]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=255,
+        pattern=r"^[!-~]+$",
+        description="A repeated request with the same key gives the first one's job.",
+    ),
+]
+
+FORM_FILES = ["model", "inputs"]
+FORM_FIELDS = ["targets", "options"]
+FORM_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["model", "targets"],
+    "properties": {
+        "model": {
+            "type": "string",
+            "format": "binary",
+            "description": "An ONNX file, or a zip of one with its external data.",
+        },
+        "targets": {
+            "type": "string",
+            "description": "A JSON list, or texts with commas between.",
+            "examples": ['["onnxruntime", "openvino -precision=bf16"]'],
+        },
+        "options": {
+            "type": "string",
+            "description": "A JSON object.",
+            "examples": ['{"tolerance": 0.001}'],
+        },
+        "inputs": {"type": "string", "format": "binary", "description": "Sample inputs (.npz)."},
+    },
+    "additionalProperties": False,
+}
+_JSON_BYTES = 1 << 20
+
+
+def find_job(services: Services, job_id: str) -> Job:
+    """The job.
+
+    Raises:
+        ProblemError: 404.
+    """
+    job = services.jobs.get(job_id)
+    if job is None:
+        raise not_found(f"job {job_id}")
+    return job
+
+
+@router.post(
+    "",
+    operation_id="createJob",
+    status_code=201,
+    response_model=JobView,
+    responses=problems(404, 410, 413, 415),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "multipart/form-data": {"schema": FORM_SCHEMA},
+                "application/json": {"schema": JobRequest.model_json_schema()},
+            },
+        }
+    },
+)
+async def create_job(
+    request: Request,
+    response: Response,
+    services: Parts,
+    caller: Tuner,
+    idempotency_key: IdempotencyKey = None,
+) -> JobView:
+    """Queue a tuning job, for a model in the request or one uploaded before."""
+    wanted: Submission
+    if request.headers.get("content-type", "").split(";")[0].strip().lower() == "application/json":
+        body = await _json_body(request)
+        wanted = await asyncio.to_thread(
+            from_stored, services, body.model_sha256, body.targets, body.options
+        )
+    else:
+        form = await receive_form(request, services, FORM_FILES, FORM_FIELDS)
+        wanted = await asyncio.to_thread(from_form, services, caller, form)
+    job = await asyncio.to_thread(submit, services, caller, wanted, idempotency_key)
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    return await asyncio.to_thread(job_view, services, job)
+
+
+@router.get("", operation_id="listJobs", response_model=PageView[JobView], responses=problems())
+def list_jobs(
+    services: Parts,
+    caller: Reader,
+    state: JobState | None = None,
+    owner: Annotated[str | None, Query(max_length=200)] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> PageView[JobView]:
+    """Jobs, newest first."""
+    page = services.jobs.list(owner, state, cursor, limit)
+    return PageView(items=[job_view(services, job) for job in page.items], next=page.next)
+
+
+@router.get("/{job_id}", operation_id="getJob", response_model=JobView, responses=problems(404))
+def get_job(services: Parts, caller: Reader, job_id: JobId) -> JobView:
+    """A job as it is now."""
+    return job_view(services, find_job(services, job_id))
+
+
+@router.delete("/{job_id}", operation_id="cancelJob", response_model=JobView, responses=problems(404))
+def cancel_job(services: Parts, caller: Tuner, job_id: JobId) -> JobView:
+    """Cancel a job: a waiting one at once, a running one within two seconds; an ended one stays."""
+    job = find_job(services, job_id)
+    if job.owner != caller.owner and not caller.may("admin"):
+        raise ProblemError(403, "forbidden", "the job is another token's; only an admin may cancel it")
+    return job_view(services, services.jobs.request_cancel(job.id))
+
+
+@router.get(
+    "/{job_id}/events",
+    operation_id="watchJob",
+    response_class=EventSourceResponse,
+    responses=problems(404),
+)
+async def watch_job(
+    services: Parts,
+    caller: Reader,
+    job_id: JobId,
+    last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,9}$")] = None,
+) -> AsyncIterator[ServerSentEvent]:
+    """A job's events from the first (or from after `Last-Event-ID`) to its end, as they happen.
+
+    `event: progress` tells a step, `event: state` a change of state; the stream ends with the job.
+    """
+    after = int(last_event_id or 0)
+    with services.metrics.event_streams.track_inprogress():
+        async for event in services.feed.events(job_id, after):
+            data = {"at": event.created_at.isoformat(), **event.data}
+            yield ServerSentEvent(data=data, event=event.kind, id=str(event.seq))
+
+
+@router.get(
+    "/{job_id}/artifact",
+    operation_id="getArtifact",
+    response_class=StreamingResponse,
+    responses={200: {"content": {ARTIFACT_TYPE: {}}}, **problems(404, 409, 410)},
+)
+def get_artifact(services: Parts, caller: Reader, job_id: JobId) -> StreamingResponse:
+    """The partitioned ONNX file."""
+    return artifact_response(services, find_job(services, job_id))
+
+
+@router.get(
+    "/{job_id}/report",
+    operation_id="getReport",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {JSON_TYPE: {"schema": {"type": "object"}}}},
+        **problems(404, 409, 410),
+    },
+)
+def get_report(services: Parts, caller: Reader, job_id: JobId) -> StreamingResponse:
+    """The evidence: what was measured, and how the plan compares."""
+    job = find_job(services, job_id)
+    return blob_response(services, _made(job, job.result.report), JSON_TYPE, f"report-{job.id}.json")
+
+
+@router.get(
+    "/{job_id}/plan",
+    operation_id="getPlan",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {JSON_TYPE: {"schema": {"type": "object"}}}},
+        **problems(404, 409, 410),
+    },
+)
+def get_plan(services: Parts, caller: Reader, job_id: JobId) -> StreamingResponse:
+    """The plan alone, as the option `plan` takes it."""
+    job = find_job(services, job_id)
+    return blob_response(services, _made(job, job.result.plan), JSON_TYPE, f"plan-{job.id}.json")
+
+
+@router.get("/{job_id}/graph", operation_id="getGraph", responses=problems(404, 409, 410))
+def get_graph(services: Parts, caller: Reader, job_id: JobId) -> dict[str, Any]:
+    """The partition graph as the page draws it: partitions, their operators, the tensors between."""
+    job = find_job(services, job_id)
+    return services.graphs.get(_made(job, job.result.artifact))
+
+
+def artifact_response(
+    services: Services, job: Job, headers: dict[str, str] | None = None
+) -> StreamingResponse:
+    """A done job's artifact as an answer."""
+    stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in job.spec["name"])
+    name = f"{stem.removesuffix('.onnx').removesuffix('.zip') or 'model'}.collage.onnx"
+    return blob_response(services, _made(job, job.result.artifact), ARTIFACT_TYPE, name, headers)
+
+
+def _made(job: Job, sha256: str | None) -> str:
+    if job.state != "done" or sha256 is None:
+        raise ProblemError(
+            409, "job-not-done", f"the job is {job.state}", state=job.state, reason=job.reason
+        )
+    return sha256
+
+
+async def _json_body(request: Request) -> JobRequest:
+    body = bytearray()
+    async for chunk in request.stream():
+        body.extend(chunk)
+        if len(body) > _JSON_BYTES:
+            raise ProblemError(413, "upload-too-large", f"the JSON is longer than {_JSON_BYTES} bytes")
+    try:
+        return JobRequest.model_validate(json.loads(body))
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
+            for fault in error.errors()
+        )
+        raise ProblemError(422, "invalid-request", faults) from None
+    except (ValueError, RecursionError) as error:
+        raise ProblemError(422, "invalid-request", f"the body is no JSON: {error}") from None

@@ -1,0 +1,29 @@
+"""`/v1/targets` and `/v1/workers`: what can run here, and who is at work."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from service.api_models import TargetView, WorkerView
+from service.auth import Reader
+from service.routes.common import problems
+from service.services import Parts
+from service.views import worker_views
+
+router = APIRouter(prefix="/v1", tags=["machines"])
+
+
+@router.get(
+    "/targets", operation_id="listTargets", response_model=list[TargetView], responses=problems()
+)
+def list_targets(services: Parts, caller: Reader) -> list[TargetView]:
+    """Every backend that this server knows, with its options, and why not where it is not there."""
+    return [TargetView(**entry) for entry in services.catalogue.get()["targets"]]
+
+
+@router.get(
+    "/workers", operation_id="listWorkers", response_model=list[WorkerView], responses=problems()
+)
+def list_workers(services: Parts, caller: Reader) -> list[WorkerView]:
+    """Who runs jobs, and on what hardware."""
+    return worker_views(services)

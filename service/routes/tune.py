@@ -1,0 +1,85 @@
+"""`POST /v1/tune`: one call, model in, artifact out. It is a job like any other, waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from cost_db.job import Job
+from service.api_models import JobView
+from service.auth import Tuner
+from service.feed import ends_job
+from service.problems import ProblemError
+from service.routes.common import problems
+from service.routes.jobs import (
+    FORM_FIELDS,
+    FORM_FILES,
+    FORM_SCHEMA,
+    IdempotencyKey,
+    artifact_response,
+    find_job,
+)
+from service.runner import ARTIFACT_TYPE
+from service.services import Parts, Services
+from service.submission import from_form, receive_form, submit
+from service.views import job_view
+
+router = APIRouter(prefix="/v1/tune", tags=["jobs"])
+
+# How a failed job's kind answers the one call that waited for it.
+_STATUS = {"model": 422, "target": 422, "bad-input": 422, "no-plan": 422}
+
+
+@router.post(
+    "",
+    operation_id="tune",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {ARTIFACT_TYPE: {}}, "description": "The partitioned ONNX file"},
+        202: {"model": JobView, "description": "Queued (`Prefer: respond-async`)"},
+        **problems(409, 410, 413, 415),
+    },
+    openapi_extra={
+        "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FORM_SCHEMA}}}
+    },
+)
+async def tune(
+    request: Request,
+    services: Parts,
+    caller: Tuner,
+    prefer: Annotated[str | None, Header(max_length=200)] = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Tune a model and answer the artifact; `Location` is the job.
+
+    With `Prefer: respond-async` the answer is the queued job (202). If the caller goes away while
+    waiting, the job goes on; the same `Idempotency-Key` finds it again.
+    """
+    form = await receive_form(request, services, FORM_FILES, FORM_FIELDS)
+    wanted = await asyncio.to_thread(from_form, services, caller, form)
+    job = await asyncio.to_thread(submit, services, caller, wanted, idempotency_key)
+    headers = {"Location": f"/v1/jobs/{job.id}"}
+    if "respond-async" in (prefer or ""):
+        headers["Preference-Applied"] = "respond-async"
+        view = await asyncio.to_thread(job_view, services, job)
+        return JSONResponse(view.model_dump(mode="json"), 202, headers)
+    job, kind = await _wait(services, job)
+    if job.state == "done":
+        headers["Link"] = f'</v1/jobs/{job.id}/report>; rel="describedby"'
+        return await asyncio.to_thread(artifact_response, services, job, headers)
+    status = 409 if job.state == "cancelled" else _STATUS.get(kind, 500)
+    raise ProblemError(status, kind, job.reason or job.state, headers, job=f"/v1/jobs/{job.id}")
+
+
+async def _wait(services: Services, job: Job) -> tuple[Job, str]:
+    """The job after its end, and the kind of its failure."""
+    kind = "job-failed"
+    async for event in services.feed.events(job.id, 0):
+        if event.kind == "failure":
+            kind = str(event.data["kind"])
+        elif ends_job(event) and event.data["state"] == "cancelled":
+            kind = "job-cancelled"
+    return await asyncio.to_thread(find_job, services, job.id), kind

@@ -1,0 +1,86 @@
+"""Everything that routes need, made once for an app and handed to them by FastAPI's dependencies."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from cost_db.database import CostDatabase
+from cost_db.jobs import JobStore
+from cost_db.models import BlobStore, ModelStore
+from cost_db.tokens import TokenStore
+from service.blobs import BlobFiles
+from service.catalogue import Catalogue
+from service.feed import EventFeed
+from service.graphs import Graphs
+from service.metrics import Metrics
+from service.rates import Rates
+from service.runner import JobRunner
+from service.settings import Settings
+from service.spool import Spool
+
+
+@dataclass(frozen=True)
+class Services:
+    """The parts of one server."""
+
+    settings: Settings
+    database: CostDatabase
+    jobs: JobStore
+    models: ModelStore
+    tokens: TokenStore
+    register: BlobStore
+    files: BlobFiles
+    spool: Spool
+    runner: JobRunner
+    feed: EventFeed
+    catalogue: Catalogue
+    graphs: Graphs
+    metrics: Metrics
+    rates: Rates
+    uploads: asyncio.Semaphore
+
+    @classmethod
+    def build(cls, settings: Settings, metrics: Metrics) -> Services:
+        """Open the database and the blobs, and make the rest over them; nothing runs yet."""
+        database = CostDatabase(settings.database_url)
+        spool = Spool(settings.spool_dir)
+        files = BlobFiles(settings.resolved_blob_url, spool.path)
+        jobs = JobStore(database)
+        register = BlobStore(database)
+        return cls(
+            settings=settings,
+            database=database,
+            jobs=jobs,
+            models=ModelStore(database),
+            tokens=TokenStore(database),
+            register=register,
+            files=files,
+            spool=spool,
+            runner=JobRunner(settings, jobs, register, files, spool, metrics),
+            feed=EventFeed(jobs.events, settings.poll_s),
+            catalogue=Catalogue(),
+            graphs=Graphs(files, spool),
+            metrics=metrics,
+            rates=Rates(),
+            uploads=asyncio.Semaphore(settings.max_parallel_uploads),
+        )
+
+    def close(self) -> None:
+        """Stop the runner and give everything back."""
+        self.runner.stop()
+        self.database.close()
+        self.spool.close()
+
+
+def get_services(request: Request) -> Services:
+    """The services of the app that answers this request."""
+    services = request.app.state.services
+    assert isinstance(services, Services)
+    return services
+
+
+Parts = Annotated[Services, Depends(get_services)]

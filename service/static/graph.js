@@ -1,0 +1,140 @@
+// The partition graph: one node per partition, coloured by target; a click opens it to its operators.
+// Places come from the server; this only draws. Keyboard: the list of partitions beside the picture
+// has a button for each, which does the same as a click.
+"use strict";
+(async () => {
+  const box = document.getElementById("graph");
+  if (!box) return;
+  const answer = await fetch(box.dataset.url);
+  const status = document.getElementById("graph-status");
+  if (!answer.ok) { status.textContent = (await answer.json()).detail; return; }
+  const data = await answer.json();
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => style.getPropertyValue(name).trim();
+  const targets = [...new Set(data.partitions.map((part) => part.target))].sort();
+  const colourOf = (target) => colour("--t" + (targets.indexOf(target) % 8));
+  const X = 260, Y = 110, INNER_X = 150, INNER_Y = 56;
+
+  const cy = cytoscape({
+    container: box,
+    elements: [],
+    wheelSensitivity: 0.3,
+    hideEdgesOnViewport: true,
+    textureOnViewport: true,
+    boxSelectionEnabled: false,
+    style: [
+      { selector: "node", style: {
+        "shape": "round-rectangle", "width": "data(w)", "height": "data(h)", "label": "data(label)", "text-wrap": "wrap",
+        "text-valign": "center", "font-size": 13, "color": "#ffffff", "text-outline-color": "#00000099", "text-outline-width": 1.5,
+        "background-color": "data(colour)", "min-zoomed-font-size": 7 } },
+      { selector: "node:parent", style: { "text-valign": "top", "background-opacity": 0.15, "border-width": 2, "border-color": "data(colour)",
+        "color": colour("--ink"), "text-outline-width": 0, "padding": 14 } },
+      { selector: "node.op", style: { "font-size": 11 } },
+      { selector: "node.chosen", style: { "border-width": 4, "border-color": colour("--ink") } },
+      { selector: "edge", style: { "width": 1.5, "line-color": colour("--soft"), "target-arrow-color": colour("--soft"),
+        "target-arrow-shape": "triangle", "curve-style": "straight", "arrow-scale": 0.9 } },
+      { selector: "edge[label]", style: { "label": "data(label)", "font-size": 10, "color": colour("--ink"),
+        "text-background-color": colour("--paper"), "text-background-opacity": 0.85, "text-background-padding": 2, "min-zoomed-font-size": 8 } },
+    ],
+    layout: { name: "preset" },
+  });
+
+  const open = new Set();
+
+  // Layers keep their distance from the tallest open partition in them.
+  function place() {
+    const tall = new Map(), wide = new Map();
+    for (const part of data.partitions) {
+      const rows = open.has(part.id) ? Math.max(...part.nodes.map((node) => node.y)) + 1 : 1;
+      const columns = open.has(part.id) ? Math.max(...part.nodes.map((node) => Math.abs(node.x))) * 2 + 1 : 1;
+      tall.set(part.y, Math.max(tall.get(part.y) || 0, open.has(part.id) ? rows * INNER_Y + Y : Y));
+      wide.set(part.y, Math.max(wide.get(part.y) || 0, open.has(part.id) ? columns * INNER_X + 60 : X));
+    }
+    const top = new Map();
+    let y = 0;
+    for (const layer of [...tall.keys()].sort((a, b) => a - b)) { top.set(layer, y); y += tall.get(layer); }
+    return { top, wide };
+  }
+
+  function draw(fit) {
+    const { top, wide } = place();
+    const elements = [];
+    for (const part of data.partitions) {
+      const x = part.x * wide.get(part.y), y = top.get(part.y);
+      const size = part.nodes.length;
+      const label = `${part.target}\n${size} operator${size === 1 ? "" : "s"}`;
+      const common = { id: "p" + part.id, label, colour: colourOf(part.target) };
+      if (!open.has(part.id)) {
+        elements.push({ data: { ...common, w: Math.min(240, 130 + 6 * Math.sqrt(size)), h: 58 }, position: { x, y }, classes: "part" });
+        continue;
+      }
+      elements.push({ data: { ...common, w: 1, h: 1 }, classes: "part" });
+      for (const node of part.nodes) {
+        elements.push({ data: { id: "n" + node.id, parent: common.id, label: node.op, title: node.name, output: node.output,
+          colour: common.colour, w: 124, h: 30 }, position: { x: x + node.x * INNER_X, y: y + node.y * INNER_Y }, classes: "op" });
+      }
+      for (const [a, b] of part.edges) elements.push({ data: { id: `n${a}-${b}`, source: "n" + a, target: "n" + b } });
+    }
+    for (const edge of data.edges) {
+      const more = edge.tensors.length > 1 ? ` +${edge.tensors.length - 1}` : "";
+      elements.push({ data: { id: `p${edge.from}-p${edge.to}`, source: "p" + edge.from, target: "p" + edge.to, label: edge.tensors[0] + more } });
+    }
+    cy.batch(() => { cy.elements().remove(); cy.add(elements); });
+    if (fit) cy.fit(undefined, 30);
+  }
+
+  const detail = document.getElementById("graph-detail");
+  function tell(part) {
+    const operators = Object.entries(part.operators).map(([op, count]) => `${op} × ${count}`).join(", ");
+    detail.textContent = `Partition ${part.id} on ${part.target}: ${operators}`;
+  }
+
+  function toggle(id) {
+    const part = data.partitions.find((each) => each.id === id);
+    if (open.has(id)) open.delete(id); else open.add(id);
+    draw(false);
+    tell(part);
+    cy.animate({ fit: { eles: cy.$id("p" + id), padding: 60 } },
+      { duration: matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 250 });
+    for (const button of document.querySelectorAll("#partitions button")) {
+      button.setAttribute("aria-expanded", String(open.has(button.dataset.partition)));
+    }
+  }
+
+  const list = document.getElementById("partitions");
+  for (const part of data.partitions) {
+    const row = list.insertRow();
+    const swatch = document.createElement("span");
+    swatch.className = "swatch c" + (targets.indexOf(part.target) % 8);
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "Partition " + part.id;
+    button.dataset.partition = part.id;
+    button.setAttribute("aria-expanded", "false");
+    button.addEventListener("click", () => toggle(part.id));
+    const cells = [button, part.target, String(part.nodes.length),
+      Object.entries(part.operators).slice(0, 4).map(([op, count]) => `${op} × ${count}`).join(", ")];
+    for (const content of cells) row.insertCell().append(content);
+    row.cells[1].prepend(swatch);
+    row.cells[2].className = "number";
+  }
+
+  cy.on("tap", "node.part", (tap) => toggle(tap.target.id().slice(1)));
+  cy.on("tap", "node.op", (tap) => {
+    cy.$(".chosen").removeClass("chosen");
+    tap.target.addClass("chosen");
+    const node = tap.target.data();
+    detail.textContent = `${node.label} “${node.title}” makes ${node.output}`;
+    tap.stopPropagation();
+  });
+  cy.on("tap", "edge", (tap) => {
+    const edge = data.edges.find((each) => `p${each.from}-p${each.to}` === tap.target.id());
+    if (edge) detail.textContent = `From partition ${edge.from} to ${edge.to}: ${edge.tensors.join("; ")}`;
+  });
+  document.getElementById("graph-fit").addEventListener("click", () => cy.fit(undefined, 30));
+  document.getElementById("graph-close").addEventListener("click", () => { open.clear(); draw(true); });
+  draw(true);
+  status.textContent = "";
+  box.dataset.ready = "true";
+  window.collageGraph = { cy, toggle };
+})();

@@ -1,0 +1,64 @@
+"""Rows as the API and the pages show them."""
+
+from __future__ import annotations
+
+from cost_db.job import Job
+from service.api_models import JobLinks, JobView, ProgressView, SummaryView, WorkerView
+from service.services import Services
+
+
+def job_view(services: Services, job: Job) -> JobView:
+    """A job with its place in the queue and its links."""
+    base = f"/v1/jobs/{job.id}"
+    progress = dict(job.progress) if job.progress else None
+    summary = progress.pop("summary", None) if progress else None
+    return JobView(
+        id=job.id,
+        state=job.state,
+        name=job.spec["name"],
+        owner=job.owner,
+        model_sha256=job.model_sha256,
+        targets=list(job.spec["targets"]),
+        options=dict(job.spec["options"]),
+        position=services.jobs.place_in_queue(job.id) if job.state == "queued" else None,
+        progress=ProgressView(**progress) if progress else None,
+        summary=SummaryView(**summary) if summary else None,
+        reason=job.reason,
+        attempt=job.attempt,
+        worker=job.worker,
+        created_at=job.created_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        links=JobLinks(
+            self=base,
+            events=f"{base}/events",
+            artifact=f"{base}/artifact" if job.result.artifact else None,
+            report=f"{base}/report" if job.result.report else None,
+            plan=f"{base}/plan" if job.result.plan else None,
+            page=f"/jobs/{job.id}",
+        ),
+    )
+
+
+def worker_views(services: Services) -> list[WorkerView]:
+    """This server's runners, and those of other servers that have a job now."""
+    catalogue = services.catalogue.get()
+    names = [entry["name"] for entry in catalogue["targets"] if entry["available"]]
+    hardware = catalogue["hardware"]["description"]
+    here = services.runner.current
+    views = [
+        WorkerView(
+            name=worker,
+            state="busy" if worker in here else "idle",
+            job=here.get(worker),
+            backends=names,
+            hardware=hardware,
+        )
+        for worker in services.runner.workers
+    ]
+    known = {view.name for view in views}
+    for job in services.jobs.list(state="running").items:
+        if job.worker is not None and job.worker not in known:
+            elsewhere = WorkerView(name=job.worker, state="busy", job=job.id, backends=[], hardware="")
+            views.append(elsewhere)
+    return views

@@ -1,0 +1,102 @@
+"""Promises that only a look at the whole repository can keep: imports, settings, endpoints, docs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("partitioner", "backends", "cost_db", "collage", "service")
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+# Runtime module → the files that may import it. The reference is computed by ONNX Runtime.
+RUNTIMES = {
+    "onnxruntime": ("backends/onnxruntime_", "backends/reference.py"),
+    "openvino": ("backends/openvino_",),
+    "MNN": ("backends/mnn_",),
+    "ncnn": ("backends/ncnn_",),
+    "pnnx": ("backends/ncnn_",),
+    "torch": ("backends/torch_",),
+    "tvm": ("backends/tvm_",),
+    "iree": ("backends/iree_",),
+}
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module, node
+
+
+def _in_functions(tree: ast.AST) -> set[ast.stmt]:
+    functions = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return {n for function in functions for n in ast.walk(function) if isinstance(n, ast.stmt)}
+
+
+def _type_checking(tree: ast.AST) -> set[ast.stmt]:
+    blocks = [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.If) and isinstance(n.test, ast.Name) and n.test.id == "TYPE_CHECKING"
+    ]
+    return {n for block in blocks for n in ast.walk(block) if isinstance(n, ast.stmt)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_runtimes_stay_in_their_files_and_in_functions(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    name = path.relative_to(ROOT).as_posix()
+    lazy = _in_functions(tree) | _type_checking(tree)
+    for module, statement in _imports(tree):
+        homes = RUNTIMES.get(module.split(".")[0])
+        if homes is None:
+            continue
+        where = f"{name}:{statement.lineno} imports {module}"
+        assert name.startswith(homes), f"{where}, which belongs into {' or '.join(homes)}"
+        assert statement in lazy, (
+            f"{where} outside a function: a missing runtime would be an ImportError"
+        )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_stay_small_and_say_what_they_are(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert not tree.body or ast.get_docstring(tree), "the module needs a docstring"
+    assert text.count("\n") <= 400, "split it: one noun per file, 400 lines at the very most"
+
+
+def test_the_server_never_parses_models() -> None:
+    """Nothing of the service but what runs in children may import what parses or runs models."""
+    children = {"service/graph.py", "service/job_process.py"}
+    for path in sorted((ROOT / "service").rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if name in children:
+            continue
+        for module, _ in _imports(ast.parse(path.read_text())):
+            assert module.split(".")[0] not in ("onnx", "onnx_ir", "onnxscript", "highspy"), name
+            assert module not in ("partitioner.model", "partitioner.ingest", "collage.tuner"), name
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    from service.settings import Settings
+
+    lines = (ROOT / "docs/settings.md").read_text().splitlines()
+    rows = {m[1]: m[2] for line in lines if (m := re.match(r"\| `COLLAGE_(\w+)` \| (.*?) \|", line))}
+    assert set(rows) == {name.upper() for name in Settings.model_fields}
+    for name, field in Settings.model_fields.items():
+        if isinstance(field.default, (int, float, str)):
+            text = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
+            assert f"`{text}`" in rows[name.upper()], name
+
+
+def test_constraints_pin_everything_and_name_no_place() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    for line in lines[1:]:
+        assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+", line), line

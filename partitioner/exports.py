@@ -109,7 +109,7 @@ def layer_annotations(
         model: the normalised model.
         plan: a plan for it.
         destination: the file to write.
-        devices: ONNX Runtime's device designator for a target (`cpu`, `cuda`, `gpu:1`, `npu` …); targets
+        devices: ONNX Runtime's device designator for a target (`cpu`, `cuda`, `gpu:1`, `npu` …); those
             of the backend `onnxruntime` need none.
 
     Raises:

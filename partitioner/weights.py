@@ -51,7 +51,7 @@ def data_of(value: ir.Value) -> ir.TensorProtocol:
 def chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
     """The little-endian bytes of a tensor, piece by piece."""
     if tensor.dtype == ir.DataType.STRING:
-        for text in tensor.string_data():  # type: ignore[attr-defined]
+        for text in _texts(tensor):
             yield len(text).to_bytes(8, "little") + text
     elif isinstance(tensor, ir.ExternalTensor):
         yield from _file_chunks(tensor)
@@ -67,7 +67,7 @@ def chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
 
 def total_bytes(initializers: Iterable[ir.Value]) -> int:
     """Size of the data of these initializers in bytes."""
-    return sum(data_of(value).nbytes for value in initializers)
+    return sum(_size_bytes(data_of(value)) for value in initializers)
 
 
 def structure(
@@ -139,6 +139,18 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _size_bytes(tensor: ir.TensorProtocol) -> int:
+    if tensor.dtype == ir.DataType.STRING:
+        return sum(len(text) for text in _texts(tensor))
+    return tensor.nbytes
+
+
+def _texts(tensor: ir.TensorProtocol) -> list[bytes]:
+    if isinstance(tensor, ir.StringTensor):
+        return list(tensor.string_data())
+    return [t if isinstance(t, bytes) else str(t).encode() for t in tensor.numpy().flat]
+
+
 def _file_chunks(tensor: ir.ExternalTensor) -> Iterator[bytes]:
     left = tensor.length if tensor.length is not None else tensor.nbytes
     # Reading instead of mapping: mapped pages would count as this process's memory.
@@ -200,13 +212,12 @@ class _Entry:
 
 def _entry(value: ir.Value, outside: _Layout | None) -> _Entry:
     tensor = data_of(value)
-    if tensor.dtype == ir.DataType.STRING:
-        text = ir.serde.serialize_tensor(tensor)
-        text.name = value.name or ""
-        return _Entry(text.SerializeToString(deterministic=True), None)
     proto = onnx.TensorProto(
         name=value.name, data_type=tensor.dtype.value, dims=[int(d) for d in tensor.shape.numpy()]
     )
+    if tensor.dtype == ir.DataType.STRING:
+        proto.string_data.extend(_texts(tensor))
+        return _Entry(proto.SerializeToString(deterministic=True), None)
     # Small tensors stay inline: shape inference must see constants such as axes.
     if outside is None or tensor.nbytes < _SMALL_BYTES:
         head = proto.SerializeToString(deterministic=True)

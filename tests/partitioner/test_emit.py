@@ -85,7 +85,7 @@ def test_equal_input_gives_equal_bytes_and_annotating_anew_leaves_nothing_old(
 
 def test_foreign_metadata_keys_are_refused(normalised: Open, tmp_path: Path) -> None:
     model = normalised("silero_16k")
-    with pytest.raises(BadInputError, match="'report' does not start with 'collage.'"):
+    with pytest.raises(BadInputError, match=r"'report' does not start with 'collage.'"):
         annotate(model, plan_of(model), {"report": "x"}, tmp_path / "a.onnx")
 
 

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
-from backends import predicates
+from backends import conversion, predicates
 from backends.contract import (
     THREADS,
     Array,
@@ -37,7 +36,7 @@ from backends.contract import (
     Unavailable,
     threads_of,
 )
-from backends.mnn_ops import ONNX_OPERATORS, make_explicit, refuse_forms
+from backends.mnn_ops import ONNX_OPERATORS, refuse_forms
 from backends.quiet import quiet
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
@@ -48,6 +47,7 @@ _NOT_INSIDE = (
     *("object", "bool", "float64", "float16", "bfloat16"),
     *("int8", "uint8", "int16", "uint16", "uint32", "uint64"),
 )
+_FILE = "model.mnn"
 _AT_BORDER: Mapping[str, str] = {"float32": "float", "int32": "int"}
 
 
@@ -83,6 +83,7 @@ class MnnBackend(Backend):
             predicates.refuse_dtypes(_NOT_INSIDE),
             predicates.refuse_unknown_shapes,
             refuse_forms,
+            conversion.refuse_flattening_softmax,
         )
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
@@ -100,7 +101,7 @@ class MnnExecutable(Executable):
     def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
         self._model = model
         self._expr, nn = _import()
-        self._path = _convert(model, context)
+        self._path = _converted(model, context)
         precision = {
             "low": self._expr.PrecisionMode.Low,
             "normal": self._expr.PrecisionMode.Normal,
@@ -178,25 +179,21 @@ def _import() -> tuple[Any, Any]:
     return MNN.expr, MNN.nn
 
 
-def _convert(model: SubModel, context: CompileContext) -> Path:
-    """Convert the ONNX file into the executable's own folder."""
+def _converted(model: SubModel, context: CompileContext) -> Path:
+    """MNN's own file for a model, from the cache where it is in it."""
+    name = f"mnn {version('MNN')}"
+    folder = conversion.converted(
+        model.path, [_FILE], name, _convert, context.work_dir, context.cache_dir
+    )
+    return folder / _FILE
+
+
+def _convert(source: Path, folder: Path) -> None:
+    destination = folder / _FILE
     with quiet():
         # MNN's wheel installs its converter under this name, at the top level.
         converter = importlib.import_module("_tools")
-        converted = context.work_dir / "model.mnn"
-        arguments = ["mnnconvert", "-f", "ONNX", "--modelFile", str(_explicit(model, context))]
-        converter.mnnconvert([*arguments, "--MNNModel", str(converted)])
-    if not converted.is_file() or not converted.stat().st_size:
+        arguments = ["mnnconvert", "-f", "ONNX", "--modelFile", str(source)]
+        converter.mnnconvert([*arguments, "--MNNModel", str(destination)])
+    if not destination.is_file() or not destination.stat().st_size:
         raise CollageError("MNN's converter refused the model")
-    return converted
-
-
-def _explicit(model: SubModel, context: CompileContext) -> Path:
-    """The model's file, or where MNN would misread it a rewritten one in the work folder."""
-    rewritten = ir.load(model.path)
-    if not make_explicit(rewritten):
-        return model.path
-    ir.external_data.load_to_model(rewritten)
-    path = context.work_dir / "explicit.onnx"
-    ir.save(rewritten, path)
-    return path

@@ -7,7 +7,7 @@ it for the batch; others are refused.
 Traps, each with a test:
 
 * `pnnx` reads no external weights, and leaves large files beside its input: it works in the work
-  folder on a file with the weights inside, and what is not needed is deleted at once.
+  folder on a copy with the weights inside, and what is not needed is deleted at once.
 * a `Mat` on memory that ncnn does not own may be changed in place by the first layer: inputs are
   copied into matrices of ncnn's own.
 * a `Mat` that outlives its extractor crashes: outputs are copied before the extractor goes.
@@ -18,21 +18,19 @@ Traps, each with a test:
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
-from backends import predicates
+from backends import conversion, predicates
 from backends.contract import (
     THREADS,
     Array,
@@ -52,6 +50,7 @@ from partitioner.graph_index import GraphIndex
 from partitioner.target import Target
 
 _CONVERT_TIMEOUT_S = 300
+_FILES = ("ncnn.param", "ncnn.bin", "ncnn.py")
 _INSTALL = "pip install 'collage-tuner[ncnn]'"
 
 
@@ -90,6 +89,7 @@ class NcnnBackend(Backend):
             predicates.refuse_unknown_shapes,
             refuse_shapes,
             refuse_forms,
+            conversion.refuse_flattening_softmax,
         )
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
@@ -109,6 +109,7 @@ class NcnnExecutable(Executable):
         self._model = model
         parameters, weights, script = _converted(model, context)
         self._batched = [_is_batched(script, i) for i in range(len(model.inputs))]
+        _check_layers(ncnn, parameters)
         self._net = ncnn.Net()
         options = self._net.opt
         options.num_threads = threads_of(target, context)
@@ -122,7 +123,7 @@ class NcnnExecutable(Executable):
         with quiet():
             failed = self._net.load_param(str(parameters)) or self._net.load_model(str(weights))
         if failed:
-            raise CollageError("ncnn has no layer for something in the converted model")
+            raise CollageError("ncnn could not load the converted model")
         zeros = self._shaped([np.zeros(spec.static_shape, np.float32) for spec in model.inputs])
         self._matrices = [ncnn.Mat(array).clone() for array in zeros]
         self._views = [np.array(matrix, copy=False) for matrix in self._matrices]
@@ -200,43 +201,26 @@ def _is_batched(script: Path, position: int) -> bool:
 
 def _converted(model: SubModel, context: CompileContext) -> tuple[Path, Path, Path]:
     """Parameters, weights and sample script for a model, from the cache where they are in it."""
-    flat = context.work_dir / "flat.onnx"
-    loaded = ir.load(model.path)
-    ir.external_data.load_to_model(loaded)
-    ir.save(loaded, flat)
-    del loaded
-    if context.cache_dir is None:
-        return _convert(flat, model, context.work_dir)
-    key = hashlib.sha256(f"pnnx {version('pnnx')}".encode())
-    with flat.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            key.update(block)
-    folder = context.cache_dir / f"ncnn-{key.hexdigest()}"
-    files = folder / "ncnn.param", folder / "ncnn.bin", folder / "ncnn.py"
-    if all(file.is_file() for file in files):
-        flat.unlink()
-        return files
-    made = _convert(flat, model, context.work_dir)
-    context.cache_dir.mkdir(parents=True, exist_ok=True)
-    unfinished = context.cache_dir / f"{folder.name}.{os.getpid()}"
-    unfinished.mkdir()
-    for file in made:
-        shutil.move(file, unfinished / file.name)
-    try:
-        unfinished.rename(folder)
-    except OSError:  # another process was first: its files are the same
-        shutil.rmtree(unfinished)
-    return files
+    folder = conversion.converted(
+        model.path,
+        _FILES,
+        f"ncnn {version('pnnx')}",
+        partial(_convert, model),
+        context.work_dir,
+        context.cache_dir,
+    )
+    parameters, weights, script = (folder / name for name in _FILES)
+    return parameters, weights, script
 
 
-def _convert(flat: Path, model: SubModel, folder: Path) -> tuple[Path, Path, Path]:
-    """Run pnnx on a model with its weights inside, which it consumes."""
+def _convert(model: SubModel, source: Path, folder: Path) -> None:
+    """Run pnnx on a model with its weights inside."""
     converter = _converter()
     if converter is None:
         raise CollageError("the package pnnx has no executable for this platform")
     shapes = ",".join(f"[{','.join(map(str, spec.static_shape))}]f32" for spec in model.inputs)
-    parameters, weights, script = (folder / f"ncnn.{kind}" for kind in ("param", "bin", "py"))
-    words = [str(converter), flat.name, f"inputshape={shapes}", "fp16=0", "optlevel=2"]
+    parameters, weights, script = (folder / name for name in _FILES)
+    words = [str(converter), source.name, f"inputshape={shapes}", "fp16=0"]
     words += [f"ncnnparam={parameters}", f"ncnnbin={weights}", f"ncnnpy={script}"]
     others = {kind: folder / f"other.{kind}" for kind in ("param", "bin", "py", "onnx")}
     words += [f"pnnx{kind}={path}" for kind, path in others.items()]
@@ -250,9 +234,16 @@ def _convert(flat: Path, model: SubModel, folder: Path) -> tuple[Path, Path, Pat
         timeout=_CONVERT_TIMEOUT_S,
         check=False,
     )
-    for path in (flat, flat.with_suffix(".pnnxsim.onnx"), *others.values()):
+    for path in (source.with_suffix(".pnnxsim.onnx"), *others.values()):
         path.unlink(missing_ok=True)
     said = (done.stdout + done.stderr).strip().splitlines() or ["it said nothing"]
     if done.returncode or not parameters.is_file() or not weights.is_file():
         raise CollageError(f"pnnx could not convert the model ({done.returncode}): {said[-1][:200]}")
-    return parameters, weights, script
+
+
+def _check_layers(ncnn: Any, parameters: Path) -> None:
+    """See that ncnn has every layer: where it has not, loading fails without saying which."""
+    kinds = {line.split()[0] for line in parameters.read_text().splitlines()[2:] if line.strip()}
+    unknown = sorted(kind for kind in kinds if ncnn.layer_to_index(kind) < 0)
+    if unknown:
+        raise CollageError(f"ncnn has no layer for {', '.join(unknown)}")

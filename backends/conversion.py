@@ -1,0 +1,100 @@
+"""What converters of other runtimes need: explicit defaults, weights inside, and a cache.
+
+MNN's converter and pnnx misread attributes that ONNX lets a model leave out: pooling without
+`strides` divides by zero in MNN, and both take softmax without `axis` over the last axis, whatever
+the operator set says. So these are written into a copy of the model before it is converted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+
+from partitioner.graph_index import GraphIndex, NodeInfo
+
+_FLAT_SOFTMAX_BEFORE = 13
+_SOFTMAXES = {"Softmax", "LogSoftmax"}
+_POOLS = {"AveragePool", "MaxPool"}
+
+
+def refuse_flattening_softmax(index: GraphIndex, node: NodeInfo) -> str | None:
+    """Refuse softmax that flattens several axes into one, as it did before opset 13."""
+    spec = index.input_spec(node.index, 0)
+    if node.op_type not in _SOFTMAXES or node.opset >= _FLAT_SOFTMAX_BEFORE or spec is None:
+        return None
+    axis, shape = node.attributes.get("axis", 1), spec.shape
+    if shape and isinstance(axis, int) and all(d == 1 for d in shape[axis % len(shape) + 1 :]):
+        return None
+    return f"before opset 13 {node.op_type} flattens all axes that follow, and this runtime takes one"
+
+
+def write_explicit(source: Path, destination: Path) -> None:
+    """Write a model with misread defaults made explicit and all weights inside the file."""
+    model = ir.load(source)
+    flat = model.opset_imports.get("", _FLAT_SOFTMAX_BEFORE) < _FLAT_SOFTMAX_BEFORE
+    for node in model.graph:
+        if node.op_type in _POOLS and "strides" not in node.attributes:
+            kernel = node.attributes["kernel_shape"].as_ints()
+            node.attributes.add(ir.AttrInt64s("strides", [1] * len(kernel)))
+        if node.op_type in _SOFTMAXES and "axis" not in node.attributes:
+            node.attributes.add(ir.AttrInt64("axis", 1 if flat else -1))
+    ir.external_data.load_to_model(model)
+    ir.save(model, destination)
+
+
+def converted(
+    source: Path,
+    files: Sequence[str],
+    converter: str,
+    convert: Callable[[Path, Path], None],
+    work_dir: Path,
+    cache_dir: Path | None,
+) -> Path:
+    """The folder with a runtime's own files for a model, from the cache where they are in it.
+
+    Args:
+        source: the ONNX file.
+        files: names of the files that `convert` makes.
+        converter: name and version of the converter, part of the cache's key.
+        convert: makes the files from an explicit model (first argument) in a folder (second).
+        work_dir: an empty folder for everything else.
+        cache_dir: where conversions are kept, or None.
+    """
+    explicit = work_dir / "explicit.onnx"
+    write_explicit(source, explicit)
+    try:
+        if cache_dir is None:
+            convert(explicit, work_dir)
+            return work_dir
+        folder = cache_dir / f"{converter.split()[0]}-{_digest(explicit, converter)}"
+        if not all((folder / name).is_file() for name in files):
+            convert(explicit, work_dir)
+            _keep([work_dir / name for name in files], folder)
+        return folder
+    finally:
+        explicit.unlink(missing_ok=True)
+
+
+def _digest(file: Path, converter: str) -> str:
+    digest = hashlib.sha256(converter.encode())
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _keep(files: Sequence[Path], folder: Path) -> None:
+    """Move files into the cache so that a reader sees all of them or none."""
+    unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
+    unfinished.mkdir(parents=True)
+    for file in files:
+        shutil.move(file, unfinished / file.name)
+    try:
+        unfinished.rename(folder)
+    except OSError:  # another process was first, and its files are the same
+        shutil.rmtree(unfinished)

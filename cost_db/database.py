@@ -40,7 +40,11 @@ class CostDatabase:
 
     def __init__(self, url: str, patience_s: float = 30.0) -> None:
         self.connections = Connections(url, patience_s)
-        schema.ensure(self.connections)
+        try:
+            schema.ensure(self.connections)
+        except BaseException:
+            self.connections.close()
+            raise
 
     def close(self) -> None:
         """Give the connections back."""

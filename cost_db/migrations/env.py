@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from alembic import context
 
-from cost_db.tables import VERSION_TABLE, metadata
+from cost_db.tables import VERSION_TABLE
 
+# Without target_metadata: its naming convention would change the names that migrations spell out.
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=metadata,
     version_table=VERSION_TABLE,
     render_as_batch=True,  # SQLite can alter a table only by copying it
 )

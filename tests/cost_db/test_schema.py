@@ -1,0 +1,133 @@
+"""The tables and the migrations agree, old databases come up, and wrong ones are refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from cost_db import migrations, schema
+from cost_db.connections import Connections
+from cost_db.database import CostDatabase
+from cost_db.errors import SchemaError
+from cost_db.jobs import JobStore
+from cost_db.models import ModelStore
+from cost_db.queries import CostFilter
+from cost_db.tables import SCHEMA_REVISION, VERSION_TABLE, metadata
+from cost_db.tokens import TokenStore
+from tests.cost_db.builders import measured, store_all
+from tests.postgres import Postgres
+from tests.upgrade_assets import make
+
+ASSETS = Path(make.__file__).parent
+REVISIONS = sorted(revision for revision in schema.known_revisions() if revision)
+
+
+def test_the_newest_migration_is_the_one_the_program_asks_for() -> None:
+    scripts = ScriptDirectory(str(Path(migrations.__file__).parent))
+    assert scripts.get_heads() == [SCHEMA_REVISION]
+
+
+def test_migrations_lead_to_the_very_tables_indexes_and_constraints(database: CostDatabase) -> None:
+    def differences(connection: sa.Connection) -> list[object]:
+        options = {"compare_type": True, "version_table": VERSION_TABLE}
+        return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
+
+    assert database.connections.write(differences) == []
+    inspector = sa.inspect(database.connections.engine)
+    for table in metadata.tables.values():
+        declared = {index.name for index in table.indexes}
+        assert {index["name"] for index in inspector.get_indexes(table.name)} >= declared
+        named = {c.name for c in table.constraints if isinstance(c, sa.CheckConstraint) and c.name}
+        assert {check["name"] for check in inspector.get_check_constraints(table.name)} == named
+
+
+def test_every_revision_has_its_frozen_databases() -> None:
+    for revision in REVISIONS:
+        assert (ASSETS / f"{revision}.sqlite").exists()
+        assert (ASSETS / f"{revision}.postgresql.sql").exists()
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_frozen_sqlite_file_comes_up_whole(revision: str, tmp_path: Path) -> None:
+    shutil.copy(ASSETS / f"{revision}.sqlite", tmp_path / "old.db")
+    _check_upgraded(CostDatabase(f"sqlite:///{tmp_path / 'old.db'}"))
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_frozen_postgresql_dump_comes_up_whole(revision: str, postgres: Postgres) -> None:
+    url = postgres.new_database(upgraded=False)
+    postgres.run_sql(url, (ASSETS / f"{revision}.postgresql.sql").read_text())
+    connections = Connections(url)
+    schema.upgrade(connections)
+    connections.close()
+    _check_upgraded(CostDatabase(url))
+
+
+def test_an_empty_postgresql_is_refused_until_it_is_upgraded(postgres: Postgres) -> None:
+    url = postgres.new_database(upgraded=False)
+    with pytest.raises(SchemaError, match=r"no tables yet.*collage db upgrade"):
+        CostDatabase(url)
+    connections = Connections(url)
+    assert schema.upgrade(connections) is True
+    assert schema.upgrade(connections) is False
+    connections.close()
+    CostDatabase(url).close()
+
+
+def test_a_newer_database_is_refused_and_left_as_it_is(database: CostDatabase) -> None:
+    store_all(database, measured())
+    change = sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+    database.connections.write(lambda connection: connection.execute(change))
+    url = database.connections.engine.url.render_as_string(hide_password=False)
+    with pytest.raises(SchemaError, match=r"9999.*upgrade collage-tuner"):
+        CostDatabase(url)
+    with pytest.raises(SchemaError, match=r"9999.*upgrade collage-tuner"):
+        schema.upgrade(database.connections)
+    assert database.look_up([measured().digest]) == {measured().digest: measured()}
+
+
+def test_optuna_may_keep_its_studies_in_the_same_database(database: CostDatabase) -> None:
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    url = database.connections.engine.url.render_as_string(hide_password=False)
+    storage = optuna.storages.RDBStorage(url)
+    study = optuna.create_study(storage=storage, study_name="local moves")
+    study.enqueue_trial({"x": 1.0})
+    study.optimize(lambda trial: trial.suggest_float("x", 0.0, 2.0), n_trials=1)
+    storage.remove_session()
+    storage.engine.dispose()
+    again = CostDatabase(url)
+    store_all(again, measured())
+    assert again.stats().costs == 1
+    again.close()
+
+
+def _check_upgraded(database: CostDatabase) -> None:
+    """Every row that `tests.upgrade_assets.make` wrote is there, and new ones can be written."""
+    assert database.connections.read(schema.current_revision) == SCHEMA_REVISION
+    assert database.query(CostFilter()).items == make.COSTS
+    assert database.query(CostFilter(op_types=("Conv",))).items == make.COSTS[1:]
+    assert database.claim([make.CLAIMED], "new owner", 60.0).granted == {make.CLAIMED.digest: 2}
+    jobs = JobStore(database)
+    done, queued = sorted(jobs.list().items, key=lambda job: job.state)
+    assert (done.state, done.result.artifact, done.spec) == (
+        "done",
+        make.BLOB,
+        {"targets": ["openvino"]},
+    )
+    assert [event.kind for event in jobs.events(done.id)] == ["state", "state", "progress", "state"]
+    assert queued.state == "queued"
+    found = jobs.next_queued("worker", 60.0)
+    assert found is not None and found.id == queued.id
+    (token,) = TokenStore(database).list()
+    assert (token.name, token.scopes, token.quotas.active_jobs) == ("team", {"read", "tune"}, 3)
+    (model,) = ModelStore(database).list().items
+    assert (model.sha256, model.owner, model.name) == (make.BLOB, token.id, "resnet50")
+    store_all(database, measured(77))
+    database.close()

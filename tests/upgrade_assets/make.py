@@ -1,0 +1,58 @@
+"""Freeze the newest schema, full of rows, as SQLite file and PostgreSQL dump: once for a release."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from cost_db.database import CostDatabase
+from cost_db.jobs import JobResult, JobStore
+from cost_db.models import BlobStore, ModelStore
+from cost_db.tables import SCHEMA_REVISION
+from cost_db.tokens import Quotas, TokenStore
+from tests.cost_db.builders import infeasible, key, measured, store_all
+from tests.postgres import Postgres
+
+COSTS = (infeasible(3, created_at=measured(3).created_at), measured(2), measured(1))  # newest first
+CLAIMED = key(4)
+BLOB = "ef" * 32
+
+
+def fill(url: str) -> None:
+    """Write rows into every table, by the program itself."""
+    database = CostDatabase(url)
+    store_all(database, *COSTS)
+    database.claim([CLAIMED], "dead owner", 0.0)
+    token, _ = TokenStore(database).create("team", ["read", "tune"], quotas=Quotas(active_jobs=3))
+    BlobStore(database).add(BLOB, 1_000, "application/octet-stream")
+    ModelStore(database).add(BLOB, token.id, "resnet50")
+    jobs = JobStore(database)
+    done = jobs.create({"targets": ["openvino"]}, token.id, "key-1", model_sha256=BLOB)
+    jobs.next_queued("worker", 60.0)
+    jobs.append_event(done.id, "progress", {"done": 1}, attempt=1, progress={"done": 1})
+    jobs.finish(done.id, "done", attempt=1, result=JobResult(artifact=BLOB))
+    jobs.create({"targets": ["mnn"]}, token.id, "key-2")
+    database.close()
+
+
+def main() -> None:
+    folder = Path(__file__).parent
+    file = folder / f"{SCHEMA_REVISION}.sqlite"
+    dump = folder / f"{SCHEMA_REVISION}.postgresql.sql"
+    if file.exists() or dump.exists():
+        raise SystemExit(f"revision {SCHEMA_REVISION} is frozen already")
+    fill(f"sqlite:///{file}")
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")  # one file, without a WAL beside it
+    connection.close()
+    postgres = Postgres()
+    url = postgres.new_database()
+    fill(url)
+    # Lines with a backslash are commands of psql itself, not SQL.
+    lines = postgres.dump(url).splitlines()
+    dump.write_text("\n".join(line for line in lines if not line.startswith("\\")) + "\n")
+    postgres.close()
+
+
+if __name__ == "__main__":
+    main()

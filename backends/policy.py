@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 # For native libraries that read the environment when they are loaded.
 CHILD_ENVIRONMENT: Mapping[str, str] = {
@@ -35,10 +36,19 @@ def default_threads() -> int:
     return cores_given()
 
 
+def memory_given() -> int:
+    """Memory of the machine, or of the container where that is less, in bytes."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            found.append(int(Path(name).read_text()))
+        except (OSError, ValueError):  # absent, or "max"
+            continue
+    return min(found)
+
+
 def _quota() -> float | None:
     """CPU quota of the control group in cores, or None without one."""
-    from pathlib import Path
-
     try:
         limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return None if limit == "max" else max(1.0, float(limit) / float(period))

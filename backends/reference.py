@@ -155,13 +155,14 @@ def _random(spec: TensorSpec, bits: np.random.PCG64, bound: int) -> Array:
     if dtype.kind in "iu":
         return (raw % np.uint64(min(bound, int(np.iinfo(dtype).max) + 1))).astype(dtype)
     if dtype.kind == "c":
-        return _normal(raw).astype(dtype) + dtype.type(1j) * _normal(raw[::-1]).astype(dtype)
+        return np.asarray(_normal(raw) + 1j * _normal(raw[::-1]), dtype=dtype)
     return _normal(raw).astype(dtype)
 
 
 def _normal(raw: Array) -> Array:
     """Nearly standard normal float32 from 64 random bits each: the sum of four uniform numbers."""
-    lanes = sum(
-        ((raw >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.int64) for shift in (0, 16, 32, 48)
-    )
-    return (np.asarray(lanes - 2 * 0xFFFF) / 65536 * _TO_UNIT_VARIANCE).astype(np.float32)
+    total = np.zeros(raw.shape, dtype=np.int64)
+    for shift in (0, 16, 32, 48):
+        total += ((raw >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.int64)
+    centred = (total - 2 * 0xFFFF).astype(np.float64)
+    return np.asarray(centred / 65536 * _TO_UNIT_VARIANCE, dtype=np.float32)

@@ -82,6 +82,7 @@ class ChildLimits:
 
     Args:
         timeout_s: it is killed after this time, with all its descendants.
+        silence_s: it is killed when it sends no message for this time; None for `timeout_s`.
         memory_bytes: address space; None for the memory of this machine or container, 0 for no limit
             (GPU drivers reserve far more than they use).
         cpu_s: processor time of the child over all threads; None for `timeout_s` on every core.
@@ -95,6 +96,7 @@ class ChildLimits:
     """
 
     timeout_s: float = 300.0
+    silence_s: float | None = None
     memory_bytes: int | None = None
     cpu_s: float | None = None
     open_files: int = 1024
@@ -274,6 +276,7 @@ class _Run:
         self._exit: int | None = None
         self._gone = False
         self._killed_for: FailureKind | None = None
+        self._heard_at = 0.0
 
     def go(self, task: bytes, preload: str | None, cancel: threading.Event | None) -> Any:
         if cancel is not None and cancel.is_set():
@@ -316,7 +319,9 @@ class _Run:
             "RLIMIT_NPROC": _tasks_now() + limits.processes,
             "RLIMIT_CORE": 0,
         }
-        memory = _memory_of_machine() if limits.memory_bytes is None else limits.memory_bytes
+        memory = limits.memory_bytes
+        if memory is None:
+            memory = max(policy.memory_given(), _MIN_MEMORY_BYTES)
         if memory:
             rlimits["RLIMIT_AS"] = memory
         return {
@@ -329,7 +334,7 @@ class _Run:
 
     def _talk(self, task: bytes, cancel: threading.Event | None) -> None:
         """Give the task and take messages until there is an outcome or the child must go."""
-        deadline = time.monotonic() + self._limits.timeout_s
+        begin = self._heard_at = time.monotonic()
         channel, status = self._channel, self._status
         channel.setblocking(False)
         status.setblocking(False)
@@ -337,7 +342,10 @@ class _Run:
         channel_open = True
         while self._outcome is None and not self._gone:
             now = time.monotonic()
-            if now >= deadline:
+            left = begin + self._limits.timeout_s - now
+            if self._limits.silence_s is not None:
+                left = min(left, self._heard_at + self._limits.silence_s - now)
+            if left <= 0:
                 self._killed_for = "hang"
                 return
             if cancel is not None and cancel.is_set():
@@ -345,7 +353,7 @@ class _Run:
                 return
             readers = [status, *([channel] if channel_open else [])]
             writers = [channel] if to_send and channel_open else []
-            wait_s = min(deadline - now, _POLL_S if cancel is not None else 1.0)
+            wait_s = min(left, _POLL_S if cancel is not None else 1.0)
             readable, writable, _ = select.select(readers, writers, [], wait_s)
             if writable:
                 try:
@@ -368,6 +376,7 @@ class _Run:
         except OSError:
             return False
         self._received += data
+        self._heard_at = time.monotonic()
         if len(self._received) > _LARGEST_FRAME:
             raise ChildFailed("error", f"it sent more than {_LARGEST_FRAME} bytes at once")
         while self._outcome is None and (found := split_frame(self._received)) is not None:
@@ -420,7 +429,8 @@ class _Run:
         if self._killed_for == "cancelled":
             raise ChildFailed("cancelled", "cancelled", detail=tail)
         if self._killed_for == "hang":
-            raise ChildFailed("hang", f"not done after {self._limits.timeout_s:g} s", detail=tail)
+            limits = (self._limits.timeout_s, self._limits.silence_s or self._limits.timeout_s)
+            raise ChildFailed("hang", f"not done after {min(limits):g} s", detail=tail)
         raise _post_mortem(self._exit, tail, _memory_kills() > kills_before)
 
     def _decode(self, content: bytes) -> Any:
@@ -468,17 +478,6 @@ def _one_line(text: str) -> str:
 def _import_path() -> list[str]:
     """Where the child finds modules: as here, with relative entries made absolute."""
     return [str(Path(entry).absolute()) for entry in sys.path if not entry.startswith("__editable__")]
-
-
-def _memory_of_machine() -> int:
-    """Memory of the machine, or of the container where that is less, in bytes."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            found.append(int(Path(name).read_text()))
-        except (OSError, ValueError):  # absent, or "max"
-            continue
-    return max(min(found), _MIN_MEMORY_BYTES)
 
 
 def _tasks_now() -> int:

@@ -95,7 +95,7 @@ def compare_outputs(metric: str, actual: Sequence[Array], expected: Sequence[Arr
     for position, (made, wanted) in enumerate(zip(actual, expected, strict=True)):
         error, reason = _error(metric, np.asarray(made), np.asarray(wanted))
         if not error <= worst.error:
-            worst = Comparison(error, position, reason and f"output {position}: {reason}")
+            worst = Comparison(error, position, reason)
     return worst
 
 

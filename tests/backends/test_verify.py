@@ -61,7 +61,7 @@ def test_integers_and_booleans_are_exact() -> None:
     e = np.array([100000, 2])
     found = compare_outputs("max", [e + np.array([1, 0])], [e])
     assert found.error == math.inf
-    assert found.reason == "output 0: 1 of 2 values differ"
+    assert found.reason == "1 of 2 values differ"
     assert output_error("max", [e], [e]) == 0
     assert output_error("max", [np.array([True])], [np.array([False])]) == math.inf
     text = np.array(["a", "b"], dtype=object)

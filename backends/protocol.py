@@ -1,0 +1,67 @@
+"""How a measurement is made, as a value that is part of every cost's key.
+
+Costs of different protocols are never compared or mixed: whatever changes what is measured (not how
+long one is ready to wait for it) belongs here, and changes the digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+# Raise it when timing itself changes so much that older costs no longer compare.
+VERSION = 1
+_SMALLEST_EVICTION = 1 << 20
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Options of a measurement.
+
+    Args:
+        evict_bytes: before each timed run so many bytes of other memory are read and written, as the
+            rest of the model would; 0 leaves the caches warm.
+        fresh_inputs: inputs are written anew before each sample, as a neighbour would.
+        precision: timing ends when half the 95 % confidence interval of the median is within this
+            share of it, or when its time is up.
+        min_runs: timed runs at the least.
+        min_s: time spent in timed runs at the least, so that a lucky moment is not the result.
+        max_s: time spent in timing at the most, eviction included (but `min_runs` are always made).
+        warm_up_s: time for runs that are thrown away first.
+        yardstick_moved: the share by which the yardstick may move during a measurement before it is
+            repeated.
+        retries: how often a measurement is repeated at the most.
+    """
+
+    evict_bytes: int = 0
+    fresh_inputs: bool = True
+    precision: float = 0.01
+    min_runs: int = 5
+    min_s: float = 0.25
+    max_s: float = 1.5
+    warm_up_s: float = 0.05
+    yardstick_moved: float = 0.03
+    retries: int = 1
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of everything that decides what is measured, and of the version."""
+        text = json.dumps({"version": VERSION, **asdict(self)}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def eviction_for(model_bytes: int, last_level_cache_bytes: int) -> int:
+    """How much memory to walk through between runs, for parts of a model of this size.
+
+    A power of two, so that models of similar size share their costs; never more than twice the last
+    cache, which empties it.
+
+    Args:
+        model_bytes: weights and intermediate values of the whole model.
+        last_level_cache_bytes: of this machine, see `hardware`.
+    """
+    wanted = min(model_bytes, 2 * last_level_cache_bytes)
+    if wanted < _SMALLEST_EVICTION:
+        return 0
+    return 1 << (wanted.bit_length() - 1)

@@ -1,0 +1,74 @@
+"""Sample values as files, for handing them to a child: an .npz that keeps every ONNX type.
+
+The file holds one entry of JSON (names and dtypes) and one array for each sample and name, as plain
+bytes where numpy's own format would lose the dtype (bfloat16, float8) or need pickle (text). An .npz
+that a user wrote, keyed by name, can be read as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import ml_dtypes  # noqa: F401  (registers bfloat16, float8 … with numpy)
+import numpy as np
+
+from partitioner.tensor import TensorSpec
+
+Array = np.ndarray
+_HEADER = "__samples__"
+
+
+def write_samples(path: Path, samples: Sequence[Mapping[str, Array]]) -> None:
+    """Write one or more samples, each a value for every name."""
+    header = [{name: np.asarray(value).dtype.name for name, value in s.items()} for s in samples]
+    arrays = {_HEADER: np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)}
+    for i, sample in enumerate(samples):
+        for j, value in enumerate(sample.values()):
+            arrays[f"{i}.{j}"] = _storable(np.asarray(value))
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
+    """Read what `write_samples` wrote, or an ordinary .npz.
+
+    Args:
+        specs: of the values; in an ordinary .npz, values with one axis more than these hold several
+            samples.
+    """
+    with np.load(path, allow_pickle=False) as stored:
+        if _HEADER not in stored.files:
+            return _unstack({name: stored[name] for name in stored.files}, specs)
+        header = json.loads(stored[_HEADER].tobytes())
+        return [
+            {
+                name: _restored(stored[f"{i}.{j}"], dtype)
+                for j, (name, dtype) in enumerate(names.items())
+            }
+            for i, names in enumerate(header)
+        ]
+
+
+def _unstack(values: dict[str, Array], specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
+    ranks = {spec.name: len(spec.shape) for spec in specs if spec.shape is not None}
+    stacked = {name for name, value in values.items() if value.ndim == ranks.get(name, -2) + 1}
+    if not stacked:
+        return [values]
+    count = min(len(values[name]) for name in stacked)
+    return [{n: v[i] if n in stacked else v for n, v in values.items()} for i in range(count)]
+
+
+def _storable(value: Array) -> Array:
+    if value.dtype == object:
+        return value.astype(np.str_)
+    if value.dtype.kind == "V":
+        return np.ascontiguousarray(value).view(f"u{value.dtype.itemsize}")
+    return value
+
+
+def _restored(value: Array, dtype: str) -> Array:
+    if value.dtype.kind == "U":
+        return value.astype(object)
+    return value if value.dtype.name == dtype else value.view(np.dtype(dtype))

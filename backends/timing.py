@@ -1,0 +1,268 @@
+"""Timing that can be believed on a machine that is never quiet.
+
+Terms: a *sample* is the time of one call (of several in a row where one is too short for the clock).
+Half the width of the median's 95 % confidence interval, from order statistics and so for any
+distribution, is its *spread*. The *yardstick* is a fixed computation on one core whose time tells
+whether the machine itself became faster or slower meanwhile.
+
+Invariants: warm-up calls are never part of the samples; what prepares a call (eviction of caches,
+writing of inputs) is never part of its time; times are in microseconds.
+
+Source: order-statistics intervals as in Hoefler & Belli, "Scientific benchmarking of parallel
+computing systems" (SC'15); paired ratios against drifting machines, see docs/measurement.md.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from backends.protocol import Protocol
+
+Prepare = Callable[[], None]
+
+_SHORT_SAMPLE_S = 2e-3
+_MAX_SAMPLES = 600
+_Z95 = 1.96
+_YARDSTICK_TRIES = 7
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Samples of one executable.
+
+    Args:
+        samples_us: in order of time.
+        yardstick_us: of the quieter of before and after.
+        yardstick_moved: share by which it moved between before and after.
+    """
+
+    samples_us: tuple[float, ...]
+    yardstick_us: float
+    yardstick_moved: float
+
+    @property
+    def median_us(self) -> float:
+        """The median of the samples."""
+        return statistics.median(self.samples_us)
+
+    @property
+    def spread_us(self) -> float:
+        """Half the width of the median's 95 % confidence interval."""
+        return median_spread(self.samples_us)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times slower A is than B: the median of paired ratios and its 95 % interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+def time_runs(run: Callable[[], None], protocol: Protocol, prepare: Prepare | None = None) -> Timing:
+    """Time a callable until the protocol is content; repeated where the machine changed meanwhile.
+
+    Args:
+        run: what is timed.
+        protocol: how.
+        prepare: called before each sample, untimed.
+    """
+    best: Timing | None = None
+    for _ in range(protocol.retries + 1):
+        before = yardstick_us()
+        samples = _sample(run, protocol, prepare)
+        after = yardstick_us()
+        moved = abs(after - before) / min(before, after)
+        timing = Timing(tuple(samples), min(before, after), moved)
+        if best is None or moved < best.yardstick_moved:
+            best = timing
+        if moved <= protocol.yardstick_moved:
+            break
+    assert best is not None
+    return best
+
+
+def _sample(run: Callable[[], None], protocol: Protocol, prepare: Prepare | None) -> list[float]:
+    once_s = _warm_up(run, protocol, prepare)
+    clock = time.perf_counter_ns
+    # Where caches are emptied first, only the call right after that counts.
+    calls = 1 if protocol.evict_bytes else max(1, math.ceil(_SHORT_SAMPLE_S / max(once_s, 1e-7)))
+    samples: list[float] = []
+    begin = clock()
+    timed_ns = 0
+    check_at = protocol.min_runs
+    while True:
+        if prepare is not None:
+            prepare()
+        start = clock()
+        for _ in range(calls):
+            run()
+        taken = clock() - start
+        samples.append(taken / calls / 1e3)
+        timed_ns += taken
+        if len(samples) < check_at:
+            continue
+        check_at = len(samples) + max(1, len(samples) // 8)  # sorting at each sample would cost more
+        over = (clock() - begin) / 1e9 >= protocol.max_s or len(samples) >= _MAX_SAMPLES
+        steady = median_spread(samples) <= protocol.precision * statistics.median(samples)
+        if over or (steady and timed_ns / 1e9 >= protocol.min_s):
+            return samples
+
+
+def _warm_up(run: Callable[[], None], protocol: Protocol, prepare: Prepare | None) -> float:
+    """Run without counting; the shortest run's time in seconds."""
+    begin = time.perf_counter()
+    shortest = math.inf
+    runs = 0
+    while runs < 2 or time.perf_counter() - begin < protocol.warm_up_s:
+        if prepare is not None:
+            prepare()
+        start = time.perf_counter()
+        run()
+        shortest = min(shortest, time.perf_counter() - start)
+        runs += 1
+        if shortest > protocol.max_s:  # it takes seconds: once is all there is time for
+            break
+    return shortest
+
+
+def median_spread(samples: Sequence[float]) -> float:
+    """Half the width of the 95 % confidence interval of the median.
+
+    With fewer than six samples no interval of order statistics reaches 95 %: the whole range counts.
+    """
+    ordered = sorted(samples)
+    n = len(ordered)
+    if n == 0:
+        return math.inf
+    reach = _Z95 * math.sqrt(n) / 2
+    low = max(0, math.floor((n - 1) / 2 - reach))
+    high = min(n - 1, math.ceil((n - 1) / 2 + reach))
+    return (ordered[high] - ordered[low]) / 2
+
+
+class Evictor:
+    """Walks through memory, reading and writing, to leave caches as another part of a model would."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._memory = np.ones(max(1, size_bytes // 8), dtype=np.int64)
+
+    def __call__(self) -> None:
+        np.add(self._memory, 1, out=self._memory)
+
+
+def preparation(
+    protocol: Protocol, buffers: Sequence[np.ndarray], values: Sequence[np.ndarray]
+) -> Prepare | None:
+    """What the protocol wants done before each timed call.
+
+    Args:
+        buffers: the bound inputs.
+        values: what is to be in them.
+    """
+    evict = Evictor(protocol.evict_bytes) if protocol.evict_bytes else None
+    pairs = list(zip(buffers, values, strict=True)) if protocol.fresh_inputs else []
+    if evict is None and not pairs:
+        return None
+
+    def prepare() -> None:
+        if evict is not None:
+            evict()
+        for buffer, value in pairs:
+            np.copyto(buffer, value)
+
+    return prepare
+
+
+_YARDSTICK: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = None
+
+
+def yardstick_us() -> float:
+    """Time of a fixed piece of work on one core: a product in the cache and a walk through memory.
+
+    The fastest of several tries, so that a worker thread that is just going to sleep does not count.
+    """
+    global _YARDSTICK
+    if _YARDSTICK is None:
+        side, length = 160, 1 << 19
+        square = np.linspace(-1, 1, side * side, dtype=np.float32).reshape(side, side)
+        _YARDSTICK = (square, np.empty_like(square), np.ones(length), np.ones(length))
+    square, product, source, sink = _YARDSTICK
+    fastest = math.inf
+    for _ in range(_YARDSTICK_TRIES):
+        begin = time.perf_counter_ns()
+        for _ in range(2):
+            np.matmul(square, square, out=product)
+        np.multiply(source, 1.0001, out=sink)
+        fastest = min(fastest, (time.perf_counter_ns() - begin) / 1e3)
+    return fastest
+
+
+def interleave(
+    runners: Mapping[str, Callable[[], None]],
+    rounds: int = 16,
+    block_s: float = 0.15,
+    budget_s: float | None = None,
+) -> dict[str, list[float]]:
+    """Time several callables in turn: sample i of each was taken within the same moment.
+
+    In each round every runner gets one block of calls, whose first is thrown away and whose median is
+    the sample; who begins changes with the round.
+
+    Args:
+        runners: callables by name.
+        rounds: how many rounds.
+        block_s: time of one block (three calls at the least).
+        budget_s: no round begins after this time; three are always made.
+
+    Returns:
+        Samples in microseconds by name, of equal number.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in runners}
+    names = list(runners)
+    begin = time.perf_counter()
+    for number in range(rounds):
+        if number >= 3 and budget_s is not None and time.perf_counter() - begin > budget_s:
+            break
+        turn = number % max(1, len(names))
+        for name in names[turn:] + names[:turn]:
+            samples[name].append(_block(runners[name], block_s))
+    return samples
+
+
+def _block(run: Callable[[], None], block_s: float) -> float:
+    run()
+    times: list[float] = []
+    begin = time.perf_counter()
+    while len(times) < 3 or time.perf_counter() - begin < block_s:
+        start = time.perf_counter_ns()
+        run()
+        times.append((time.perf_counter_ns() - start) / 1e3)
+    return statistics.median(times)
+
+
+def compare(samples_a: Sequence[float], samples_b: Sequence[float], resamples: int = 2000) -> Ratio:
+    """How many times slower A is than B, from samples taken in pairs.
+
+    Args:
+        samples_a: of A, in order of time.
+        samples_b: of B; the i-th was taken right before or after A's i-th.
+        resamples: of the bootstrap over pairs, whose seed is fixed.
+
+    Raises:
+        ValueError: there are no pairs, or of one more than of the other.
+    """
+    if len(samples_a) != len(samples_b) or not samples_a:
+        raise ValueError(f"{len(samples_a)} and {len(samples_b)} samples are no pairs")
+    logs = np.log(np.asarray(samples_a, float)) - np.log(np.asarray(samples_b, float))
+    generator = np.random.Generator(np.random.PCG64(0))
+    drawn = logs[generator.integers(0, len(logs), size=(resamples, len(logs)))]
+    low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
+    return Ratio(float(np.exp(np.median(logs))), float(np.exp(low)), float(np.exp(high)))

@@ -1,0 +1,98 @@
+"""A backend that fails in every way a runtime can, as its option says. It computes y = x + x.
+
+It stands where a runtime stands: children find it through the entry-point group, and are really
+killed, starved or told wrong numbers by it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from backends.contract import (
+    Array,
+    Available,
+    Backend,
+    CompileContext,
+    Executable,
+    OpTime,
+    Option,
+    SubModel,
+)
+from partitioner.graph_index import GraphIndex
+from partitioner.target import Target
+
+
+class FaultyBackend(Backend):
+    name = "faulty"
+    style = "library"
+    summary = "Fails as asked; for tests."
+    options = (
+        Option("fault", "none", "What goes wrong.", pattern=".+"),
+        Option("once", "none", "The fault happens only while this file is absent.", pattern=".+"),
+        Option("sleep_us", "100", "Time of one call.", pattern="[0-9]+"),
+    )
+
+    def probe(self) -> Available:
+        return Available("6.66")
+
+    def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
+        return None
+
+    def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
+        fault = target.option("fault", "none")
+        once = target.option("once", "none")
+        if once != "none":
+            if Path(once).exists():
+                fault = "none"
+            Path(once).touch()
+        if fault == "refuse":
+            raise RuntimeError("no kernel\nfor this operator")
+        if fault == "crash-compile" or (fault == "crash-on-wide" and model.inputs[0].shape == (9,)):
+            ctypes.string_at(0)
+        if fault == "killed":
+            os.kill(os.getpid(), 9)
+        return FaultyExecutable(fault, int(target.option("sleep_us", "100")))
+
+
+class FaultyExecutable(Executable):
+    def __init__(self, fault: str, sleep_us: int) -> None:
+        self._fault, self._sleep_s, self._runs = fault, sleep_us / 1e6, 0
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
+        (self._x,), (self._y,) = inputs, outputs
+
+    def run(self) -> None:
+        self._runs += 1
+        if self._fault == "hang":
+            time.sleep(600)
+        if self._fault == "crash-run":
+            os.abort()
+        if self._fault == "memory":
+            np.ones(1 << 40)
+        if self._fault == "silent":
+            return
+        time.sleep(self._sleep_s)
+        assert self._y is not None
+        np.add(self._x, self._x, out=self._y)
+        if self._fault == "wrong" or (self._fault == "wrong-later" and self._runs > 3):
+            self._y[0] += 1
+        if self._fault == "wrong-second" and self._runs == 2:
+            self._y *= 3
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        assert self._y is not None
+        return (self._y,)
+
+    def profile(self, runs: int) -> list[OpTime]:
+        return [OpTime(("n",), "Add", 1.0)] * runs
+
+    def close(self) -> None:
+        if self._fault == "crash-close":
+            ctypes.string_at(0)

@@ -1,0 +1,150 @@
+"""Timing: medians with honest intervals, paired ratios, preparation that is never timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from backends.protocol import Protocol, eviction_for
+from backends.timing import (
+    Evictor,
+    compare,
+    interleave,
+    median_spread,
+    preparation,
+    time_runs,
+    yardstick_us,
+)
+
+QUICK = Protocol(min_s=0.01, max_s=0.1, warm_up_s=0.0, retries=0)
+
+
+def _sleep(seconds: float) -> Callable[[], None]:
+    return lambda: time.sleep(seconds)
+
+
+def test_spread_covers_the_true_median_19_times_in_20() -> None:
+    generator = np.random.default_rng(0)
+    hits = 0
+    for _ in range(400):
+        samples = generator.exponential(size=40)  # skewed, as times are
+        low = np.median(samples) - 2 * median_spread(samples.tolist())
+        high = np.median(samples) + 2 * median_spread(samples.tolist())
+        hits += low <= np.log(2) <= high
+    assert hits >= 0.95 * 400
+
+
+def test_spread_of_few_samples_is_their_whole_range() -> None:
+    assert median_spread([]) == float("inf")
+    assert median_spread([5.0]) == 0
+    assert median_spread([1, 2, 9]) == 4
+
+
+def test_precision_grows_with_samples() -> None:
+    generator = np.random.default_rng(1)
+    few = median_spread(generator.normal(100, 5, 20).tolist())
+    many = median_spread(generator.normal(100, 5, 2000).tolist())
+    assert many < few / 3
+
+
+def test_preparation_is_not_timed() -> None:
+    timing = time_runs(_sleep(0.001), QUICK, _sleep(0.01))
+    assert 1000 < timing.median_us < 4000
+    assert len(timing.samples_us) >= QUICK.min_runs
+
+
+def test_slow_kernels_run_no_more_than_needed() -> None:
+    calls = 0
+
+    def slow() -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.03)
+
+    time_runs(slow, QUICK)
+    assert calls <= 2 + QUICK.min_runs
+
+
+def test_short_calls_are_timed_in_a_row() -> None:
+    timing = time_runs(lambda: None, QUICK)
+    assert timing.median_us < 1
+    assert len(timing.samples_us) < 100
+
+
+def test_measurements_are_repeated_while_the_yardstick_moves() -> None:
+    calls = 0
+
+    def run() -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.002)
+
+    never_content = Protocol(
+        min_s=0, max_s=0.005, warm_up_s=0.0, min_runs=3, yardstick_moved=-1, retries=2
+    )
+    time_runs(run, never_content)
+    assert calls == 3 * (2 + 3)
+
+
+def test_the_yardstick_is_short_and_steady() -> None:
+    begin = time.perf_counter()
+    values = [yardstick_us() for _ in range(5)]
+    assert time.perf_counter() - begin < 0.5
+    assert all(value > 0 for value in values)
+
+
+def test_preparation_writes_inputs_and_walks_through_memory() -> None:
+    buffer, value = np.zeros(4), np.arange(4.0)
+    prepare = preparation(Protocol(evict_bytes=1 << 20), [buffer], [value])
+    assert prepare is not None
+    prepare()
+    np.testing.assert_array_equal(buffer, value)
+    assert preparation(Protocol(fresh_inputs=False), [buffer], [value]) is None
+    evictor = Evictor(1 << 20)
+    assert evictor._memory.nbytes == 1 << 20
+
+
+def test_interleave_pairs_samples() -> None:
+    samples = interleave({"a": _sleep(0.001), "b": _sleep(0.002)}, rounds=4, block_s=0.004)
+    assert {name: len(s) for name, s in samples.items()} == {"a": 4, "b": 4}
+    found = compare(samples["b"], samples["a"])
+    assert 1.3 < found.ratio < 3
+    assert found.low <= found.ratio <= found.high
+
+
+def test_interleave_keeps_its_budget_but_makes_three_rounds() -> None:
+    samples = interleave({"a": _sleep(0.001)}, rounds=100, block_s=0.001, budget_s=0.0)
+    assert len(samples["a"]) == 3
+
+
+def test_paired_ratios_see_through_a_drifting_machine() -> None:
+    generator = np.random.default_rng(2)
+    drift = np.repeat([1.0, 1.6], 8)
+    a = 103 * drift * generator.normal(1, 0.005, 16)
+    b = 100 * drift * generator.normal(1, 0.005, 16)
+    found = compare(a.tolist(), b.tolist())
+    assert found.low > 1.01
+    assert found.high < 1.05
+    assert compare(a.tolist(), b.tolist()) == found
+
+
+def test_what_is_no_pair_is_refused() -> None:
+    with pytest.raises(ValueError, match="no pairs"):
+        compare([1.0], [1.0, 2.0])
+
+
+def test_the_digest_is_of_everything_in_the_protocol() -> None:
+    assert Protocol().digest == Protocol().digest
+    assert Protocol().digest != Protocol(evict_bytes=1 << 20).digest
+    assert Protocol().digest != Protocol(fresh_inputs=False).digest
+
+
+def test_eviction_is_as_large_as_the_model_but_not_larger_than_needed() -> None:
+    mib = 1 << 20
+    assert eviction_for(mib // 2, 32 * mib) == 0
+    assert eviction_for(20 * mib, 32 * mib) == 16 * mib
+    assert eviction_for(31 * mib, 32 * mib) == 16 * mib
+    assert eviction_for(1000 * mib, 32 * mib) == 64 * mib

@@ -43,6 +43,11 @@ def is_listed(domain: str, op_type: str) -> bool:
     return (domain or "ai.onnx", op_type) in _table()
 
 
+def operators(domain: str) -> tuple[str, ...]:
+    """The operators of a domain that the table lists."""
+    return tuple(op for listed, op in _table() if listed == (domain or "ai.onnx"))
+
+
 @cache
 def _table() -> Mapping[tuple[str, str], OpKind]:
     text = resources.files("partitioner").joinpath("op_kinds.yaml").read_text(encoding="utf-8")

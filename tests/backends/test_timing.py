@@ -83,7 +83,7 @@ def test_measurements_are_repeated_while_the_yardstick_moves() -> None:
         time.sleep(0.002)
 
     never_content = Protocol(
-        min_s=0, max_s=0.005, warm_up_s=0.0, min_runs=3, yardstick_moved=-1, retries=2
+        precision=10, min_s=0, warm_up_s=0, min_runs=3, yardstick_moved=-1, retries=2
     )
     time_runs(run, never_content)
     assert calls == 3 * (2 + 3)

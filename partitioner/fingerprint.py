@@ -7,9 +7,10 @@ block that is repeated twelve times is measured once.
 
 How: nodes are numbered by a walk from the sinks (nodes that feed nothing inside) along ordered
 inputs; a sink's cone of ancestors is thereby numbered in one way only. Several sinks are taken in the
-order of the hashes of their cones. The form lists, node by node, a label and what every input slot is
-wired to, so it can be read back: different wiring never has one fingerprint. (Sinks whose cones look
-alike but are shared differently may be taken in either order; the price is one more measurement.)
+order of hashes of what is around them, and where these are equal in the order that gives the least
+form. The form lists, node by node, a label and what every input slot is wired to, so it can be read
+back: different wiring never has one fingerprint. (Two equal sub-graphs can in theory have two
+fingerprints, by a symmetry that the hashes do not see; the price is one more measurement.)
 
 A constant counts by value when it has at most `SMALL` elements (scales, bounds, factors) or holds
 int64, bool or text (shapes, axes, indexes); biases and weights count by type and shape, or no two
@@ -31,6 +32,8 @@ SMALL = 8
 
 _BY_VALUE = frozenset({"int64", "bool", "object"})
 _EVERYWHERE = -1
+_TRIED = 16
+"""Of more sinks that look alike than this, the order is taken as it comes."""
 
 
 def fingerprint(index: GraphIndex, nodes: int) -> str:
@@ -99,17 +102,16 @@ class _Fingerprints:
         sinks = bits(nodes & ~fed)
         walk = _Walk()
         for alike in self._in_order(nodes, members, sinks):
-            while alike:
-                walk, taken = min(
-                    ((self._walk(walk, sink, nodes, inside, len(alike) > 1), sink) for sink in alike),
-                    key=lambda choice: choice[0].form if len(alike) > 1 else b"",
-                )
+            while 1 < len(alike) <= _TRIED:
+                tried = [(self._walk(walk.copy(), sink, nodes, inside), sink) for sink in alike]
+                walk, taken = min(tried, key=lambda choice: choice[0].form)
                 alike = [sink for sink in alike if sink != taken]
+            for sink in alike:
+                walk = self._walk(walk, sink, nodes, inside)
         return walk.form
 
-    def _walk(self, walk: _Walk, sink: int, nodes: int, inside: frozenset[int], copy: bool) -> _Walk:
-        """Number the sink's cone after what is numbered already."""
-        walk = walk.copy() if copy else walk
+    def _walk(self, walk: _Walk, sink: int, nodes: int, inside: frozenset[int]) -> _Walk:
+        """Number the sink's cone after what is numbered already, in place."""
         number, outside, wiring = walk.number, walk.outside, walk.wiring
         elsewhere = ~nodes
         stack = [sink]
@@ -135,18 +137,47 @@ class _Fingerprints:
         return walk
 
     def _in_order(self, nodes: int, members: list[int], sinks: list[int]) -> list[list[int]]:
-        """The sinks in groups of equal cones, the groups in the order of their cones' hashes."""
+        """The sinks in groups that look alike, the groups in an order that no name decides."""
         if len(sinks) == 1:
             return [sinks]
-        cones: dict[int, bytes] = {}
+        looks: dict[int, bytes] = {}
         for i in members:
-            wired = [(cones.get(before, b"outside"), slot) for before, slot, _ in self._slots[i]]
+            wired = [(looks.get(before, b"outside"), slot) for before, slot, _ in self._slots[i]]
             needed = [bool(readers & ~nodes) for readers in self._readers[i]]
-            cones[i] = hashlib.sha256(canonical_bytes((self._labels[i], wired, needed))).digest()
+            looks[i] = _digest(self._labels[i], wired, needed)
+        classes = 0
+        while len({looks[sink] for sink in sinks}) < len(sinks) and classes < len(set(looks.values())):
+            classes = len(set(looks.values()))
+            looks = self._refined(members, looks)
         groups: dict[bytes, list[int]] = {}
         for sink in sinks:
-            groups.setdefault(cones[sink], []).append(sink)
-        return [groups[cone] for cone in sorted(groups)]
+            groups.setdefault(looks[sink], []).append(sink)
+        return [groups[look] for look in sorted(groups)]
+
+    def _refined(self, members: list[int], looks: dict[int, bytes]) -> dict[int, bytes]:
+        """The looks of nodes with those of all around them: what feeds them, what reads the same."""
+        read_by: dict[tuple[int, int, int], list[tuple[bytes, int]]] = {}
+        for i in members:
+            for at, (before, slot, value) in enumerate(self._slots[i]):
+                source = (before, slot, -1) if before in looks else (-1, 0, value)
+                read_by.setdefault(source, []).append((looks[i], at))
+        met = {source: _digest(sorted(readers)) for source, readers in read_by.items()}
+        above: dict[int, list[bytes]] = {i: [] for i in members}
+        for (before, slot, _), look in met.items():
+            if before >= 0:
+                above[before].append(_digest(slot, look))
+        refined = {}
+        for i in members:
+            wired = [
+                (looks[before], met[before, slot, -1]) if before in looks else met[-1, 0, value]
+                for before, slot, value in self._slots[i]
+            ]
+            refined[i] = _digest(looks[i], wired, sorted(above[i]))
+        return refined
+
+
+def _digest(*content: object) -> bytes:
+    return hashlib.sha256(canonical_bytes(content)).digest()
 
 
 _KNOWN: WeakKeyDictionary[GraphIndex, _Fingerprints] = WeakKeyDictionary()
@@ -169,7 +200,7 @@ def _label(index: GraphIndex, i: int) -> bytes:
         [_input_label(index, name) for name in node.captured],
         [_type(index, name) if name else "absent" for name in node.outputs],
     )
-    return hashlib.sha256(canonical_bytes(content)).digest()
+    return _digest(*content)
 
 
 def _input_label(index: GraphIndex, name: str) -> object:

@@ -1,24 +1,63 @@
-"""The one policy under which runtimes live together in one process."""
+"""The one policy under which runtimes live together in one process.
+
+A plan calls several runtimes in turn from one thread, and each brings its own threads, which know
+nothing of the others. What was found (docs/measurement.md has the numbers) and is kept here and in
+the backends:
+
+* one thread count for all of them: the cores that this process may use (`default_threads`);
+* workers may spin while their own runtime computes, never after: the next runtime needs the cores;
+* nobody pins threads: two runtimes that pin to the same core halve each other;
+* a runtime may change its caller's affinity while it starts: the caller's is put back, or runtimes
+  created later size themselves by it (`caller_kept`).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 # For native libraries that read the environment when they are loaded.
-CHILD_ENVIRONMENT: Mapping[str, str] = {
-    "LANG": "C.UTF-8",
-    # libgomp's workers (ncnn) sleep after a parallel region instead of burning the cores that the
-    # next runtime needs.
+ENVIRONMENT: Mapping[str, str] = {
+    # Workers of OpenMP libraries (ncnn, torch) sleep after a parallel region instead of burning the
+    # cores that the next runtime needs.
     "OMP_WAIT_POLICY": "PASSIVE",
     "KMP_BLOCKTIME": "0",
-    # numpy only prepares data here: its own worker threads would only stand in the way.
-    "OPENBLAS_NUM_THREADS": "1",
     # Nobody's machine calls home while it measures.
     "ORT_DISABLE_TELEMETRY": "1",
+}
+
+CHILD_ENVIRONMENT: Mapping[str, str] = {
+    **ENVIRONMENT,
+    "LANG": "C.UTF-8",
+    # numpy only prepares data there: its own workers would only stand in the way.
+    "OPENBLAS_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
+
+
+def apply_environment() -> None:
+    """Set the policy's variables in this process, where the user has not set them.
+
+    To be called before the first runtime is loaded: libraries look only once.
+    """
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+@contextlib.contextmanager
+def caller_kept() -> Iterator[None]:
+    """Put this thread's affinity back after a runtime was created or called."""
+    if not hasattr(os, "sched_getaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    try:
+        yield
+    finally:
+        if os.sched_getaffinity(0) != before:
+            os.sched_setaffinity(0, before)
 
 
 def cores_given() -> int:

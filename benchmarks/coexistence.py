@@ -1,0 +1,228 @@
+"""Do runtimes slow each other down when they are called in turn in one process?
+
+    python -m benchmarks.coexistence [-t TARGET ...] [--json FILE]
+
+For each ordered pair (first, second) and three kernel sizes: the time of the second when both are
+called in turn, over its time when it is called alone, in the same process and in interleaved blocks.
+1.00 means that the first leaves nothing behind that costs the second time. The kernels are two 3×3
+convolutions each with a Relu; weights are small, so that the runtimes' threads and not the caches are
+what is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from backends import policy
+from backends.contract import Available, CompileContext, Executable, SubModel
+from backends.hardware import hardware
+from backends.measure import aligned
+from backends.registry import resolve
+from backends.sandbox import ChildFailed, ChildLimits, run_in_child
+from backends.timing import compare
+from partitioner.errors import TargetError
+from partitioner.target import Target
+from partitioner.tensor import TensorSpec
+
+CHANNELS = 64
+SIDES = (12, 28, 56)
+GOAL = 1.05
+GOAL_FROM_US = 200.0
+_BLOCK_S = 0.06
+
+
+@dataclass(frozen=True)
+class Pair:
+    """How the second target fares right after the first.
+
+    Args:
+        alone_us: its time when it is called alone.
+        ratio, low, high: its time in alternation over that, with the 95 % interval.
+    """
+
+    first: str
+    second: str
+    side: int
+    alone_us: float
+    ratio: float
+    low: float
+    high: float
+
+
+def kernel(side: int, path: Path) -> SubModel:
+    """Write a model of two convolutions on `side` × `side` × 64 values."""
+    shape = (1, CHANNELS, side, side)
+    generator = np.random.default_rng(0)
+    scale = float(np.sqrt(2 / (9 * CHANNELS)))
+    weights = [
+        numpy_helper.from_array(
+            generator.normal(0, scale, (CHANNELS, CHANNELS, 3, 3)).astype(np.float32), f"w{i}"
+        )
+        for i in range(2)
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "w1"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
+    graph = helper.make_graph(nodes, "kernel", values[:1], values[1:], weights)
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=opsets), path)
+    x, y = (TensorSpec(name, "float32", shape) for name in "xy")
+    return SubModel(path, (x,), (y,))
+
+
+def alternate(first: str, second: str, side: int, threads: int, rounds: int) -> list[Pair]:
+    """Both ordered pairs of two targets at one size. Runs in a child."""
+    model = kernel(side, Path("kernel.onnx").absolute())
+    runners = [_ready(name, model, threads) for name in (first, second)]
+    times: dict[str, list[list[float]]] = {"alone": [[], []], "turns": [[], []]}
+    for _ in range(rounds):
+        for i, runner in enumerate(runners):
+            times["alone"][i].append(_block([runner])[0])
+        for i, time_us in enumerate(_block(runners)):
+            times["turns"][i].append(time_us)
+    pairs = []
+    for i, (before, after) in enumerate(((second, first), (first, second))):
+        found = compare(times["turns"][i], times["alone"][i])
+        alone_us = statistics.median(times["alone"][i])
+        pairs.append(Pair(before, after, side, alone_us, found.ratio, found.low, found.high))
+    for runner in runners:
+        runner.close()
+    return pairs
+
+
+def _ready(name: str, model: SubModel, threads: int) -> Executable:
+    folder = Path(name.replace("/", "_")).absolute()
+    folder.mkdir(exist_ok=True)
+    target = Target.parse(name)
+    with policy.caller_kept():
+        executable = resolve(target).compile(model, target, CompileContext(threads, folder))
+    x = aligned(model.inputs[0].static_shape, np.dtype(np.float32))
+    x[...] = np.random.default_rng(1).standard_normal(x.shape, dtype=np.float32)
+    executable.bind([x], [aligned(model.outputs[0].static_shape, np.dtype(np.float32))])
+    for _ in range(5):
+        executable.run()
+    return executable
+
+
+def _block(runners: Sequence[Executable]) -> list[float]:
+    """Median time of each runner in a block of turns; the first turn is thrown away."""
+    times: list[list[float]] = [[] for _ in runners]
+    clock = time.perf_counter_ns
+    for runner in runners:
+        runner.run()
+    begin = clock()
+    while (clock() - begin) / 1e9 < _BLOCK_S * len(runners) or len(times[0]) < 3:
+        for runner, kept in zip(runners, times, strict=True):
+            start = clock()
+            runner.run()
+            kept.append((clock() - start) / 1e3)
+    return [statistics.median(kept) for kept in times]
+
+
+def usable(names: Sequence[str]) -> list[str]:
+    """Those targets that this machine has."""
+    found = []
+    for name in names:
+        try:
+            resolve(Target.parse(name))
+        except TargetError as error:
+            print(f"left out: {error}")
+        else:
+            found.append(name)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-t", "--target", action="append")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--threads", type=int, default=policy.default_threads())
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    names = usable(options.target or ["onnxruntime", "openvino", "mnn", "ncnn"])
+    pairs: list[Pair] = []
+    failures: list[str] = []
+    for side in SIDES:
+        for first, second in itertools.combinations(names, 2):
+            try:
+                pairs += run_in_child(
+                    alternate,
+                    first,
+                    second,
+                    side,
+                    options.threads,
+                    options.rounds,
+                    limits=ChildLimits(timeout_s=120),
+                )
+            except ChildFailed as failure:
+                failures.append(f"{first} and {second}, {side}×{side}: {failure}")
+    print(table(pairs, names))
+    for failure in failures:
+        print(f"failed: {failure}")
+    if options.json is not None:
+        result = {
+            "hardware": hardware().describe(),
+            "versions": versions(names),
+            "threads": options.threads,
+            "pairs": [asdict(pair) for pair in pairs],
+            "failures": failures,
+        }
+        options.json.write_text(json.dumps(result, indent=1))
+
+
+def versions(names: Sequence[str]) -> dict[str, str]:
+    """Version of each runtime used."""
+    found = {}
+    for name in names:
+        backend = resolve(Target.parse(name))
+        state = backend.probe()
+        if isinstance(state, Available):
+            found[backend.name] = state.version
+    return found
+
+
+def table(pairs: Sequence[Pair], names: Sequence[str]) -> str:
+    """Markdown: rows are who ran before, columns who is timed; over the goal in bold."""
+    lines = []
+    for side in SIDES:
+        here = {(p.first, p.second): p for p in pairs if p.side == side}
+        alone = {p.second: p.alone_us for p in here.values()}
+        heads = [f"{name} ({alone[name]:.0f} µs)" if name in alone else name for name in names]
+        lines += [f"\n{side} × {side} × {CHANNELS}, time after … / alone:\n"]
+        lines += ["| after | " + " | ".join(heads) + " |", "|---" * (len(names) + 1) + "|"]
+        for first in names:
+            cells = [_cell(here.get((first, second))) for second in names]
+            lines.append(f"| {first} | " + " | ".join(cells) + " |")
+    large = [p for p in pairs if p.alone_us >= GOAL_FROM_US]
+    met = sum(p.low <= GOAL for p in large)
+    lines.append(
+        f"\n{met} of {len(large)} ordered pairs over {GOAL_FROM_US:.0f} µs are not above {GOAL} "
+        "(lower end of the interval)."
+    )
+    return "\n".join(lines)
+
+
+def _cell(pair: Pair | None) -> str:
+    if pair is None:
+        return "–"
+    text = f"{pair.ratio:.2f} [{pair.low:.2f}, {pair.high:.2f}]"
+    return f"**{text}**" if pair.low > GOAL and pair.alone_us >= GOAL_FROM_US else text
+
+
+if __name__ == "__main__":
+    main()

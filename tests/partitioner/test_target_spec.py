@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from partitioner.candidate import Candidate, bits
 from partitioner.candidate_set import CandidateSet
 from partitioner.fingerprint import fingerprint
 from partitioner.graph_index import GraphIndex
+from partitioner.model import Model
 from partitioner.pattern import Pattern
 from partitioner.rules import OpPredicateRule
 from partitioner.target import Target
@@ -147,3 +150,14 @@ def test_candidates_are_convex_taken_distinct_and_indexed(
     for i in range(len(index.nodes)):
         assert bool(found.by_node[i]) == bool(taken >> i & 1)
         assert ((i, Target("t")) in found.refusals) == (not taken >> i & 1)
+
+
+@pytest.mark.parametrize("name", ["light_squeezenet", "ppocr_cls", "silero_if"])
+def test_real_models_are_covered_at_every_scale(name: str, normalised: Callable[[str], Model]) -> None:
+    model = normalised(name)
+    all_taken = TargetSpec(Target("t"), "graph", lambda index, node: None)
+    found = enumerate_candidates(model, [all_taken])
+    sizes = {c.nodes.bit_count() for c in found.candidates}
+    assert {1, len(model.index.nodes)} <= sizes
+    assert all(found.by_node) and not found.refusals
+    assert len(found) < 3000 + len(model.index.nodes)

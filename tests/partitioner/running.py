@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 
 from partitioner.tensor import TensorSpec
-from tests.models import MODELS, seeded_input
+from tests.models import sample_inputs, seeded_input
 
 # Its warnings about unused initializers of the source files would drown a failure.
 onnxruntime.set_default_logger_severity(3)
@@ -27,12 +27,10 @@ def run(path: Path, feed: Mapping[str, np.ndarray], optimised: bool = False) -> 
 
 
 def feed_for(specs: Iterable[TensorSpec], name: str = "") -> dict[str, np.ndarray]:
-    """Seeded inputs; `name` may be a model of `tests.models`, for its ranges of values."""
-    ranges = MODELS[name].ranges if name else {}
-    return {
-        spec.name: seeded_input(spec.static_shape, spec.dtype, i, ranges.get(spec.name))
-        for i, spec in enumerate(specs)
-    }
+    """Seeded inputs; `name` may be a model of `tests.models`, whose inputs then suit it."""
+    if name:
+        return sample_inputs(name, specs)
+    return {spec.name: seeded_input(spec.static_shape, spec.dtype, i) for i, spec in enumerate(specs)}
 
 
 def assert_equal(actual: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:

@@ -1,0 +1,149 @@
+"""The models that benchmarks run on, by name: each is built or found, then kept in a cache folder.
+
+* `light_*`: nine image models of the onnx package, constant weights replaced by seeded ones;
+* `ppocr_det`, `ppocr_rec`, `ppocr_cls`, `silero`, `magika`: trained models of installed packages;
+* the rest: published architectures rebuilt in `benchmarks.zoo` with seeded weights.
+
+All are of batch 1. `python -m benchmarks.models` builds every one and lists what it built.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from benchmarks.zoo import convolutional, nasnet, transformers
+from partitioner.ingest import normalise
+from partitioner.model import Model
+from tests import models as installed
+from tests.seeded_weights import calibrate, reseed
+
+# Part of every cached file's name: change it when a model is built in another way.
+_EDITION = 1
+
+_BUILT: dict[str, Callable[[], onnx.ModelProto]] = {
+    "resnext50": convolutional.resnext50,
+    "mobilenet_v2": convolutional.mobilenet_v2,
+    "r3d_18": convolutional.resnet18_3d,
+    "dcgan": convolutional.dcgan,
+    "nasnet_mobile": nasnet.nasnet_mobile,
+    "bert_base": transformers.bert_base,
+    "gpt2": transformers.gpt2,
+    "vit_small": transformers.vit_small,
+}
+_TRAINED = ("ppocr_det", "ppocr_rec", "ppocr_cls", "silero", "magika")
+_RANGES: dict[str, tuple[int, int]] = {
+    "input_ids": (0, 30000),
+    "attention_mask": (1, 1),
+    "token_type_ids": (0, 2),
+}
+
+
+@dataclass(frozen=True)
+class BenchmarkModel:
+    """A model ready to be tuned.
+
+    Args:
+        name: in `names()`.
+        path: the ONNX file; for trained models the package's own.
+        dims: its free dimensions.
+    """
+
+    name: str
+    path: Path
+    dims: Mapping[str, int]
+
+    def inputs(self, model: Model, seed: int = 0) -> dict[str, np.ndarray]:
+        """Seeded inputs of the normalised model, in ranges that make sense for it."""
+        return seeded_inputs(self.name, model, seed)
+
+
+def names() -> tuple[str, ...]:
+    """Every model, the nine light ones first."""
+    return (*installed.all_light(), *_TRAINED, *_BUILT)
+
+
+def benchmark_model(name: str, cache: Path | None = None) -> BenchmarkModel:
+    """Find a model, or build it once.
+
+    Args:
+        name: one of `names()`.
+        cache: a folder for what is built; by default `COLLAGE_BENCHMARK_CACHE` or
+            `~/.cache/collage/benchmarks`.
+
+    Raises:
+        KeyError: there is no such model.
+    """
+    if name in _TRAINED:
+        return BenchmarkModel(name, installed.model_path(name), installed.default_dims(name))
+    folder = cache or _default_cache()
+    path = folder / f"{name}-{_EDITION}.onnx"
+    if not path.exists():
+        proto = _BUILT[name]() if name in _BUILT else _light(name, folder)
+        _settle(name, proto, folder)
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        onnx.save(proto, partial)
+        partial.replace(path)
+    return BenchmarkModel(name, path, {})
+
+
+def seeded_inputs(name: str, model: Model, seed: int = 0) -> dict[str, np.ndarray]:
+    """Inputs of a normalised model, the same on every machine."""
+    specs = [model.index.values[value] for value in model.index.inputs]
+    if name in installed.MODELS:
+        return installed.sample_inputs(name, specs, seed)
+    return {
+        spec.name: installed.seeded_input(
+            spec.static_shape, spec.dtype, seed + i, _RANGES.get(spec.name)
+        )
+        for i, spec in enumerate(specs)
+    }
+
+
+def _default_cache() -> Path:
+    folder = os.environ.get("COLLAGE_BENCHMARK_CACHE")
+    return Path(folder) if folder else Path.home() / ".cache" / "collage" / "benchmarks"
+
+
+def _normalised(source: Path, folder: Path, name: str) -> onnx.ModelProto:
+    """The normalised form as one protobuf: constant fills are weights there."""
+    destination = folder / f".{name}.{os.getpid()}"
+    try:
+        return onnx.load(normalise(source, destination, {}).path)
+    finally:
+        for file in destination.glob("*"):
+            file.unlink()
+        if destination.exists():
+            destination.rmdir()
+
+
+def _light(name: str, folder: Path) -> onnx.ModelProto:
+    folder.mkdir(parents=True, exist_ok=True)
+    proto = _normalised(installed.MODELS[name].path, folder, name)
+    reseed(proto, seed=len(name))
+    return proto
+
+
+def _settle(name: str, proto: onnx.ModelProto, folder: Path) -> None:
+    """Give batch norms and the last layer numbers that a trained model would have."""
+    if not any(node.op_type == "BatchNormalization" for node in proto.graph.node) and name in _BUILT:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    feed = {
+        value.name: installed.seeded_input(
+            tuple(d.dim_value for d in value.type.tensor_type.shape.dim), "float32", 99
+        )
+        for value in proto.graph.input
+    }
+    calibrate(proto, feed)
+
+
+if __name__ == "__main__":
+    for each in names():
+        built = benchmark_model(each)
+        print(f"{each:20} {built.path.stat().st_size / 1e6:8.1f} MB  {built.path}")

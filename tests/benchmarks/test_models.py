@@ -1,0 +1,95 @@
+"""The benchmark models: the published sizes, sane numbers, the same bytes each time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from benchmarks import models
+from benchmarks.zoo import convolutional, nasnet, transformers
+from partitioner.ingest import normalise
+from partitioner.model import Model
+from tests.models import all_light
+
+# Parameters as published (timm, torchvision, transformers), in millions, batch-norm statistics left out.
+_SIZES: list[tuple[Callable[[], onnx.ModelProto], float]] = [
+    (convolutional.mobilenet_v2, 3.50),
+    (convolutional.dcgan, 3.58),
+    (nasnet.nasnet_mobile, 5.29),
+    pytest.param(convolutional.resnext50, 25.03, marks=pytest.mark.slow),
+    pytest.param(convolutional.resnet18_3d, 33.37, marks=pytest.mark.slow),
+    pytest.param(transformers.vit_small, 22.05, marks=pytest.mark.slow),
+    pytest.param(transformers.bert_base, 109.48, marks=pytest.mark.slow),
+    pytest.param(transformers.gpt2, 124.44, marks=pytest.mark.slow),
+]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(("build", "millions"), _SIZES)
+def test_architectures_have_the_published_number_of_parameters(
+    build: Callable[[], onnx.ModelProto], millions: float
+) -> None:
+    proto = build()
+    onnx.checker.check_model(proto)
+    statistics = {
+        name for n in proto.graph.node if n.op_type == "BatchNormalization" for name in n.input[3:]
+    }
+    counted = sum(
+        math.prod(tensor.dims)
+        for tensor in proto.graph.initializer
+        if tensor.name not in statistics and tensor.data_type == onnx.TensorProto.FLOAT
+    )
+    # GPT-2 and BERT keep masks and fewer positions here: 128 in place of 1,024 and 512.
+    assert counted / 1e6 == pytest.approx(millions, rel=0.006)
+
+
+def _outputs(name: str, cache: Path, folder: Path, seed: int) -> list[np.ndarray]:
+    built = models.benchmark_model(name, cache)
+    model = Model.open(normalise(built.path, folder, built.dims).path)
+    session = onnxruntime.InferenceSession(str(model.path), providers=["CPUExecutionProvider"])
+    return [np.asarray(value) for value in session.run(None, built.inputs(model, seed))]
+
+
+@pytest.mark.parametrize("name", ["light_squeezenet", "mobilenet_v2", "dcgan", "magika", "ppocr_cls"])
+def test_outputs_depend_on_the_input_and_are_not_saturated(name: str, tmp_path: Path) -> None:
+    _check_outputs(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", models.names())
+def test_outputs_of_all_models_depend_on_the_input(name: str, tmp_path: Path) -> None:
+    _check_outputs(name, tmp_path)
+
+
+def _check_outputs(name: str, tmp_path: Path) -> None:
+    first, second = (_outputs(name, tmp_path / "cache", tmp_path / "n", seed) for seed in (1, 50))
+    assert any(not np.allclose(a, b, rtol=1e-3) for a, b in zip(first, second, strict=True))
+    for value in first:
+        assert np.isfinite(value).all() and np.abs(value).max() < 100
+    if name in all_light():
+        assert first[0].max() < 0.95 or "densenet" in name
+        assert first[0].std() > 1e-4
+
+
+def test_detection_finds_the_text_of_its_inputs(tmp_path: Path) -> None:
+    (found,) = _outputs("ppocr_det", tmp_path / "c", tmp_path / "n", 3)
+    assert found.max() > 0.5
+
+
+def test_a_model_is_built_once_and_always_the_same(tmp_path: Path) -> None:
+    first = models.benchmark_model("light_shufflenet", tmp_path / "a")
+    stamp = first.path.stat().st_mtime_ns
+    assert models.benchmark_model("light_shufflenet", tmp_path / "a").path.stat().st_mtime_ns == stamp
+    again = models.benchmark_model("light_shufflenet", tmp_path / "b")
+    assert first.path.read_bytes() == again.path.read_bytes()
+    assert [p.name for p in (tmp_path / "a").iterdir()] == [first.path.name]
+
+
+def test_an_unknown_model_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="light_nothing"):
+        models.benchmark_model("light_nothing", tmp_path)

@@ -225,4 +225,7 @@ def _cell(pair: Pair | None) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    # Children find their function by its module's name, which here is not `__main__`.
+    from benchmarks import coexistence
+
+    coexistence.main()

@@ -47,24 +47,36 @@ def _common(
 def tune(
     model: Annotated[Path, typer.Argument(help="An ONNX file, or a zip with external data.")],
     target: Targets,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where the artifact goes.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Where the artifact goes.")
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Also write the report as JSON.")] = None,
     tolerance: Annotated[float, typer.Option(help="Bound on the error of every output.")] = 1e-3,
     metric: Annotated[str, typer.Option(help="max, l2, cosine or top1.")] = "max",
     dim: Annotated[list[str] | None, typer.Option(help="Size of a free dimension, as batch=1.")] = None,
     inputs: Annotated[Path | None, typer.Option(help="Sample inputs as .npz.")] = None,
-    time_limit: Annotated[float | None, typer.Option(help="Seconds after which the best so far is taken.")] = None,
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds after which the best so far is taken.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of one call [all cores].")] = None,
     seed: Annotated[int, typer.Option(help="Seed of generated inputs.")] = 0,
-    strategy: Annotated[str, typer.Option(help="optimal, greedy, priority, single or manual.")] = "optimal",
-    pin: Annotated[list[str] | None, typer.Option(help="What must go to a target, as Conv=openvino.")] = None,
+    strategy: Annotated[
+        str, typer.Option(help="optimal, greedy, priority, single or manual.")
+    ] = "optimal",
+    pin: Annotated[
+        list[str] | None, typer.Option(help="What must go to a target, as Conv=openvino.")
+    ] = None,
     ban: Annotated[list[str] | None, typer.Option(help="What must not, as Resize=mnn.")] = None,
     max_partitions: Annotated[int | None, typer.Option(help="At most so many partitions.")] = None,
     max_devices: Annotated[int | None, typer.Option(help="At most so many devices.")] = None,
     min_partition_nodes: Annotated[int, typer.Option(help="No smaller partition than this.")] = 1,
     plan: Annotated[Path | None, typer.Option(help="Apply this plan instead of searching.")] = None,
-    server: Annotated[str | None, typer.Option(help="Tune on a server at this URL instead of here.")] = None,
-    token: Annotated[str | None, typer.Option(envvar="COLLAGE_TOKEN", help="Token for the server.")] = None,
+    server: Annotated[
+        str | None, typer.Option(help="Tune on a server at this URL instead of here.")
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="COLLAGE_TOKEN", help="Token for the server.")
+    ] = None,
     database: Database = None,
 ) -> None:
     """Find the fastest partition of MODEL over the targets and write it as one ONNX file."""
@@ -94,7 +106,13 @@ def tune(
 
             with Client(server, token=token) as client:
                 artifact = client.tune(
-                    model, target, output=destination, inputs=inputs, options=options, on_event=listener, cancel=cancel
+                    model,
+                    target,
+                    output=destination,
+                    inputs=inputs,
+                    options=options,
+                    on_event=listener,
+                    cancel=cancel,
                 )
         else:
             from collage.api import tune as tune_here
@@ -122,7 +140,9 @@ def run(
     artifact: Annotated[Path, typer.Argument(help="A partitioned model.")],
     inputs: Annotated[Path | None, typer.Option(help="Inputs as .npz; seeded ones by default.")] = None,
     outputs: Annotated[Path | None, typer.Option(help="Where outputs go, as .npz.")] = None,
-    fallback: Annotated[str | None, typer.Option(help="Target for partitions whose own is missing.")] = None,
+    fallback: Annotated[
+        str | None, typer.Option(help="Target for partitions whose own is missing.")
+    ] = None,
 ) -> None:
     """Load ARTIFACT, verify it, and compute its outputs once."""
     from collage.running import run_once
@@ -147,7 +167,9 @@ def bench(
 def explain(
     artifact: Annotated[Path, typer.Argument(help="A partitioned model.")],
     as_json: AsJson = False,
-    picture: Annotated[Path | None, typer.Option(help="Also draw the partitioned graph as SVG.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Also draw the partitioned graph as SVG.")
+    ] = None,
 ) -> None:
     """Say for each partition of ARTIFACT why it is where it is."""
     from collage.explain import explain as explain_artifact

@@ -34,7 +34,11 @@ class CompiledRegions:
         self._made: dict[tuple[str, Target], Executable] = {}
 
     def get(
-        self, name: str, model: SubModel, target: Target, samples: Mapping[str, np.ndarray] | None = None
+        self,
+        name: str,
+        model: SubModel,
+        target: Target,
+        samples: Mapping[str, np.ndarray] | None = None,
     ) -> Executable:
         """Compile a sub-model, or return what was compiled under this name before.
 

@@ -11,28 +11,28 @@ whether that error is too large is decided here, for the tolerance of the run.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import platform
 import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 
-import numpy as np
-
-from backends.contract import Available, OpTime
+from backends.contract import Available
 from backends.hardware import Hardware, hardware
-from backends.measure import Measurement, MeasureRequest
+from backends.measure import Measurement, MeasureRequest, measure
 from backends.protocol import Protocol
 from backends.registry import canonical, resolve
+from backends.samples import write_samples
 from collage.estimates import node_times_us
 from collage.events import Event, Listener
 from collage.intake import Reference
 from collage.region_files import RegionFiles
+from collage.slot import device_slot
 from cost_db.database import CostDatabase
+from cost_db.errors import StaleFenceError
 from cost_db.key import CostKey
 from cost_db.row import CostRow
 from partitioner.candidate import Candidate, bits
@@ -43,7 +43,17 @@ from partitioner.model import Model
 from partitioner.target import Target
 
 Measurer = Callable[[MeasureRequest, "threading.Event | None"], Measurement]
-"""Measures one request; raises CancelledError when the event is set."""
+
+
+def local_measurer(request: MeasureRequest, cancel: threading.Event | None) -> Measurement:
+    """Measure on this machine, alone on its device.
+
+    Raises:
+        CancelledError: `cancel` was set.
+    """
+    with device_slot(cancel):
+        return measure(request, cancel)
+
 
 _LEASE_S = 120.0
 _POLL_S = 0.1
@@ -88,7 +98,6 @@ class CostSource:
         database: CostDatabase,
         settings: CostSettings,
         measurer: Measurer,
-        directory: Path,
         listener: Listener,
         cancel: threading.Event | None = None,
     ) -> None:
@@ -98,7 +107,6 @@ class CostSource:
         self._database = database
         self._settings = settings
         self._measurer = measurer
-        self._directory = directory
         self._listener = listener
         self._cancel = cancel
         self._hardware: Hardware = hardware()
@@ -176,12 +184,18 @@ class CostSource:
             if wanted:
                 self._wait()
 
+    def unique(self, candidates: Iterable[Candidate]) -> int:
+        """How many different keys these candidates have."""
+        return len({self.key(candidate).digest for candidate in candidates})
+
     def _measure_one(self, candidate: Candidate, fence: int) -> None:
         request = self._request(candidate)
         digest = self.key(candidate).digest
         measurement = self._measurer(request, self._cancel)
         row = self._to_row(candidate, measurement)
-        self._database.store(row, fence)
+        # Whoever took a late claim over measures it too; theirs counts for the team, ours for now.
+        with contextlib.suppress(StaleFenceError):
+            self._database.store(row, fence)
         self._rows[digest] = row
         self.counts.measured += 1
         self.counts.infeasible += row.outcome == "infeasible"
@@ -251,7 +265,7 @@ class CostSource:
             peak_memory_bytes=measurement.peak_memory_bytes,
             yardstick_us=measurement.yardstick_us,
             host=socket.gethostname(),
-            hardware_description=self._hardware.describe(),
+            hardware_description=asdict(self._hardware),
             op_types=" ".join(sorted({node.op for node in nodes})),
             node_count=len(nodes),
             model_sha256=self._model.sha256,

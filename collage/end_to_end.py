@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from backends.contract import SubModel
+from backends.samples import read_samples
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child, send_message
 from backends.verify import output_error
 from collage.compiled import CompiledRegions, first_line
@@ -55,8 +56,8 @@ class Contest:
         regions: sub-models by name.
         inputs: the graph's inputs.
         outputs: the graph's outputs that steps make.
-        sample_files: per sample an .npz of the inputs.
-        expected_files: per sample an .npz of the reference outputs.
+        samples_file: inputs of every sample (`backends.samples`).
+        expected_file: reference outputs for each of them.
         metric: how an output's error is measured.
         error_limit: plans with a larger error are failures; None only records the error.
         threads: threads of one call.
@@ -68,8 +69,8 @@ class Contest:
     regions: Mapping[str, SubModel]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[str, ...]
-    sample_files: tuple[Path, ...]
-    expected_files: tuple[Path, ...]
+    samples_file: Path
+    expected_file: Path
     metric: str = "max"
     error_limit: float | None = None
     threads: int = 1
@@ -121,13 +122,21 @@ def hold(contest: Contest, cancel: threading.Event | None = None) -> list[PlanTi
         limits = ChildLimits(timeout_s=contest.budget_s * 4 + 300)
         try:
             timings = run_in_child(
-                _hold, contest, sorted(failures), limits=limits, cancel=cancel,
+                _hold,
+                contest,
+                sorted(failures),
+                limits=limits,
+                cancel=cancel,
                 on_message=last_touched.append,
             )
         except ChildFailed as failure:
             if failure.kind == "cancelled":
                 raise CancelledError("cancelled while timing plans") from None
-            culprit = last_touched[-1] if last_touched else min(set(range(len(contest.plans))) - set(failures))
+            culprit = (
+                last_touched[-1]
+                if last_touched
+                else min(set(range(len(contest.plans))) - set(failures))
+            )
             failures[culprit] = f"{failure.kind}: {failure.reason}"
             continue
         return [
@@ -140,8 +149,8 @@ def hold(contest: Contest, cancel: threading.Event | None = None) -> list[PlanTi
 def _hold(contest: Contest, skip: list[int]) -> list[PlanTiming]:
     """Runs in the child."""
     compiled = CompiledRegions(contest.threads)
-    samples = [_load(path) for path in contest.sample_files]
-    expected = [_load(path) for path in contest.expected_files]
+    samples = read_samples(contest.samples_file, contest.inputs)
+    expected = read_samples(contest.expected_file, ())
     results = [PlanTiming(failure="not run") for _ in contest.plans]
     runners: list[_Runner] = []
     for position, plan in enumerate(contest.plans):
@@ -208,7 +217,7 @@ def _race(contest: Contest, runners: list[_Runner], sample: Mapping[str, np.ndar
         if number + 1 >= _PRUNE_AFTER_ROUNDS:
             best = min(statistics.median(r.samples) for r in racing)
             # The first plan is the one that all ratios are taken to, so it stays.
-        racing = racing[:1] + [r for r in racing[1:] if min(r.samples) <= best * _HOPELESS_RATIO]
+            racing = racing[:1] + [r for r in racing[1:] if min(r.samples) <= best * _HOPELESS_RATIO]
 
 
 def _time_block(runner: _Runner, sample: Mapping[str, np.ndarray]) -> None:
@@ -224,8 +233,3 @@ def _time_block(runner: _Runner, sample: Mapping[str, np.ndarray]) -> None:
         times.append((clock() - begin) / 1e3)
     runner.samples.append(statistics.median(times))
     runner.steps.append(executor.run_timed())
-
-
-def _load(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as stored:
-        return {name: stored[name] for name in stored.files}

@@ -21,6 +21,9 @@ from partitioner.target import Target
 _LIGHT_WEIGHT = 1.0
 _HEAVY_WEIGHT = 50.0
 _HEAVY = (OpKind.OUT_FUSABLE, OpKind.OPAQUE)
+_LEAST_US = 0.5
+_ENOUGH_REGIONS = 3
+_LOW_QUANTILE = 0.25
 
 
 def node_times_us(
@@ -63,18 +66,20 @@ def _weight(index: GraphIndex, node: int) -> float:
 
 
 class Estimates:
-    """Per target what each node takes in context, and from that what a region may take at best.
+    """Per target what each node takes in context, and from that what a region may take.
+
+    An estimate is the sum of the region's nodes plus what cutting a region out has been seen to cost on
+    that target: a runtime that fuses across operators loses at every border. That is learnt as regions
+    are measured, and it is a low quantile, so that estimates stay on the optimistic side.
 
     Args:
         index: the graph.
-        optimism: factor below one by which an estimate is lowered, so that regions which may turn out
-            better than their profile says are measured too.
     """
 
-    def __init__(self, index: GraphIndex, optimism: float = 0.92) -> None:
+    def __init__(self, index: GraphIndex) -> None:
         self._index = index
-        self._optimism = optimism
         self._times: dict[Target, dict[int, float]] = {}
+        self._surplus: dict[Target, list[float]] = {}
 
     def learn(self, target: Target, times_us: Mapping[int, float]) -> None:
         """Take in the times of a region's nodes; what was seen in a larger region stays."""
@@ -82,14 +87,25 @@ class Estimates:
         small, large = sorted((known, dict(times_us)), key=len)
         self._times[target] = {**small, **large}
 
-    def bound_us(self, nodes: int, target: Target) -> float:
-        """An optimistic estimate for a region; nodes never seen on the target count as elsewhere."""
-        times = self._times.get(target, {})
-        return self._optimism * sum(times.get(i, self._elsewhere(i)) for i in bits(nodes))
+    def learn_region(self, target: Target, nodes: int, latency_us: float) -> None:
+        """Take in what a region took that was measured alone."""
+        if target in self._times:
+            self._surplus.setdefault(target, []).append(latency_us - self._sum_us(nodes, target))
 
-    def node_us(self, node: int, target: Target) -> float | None:
-        """What a node took in context on a target, where that is known."""
-        return self._times.get(target, {}).get(node)
+    def bound_us(self, nodes: int, target: Target) -> float:
+        """What a region may take at best, as far as is known."""
+        return max(self._sum_us(nodes, target) + self._border_us(target), _LEAST_US)
+
+    def _sum_us(self, nodes: int, target: Target) -> float:
+        times = self._times.get(target, {})
+        return sum(times.get(i, self._elsewhere(i)) for i in bits(nodes))
+
+    def _border_us(self, target: Target) -> float:
+        surplus = sorted(self._surplus.get(target, ()))
+        if len(surplus) < _ENOUGH_REGIONS:
+            return 0.0
+        return max(0.0, surplus[int(len(surplus) * _LOW_QUANTILE)])
 
     def _elsewhere(self, node: int) -> float:
+        """A node that was never seen on a target counts as on the one that runs it fastest."""
         return min((t[node] for t in self._times.values() if node in t), default=0.0)

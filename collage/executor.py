@@ -124,9 +124,7 @@ class Executor:
                 self._dynamic[spec.name] = made
 
 
-def _lives(
-    steps: Sequence[Step], inputs: Sequence[TensorSpec], outputs: Sequence[str]
-) -> list[Life]:
+def _lives(steps: Sequence[Step], inputs: Sequence[TensorSpec], outputs: Sequence[str]) -> list[Life]:
     end = len(steps)
     specs = {spec.name: spec for spec in inputs}
     first = {spec.name: -1 for spec in inputs}
@@ -139,5 +137,5 @@ def _lives(
             last[spec.name] = position
         for spec in step.inputs:
             last[spec.name] = max(last[spec.name], position)
-    last |= {name: end for name in outputs}
+    last |= dict.fromkeys(outputs, end)
     return [Life(spec, first[name], last[name]) for name, spec in specs.items() if spec.is_static]

@@ -46,6 +46,7 @@ def draw_artifact(path: Path, report: Mapping[str, Any]) -> str:
     """The picture of an artifact's partitions."""
     stored = read_plan(path)
     times = [
-        PartitionTimes(part.get("latency_us"), part.get("predicted_us")) for part in report["partitions"]
+        PartitionTimes(part.get("latency_us"), part.get("predicted_us"))
+        for part in report["partitions"]
     ]
     return draw(stored.model.index, stored.plan.partitions, times)

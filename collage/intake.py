@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from backends.reference import run_reference
+from backends.reference import reference_session, run_session
+from backends.samples import read_samples as stored_samples
+from backends.samples import write_samples
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
 from partitioner.errors import BadInputError, CancelledError, ModelError
 from partitioner.extract import with_outputs
@@ -55,7 +57,12 @@ def take_in(
     try:
         # The child's working directory is empty and gone afterwards, so its paths are absolute.
         outcome = run_in_child(
-            _normalise, source.resolve(), destination.resolve(), dict(dims or {}), limits=limits, cancel=cancel
+            _normalise,
+            source.resolve(),
+            destination.resolve(),
+            dict(dims or {}),
+            limits=limits,
+            cancel=cancel,
         )
     except ChildFailed as failure:
         if failure.kind == "cancelled":
@@ -114,7 +121,9 @@ class Reference:
 
     def _worth_keeping(self, missing: Sequence[str]) -> list[str]:
         index = self.model.index
-        made = [name for node in index.nodes for name in node.outputs if name and self._can_be_output(name)]
+        made = [
+            name for node in index.nodes for name in node.outputs if name and self._can_be_output(name)
+        ]
         total = sum(index.values[name].size_bytes for name in made) * len(self.samples)
         if total > _KEEP_ALL_BYTES:
             return list(missing)
@@ -129,14 +138,12 @@ class Reference:
         folder = self._directory / f"values-{len(list(self._directory.glob('values-*')))}"
         folder.mkdir(parents=True)
         path = with_outputs(self.model, names, folder)
-        for position, sample in enumerate(self.samples):
-            np.savez(folder / f"sample-{position}.npz", **dict(sample))
+        write_samples(folder / "samples.npz", self.samples)
         try:
             run_in_child(
                 _reference_values,
                 path.resolve(),
                 folder.resolve(),
-                len(self.samples),
                 names,
                 limits=ChildLimits(timeout_s=_REFERENCE_TIMEOUT_S),
                 cancel=self._cancel,
@@ -151,7 +158,9 @@ class Reference:
         for position, known in enumerate(self._known):
             for name in names:
                 file = folder / _file_name(position, name)
-                known[name] = np.load(file, mmap_mode="r" if _mappable(file) else None, allow_pickle=False)
+                known[name] = np.load(
+                    file, mmap_mode="r" if _mappable(file) else None, allow_pickle=False
+                )
 
 
 def _mappable(file: Path) -> bool:
@@ -163,13 +172,13 @@ def _file_name(sample: int, name: str) -> str:
     return f"{sample}-{hashlib.sha256(name.encode()).hexdigest()[:32]}.npy"
 
 
-def _reference_values(path: Path, folder: Path, samples: int, names: list[str]) -> None:
-    for position in range(samples):
-        with np.load(folder / f"sample-{position}.npz", allow_pickle=False) as stored:
-            inputs = {name: stored[name] for name in stored.files}
-        made = run_reference(path, inputs, names)
+def _reference_values(path: Path, folder: Path, names: list[str]) -> None:
+    session = reference_session(path)
+    for position, inputs in enumerate(stored_samples(folder / "samples.npz", ())):
+        made = run_session(session, inputs, names)
         for name in names:
-            np.save(folder / _file_name(position, name), np.ascontiguousarray(made[name]), allow_pickle=False)
+            array = np.ascontiguousarray(made[name])
+            np.save(folder / _file_name(position, name), array, allow_pickle=False)
 
 
 def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, np.ndarray]]:

@@ -12,7 +12,7 @@ Source: the idea of branch and bound, with a stopwatch as the oracle; Collage me
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from collage.costs import CostSource
 from collage.estimates import Estimates
@@ -127,14 +127,21 @@ class LazySearch:
                 break
             if self.out_of_time and known_us < float("inf"):
                 break
-            self._costs.measure(unknown, stop=self._stop(known_us))
+            self._measure(unknown, self._stop(known_us))
         known = self.solve(k, measured_only=True)
         return known.with_bound(min(bound_us, known.bound_us))
 
     def complete(self, plan: ScoredPlan) -> bool:
         """Measure what a plan still needs; False when time ran out or a part is infeasible."""
-        self._costs.measure(self._unknown(plan), stop=self._stop(0.0))
+        self._measure(self._unknown(plan), self._stop(0.0))
         return all(self.price_us(c, measured_only=True) is not None for c in plan.plan.partitions)
+
+    def _measure(self, unknown: Sequence[Candidate], stop: Callable[[], bool]) -> None:
+        self._costs.measure(unknown, stop=stop)
+        for candidate in unknown:
+            cost = self._costs.cost(candidate)
+            if isinstance(cost, Measured):
+                self._estimates.learn_region(candidate.target, candidate.nodes, cost.latency_us)
 
     def _stop(self, known_us: float) -> Callable[[], bool]:
         # Without any plan there is nothing to return, so even a passed deadline must wait for one.

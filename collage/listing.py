@@ -31,7 +31,13 @@ def list_targets() -> list[dict[str, Any]]:
             for o in options_of(backend)
         ]
         found.append(
-            {"name": backend.name, "style": backend.style, "summary": backend.summary, **state, "options": options}
+            {
+                "name": backend.name,
+                "style": backend.style,
+                "summary": backend.summary,
+                **state,
+                "options": options,
+            }
         )
     return found
 

@@ -59,7 +59,9 @@ def allocate(plan: MemoryPlan, lives: Sequence[Life]) -> dict[str, np.ndarray]:
     """One aligned arena, and an array into it for each value."""
     arena = np.zeros(plan.size_bytes + ALIGNMENT_BYTES, dtype=np.uint8)
     base = -arena.ctypes.data % ALIGNMENT_BYTES
-    return {life.spec.name: _view(arena, base + plan.offsets[life.spec.name], life.spec) for life in lives}
+    return {
+        life.spec.name: _view(arena, base + plan.offsets[life.spec.name], life.spec) for life in lives
+    }
 
 
 def _view(arena: np.ndarray, start: int, spec: TensorSpec) -> np.ndarray:

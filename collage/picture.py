@@ -71,9 +71,14 @@ def _edges(index: GraphIndex, partitions: Sequence[Candidate]) -> dict[tuple[int
         for name in SubGraph(index, partition.nodes).inputs:
             if name in maker:
                 shape = index.values[name].shape
-                text = "×".join("?" if d is None else str(d) for d in shape) if shape is not None else "?"
+                text = (
+                    "×".join("?" if d is None else str(d) for d in shape) if shape is not None else "?"
+                )
                 crossing.setdefault((maker[name], position), []).append(text or "scalar")
-    return {edge: ", ".join(texts[:2]) + (" …" if len(texts) > 2 else "") for edge, texts in crossing.items()}
+    return {
+        edge: ", ".join(texts[:2]) + (" …" if len(texts) > 2 else "")
+        for edge, texts in crossing.items()
+    }
 
 
 def _layers(count: int, edges: dict[tuple[int, int], str]) -> list[list[int]]:

@@ -8,12 +8,12 @@ from typing import Any
 
 from backends.policy import default_threads
 from backends.reference import seeded_inputs
-from backends.timing import compare
+from backends.samples import write_samples
 from collage.end_to_end import Contest
 from collage.events import Listener, ignore
 from collage.explain import read_report
-from collage.intake import Reference, write_samples
-from collage.refine import Arena, Entry
+from collage.intake import Reference
+from collage.refine import Arena, Entry, speedup
 from collage.region_files import RegionFiles
 from partitioner.candidate import Candidate, Plan
 from partitioner.emit import read_plan
@@ -52,7 +52,9 @@ def bench(path: Path, listener: Listener = ignore) -> dict[str, Any]:
         arena = Arena(RegionFiles(model, work_dir / "regions"), template, listener)
         ours = Entry(stored.plan, "ours")
         singles = {
-            text: Entry(Plan((Candidate(index.all_nodes, Target.parse(text), "whole"),)), f"single {text}")
+            text: Entry(
+                Plan((Candidate(index.all_nodes, Target.parse(text), "whole"),)), f"single {text}"
+            )
             for text in report["targets"]
         }
         arena.hold([ours, *singles.values()])
@@ -64,13 +66,13 @@ def bench(path: Path, listener: Listener = ignore) -> dict[str, Any]:
     ]
     allowed = [e for e in singles.values() if e.timed and (e.error or 0.0) <= report["tolerance"]]
     best = min(allowed, key=lambda entry: entry.ratio, default=None)
-    speedup = compare(best.ratios, ours.ratios) if best is not None and ours.timed else None
+    gain = speedup(best, ours) if best is not None and ours.timed else None
     return {
         "latency_us": ours.latency_us if ours.timed else None,
         "infeasible": ours.failure,
         "max_relative_error": ours.error,
         "partitions": len(stored.plan.partitions),
         "baselines": baselines,
-        "speedup_over_best_single": None if speedup is None else speedup.ratio,
-        "speedup_interval": None if speedup is None else [speedup.lo, speedup.hi],
+        "speedup_over_best_single": None if gain is None else gain.ratio,
+        "speedup_interval": None if gain is None else [gain.low, gain.high],
     }

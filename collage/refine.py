@@ -25,7 +25,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from backends.timing import compare
+from backends.timing import Ratio, compare
 from collage.end_to_end import Contest, PlanStep, PlanTiming, hold
 from collage.events import Event, Listener
 from collage.region_files import RegionFiles
@@ -42,20 +42,20 @@ class Entry:
         plan: the plan.
         name: `single openvino`, `greedy`, `searched 1` …
         predicted_us: what the search promised; None where it promised nothing.
-        timings: one per contest it took part in.
+        timings: by the number of the contest.
         ratios: its paired samples over the anchor's, from all contests.
     """
 
     plan: Plan
     name: str
     predicted_us: float | None = None
-    timings: list[PlanTiming] = field(default_factory=list)
+    timings: dict[int, PlanTiming] = field(default_factory=dict)
     ratios: list[float] = field(default_factory=list)
 
     @property
     def failure(self) -> str | None:
         """Why it could not be timed, or None."""
-        return next((timing.failure for timing in self.timings if timing.failure), None)
+        return next((t.failure for t in self.timings.values() if t.failure), None)
 
     @property
     def timed(self) -> bool:
@@ -70,17 +70,17 @@ class Entry:
     @property
     def error(self) -> float | None:
         """The largest error seen."""
-        return max((t.error for t in self.timings if t.error is not None), default=None)
+        return max((t.error for t in self.timings.values() if t.error is not None), default=None)
 
     @property
     def step_us(self) -> tuple[float, ...]:
         """Median time of each partition inside the running plan, newest contest."""
-        return next((t.step_us for t in reversed(self.timings) if t.step_us), ())
+        return next((t.step_us for t in reversed(self.timings.values()) if t.step_us), ())
 
     @property
     def latency_us(self) -> float:
         """Median over the rounds of all contests."""
-        return statistics.median([sample for t in self.timings for sample in t.samples_us])
+        return statistics.median([sample for t in self.timings.values() for sample in t.samples_us])
 
 
 class Arena:
@@ -106,6 +106,7 @@ class Arena:
         self._cancel = cancel
         self.entries: list[Entry] = []
         self.seconds = 0.0
+        self._contests = 0
 
     def knows(self, plan: Plan) -> bool:
         """True when this very plan took part in a contest."""
@@ -138,9 +139,10 @@ class Arena:
         timings = hold(contest, self._cancel)
         anchor = next((timing for timing in timings if timing.samples_us), PlanTiming())
         for entry, timing in zip(entries, timings, strict=True):
-            entry.timings.append(timing)
+            entry.timings[self._contests] = timing
             pairs = zip(timing.samples_us, anchor.samples_us, strict=False)
             entry.ratios.extend(mine / other for mine, other in pairs)
+        self._contests += 1
         self.entries.extend(newcomers)
         if not known:
             # Who failed cannot be the anchor of later contests.
@@ -178,9 +180,25 @@ class Arena:
             self._listener(Event("end_to_end", f"{entry.name}: {said}", data=data))
 
 
+def speedup(slow: Entry, fast: Entry) -> Ratio:
+    """How many times slower one plan is than another, from the rounds in which both were timed."""
+    shared = [c for c in slow.timings if c in fast.timings]
+    pairs = [
+        pair
+        for contest in shared
+        for pair in zip(
+            slow.timings[contest].samples_us, fast.timings[contest].samples_us, strict=False
+        )
+    ]
+    if not pairs:
+        # They never met: both were timed beside the anchor, so their ratios to it are compared.
+        pairs = list(zip(slow.ratios, fast.ratios, strict=False))
+    return compare([a for a, _ in pairs], [b for _, b in pairs])
+
+
 def clearly_faster(fast: Entry, slow: Entry) -> bool:
-    """True when the confidence interval of the ratio of two plans lies below one as a whole."""
-    return compare(fast.ratios, slow.ratios).hi < 1.0
+    """True when the confidence interval of the ratio of two plans lies above one as a whole."""
+    return speedup(slow, fast).low > 1.0
 
 
 def residuals(entries: Sequence[Entry]) -> dict[tuple[int, Target], float]:
@@ -197,4 +215,6 @@ def residuals(entries: Sequence[Entry]) -> dict[tuple[int, Target], float]:
 
 
 def _same(one: Plan, other: Plan) -> bool:
-    return {(p.nodes, p.target) for p in one.partitions} == {(p.nodes, p.target) for p in other.partitions}
+    return {(p.nodes, p.target) for p in one.partitions} == {
+        (p.nodes, p.target) for p in other.partitions
+    }

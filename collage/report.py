@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backends.timing import compare
 from collage.costs import Counts
-from collage.refine import Entry
+from collage.refine import Entry, speedup
+from collage.why import Witness, alternatives, reasons
 from partitioner.candidate import bits
 from partitioner.candidate_set import CandidateSet
 from partitioner.graph_index import GraphIndex
@@ -42,6 +42,7 @@ class Findings:
         metric: how it is measured.
         sampled: `given` or `seeded` inputs.
         warnings: of ingest and of the run.
+        witness: what is known of the other targets.
     """
 
     model_sha256: str
@@ -59,6 +60,7 @@ class Findings:
     metric: str
     sampled: str
     warnings: Sequence[str]
+    witness: Witness
 
 
 def build_report(found: Findings) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def build_report(found: Findings) -> dict[str, Any]:
     singles = {single_target(e): e for e in found.entries if single_target(e) is not None}
     timed = [e for e in singles.values() if e.timed]
     best = min(timed, key=lambda e: e.ratio, default=None)
-    speedup = None if best is None else compare(best.ratios, winner.ratios)
+    gain = None if best is None else speedup(best, winner)
     greedy = next((e for e in found.entries if e.name.startswith("greedy") and e.timed), None)
     predicted = winner.predicted_us
     error = None if predicted is None else winner.latency_us - predicted
@@ -80,8 +82,8 @@ def build_report(found: Findings) -> dict[str, Any]:
         "latency_interval_us": list(_interval(winner)),
         "baselines": [_baseline(target, singles.get(target), found) for target in found.targets],
         "greedy_latency_us": None if greedy is None else greedy.latency_us,
-        "speedup_over_best_single": None if speedup is None else speedup.ratio,
-        "speedup_interval": None if speedup is None else [speedup.lo, speedup.hi],
+        "speedup_over_best_single": None if gain is None else gain.ratio,
+        "speedup_interval": None if gain is None else [gain.low, gain.high],
         "predicted_latency_us": predicted,
         "additive_error": error,
         "max_relative_error": winner.error,
@@ -114,14 +116,20 @@ def single_target(entry: Entry) -> Target | None:
 
 def _partitions(found: Findings) -> list[dict[str, Any]]:
     steps = found.winner.step_us
-    return [
-        {
-            "target": str(partition.target),
-            "nodes": [found.index.nodes[i].name for i in bits(partition.nodes)],
-            "latency_us": steps[position] if position < len(steps) else None,
-        }
-        for position, partition in enumerate(found.winner.plan.partitions)
-    ]
+    parts = []
+    for position, partition in enumerate(found.winner.plan.partitions):
+        latency_us = steps[position] if position < len(steps) else None
+        others = alternatives(found.witness, partition)
+        parts.append(
+            {
+                "target": str(partition.target),
+                "nodes": [found.index.nodes[i].name for i in bits(partition.nodes)],
+                "latency_us": latency_us,
+                "alternatives": others,
+                "why": reasons(latency_us, others),
+            }
+        )
+    return parts
 
 
 def _baseline(target: Target, entry: Entry | None, found: Findings) -> dict[str, Any]:
@@ -145,15 +153,15 @@ def _plan(entry: Entry, best: Entry | None) -> dict[str, Any]:
     said["latency_us"] = entry.latency_us
     said["max_relative_error"] = entry.error
     if best is not None:
-        ratio = compare(best.ratios, entry.ratios)
+        ratio = speedup(best, entry)
         said["speedup_over_best_single"] = ratio.ratio
-        said["speedup_interval"] = [ratio.lo, ratio.hi]
+        said["speedup_interval"] = [ratio.low, ratio.high]
     return said
 
 
 def _interval(entry: Entry) -> tuple[float, float]:
     """A 95 % interval of the median from order statistics of the blocks."""
-    samples = sorted(s for timing in entry.timings for s in timing.samples_us)
+    samples = sorted(s for timing in entry.timings.values() for s in timing.samples_us)
     n = len(samples)
     half = 0.98 * n**0.5
     low = max(0, int(n / 2 - half))

@@ -14,7 +14,11 @@ from collage.session import load
 
 
 def run_once(
-    artifact: Path, inputs: Path | None, outputs: Path | None, fallback: str | None, say: Callable[[str], None]
+    artifact: Path,
+    inputs: Path | None,
+    outputs: Path | None,
+    fallback: str | None,
+    say: Callable[[str], None],
 ) -> None:
     """Run an artifact on given or seeded inputs.
 
@@ -29,7 +33,9 @@ def run_once(
         for position, reason in session.fallbacks.items():
             say(f"partition {position} runs on {fallback} instead: {reason}")
         samples = (
-            read_samples(inputs, session.inputs) if inputs is not None else [seeded_inputs(session.inputs, 0)]
+            read_samples(inputs, session.inputs)
+            if inputs is not None
+            else [seeded_inputs(session.inputs, 0)]
         )
         names = [output.name for output in session.get_outputs()]
         begin = time.perf_counter()
@@ -44,5 +50,5 @@ def run_once(
                 name: made[0][i] if len(made) == 1 else np.stack([m[i] for m in made])
                 for i, name in enumerate(names)
             }
-            np.savez(outputs, **stacked)
+            np.savez(outputs, allow_pickle=False, **stacked)
             say(f"wrote {outputs}")

@@ -18,13 +18,13 @@ from types import TracebackType
 import numpy as np
 
 from backends.policy import default_threads
-from backends.reference import seeded_inputs
 from backends.registry import resolve
 from collage.artifact import VERIFICATION_KEY
 from collage.compiled import CompiledRegions
 from collage.executor import Executor, Step
+from collage.proof import WrongPartitionError, prove
 from collage.region_files import RegionFiles
-from collage.verification import Verification, VerificationError, input_hashes
+from collage.verification import Verification, VerificationError
 from partitioner.candidate import Candidate
 from partitioner.emit import read_plan
 from partitioner.errors import BadInputError, CollageError, TargetError
@@ -62,7 +62,9 @@ class Session:
         errors: per value the largest error that verification saw.
     """
 
-    def __init__(self, path: Path, fallback: str | None, threads: int | None, cache_dir: Path | None) -> None:
+    def __init__(
+        self, path: Path, fallback: str | None, threads: int | None, cache_dir: Path | None
+    ) -> None:
         self._lock = threading.Lock()
         self._directory = Path(tempfile.mkdtemp(prefix="collage-session-"))
         self._compiled = CompiledRegions(threads or default_threads(), cache_dir)
@@ -119,31 +121,15 @@ class Session:
         return partition
 
     def _verify(self, verification: Verification) -> None:
-        """Prove every partition on every seeded input.
-
-        Raises:
-            LoadError: a partition computes something else than when the artifact was made.
-        """
-        for position, seed in enumerate(verification.seeds):
-            sample = seeded_inputs(self.inputs, seed)
-            if input_hashes(sample) != dict(verification.inputs[position]):
-                raise LoadError(
-                    f"the inputs of seed {seed} cannot be made again with this version of numpy, so the "
-                    "artifact cannot be verified; tune the model again with the versions installed here"
-                )
-            self._executor.feed(sample)
-
-            def check(step: int, name: str, value: np.ndarray, seed_position: int = position) -> None:
-                try:
-                    error = verification.check(seed_position, name, value)
-                except VerificationError as wrong:
-                    raise LoadError(
-                        f"partition {step} on {self.targets[step]} was compiled wrongly: {wrong}; load "
-                        "again (some runtimes do this once in a while), or tune without this target"
-                    ) from None
-                self.errors[name] = max(self.errors.get(name, 0.0), error)
-
-            self._executor.check_each(check)
+        try:
+            self.errors = prove(self._executor, self.inputs, verification)
+        except WrongPartitionError as wrong:
+            raise LoadError(
+                f"partition {wrong.step} on {self.targets[wrong.step]} was compiled wrongly: {wrong}; load "
+                "again (some runtimes do this once in a while), or tune without this target"
+            ) from None
+        except VerificationError as error:
+            raise LoadError(str(error)) from None
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs, in order."""
@@ -180,7 +166,9 @@ class Session:
             self._executor.feed(feed)
             self._executor.run()
             made = {
-                name: np.array(self._executor.value(name)) for name in names if name not in self._constants
+                name: np.array(self._executor.value(name))
+                for name in names
+                if name not in self._constants
             }
         return [made[name] if name in made else self._constants[name].copy() for name in names]
 
@@ -193,9 +181,13 @@ class Session:
             value = feed[name]
             if not isinstance(value, np.ndarray) or value.dtype.name != spec.dtype:
                 found = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
-                raise BadInputError(f"input {name!r} must be a numpy array of {spec.dtype}, not {found}")
+                raise BadInputError(
+                    f"input {name!r} must be a numpy array of {spec.dtype}, not {found}"
+                )
             if spec.is_static and value.shape != spec.static_shape:
-                raise BadInputError(f"input {name!r} must have shape {spec.static_shape}, not {value.shape}")
+                raise BadInputError(
+                    f"input {name!r} must have shape {spec.static_shape}, not {value.shape}"
+                )
 
     def close(self) -> None:
         """Give back memory and threads; may be called twice."""

@@ -23,7 +23,12 @@ def show_report(report: Mapping[str, Any]) -> None:
             table.add_row(name, "infeasible", "", baseline["infeasible"])
         else:
             ratio = best / baseline["latency_us"] if best else None
-            table.add_row(name, _ms(baseline["latency_us"]), _range(baseline["latency_interval_us"]), _times(ratio))
+            table.add_row(
+                name,
+                _ms(baseline["latency_us"]),
+                _range(baseline["latency_interval_us"]),
+                _times(ratio),
+            )
     if report["greedy_latency_us"] is not None:
         ratio = best / report["greedy_latency_us"] if best else None
         table.add_row("greedy", _ms(report["greedy_latency_us"]), "", _times(ratio))
@@ -32,7 +37,9 @@ def show_report(report: Mapping[str, Any]) -> None:
     said = _times(speedup) + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")
     partitions = report["partitions"]
     name = f"ours, {len(partitions)} partition{'s' if len(partitions) != 1 else ''}"
-    table.add_row(name, _ms(report["latency_us"]), _range(report["latency_interval_us"]), said, style="bold")
+    table.add_row(
+        name, _ms(report["latency_us"]), _range(report["latency_interval_us"]), said, style="bold"
+    )
     console.print(table)
     show_partitions(console, partitions)
     counts = report["candidates"]
@@ -50,7 +57,9 @@ def show_partitions(console: Console, partitions: Sequence[Mapping[str, Any]]) -
     table = Table("partition", "target", "nodes", "in the plan", "first node", "last node")
     for position, part in enumerate(partitions):
         nodes = part["nodes"]
-        table.add_row(str(position), part["target"], str(len(nodes)), _ms(part["latency_us"]), nodes[0], nodes[-1])
+        table.add_row(
+            str(position), part["target"], str(len(nodes)), _ms(part["latency_us"]), nodes[0], nodes[-1]
+        )
     console.print(table)
 
 
@@ -63,13 +72,24 @@ def show_bench(found: Mapping[str, Any]) -> None:
             table.add_row(name, "infeasible", str(baseline["infeasible"]))
         else:
             table.add_row(name, _ms(baseline["latency_us"]), _number(baseline["max_relative_error"]))
-    said = _ms(found["latency_us"]) if found["latency_us"] is not None else f"infeasible: {found['infeasible']}"
-    table.add_row(f"ours, {found['partitions']} partitions", said, _number(found["max_relative_error"]), style="bold")
+    said = (
+        _ms(found["latency_us"])
+        if found["latency_us"] is not None
+        else f"infeasible: {found['infeasible']}"
+    )
+    table.add_row(
+        f"ours, {found['partitions']} partitions",
+        said,
+        _number(found["max_relative_error"]),
+        style="bold",
+    )
     console = _console()
     console.print(table)
     if found["speedup_interval"] is not None:
         low, high = found["speedup_interval"]
-        console.print(f"speed-up over the best single target: {found['speedup_over_best_single']:.3f} [{low:.3f}, {high:.3f}]")
+        console.print(
+            f"speed-up over the best single target: {found['speedup_over_best_single']:.3f} [{low:.3f}, {high:.3f}]"
+        )
 
 
 def show_explanation(report: Mapping[str, Any]) -> None:
@@ -77,7 +97,9 @@ def show_explanation(report: Mapping[str, Any]) -> None:
     console = _console()
     show_partitions(console, report["partitions"])
     for position, part in enumerate(report["partitions"]):
-        console.print(f"\npartition {position} on {part['target']} ({len(part['nodes'])} nodes):", style="bold")
+        console.print(
+            f"\npartition {position} on {part['target']} ({len(part['nodes'])} nodes):", style="bold"
+        )
         for line in part["why"]:
             console.print(f"  {line}")
     search = report["search"]
@@ -91,8 +113,12 @@ def show_targets(found: Sequence[Mapping[str, Any]]) -> None:
     """Backends, and how to install those that are missing."""
     table = Table("backend", "version", "style", "options", "what it is")
     for backend in found:
-        options = " ".join(f"-{o['name']}={'|'.join(o['choices']) or o['default']}" for o in backend["options"])
-        version = backend["version"] if backend["available"] else f"missing: {backend['how_to_install']}"
+        options = " ".join(
+            f"-{o['name']}={'|'.join(o['choices']) or o['default']}" for o in backend["options"]
+        )
+        version = (
+            backend["version"] if backend["available"] else f"missing: {backend['how_to_install']}"
+        )
         table.add_row(backend["name"], version, backend["style"], options, backend["summary"])
     _console().print(table)
 
@@ -102,8 +128,12 @@ def show_costs(rows: Sequence[Mapping[str, Any]]) -> None:
     table = Table("measured", "target", "nodes", "operators", "latency", "host")
     for row in rows:
         ops = row["op_types"] if len(row["op_types"]) <= 40 else row["op_types"][:39] + "…"
-        said = _ms(row["latency_us"]) if row["latency_us"] is not None else f"infeasible: {row['reason']}"
-        table.add_row(row["created_at"][:19], row["target"], str(row["node_count"]), ops, said, row["host"])
+        said = (
+            _ms(row["latency_us"]) if row["latency_us"] is not None else f"infeasible: {row['reason']}"
+        )
+        table.add_row(
+            row["created_at"][:19], row["target"], str(row["node_count"]), ops, said, row["host"]
+        )
     _console().print(table)
 
 

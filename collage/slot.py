@@ -20,7 +20,9 @@ _POLL_S = 0.02
 
 def slot_path(device: str = "cpu") -> Path:
     """The lock file of a device of this machine and user."""
-    folder = Path(os.environ.get("COLLAGE_RUNTIME_DIR") or Path(tempfile.gettempdir()) / f"collage-{os.getuid()}")
+    folder = Path(
+        os.environ.get("COLLAGE_RUNTIME_DIR") or Path(tempfile.gettempdir()) / f"collage-{os.getuid()}"
+    )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder / f"slot-{device.replace(':', '-')}.lock"
 

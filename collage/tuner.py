@@ -7,47 +7,51 @@ cancel event is looked at between measurements, and stops the child of one that 
 
 from __future__ import annotations
 
-import json
-import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from backends.contract import Available
 from backends.policy import default_threads
 from backends.reference import seeded_inputs
 from backends.registry import resolve, target_spec
-from collage.artifact import write_artifact
+from backends.samples import write_samples
+from backends.sandbox import ChildFailed, run_in_child
+from collage.artifact import crossing_values, make_verification, write_artifact
 from collage.costs import PLAINLY_WRONG, CostSettings, CostSource, Measurer, local_measurer
 from collage.end_to_end import Contest
 from collage.estimates import Estimates
 from collage.events import Event, Listener, ignore
-from collage.intake import Reference, read_samples, take_in, write_samples
+from collage.intake import Reference, read_samples, take_in
 from collage.lazy_search import WORTH_MEASURING, LazySearch
 from collage.options import TuneOptions
+from collage.proof import observe_errors
 from collage.refine import Arena, Entry, residuals
 from collage.region_files import RegionFiles
-from collage.report import build_report
+from collage.report import Findings, build_report
+from collage.verification import Verification
+from collage.why import Witness
 from cost_db.database import CostDatabase
-from partitioner.baselines import greedy
-from partitioner.candidate import Candidate, Plan, bits
-from partitioner.candidate_set import CandidateSet
+from partitioner.candidate import Candidate, Plan
 from partitioner.constraints import Constraints
 from partitioner.cost import Infeasible, Measured
 from partitioner.errors import BadInputError, CancelledError, NoPlanError
-from partitioner.ingest import NormalisedInfo
-from partitioner.model import Model
 from partitioner.search import Solution
 from partitioner.target import Target
-from partitioner.target_spec import TargetSpec, enumerate_candidates
+from partitioner.target_spec import enumerate_candidates
 from partitioner.transition import Transitions
 
 # Without --time-limit, looking for better plans stops after this long; see docs/tune.md.
 _DEFAULT_TIME_LIMIT_S = 150.0
 _SEEDS = 2
+# What a call and a border between partitions cost before anything is learnt; see docs/measurement.md.
+_CALL_US = 5.0
+_BORDER_US = 20.0
 _MAX_CONTESTS = 4
 # Up to this tolerance a run asks for exact arithmetic, and each partition alone must keep to it.
 _EXACT_TOLERANCE = 2e-3
@@ -222,25 +226,34 @@ class _Run:
             self.candidates,
             self.costs,
             self.estimates,
-            Transitions.for_specs(self.specs),
+            self._transitions(),
             self.constraints,
             self.deadline_s,
             self.listener,
         )
         begin = time.monotonic()
-        solution = self.lazy.run(self.options.plans, min(self._known_singles().values(), default=float("inf")))
+        solution = self.lazy.run(
+            self.options.plans, min(self._known_singles().values(), default=float("inf"))
+        )
         self.seconds["search"] = time.monotonic() - begin
         return solution
+
+    def _transitions(self) -> Transitions:
+        known = Transitions.for_specs(self.specs)
+        borders = dict.fromkeys(self.targets, _BORDER_US)
+        return replace(known, default_call_us=_CALL_US, border_us=borders)
 
     def _contests(self, solution: Solution) -> Entry:
         """Time single targets, greedy and the best searched plans; refine until nothing new wins."""
         self.arena = Arena(self.regions, self._template(), self.listener, self.cancel)
         singles = sorted(self._known_singles().items(), key=lambda item: item[1])
         first = [
-            Entry(Plan((Candidate(self.model.index.all_nodes, target, "whole"),)), f"single {target}", us)
+            Entry(
+                Plan((Candidate(self.model.index.all_nodes, target, "whole"),)), f"single {target}", us
+            )
             for target, us in singles
         ]
-        self.greedy = self._greedy_entry()
+        self.greedy: list[Entry] = []
         self.arena.hold(self._distinct([*first, *self.greedy, *self._searched(solution)]))
         for _ in range(_MAX_CONTESTS - 1):
             self.lazy.corrections = residuals(self.arena.entries)
@@ -309,7 +322,8 @@ class _Run:
 
     def _is_offered(self, candidate: Candidate) -> bool:
         return any(
-            c.nodes == candidate.nodes and c.target == candidate.target for c in self.candidates.candidates
+            c.nodes == candidate.nodes and c.target == candidate.target
+            for c in self.candidates.candidates
         )
 
     @property
@@ -319,6 +333,99 @@ class _Run:
     def _known_singles(self) -> dict[Target, float]:
         costs = {c.target: self.costs.cost(c) for c in self.whole}
         return {t: cost.latency_us for t, cost in costs.items() if isinstance(cost, Measured)}
+
+    def _emit(self, winner: Entry, solution: Solution) -> TuneResult:
+        report = self._report(winner, solution)
+        verification = self._verification(winner)
+        artifact = write_artifact(
+            self.model,
+            winner.plan,
+            [part["latency_us"] for part in report["partitions"]],
+            report,
+            verification,
+            self._versions(winner.plan),
+            self.work_dir / "artifact" / self.artifact_name,
+        )
+        self.listener(Event("done", f"{winner.name} wins", data={"report": report}))
+        return TuneResult(artifact.path, report, dict(artifact.plan))
+
+    def _report(self, winner: Entry, solution: Solution) -> dict[str, Any]:
+        infeasible = {}
+        for candidate in self.whole:
+            cost = self.costs.cost(candidate)
+            if isinstance(cost, Infeasible):
+                infeasible[candidate.target] = cost.reason
+            elif not self._is_offered(candidate):
+                infeasible[candidate.target] = self._first_refusal(candidate.target)
+        warnings = [*self.info.warnings, *self.candidates.notes]
+        if self.inputs is None and self.options.tolerance > _EXACT_TOLERANCE:
+            warnings.append(
+                "errors were measured on seeded inputs; give real ones with --inputs to sample what the "
+                "model was trained for"
+            )
+        return build_report(
+            Findings(
+                model_sha256=self.model.sha256,
+                index=self.model.index,
+                targets=self.targets,
+                winner=winner,
+                entries=self.arena.entries,
+                infeasible=infeasible,
+                candidates=self.candidates,
+                unique=self.costs.unique(self.candidates.candidates),
+                counts=self.costs.counts,
+                solution=solution,
+                seconds=self.seconds,
+                tolerance=self.options.tolerance,
+                metric=self.options.metric,
+                sampled="seeded" if self.inputs is None else "given",
+                warnings=warnings,
+                witness=Witness(
+                    self.model.index, self.targets, self.candidates, self.costs, self.estimates
+                ),
+            )
+        )
+
+    def _first_refusal(self, target: Target) -> str:
+        refused = [node for node, other in self.candidates.refusals if other == target]
+        if not refused:
+            return "its rules do not propose the whole model"
+        node = self.model.index.nodes[min(refused)]
+        reason = self.candidates.refusals[node.index, target]
+        return f"it refuses {len(refused)} of {len(self.model.index.nodes)} nodes, first {node.name} ({node.op}): {reason}"
+
+    def _verification(self, winner: Entry) -> Verification:
+        """Reference values for `load`, with the errors that the plan itself shows on them."""
+        names = crossing_values(self.model, winner.plan)
+        reference = self.seeded_reference.values(names)
+        digests = make_verification(
+            self.seeds, self.seeded_reference.samples, reference, {}, self.options.tolerance
+        )
+        steps = tuple((self.regions.get(p.nodes), p.target) for p in winner.plan.partitions)
+        try:
+            observed = run_in_child(
+                observe_errors,
+                steps,
+                digests.to_text(),
+                self.info.inputs,
+                self.options.threads or default_threads(),
+                cancel=self.cancel,
+            )
+        except ChildFailed as failure:
+            raise NoPlanError(
+                f"the plan failed when it was compiled once more: {failure.reason}"
+            ) from None
+        return make_verification(
+            self.seeds, self.seeded_reference.samples, reference, observed, self.options.tolerance
+        )
+
+    def _versions(self, plan: Plan) -> dict[str, str]:
+        versions = {"collage": version("collage-tuner")}
+        for target in plan.targets:
+            found = resolve(target).probe()
+            if isinstance(found, Available):
+                versions[target.backend] = found.version
+        return versions
 
     @contextmanager
     def _stage(self, name: str, message: str) -> Iterator[None]:

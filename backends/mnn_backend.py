@@ -16,14 +16,18 @@ Traps, each with a test:
 from __future__ import annotations
 
 import importlib
+import re
+import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from backends import conversion, predicates
+from backends import patterns as p
 from backends.contract import (
     THREADS,
     Array,
@@ -31,15 +35,18 @@ from backends.contract import (
     Backend,
     CompileContext,
     Executable,
+    OpTime,
     Option,
     SubModel,
     Unavailable,
     threads_of,
 )
 from backends.mnn_ops import ONNX_OPERATORS, refuse_forms
+from backends.profile_map import Step, op_times
 from backends.quiet import quiet
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
+from partitioner.pattern import Pattern
 from partitioner.target import Target
 
 # Arithmetic on 8-bit integers crashed, comparisons into booleans gave wrong numbers.
@@ -86,6 +93,14 @@ class MnnBackend(Backend):
             conversion.refuse_flattening_softmax,
         )
 
+    def patterns(self, target: Target) -> tuple[Pattern, ...]:
+        return (
+            # Winograd and packed (NC4HW4) kernels clamp their output tile before they store it.
+            *(p.CONV_RELU, p.CONV_CLIP, p.CONV_NORM, p.CONV_NORM_RELU),
+            # A product of one row streams each weight once; the bias is its starting value.
+            *(p.MATMUL_BIAS, p.GEMM_RELU),
+        )
+
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         for spec in model.inputs:
             if spec.dtype not in _AT_BORDER:
@@ -102,6 +117,10 @@ class MnnExecutable(Executable):
         self._model = model
         self._expr, nn = _import()
         self._path = _converted(model, context)
+        self._session_config = {
+            "numThread": threads_of(target, context),
+            "precision": target.option("precision", "normal"),
+        }
         precision = {
             "low": self._expr.PrecisionMode.Low,
             "normal": self._expr.PrecisionMode.Normal,
@@ -154,6 +173,33 @@ class MnnExecutable(Executable):
     @property
     def results(self) -> tuple[Array, ...]:
         return self._results
+
+    def profile(self, runs: int) -> list[OpTime]:
+        with quiet():
+            import MNN
+
+            interpreter = MNN.Interpreter(str(self._path))
+            session = interpreter.createSession(self._session_config)
+        times: dict[str, list[float]] = {}
+        kinds: dict[str, str] = {}
+        started = [0]
+
+        def before(tensors: object, step: Any) -> bool:
+            started[0] = time.perf_counter_ns()
+            return True
+
+        def after(tensors: object, step: Any) -> bool:
+            spent_us = (time.perf_counter_ns() - started[0]) / 1000
+            name = re.sub(r"_raster_\d+\Z", "", step.getName())
+            times.setdefault(name, []).append(spent_us)
+            kinds[name] = step.getType()
+            return True
+
+        interpreter.runSession(session)
+        for _ in range(runs):
+            interpreter.runSessionWithCallBackInfo(session, before, after)
+        steps = [Step((name,), kinds[name], sum(spent) / runs) for name, spent in times.items()]
+        return op_times(GraphIndex.from_ir(ir.load(self._model.path)), steps, joins_reader=False)
 
     def close(self) -> None:
         self._module, self._variables = None, []

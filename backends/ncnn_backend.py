@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from backends import conversion, predicates
+from backends import patterns as p
 from backends.contract import (
     THREADS,
     Array,
@@ -47,6 +48,7 @@ from backends.ncnn_ops import ONNX_OPERATORS, refuse_forms, refuse_shapes
 from backends.quiet import quiet
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
+from partitioner.pattern import Pattern
 from partitioner.target import Target
 
 _CONVERT_TIMEOUT_S = 300
@@ -90,6 +92,16 @@ class NcnnBackend(Backend):
             refuse_shapes,
             refuse_forms,
             conversion.refuse_flattening_softmax,
+        )
+
+    def patterns(self, target: Target) -> tuple[Pattern, ...]:
+        return (
+            # Winograd and packed convolutions apply the activation to the tile in registers.
+            *(p.CONV_RELU, p.CONV_CLIP, p.CONV_LEAKY, p.CONV_SIGMOID, p.CONV_HARD_SWISH),
+            # pnnx folds batch normalization into the weights.
+            *(p.CONV_NORM, p.CONV_NORM_RELU),
+            # InnerProduct streams each weight once and applies the activation at the end.
+            p.GEMM_RELU,
         )
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:

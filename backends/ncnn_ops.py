@@ -42,6 +42,8 @@ def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
     for position in _WEIGHTED.get(kind, ()):
         if position < len(node.inputs) and not predicates.is_constant(index, node, position):
             return f"ncnn takes {kind} with constant weights only"
+    if kind == "AveragePool" and not _pads_evenly(node):
+        return "pnnx takes AveragePool with equal pads at both ends only"
     if kind == "MaxPool" and len(node.outputs) > 1:
         return "ncnn takes MaxPool without indices only"
     if kind == "Gemm" and (node.attributes.get("transA") or rank != 2):
@@ -63,3 +65,8 @@ def _axis(node: NodeInfo, rank: int | None) -> int:
 def _keeps_batch_first(node: NodeInfo) -> bool:
     order = node.attributes.get("perm", ())
     return isinstance(order, tuple) and order[:1] == (0,)
+
+
+def _pads_evenly(node: NodeInfo) -> bool:
+    pads = node.attributes.get("pads", ())
+    return isinstance(pads, tuple) and pads[: len(pads) // 2] == pads[len(pads) // 2 :]

@@ -19,8 +19,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
-from backends import predicates
+from backends import onnxruntime_profile, predicates
+from backends import patterns as p
 from backends.contract import (
     THREADS,
     Array,
@@ -28,12 +30,15 @@ from backends.contract import (
     Backend,
     CompileContext,
     Executable,
+    OpTime,
     Option,
     SubModel,
     Unavailable,
     threads_of,
 )
+from backends.profile_map import op_times
 from partitioner.graph_index import GraphIndex, NodeInfo
+from partitioner.pattern import Pattern
 from partitioner.target import Target
 
 _PROVIDERS: Mapping[str, str] = {
@@ -135,6 +140,20 @@ class OnnxRuntimeBackend(Backend):
             return f"onnxruntime has no {ep} kernel for {info.op} of opset {info.opset}"
         return _refuse_dtypes(index, info, fitting, ep)
 
+    def patterns(self, target: Target) -> tuple[Pattern, ...]:
+        return (
+            # The blocked (NCHWc) convolution kernel applies these in registers, before it stores.
+            *(p.CONV_RELU, p.CONV_CLIP, p.CONV_LEAKY, p.CONV_SIGMOID),
+            # Batch normalization is folded into the convolution's weights when a session opens.
+            *(p.CONV_NORM, p.CONV_NORM_RELU),
+            # The residual is added to the accumulator instead of starting it at zero.
+            *(p.CONV_ADD_RELU, p.ADD_CONV_RELU, p.CONV_NORM_ADD_RELU),
+            # One SGEMM call with packed weights; the bias is its initial value of C.
+            *(p.MATMUL_BIAS, p.BIAS_MATMUL, p.GEMM_RELU),
+            # One pass over a row that stays in the first cache, instead of five to nine.
+            *(p.LAYER_NORM, p.LAYER_NORM_OLD, p.MATMUL_BIAS_GELU),
+        )
+
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         for spec in (*model.inputs, *model.outputs):
             predicates.numpy_dtype(spec)
@@ -146,8 +165,9 @@ class OnnxRuntimeExecutable(Executable):
 
     def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
         self._model, self._target, self._context = model, target, context
-        self._session: Any = _session(model, target, context)
+        self._session: Any = _open(model, target, _options(target, context))
         self._binding: Any = None
+        self._inputs: tuple[Array, ...] = ()
         self._bound: tuple[Array | None, ...] = ()
         self._texts: list[tuple[str, Array]] = []
         self._own: list[int] = []
@@ -156,27 +176,17 @@ class OnnxRuntimeExecutable(Executable):
         self._kept: list[object] = []
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
-        binding = self._session.io_binding()
-        self._kept = [*inputs, *outputs]
-        self._texts = []
-        for spec, array in zip(self._model.inputs, inputs, strict=True):
-            if array.dtype == object:  # ONNX Runtime copies text, so it is handed over at each run
-                self._texts.append((spec.name, array))
-            else:
-                binding.bind_ortvalue_input(spec.name, self._value(array))
-        for spec, output in zip(self._model.outputs, outputs, strict=True):
-            if output is not None and output.dtype != object:
-                binding.bind_ortvalue_output(spec.name, self._value(output))
-        self._binding, self._bound = binding, tuple(outputs)
+        self._kept = []
+        self._inputs, self._bound = tuple(inputs), tuple(outputs)
+        # ONNX Runtime copies text, so it is handed over at each run.
+        names = [spec.name for spec in self._model.inputs]
+        self._texts = [(n, a) for n, a in zip(names, inputs, strict=True) if a.dtype == object]
         self._own = [i for i, o in enumerate(outputs) if o is None or o.dtype == object]
         self._results = tuple(outputs) if not self._own else ()  # type: ignore[arg-type]
+        self._binding = self._bound_to(self._session)
 
     def run(self) -> None:
-        for name, array in self._texts:
-            self._binding.bind_cpu_input(name, array)
-        for i in self._own:  # else the run reuses the last run's buffer, whose shape may not fit
-            self._binding.bind_output(self._model.outputs[i].name, "cpu")
-        self._session.run_with_iobinding(self._binding)
+        self._run(self._session, self._binding)
         if self._own:
             self._collect()
 
@@ -184,9 +194,36 @@ class OnnxRuntimeExecutable(Executable):
     def results(self) -> tuple[Array, ...]:
         return self._results
 
+    def profile(self, runs: int) -> list[OpTime]:
+        options = _options(self._target, self._context)
+        onnxruntime_profile.prepare(options, self._context.work_dir)
+        session = _open(self._model, self._target, options)
+        binding = self._bound_to(session)
+        for _ in range(runs + 1):
+            self._run(session, binding)
+        steps = onnxruntime_profile.collect(session, self._context.work_dir)
+        return op_times(GraphIndex.from_ir(ir.load(self._model.path)), steps)
+
     def close(self) -> None:
         self._session = self._binding = None
-        self._kept, self._texts, self._bound = [], [], ()
+        self._kept, self._texts, self._inputs, self._bound, self._results = [], [], (), (), ()
+
+    def _bound_to(self, session: Any) -> Any:
+        binding = session.io_binding()
+        for spec, array in zip(self._model.inputs, self._inputs, strict=True):
+            if array.dtype != object:
+                binding.bind_ortvalue_input(spec.name, self._value(array))
+        for spec, output in zip(self._model.outputs, self._bound, strict=True):
+            if output is not None and output.dtype != object:
+                binding.bind_ortvalue_output(spec.name, self._value(output))
+        return binding
+
+    def _run(self, session: Any, binding: Any) -> None:
+        for name, array in self._texts:
+            binding.bind_cpu_input(name, array)
+        for i in self._own:  # else the run reuses the last run's buffer, whose shape may not fit
+            binding.bind_output(self._model.outputs[i].name, "cpu")
+        session.run_with_iobinding(binding)
 
     def _value(self, array: Array) -> Any:
         number = _ONNX_NUMBER.get(array.dtype.name)
@@ -217,7 +254,7 @@ def _ort() -> Any:
     return onnxruntime
 
 
-def _session(model: SubModel, target: Target, context: CompileContext) -> Any:
+def _options(target: Target, context: CompileContext) -> Any:
     ort = _ort()
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -234,10 +271,16 @@ def _session(model: SubModel, target: Target, context: CompileContext) -> Any:
     spins, stops = str(int(spinning != "off")), str(int(spinning == "run"))
     options.add_session_config_entry("session.intra_op.allow_spinning", spins)
     options.add_session_config_entry("session.force_spinning_stop", stops)
-    ep = target.option("ep", "cpu")
-    if ep != "cpu":
+    if target.option("ep", "cpu") != "cpu":
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    return ort.InferenceSession(str(model.path), options, providers=_providers(target))
+    return options
+
+
+def _open(model: SubModel, target: Target, options: Any) -> Any:
+    # Left alone, a session that fails prints and quietly opens on the CPU instead.
+    return _ort().InferenceSession(
+        str(model.path), options, providers=_providers(target), enable_fallback=False
+    )
 
 
 def _providers(target: Target) -> list[Any]:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import MappingProxyType
 
 from backends.contract import (
@@ -29,6 +30,7 @@ from backends.contract import (
 )
 from partitioner.errors import CollageError, TargetError
 from partitioner.graph_index import GraphIndex
+from partitioner.rule_file import load_rule
 from partitioner.target import Target
 from partitioner.target_spec import TargetSpec
 
@@ -39,6 +41,7 @@ _BUILT_IN: Mapping[str, str] = {
     "openvino": "backends.openvino_backend:OpenVinoBackend",
     "mnn": "backends.mnn_backend:MnnBackend",
     "ncnn": "backends.ncnn_backend:NcnnBackend",
+    "simulated": "backends.simulated_backend:SimulatedBackend",
     "null": "backends.null_backend:NullBackend",
 }
 
@@ -148,18 +151,21 @@ def target_spec(target: Target) -> TargetSpec:
 
     Raises:
         TargetError: as `resolve`.
+        BadInputError: the rule file that it names cannot be used.
     """
     backend = resolve(target)
 
     def supports(index: GraphIndex, node: int) -> str | None:
         return backend.supports(index, node, target)
 
+    rules = target.option(RULES.name, RULES.default)
     return TargetSpec(
         target=target,
         style=backend.style,
         supports=supports,
         patterns=backend.patterns(target),
         memory_domain=backend.memory_domain(target),
+        rule=None if rules == RULES.default else load_rule(Path(rules)),
     )
 
 

@@ -1,0 +1,95 @@
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from backends import registry
+from backends.contract import Unavailable
+from backends.null_backend import NullBackend
+from partitioner.errors import BadInputError, CollageError, TargetError
+from partitioner.regions import RegionRule
+from partitioner.target import Target
+
+
+class WrongNameBackend(NullBackend):
+    name = "other"
+
+
+@pytest.fixture
+def plugins(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    def use(**named: str) -> None:
+        points = [EntryPoint(name, value, registry.GROUP) for name, value in named.items()]
+        monkeypatch.setattr(registry, "entry_points", lambda group: points)
+
+    return use
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("tvm5", "unknown backend 'tvm5'; known are .*mnn.*ncnn.*null.*onnxruntime.*openvino"),
+        ("onnxruntime -level=3", "no option -level in onnxruntime, only device, ep, opt, "),
+        ("onnxruntime -opt=high", "-opt is one of all, basic, extended, none, not 'high'"),
+        ("openvino -threads=0", "-threads=0 is not of the form"),
+        ("onnxruntime -ep=coreml", "has no CoreMLExecutionProvider"),
+    ],
+)
+def test_a_target_that_cannot_be_used_is_refused_with_what_is_known(target: str, said: str) -> None:
+    with pytest.raises(TargetError, match=said):
+        registry.resolve(Target.parse(target))
+
+
+def test_a_target_whose_runtime_is_missing_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing = Unavailable("MNN is not installed", "pip install 'collage-tuner[mnn]'")
+    monkeypatch.setattr(type(registry.backends()["mnn"]), "probe", lambda self: missing)
+    with pytest.raises(TargetError, match=r"MNN is not installed.*pip install 'collage-tuner\[mnn\]'"):
+        registry.resolve(Target.parse("mnn"))
+
+
+def test_canonical_targets_name_every_option_that_matters() -> None:
+    short = registry.canonical(Target.parse("openvino -rules=mine.yaml"), threads=2)
+    assert short == registry.canonical(Target.parse("openvino -precision=f32 -threads=2"), threads=8)
+    assert "-precision=f32" in str(short) and "rules" not in str(short)
+    assert registry.canonical(short) == short
+
+
+def test_a_target_spec_carries_what_the_partitioner_needs() -> None:
+    spec = registry.target_spec(Target.parse("openvino"))
+    assert (spec.style, spec.memory_domain) == ("graph", "host")
+    assert {pattern.name for pattern in spec.patterns} >= {"conv_relu"}
+
+
+def test_a_target_may_name_its_own_rule_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("version: 1\nrule: {regions: {}}\n")
+    target = Target.parse(f"onnxruntime -rules={tmp_path / 'mine.yaml'}")
+    assert registry.target_spec(target).rule == RegionRule()
+    with pytest.raises(BadInputError, match=r"none\.yaml"):
+        registry.target_spec(Target.parse(f"onnxruntime -rules={tmp_path / 'none.yaml'}"))
+
+
+def test_plugins_are_found_by_their_entry_point(plugins) -> None:  # type: ignore[no-untyped-def]
+    plugins(other="tests.backends.test_registry:WrongNameBackend")
+    assert registry.backends()["other"].name == "other"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("nowhere_at_all:Backend", "No module named 'nowhere_at_all'"),
+        ("tests.backends.test_registry:WrongNameBackend", "does not make a Backend named 'mine'"),
+    ],
+)
+def test_a_plugin_that_fails_is_listed_with_its_reason(plugins, value: str, reason: str) -> None:  # type: ignore[no-untyped-def]
+    plugins(mine=value)
+    found = registry.backends()["mine"].probe()
+    assert isinstance(found, Unavailable) and reason in found.reason
+    with pytest.raises(TargetError, match=reason):
+        registry.resolve(Target.parse("mine"))
+
+
+def test_two_backends_of_one_name_are_an_error(plugins) -> None:  # type: ignore[no-untyped-def]
+    plugins(openvino="tests.backends.test_registry:WrongNameBackend")
+    with pytest.raises(CollageError, match="two backends are named 'openvino'"):
+        registry.backends()

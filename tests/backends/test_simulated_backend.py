@@ -1,0 +1,51 @@
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.conformance import BackendConformance, Prepared, compiled, prepare
+from backends.conformance_cases import CASES
+from backends.simulated_backend import SimulatedBackend, SimulatedExecutable
+from partitioner.target import Target
+
+
+class TestSimulated(BackendConformance):
+    backend = SimulatedBackend()
+    target_options = "-precision=f32"
+
+
+class TestSimulatedBf16(BackendConformance):
+    backend = SimulatedBackend()
+    tolerance = 0.05
+
+
+def dense(folder: Path) -> Prepared:
+    return prepare(next(case for case in CASES if case.name == "dense"), folder)
+
+
+def error_of(target: str, folder: Path) -> float:
+    prepared = dense(folder)
+    executable = compiled(SimulatedBackend(), Target.parse(target), prepared.model, folder)
+    executable.bind(prepared.inputs, [None])
+    executable.run()
+    error = np.max(np.abs(executable.results[0] - prepared.expected[0]))
+    return float(error / np.max(np.abs(prepared.expected[0])))
+
+
+@pytest.mark.parametrize(("precision", "low", "high"), [("bf16", 1e-4, 0.05), ("f16", 1e-6, 0.01)])
+def test_its_numbers_are_those_of_the_precision(
+    tmp_path: Path, precision: str, low: float, high: float
+) -> None:
+    assert low < error_of(f"simulated -precision={precision}", tmp_path) < high
+
+
+def test_a_call_takes_the_stated_time(tmp_path: Path) -> None:
+    prepared = dense(tmp_path)
+    target = Target.parse("simulated -speedup=0.01")
+    executable = compiled(SimulatedBackend(), target, prepared.model, tmp_path)
+    assert isinstance(executable, SimulatedExecutable)
+    executable.bind(prepared.inputs, [None])
+    start = time.perf_counter()
+    executable.run()
+    assert (time.perf_counter() - start) * 1e6 >= executable.stated_latency_us

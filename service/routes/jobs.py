@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import ValidationError
@@ -142,6 +142,13 @@ def cancel_job(services: Parts, caller: Tuner, job_id: JobId) -> JobView:
     return job_view(services, services.jobs.request_cancel(job.id))
 
 
+def _watchable(services: Parts, job_id: JobId) -> str:
+    # A stream has answered 200 before its first event: what can be refused is refused here.
+    if services.feed.watchers >= services.settings.max_event_streams:
+        raise ProblemError(503, "busy", "too many event streams; try again", {"Retry-After": "5"})
+    return find_job(services, job_id).id
+
+
 @router.get(
     "/{job_id}/events",
     operation_id="watchJob",
@@ -151,7 +158,7 @@ def cancel_job(services: Parts, caller: Tuner, job_id: JobId) -> JobView:
 async def watch_job(
     services: Parts,
     caller: Reader,
-    job_id: JobId,
+    job_id: Annotated[str, Depends(_watchable)],
     last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,9}$")] = None,
 ) -> AsyncIterator[ServerSentEvent]:
     """A job's events from the first (or from after `Last-Event-ID`) to its end, as they happen.

@@ -1,0 +1,116 @@
+"""A real server on a free loopback port, and small real models to send to it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import onnx
+import pytest
+import uvicorn
+from onnx import helper, numpy_helper
+
+from service.app import create_app
+from service.services import Services
+from service.settings import Settings
+
+
+class RunningServer:
+    """A server in this process, as `serve` runs it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.app = create_app(settings)
+        config = uvicorn.Config(
+            self.app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=2
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + 30
+        while not self._server.started:
+            assert time.monotonic() < deadline and self._thread.is_alive(), "the server did not start"
+            time.sleep(0.01)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.http = httpx.Client(base_url=self.url, timeout=60)
+
+    @property
+    def services(self) -> Services:
+        found = self.app.state.services
+        assert isinstance(found, Services)
+        return found
+
+    def close(self) -> None:
+        self.http.close()
+        self._server.should_exit = True
+        self._thread.join(20)
+
+
+StartServer = Callable[..., RunningServer]
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
+    """Starts servers over one data folder; without runners unless asked, so jobs wait."""
+    with contextlib.ExitStack() as stack:
+
+        def start(**settings: Any) -> RunningServer:
+            given = {
+                "data_dir": tmp_path / "data",
+                "database_url": f"sqlite:///{tmp_path / 'costs.db'}",
+                "runners": 0,
+                "poll_s": 0.05,
+                **settings,
+            }
+            server = RunningServer(Settings(**given))
+            stack.callback(server.close)
+            return server
+
+        yield start
+
+
+@pytest.fixture
+def server(start_server: StartServer) -> RunningServer:
+    """A server whose jobs wait."""
+    return start_server()
+
+
+def small_model(seed: int = 0, width: int = 8) -> bytes:
+    """Conv → Relu → GlobalAveragePool → Flatten → Gemm → Softmax with seeded weights."""
+    rng = np.random.default_rng(seed)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) * 0.2, name)
+
+    nodes = [
+        helper.make_node(
+            "Conv", ["x", "w"], ["a"], name="conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]
+        ),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("GlobalAveragePool", ["b"], ["c"], name="pool"),
+        helper.make_node("Flatten", ["c"], ["d"], name="flatten"),
+        helper.make_node("Gemm", ["d", "v", "bias"], ["e"], name="gemm"),
+        helper.make_node("Softmax", ["e"], ["y"], name="softmax"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, 16, 16])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 5])],
+        [weight("w", width, 3, 3, 3), weight("v", width, 5), weight("bias", 5)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return bytes(model.SerializeToString())
+
+
+def post_job(server: RunningServer, model: bytes = b"model", **more: Any) -> httpx.Response:
+    """A job for a model, on onnxruntime unless said otherwise."""
+    data = {"targets": "onnxruntime", **more.pop("data", {})}
+    return server.http.post("/v1/jobs", files={"model": ("small.onnx", model)}, data=data, **more)

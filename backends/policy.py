@@ -37,6 +37,9 @@ CHILD_ENVIRONMENT: Mapping[str, str] = {
 }
 
 
+_CGROUP = Path("/sys/fs/cgroup")
+
+
 def apply_environment() -> None:
     """Set the policy's variables in this process, where the user has not set them.
 
@@ -78,9 +81,9 @@ def default_threads() -> int:
 def memory_given() -> int:
     """Memory of the machine, or of the container where that is less, in bytes."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
-            found.append(int(Path(name).read_text()))
+            found.append(int((_CGROUP / name).read_text()))
         except (OSError, ValueError):  # absent, or "max"
             continue
     return min(found)
@@ -89,11 +92,11 @@ def memory_given() -> int:
 def _quota() -> float | None:
     """CPU quota of the control group in cores, or None without one."""
     try:
-        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        limit, period = (_CGROUP / "cpu.max").read_text().split()
         return None if limit == "max" else max(1.0, float(limit) / float(period))
     except (OSError, ValueError):
         pass
-    base = Path("/sys/fs/cgroup/cpu")
+    base = _CGROUP / "cpu"
     try:
         limit_us = float((base / "cpu.cfs_quota_us").read_text())
         period_us = float((base / "cpu.cfs_period_us").read_text())

@@ -84,8 +84,9 @@ def benchmark_model(name: str, cache: Path | None = None) -> BenchmarkModel:
     folder = cache or _default_cache()
     path = folder / f"{name}-{_EDITION}.onnx"
     if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
         proto = _BUILT[name]() if name in _BUILT else _light(name, folder)
-        _settle(name, proto, folder)
+        _settle(name, proto)
         partial = path.with_suffix(f".{os.getpid()}.partial")
         onnx.save(proto, partial)
         partial.replace(path)
@@ -123,17 +124,15 @@ def _normalised(source: Path, folder: Path, name: str) -> onnx.ModelProto:
 
 
 def _light(name: str, folder: Path) -> onnx.ModelProto:
-    folder.mkdir(parents=True, exist_ok=True)
     proto = _normalised(installed.MODELS[name].path, folder, name)
     reseed(proto, seed=len(name))
     return proto
 
 
-def _settle(name: str, proto: onnx.ModelProto, folder: Path) -> None:
+def _settle(name: str, proto: onnx.ModelProto) -> None:
     """Give batch norms and the last layer numbers that a trained model would have."""
     if not any(node.op_type == "BatchNormalization" for node in proto.graph.node) and name in _BUILT:
         return
-    folder.mkdir(parents=True, exist_ok=True)
     feed = {
         value.name: installed.seeded_input(
             tuple(d.dim_value for d in value.type.tensor_type.shape.dim), "float32", 99

@@ -22,6 +22,7 @@ import onnx_ir.passes.common as passes
 from onnx_ir.passes.common.naming import SimpleNameGenerator
 
 from partitioner import ingest_dims, ingest_fold, ingest_safety, ingest_source, ingest_versions, weights
+from partitioner.candidate import bits
 from partitioner.errors import ModelError
 from partitioner.graph_index import GraphIndex
 from partitioner.tensor import TensorSpec
@@ -109,6 +110,7 @@ def _normalise(source: Path, path: Path, scratch: Path, dims: Mapping[str, int])
     except Exception as error:
         raise ModelError(f"the normalised model fails the ONNX checker: {error}") from error
     index = GraphIndex.from_ir(model)
+    notes.extend(_notes_on_branches(index))
     notes.extend(_notes_on_shapes(index))
     return NormalisedInfo(
         path=path,
@@ -149,6 +151,26 @@ def _finish(model: ir.Model) -> None:
     passes.RemoveUnusedOpsetsPass()(model)
     if not len(model.graph):
         raise ModelError("the model has no computation: every output is a constant")
+
+
+def _notes_on_branches(index: GraphIndex) -> list[str]:
+    """Hints where binding scalar inputs would turn an opaque If into plain nodes."""
+    scalars = {
+        n for n in index.inputs if index.values[n].shape == () and "int" in index.values[n].dtype
+    }
+    notes = []
+    for node in index.nodes:
+        condition = index.producer.get(node.inputs[0]) if node.op_type == "If" else None
+        if condition is None:
+            continue
+        behind = bits(index.ancestors[condition] | 1 << condition)
+        deciding = {name for i in behind for name in index.nodes[i].used} & set(index.inputs)
+        if deciding and deciding <= scalars:
+            flags = " ".join(f"--dim {name}=VALUE" for name in sorted(deciding))
+            notes.append(
+                f"node {node.name!r} is opaque: decide its condition with {flags} to look inside"
+            )
+    return notes
 
 
 def _notes_on_shapes(index: GraphIndex) -> list[str]:

@@ -24,12 +24,22 @@ _MOVED_ELEMENTS = 1 << 26
 _MAX_ROUNDS = 5
 
 _MOVES_DATA = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_SHAPED_LIKE_INPUT = frozenset(
+    {
+        "BiasGelu",
+        "FastGelu",
+        "Gelu",
+        "QuickGelu",
+        "SkipLayerNormalization",
+        "SkipSimplifiedLayerNormalization",
+    }
+)
 # Folding these would hide from runtimes that the weights are quantised.
 _KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
 
 
 class _MainGraphFolder(constant_folding.FoldConstantsPass):  # type: ignore[misc]
-    """Leaves bodies alone.
+    """Leaves bodies alone, and knows the shapes of some operators that onnx does not.
 
     A branch that is never taken may contradict the bound shapes (silero's 8 kHz branch does under the
     16 kHz input): folded, it no longer loads, while unfolded it is never looked at.
@@ -37,6 +47,14 @@ class _MainGraphFolder(constant_folding.FoldConstantsPass):  # type: ignore[misc
 
     def visit_attribute(self, attr: ir.Attr) -> None:
         return
+
+    def _do_inference(self, node: ir.Node) -> None:
+        if node.domain == "com.microsoft":
+            first = node.inputs[0] if node.inputs else None
+            if node.op_type in _SHAPED_LIKE_INPUT and first is not None:
+                node.outputs[0].type, node.outputs[0].shape = first.type, first.shape
+            return
+        super()._do_inference(node)
 
 
 class _Budget:

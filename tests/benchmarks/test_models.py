@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import models
 from benchmarks.zoo import convolutional, nasnet, transformers
+from benchmarks.zoo.net import Net
 from partitioner.ingest import normalise
 from partitioner.model import Model
 from tests.models import all_light
@@ -21,10 +22,10 @@ from tests.models import all_light
 _SIZES: list[tuple[Callable[[], onnx.ModelProto], float]] = [
     (convolutional.mobilenet_v2, 3.50),
     (convolutional.dcgan, 3.58),
+    (convolutional.resnext50, 25.03),
+    (convolutional.resnet18_3d, 33.37),
     (nasnet.nasnet_mobile, 5.29),
-    pytest.param(convolutional.resnext50, 25.03, marks=pytest.mark.slow),
-    pytest.param(convolutional.resnet18_3d, 33.37, marks=pytest.mark.slow),
-    pytest.param(transformers.vit_small, 22.05, marks=pytest.mark.slow),
+    (transformers.vit_small, 22.05),
     pytest.param(transformers.bert_base, 109.48, marks=pytest.mark.slow),
     pytest.param(transformers.gpt2, 124.44, marks=pytest.mark.slow),
 ]  # type: ignore[list-item]
@@ -32,10 +33,12 @@ _SIZES: list[tuple[Callable[[], onnx.ModelProto], float]] = [
 
 @pytest.mark.parametrize(("build", "millions"), _SIZES)
 def test_architectures_have_the_published_number_of_parameters(
-    build: Callable[[], onnx.ModelProto], millions: float
+    build: Callable[[], onnx.ModelProto], millions: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(
+        Net, "normal", lambda net, *shape, std=1.0: net.constant(np.zeros(shape, np.float32))
+    )
     proto = build()
-    onnx.checker.check_model(proto)
     statistics = {
         name for n in proto.graph.node if n.op_type == "BatchNormalization" for name in n.input[3:]
     }
@@ -61,8 +64,8 @@ def test_outputs_depend_on_the_input_and_are_not_saturated(name: str, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", models.names())
-def test_outputs_of_all_models_depend_on_the_input(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["light_resnet50", "light_densenet121", "nasnet_mobile", "vit_small"])
+def test_outputs_of_larger_models_depend_on_the_input(name: str, tmp_path: Path) -> None:
     _check_outputs(name, tmp_path)
 
 

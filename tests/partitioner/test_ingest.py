@@ -139,6 +139,18 @@ def test_constant_fills_become_weights(tmp_path: Path) -> None:
     assert _ops(model) == ["MatMul"] and model.index.values["w"].shape == (512, 512)
 
 
+def test_shapes_are_known_behind_microsoft_operators(tmp_path: Path) -> None:
+    model = _normalised(
+        tmp_path,
+        """<ir_version: 9, opset_import: ["" : 21, "com.microsoft" : 1]>
+        g (float[2, 3] x, float[3] b) => (float[N, M] y) {
+            h = com.microsoft.Gelu(x)  i = com.microsoft.BiasGelu(h, b)  y = Neg(i)
+        }""",
+    )
+    assert [model.index.values[name].shape for name in ("h", "i", "y")] == [(2, 3)] * 3
+    assert model.index.values["i"].dtype == "float32"
+
+
 def test_initializers_that_are_also_inputs_become_plain(tmp_path: Path) -> None:
     text = "g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }"
     model = _normalised(tmp_path, text, w=np.ones(2, np.float32))
@@ -265,6 +277,14 @@ class TestDimensions:
         bound = normalised("silero")
         assert bound.index.inputs == ("input", "state") and "If" not in _ops(bound)
         assert isinstance(bound.ir, ir.Model) and len(bound.nodes) > 30
+
+    def test_a_branch_that_a_scalar_decides_is_pointed_out(self, tmp_path: Path) -> None:
+        info = normalise(models.model_path("silero"), tmp_path, models.default_dims("silero_if"))
+        assert "'If_0' is opaque: decide its condition with --dim sr=VALUE" in info.warnings[0]
+        assert (
+            normalise(models.model_path("silero"), tmp_path, models.default_dims("silero")).warnings
+            == ()
+        )
 
     def test_a_scalar_out_of_range_is_refused(self, tmp_path: Path) -> None:
         text = "g (int32 n, float[2] x) => (float[2] y) { f = Cast<to = 1>(n) y = Mul(x, f) }"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import subprocess
 import tempfile
@@ -76,7 +77,7 @@ class Postgres:
     def close(self) -> None:
         """Stop and delete everything."""
         self.crash()  # an orderly stop would write out what is deleted next
-        self._server.cleanup()
+        atexit.unregister(self._server._cleanup)  # it would wait for a server that is gone
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _control(self, *words: str) -> None:

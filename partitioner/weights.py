@@ -96,7 +96,7 @@ def write(
     proto: onnx.ModelProto,
     initializers: Sequence[ir.Value],
     path: Path,
-    inline_limit_bytes: int = INLINE_LIMIT_BYTES,
+    inline_limit_bytes: int | None = None,
 ) -> None:
     """Write a structure and its weights as an ONNX file; large weights go to `<name>.weights`.
 
@@ -104,10 +104,11 @@ def write(
         proto: what `structure` gave.
         initializers: the weights, in the order in which they are to stand.
         path: the file to write; an existing one is replaced.
-        inline_limit_bytes: total size up to which weights stay inside the file.
+        inline_limit_bytes: total size up to which weights stay inside the file; by default 1 GiB.
     """
     outside = _Layout(f"{path.name}.weights")
-    inline = total_bytes(initializers) <= inline_limit_bytes
+    limit = INLINE_LIMIT_BYTES if inline_limit_bytes is None else inline_limit_bytes
+    inline = total_bytes(initializers) <= limit
     entries = [_entry(value, None if inline else outside) for value in initializers]
     if outside.tensors:
         _replace(path.with_name(outside.location), outside.pieces())

@@ -37,6 +37,7 @@ from backends.contract import (
     threads_of,
 )
 from backends.profile_map import op_times
+from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex, NodeInfo
 from partitioner.pattern import Pattern
 from partitioner.target import Target
@@ -156,7 +157,8 @@ class OnnxRuntimeBackend(Backend):
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         for spec in (*model.inputs, *model.outputs):
-            predicates.numpy_dtype(spec)
+            if predicates.numpy_dtype(spec).hasobject:
+                raise CollageError(f"ONNX Runtime binds no text at a border, and {spec.name!r} is text")
         return OnnxRuntimeExecutable(model, target, context)
 
 
@@ -169,7 +171,6 @@ class OnnxRuntimeExecutable(Executable):
         self._binding: Any = None
         self._inputs: tuple[Array, ...] = ()
         self._bound: tuple[Array | None, ...] = ()
-        self._texts: list[tuple[str, Array]] = []
         self._own: list[int] = []
         self._results: tuple[Array, ...] = ()
         # OrtValues do not own the arrays they stand on: both are kept until the next bind.
@@ -178,10 +179,7 @@ class OnnxRuntimeExecutable(Executable):
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         self._kept = []
         self._inputs, self._bound = tuple(inputs), tuple(outputs)
-        # ONNX Runtime copies text, so it is handed over at each run.
-        names = [spec.name for spec in self._model.inputs]
-        self._texts = [(n, a) for n, a in zip(names, inputs, strict=True) if a.dtype == object]
-        self._own = [i for i, o in enumerate(outputs) if o is None or o.dtype == object]
+        self._own = [i for i, output in enumerate(outputs) if output is None]
         self._results = tuple(outputs) if not self._own else ()  # type: ignore[arg-type]
         self._binding = self._bound_to(self._session)
 
@@ -206,21 +204,18 @@ class OnnxRuntimeExecutable(Executable):
 
     def close(self) -> None:
         self._session = self._binding = None
-        self._kept, self._texts, self._inputs, self._bound, self._results = [], [], (), (), ()
+        self._kept, self._inputs, self._bound, self._results = [], (), (), ()
 
     def _bound_to(self, session: Any) -> Any:
         binding = session.io_binding()
         for spec, array in zip(self._model.inputs, self._inputs, strict=True):
-            if array.dtype != object:
-                binding.bind_ortvalue_input(spec.name, self._value(array))
+            binding.bind_ortvalue_input(spec.name, self._value(array))
         for spec, output in zip(self._model.outputs, self._bound, strict=True):
-            if output is not None and output.dtype != object:
+            if output is not None:
                 binding.bind_ortvalue_output(spec.name, self._value(output))
         return binding
 
     def _run(self, session: Any, binding: Any) -> None:
-        for name, array in self._texts:
-            binding.bind_cpu_input(name, array)
         for i in self._own:  # else the run reuses the last run's buffer, whose shape may not fit
             binding.bind_output(self._model.outputs[i].name, "cpu")
         session.run_with_iobinding(binding)
@@ -240,11 +235,7 @@ class OnnxRuntimeExecutable(Executable):
         values = self._binding.get_outputs()
         results = list(self._bound)
         for i in self._own:
-            fetched = np.array(values[i].numpy())
-            bound = self._bound[i]
-            if bound is not None:
-                bound[...] = fetched
-            results[i] = fetched if bound is None else bound
+            results[i] = np.array(values[i].numpy())
         self._results = tuple(results)  # type: ignore[arg-type]
 
 

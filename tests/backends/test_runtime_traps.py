@@ -1,0 +1,149 @@
+"""What was once seen to go wrong with a runtime, so that an upgrade of it tells."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from backends.contract import Available, Backend, CompileContext, Executable, SubModel
+from backends.conversion import write_explicit
+from backends.mnn_backend import MnnBackend
+from backends.ncnn_backend import NcnnBackend
+from backends.onnxruntime_backend import OnnxRuntimeBackend
+from backends.openvino_backend import OpenVinoBackend
+from backends.sandbox import run_in_child
+from partitioner.errors import CollageError
+from partitioner.graph_index import GraphIndex
+from partitioner.target import Target
+from tests.partitioner.graphs import text_model
+
+OLD_NET = """g (float[1,4,6,6] x) => (float[1,4,1,1] y) {
+    p = MaxPool<kernel_shape = [2, 2]>(x)
+    a = GlobalAveragePool(p)
+    y = Softmax(a)
+}"""
+
+
+def write(text: str, folder: Path, opset: int = 18) -> SubModel:
+    model = text_model(text, opset).ir
+    ir.passes.common.ShapeInferencePass()(model)
+    ir.save(model, folder / "model.onnx")
+    index = GraphIndex.from_ir(model)
+    specs = index.values
+    inputs, outputs = tuple(specs[n] for n in index.inputs), tuple(specs[n] for n in index.outputs)
+    return SubModel(folder / "model.onnx", inputs, outputs)
+
+
+def opened(backend: Backend, model: SubModel, folder: Path, **options: str) -> Executable:
+    if not isinstance(backend.probe(), Available):
+        pytest.skip(f"{backend.name} is not installed")
+    work = folder / "work"
+    work.mkdir()
+    target = Target(backend.name).with_options(**options)
+    return backend.compile(model, target, CompileContext(1, work, cache_dir=folder / "cache"))
+
+
+def computed(backend: Backend, model: SubModel, folder: Path, *inputs: np.ndarray) -> np.ndarray:
+    executable = opened(backend, model, folder)
+    executable.bind(inputs, [None] * len(model.outputs))
+    executable.run()
+    result = np.array(executable.results[0])
+    executable.close()
+    return result
+
+
+def test_onnxruntime_neither_prints_nor_falls_back_when_a_session_fails(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(Exception, match=r"model\.onnx"):
+        opened(OnnxRuntimeBackend(), SubModel(tmp_path / "model.onnx", (), ()), tmp_path)
+    assert capfd.readouterr().out == ""
+
+
+def test_onnxruntime_refuses_text_at_a_border(tmp_path: Path) -> None:
+    model = write(
+        "g (string[2] x, string[2] z) => (string[2] y) { y = StringConcat(x, z) }", tmp_path, 20
+    )
+    with pytest.raises(CollageError, match="'x' is text"):
+        opened(OnnxRuntimeBackend(), model, tmp_path)
+
+
+def test_openvino_computes_in_float32_unless_told_otherwise(tmp_path: Path) -> None:
+    model = write(
+        "g (float[64,64] x, float[64,64] w) => (float[64,64] y) { y = MatMul(x, w) }", tmp_path
+    )
+    x, w = (np.random.default_rng(i).standard_normal((64, 64)).astype(np.float32) for i in (0, 1))
+    assert np.max(np.abs(computed(OpenVinoBackend(), model, tmp_path, x, w) - x @ w)) < 1e-4
+
+
+@pytest.mark.parametrize("precision", ["bf16", "f16"])
+def test_openvino_refuses_a_precision_that_the_cpu_lacks(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import openvino
+
+    class Core:
+        def get_property(self, device: str, name: str) -> list[str]:
+            return ["FP32", "INT8"]
+
+    monkeypatch.setattr(openvino, "Core", Core)
+    reason = OpenVinoBackend().check_target(Target.parse(f"openvino -precision={precision}"))
+    assert reason is not None and "does not compute in" in reason
+
+
+def test_openvino_binds_arrays_of_long_long(tmp_path: Path) -> None:
+    model = write("g (int64[3] x) => (int64[3] y) { y = Add(x, x) }", tmp_path)
+    x = np.array([1, 2, 3], np.longlong)
+    assert list(computed(OpenVinoBackend(), model, tmp_path, x)) == [2, 4, 6]
+
+
+@pytest.mark.parametrize("backend", [MnnBackend(), NcnnBackend()], ids=lambda b: b.name)
+def test_defaults_that_converters_misread_are_made_explicit(backend: Backend, tmp_path: Path) -> None:
+    model = write(OLD_NET, tmp_path, opset=11)
+    x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
+    expected = computed(OnnxRuntimeBackend(), model, tmp_path, x)
+    (tmp_path / "work").rmdir()
+    found = run_in_child(computed, backend, model, tmp_path, x)
+    assert np.allclose(found, expected, atol=1e-5)
+
+
+def test_weights_outside_of_the_file_are_taken_inside(tmp_path: Path) -> None:
+    weight = ir.Value(
+        name="w",
+        type=ir.TensorType(ir.DataType.FLOAT),
+        shape=ir.Shape([8, 8]),
+        const_value=ir.tensor(np.eye(8, dtype=np.float32), name="w"),
+    )
+    model = text_model("g (float[1,8] x, float[8,8] w) => (float[1,8] y) { y = MatMul(x, w) }").ir
+    old = next(v for v in model.graph.inputs if v.name == "w")
+    for node, position in list(old.uses()):
+        node.replace_input_with(position, weight)
+    model.graph.inputs.remove(old)
+    model.graph.register_initializer(weight)
+    ir.save(model, tmp_path / "model.onnx", external_data="weights", size_threshold_bytes=0)
+    write_explicit(tmp_path / "model.onnx", tmp_path / "inside.onnx")
+    (tmp_path / "weights").unlink()
+    inside = ir.load(tmp_path / "inside.onnx").graph.initializers["w"].const_value
+    assert inside is not None and np.array_equal(inside.numpy(), np.eye(8))
+
+
+def test_a_conversion_is_made_once_per_machine(tmp_path: Path) -> None:
+    model = write(OLD_NET, tmp_path, opset=11)
+    x = np.zeros((1, 4, 6, 6), np.float32)
+    run_in_child(computed, NcnnBackend(), model, tmp_path, x)
+    (cached,) = (tmp_path / "cache").iterdir()
+    stamp = (cached / "ncnn.param").stat().st_mtime_ns
+    for leftover in (tmp_path / "work").iterdir():
+        leftover.unlink()
+    (tmp_path / "work").rmdir()
+    run_in_child(computed, NcnnBackend(), model, tmp_path, x)
+    assert [f.name for f in (tmp_path / "cache").iterdir()] == [cached.name]
+    assert (cached / "ncnn.param").stat().st_mtime_ns == stamp
+
+
+def test_mnn_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = write(OLD_NET, tmp_path, opset=11)
+    computed(MnnBackend(), model, tmp_path, np.zeros((1, 4, 6, 6), np.float32))
+    assert capfd.readouterr() == ("", "")

@@ -46,6 +46,7 @@ T = TypeVar("T")
 _ALIGNMENT = 64
 _PROFILE_RUNS = 10
 _ATTEMPTS = 3
+_PROFILING = "profiling"
 _CATEGORY = {"crash": "crash", "hang": "hang", "out_of_memory": "out of memory", "error": "refused"}
 
 
@@ -94,7 +95,8 @@ class Measurement:
         error: the worst output's error over all samples, where outputs could be compared.
         yardstick_us: see `timing`; 0 when nothing was timed.
         yardstick_moved: share by which it moved during the measurement.
-        ops: the runtime's own profile, when asked for.
+        ops: the runtime's own profile, when asked for and not empty.
+        profile_failure: why there is no profile although it was asked for, else empty.
         versions: of what was measured, by name.
     """
 
@@ -106,6 +108,7 @@ class Measurement:
     yardstick_us: float = 0.0
     yardstick_moved: float = 0.0
     ops: tuple[OpTime, ...] = ()
+    profile_failure: str = ""
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -170,6 +173,9 @@ def measure_many(
                         f"measuring {requests[0].target} was interrupted {killed} times "
                         f"({failure.reason}); look for what kills its processes"
                     ) from failure
+            elif watch.stage == _PROFILING:  # it runs, only its profiler does not
+                plain = measure(replace(requests[watch.current], profile=False), cancel)
+                keep(watch.current, replace(plain, profile_failure=str(failure)))
             elif alone:
                 keep(watch.current, _failed(requests[watch.current], failure, watch.stage))
             else:
@@ -319,9 +325,13 @@ def _measure_executable(
     if not found.error <= request.tolerance:
         return _wrong(partial, found, request, f"after {len(timing.samples_us)} timed runs")
     ops: tuple[OpTime, ...] = ()
+    failure = ""
     if request.profile:
-        tell("profiling")
-        ops = tuple(_attempt("profile", lambda: executable.profile(_PROFILE_RUNS)))
+        tell(_PROFILING)
+        try:
+            ops = tuple(_attempt("profile", lambda: executable.profile(_PROFILE_RUNS)))
+        except _RefusedError as refusal:
+            failure = str(refusal)
     return replace(
         partial,
         cost=Measured(timing.median_us, timing.spread_us, len(timing.samples_us)),
@@ -330,6 +340,7 @@ def _measure_executable(
         yardstick_us=timing.yardstick_us,
         yardstick_moved=timing.yardstick_moved,
         ops=ops,
+        profile_failure=failure,
     )
 
 

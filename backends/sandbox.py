@@ -9,8 +9,8 @@ thread, several at a time, and from processes that were forked themselves.
 
 What a child gets: its own session and process group, an empty working directory (which is also HOME
 and TMPDIR, and is removed afterwards), an environment of a few harmless names and the policy's thread
-settings, resource limits, no network where the platform allows cutting it off, `no_new_privs`, and
-death by the kernel when the nursery or the owner dies. stdout and stderr go to a file whose last
+settings, resource limits, only the files that it was given and no network where the platform allows
+that (`sandbox_files`), `no_new_privs`, and death by the kernel when the nursery or the owner dies. stdout and stderr go to a file whose last
 lines end up in the failure's reason. What it sends back is decoded as plain data (`sandbox_codec`).
 
 Source: the fork server of Python's multiprocessing, whose children import the user's main module and
@@ -31,14 +31,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, ParamSpec, TypeVar
 
 from backends import policy
 from backends.sandbox_child import frame, in_child, send_message, split_frame
 from backends.sandbox_codec import OWN_PACKAGES, UnsafeValueError, decode
+from backends.sandbox_files import granted
 from partitioner.errors import CollageError
 
 __all__ = [
@@ -90,6 +91,9 @@ class ChildLimits:
         file_bytes: the largest file that it may write.
         processes: how many processes and threads its user may have beyond those of now (the kernel
             does not count those of root).
+        confine_files: only files that the task's arguments name (`sandbox_files.granted`), its own
+            folder and installed software are there for it, where the kernel can enforce that.
+        writable: more files and folders that it may write.
         user: user and group number to run as, where the owner is root; files that the task reads or
             writes must be accessible to that user. None keeps the owner's.
         environment: more environment variables, over those of the policy.
@@ -102,6 +106,8 @@ class ChildLimits:
     open_files: int = 1024
     file_bytes: int = 16 << 30
     processes: int = 1024
+    confine_files: bool = True
+    writable: tuple[Path, ...] = ()
     user: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -148,12 +154,17 @@ def run_in_child(
     Raises:
         ChildFailed: the child did not return; no process of it is left.
         ValueError: the function cannot be found again by the child.
+        RuntimeError: called inside a child.
     """
+    if in_child():
+        raise RuntimeError("a sandboxed child may not start another one: call the function directly")
     if function.__module__ == "__main__" or "<" in function.__qualname__:
         raise ValueError(f"{function.__qualname__} must be a function of an importable module")
     task = pickle.dumps((function, args))
     package = function.__module__.partition(".")[0]
-    run = _Run(limits or ChildLimits(), OWN_PACKAGES | {package}, on_message)
+    readable, writable = granted(list(_paths_in(args)))
+    limits = limits or ChildLimits()
+    run = _Run(limits, OWN_PACKAGES | {package}, on_message, readable, writable)
     preload = function.__module__ if package in OWN_PACKAGES else None
     result: R = run.go(task, preload, cancel)
     return result
@@ -265,7 +276,11 @@ class _Run:
         limits: ChildLimits,
         packages: frozenset[str],
         on_message: Callable[[Any], None] | None,
+        readable: list[str],
+        writable: list[str],
     ) -> None:
+        self._readable = readable
+        self._writable = [*writable, *map(str, limits.writable)]
         self._limits = limits
         self._packages = packages
         self._on_message = on_message
@@ -330,6 +345,9 @@ class _Run:
             "environment": dict(limits.environment),
             "rlimits": rlimits,
             "user": limits.user,
+            "confine": limits.confine_files,
+            "readable": self._readable,
+            "writable": self._writable,
         }
 
     def _talk(self, task: bytes, cancel: threading.Event | None) -> None:
@@ -473,6 +491,21 @@ def _tail(log: IO[bytes]) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())[:600]
+
+
+def _paths_in(value: object) -> Iterator[Path]:
+    """Every path inside a task's arguments."""
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _paths_in(item)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            yield from _paths_in(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for part in fields(value):
+            yield from _paths_in(getattr(value, part.name))
 
 
 def _import_path() -> list[str]:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from backends.sandbox import send_message
+from backends.sandbox import run_in_child, send_message
+from backends.sandbox_files import confine
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,13 @@ class Pair:
 
     left: int
     right: np.ndarray
+
+
+@dataclass(frozen=True)
+class Request:
+    """Something with a path in it."""
+
+    path: Path
 
 
 def echo(value: object) -> object:
@@ -129,3 +137,40 @@ def write_file(megabytes: int) -> None:
     with Path("large").open("wb") as file:
         for _ in range(megabytes):
             file.write(b"\0" * (1 << 20))
+
+
+def read_text(where: str) -> str:
+    return Path(where).read_text()
+
+
+def read_beside(path: Path, name: str) -> str:
+    return (path.parent / name).read_text()
+
+
+def write_text(where: str) -> str:
+    Path(where).write_text("was here")
+    return where
+
+
+def write_in(folder: Path) -> str:
+    return write_text(str(folder / "made"))
+
+
+def signal_owner(pid: int) -> None:
+    os.kill(pid, 0)
+
+
+def owners_environment(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def second(ignored: object, where: str) -> str:
+    return read_text(where)
+
+
+def can_be_confined() -> bool:
+    return confine([], [])
+
+
+def nest() -> object:
+    return run_in_child(echo, 1)

@@ -91,6 +91,10 @@ class FaultyExecutable(Executable):
         return (self._y,)
 
     def profile(self, runs: int) -> list[OpTime]:
+        if self._fault == "no-profile":
+            raise RuntimeError("no profiler here")
+        if self._fault == "crash-profile":
+            ctypes.string_at(0)
         return [OpTime(("n",), "Add", 1.0)] * runs
 
     def close(self) -> None:

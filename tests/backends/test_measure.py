@@ -13,7 +13,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from backends.contract import SubModel
+from backends.contract import OpTime, SubModel
 from backends.measure import Measurement, MeasureRequest, aligned, measure, measure_many
 from backends.protocol import Protocol
 from backends.reference import run_reference, seeded_inputs
@@ -76,7 +76,7 @@ def test_a_real_runtime_is_measured(tmp_path: Path, target: str) -> None:
     text = """<ir_version: 10, opset_import: ["" : 18]>
         g (float[1,8,16,16] x) => (float[1,8,16,16] y) { s = Sigmoid(x) y = Mul(s, x) }"""
     request = _from_text(tmp_path / "m", text, (1, 8, 16, 16), target)
-    found = measure(replace(request, profile=True))
+    found = measure(request)
     assert isinstance(found.cost, Measured), found.cost
     assert 0 < found.cost.latency_us < 1e5
     assert found.cost.samples == len(found.samples_us) >= QUICK.min_runs
@@ -123,9 +123,29 @@ def test_a_crash_at_the_end_is_a_crash(tmp_path: Path, faulty: None) -> None:
     assert "while closing" in _reason(measure(_request(tmp_path, "faulty -fault=crash-close")))
 
 
+@pytest.mark.parametrize(
+    ("fault", "words"), [("no-profile", "no profiler here"), ("crash-profile", "SIGSEGV")]
+)
+def test_a_profiler_that_fails_costs_only_the_profile(
+    tmp_path: Path, faulty: None, fault: str, words: str
+) -> None:
+    found = measure(replace(_request(tmp_path, f"faulty -fault={fault}"), profile=True))
+    assert isinstance(found.cost, Measured)
+    assert found.ops == ()
+    assert words in found.profile_failure
+
+
+def test_a_profile_comes_back(tmp_path: Path, faulty: None) -> None:
+    found = measure(replace(_request(tmp_path, "faulty"), profile=True))
+    assert found.ops[0] == OpTime(("n",), "Add", 1.0)
+    assert found.profile_failure == ""
+
+
 def test_a_killed_child_says_nothing_about_the_candidate(tmp_path: Path, faulty: None) -> None:
-    mark = tmp_path / "mark"
-    found = measure(_request(tmp_path, f"faulty -fault=killed -once={mark}"))
+    mark = tmp_path / "cache" / "mark"
+    mark.parent.mkdir()
+    request = _request(tmp_path, f"faulty -fault=killed -once={mark}")
+    found = measure(replace(request, cache_dir=mark.parent))
     assert isinstance(found.cost, Measured)
     with pytest.raises(CollageError, match="interrupted 3 times"):
         measure(_request(tmp_path, "faulty -fault=killed", name="again"))

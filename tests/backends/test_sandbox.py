@@ -178,10 +178,12 @@ def test_an_error_in_on_message_leaves_no_child() -> None:
 def test_the_network_is_cut_off_where_it_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
+        open_files = ChildLimits(confine_files=False)  # which would refuse to connect as well
         if network_isolated():
-            assert _failure(child_tasks.connect, port).error_type == "OSError"
+            failure = _failure(child_tasks.connect, port, limits=open_files)
+            assert failure.reason == "OSError: [Errno 101] Network is unreachable"
         else:
-            assert run_in_child(child_tasks.connect, port) == "connected"
+            assert run_in_child(child_tasks.connect, port, limits=open_files) == "connected"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -197,6 +199,10 @@ def test_a_child_may_run_as_another_user() -> None:
 def test_a_function_that_a_child_cannot_find_is_refused() -> None:
     with pytest.raises(ValueError, match="importable"):
         run_in_child(lambda: 1)
+
+
+def test_a_child_starts_no_children_of_its_own() -> None:
+    assert "RuntimeError: a sandboxed child" in _failure(child_tasks.nest).reason
 
 
 def test_many_threads_at_once() -> None:

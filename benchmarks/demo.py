@@ -23,6 +23,7 @@ from backends.contract import Available
 from backends.reference import seeded_inputs
 from backends.registry import backends
 from collage.events import Event
+from collage.remote import tune_remotely
 from collage.show import show_report
 from tests.models import MODELS
 
@@ -62,7 +63,8 @@ def _tune(url: str, name: str, targets: list[str], folder: Path) -> None:
     print(f"\n== {name}: POST {model.path.name} with {', '.join(targets)}", flush=True)
     begin = time.monotonic()
     with collage.Client(url) as client:
-        artifact = client.tune(
+        artifact = tune_remotely(
+            client,
             model.path,
             targets,
             output=folder / f"{name}.collage.onnx",
@@ -74,7 +76,9 @@ def _tune(url: str, name: str, targets: list[str], folder: Path) -> None:
     with collage.load(artifact.path) as session:
         feed = seeded_inputs(session.inputs, 0)
         outputs = session.run(None, feed)
-        shapes = ", ".join(f"{o.name} {np.shape(v)}" for o, v in zip(session.get_outputs(), outputs, strict=True))
+        shapes = ", ".join(
+            f"{o.name} {np.shape(v)}" for o, v in zip(session.get_outputs(), outputs, strict=True)
+        )
         print(f"collage.load verified {len(session.targets)} partition(s) and ran: {shapes}")
 
 

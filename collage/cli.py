@@ -103,9 +103,11 @@ def tune(
     with progress() as listener:
         if server is not None:
             from collage.client import Client
+            from collage.remote import tune_remotely
 
             with Client(server, token=token) as client:
-                artifact = client.tune(
+                artifact = tune_remotely(
+                    client,
                     model,
                     target,
                     output=destination,
@@ -199,7 +201,8 @@ def serve(
     import importlib
 
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    importlib.import_module("service.app").serve(**given)
+    settings = importlib.import_module("service.settings").Settings(**given)
+    importlib.import_module("service.app").serve(settings)
 
 
 @costs_app.command("list")

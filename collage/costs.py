@@ -76,13 +76,11 @@ class CostSettings:
 
     Args:
         threads: threads of one call.
-        metric: how an output's error is measured.
         error_limit: a candidate with a larger error on its own outputs is infeasible.
         protocol: how to measure.
     """
 
     threads: int
-    metric: str = "max"
     error_limit: float = 1e-3
     protocol: Protocol = field(default_factory=Protocol)
 
@@ -228,7 +226,6 @@ class CostSource:
             inputs_path=inputs,
             expected_path=expected,
             tolerance=PLAINLY_WRONG,
-            metric=self._settings.metric,
             threads=self._settings.threads,
             protocol=self._settings.protocol,
             profile=candidate.nodes == self._model.index.all_nodes,

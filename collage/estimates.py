@@ -16,14 +16,19 @@ from backends.contract import OpTime
 from partitioner.candidate import bits
 from partitioner.graph_index import GraphIndex
 from partitioner.op_kind import OpKind, kind_of
+from partitioner.sub_graph import SubGraph
 from partitioner.target import Target
 
 _LIGHT_WEIGHT = 1.0
 _HEAVY_WEIGHT = 50.0
 _HEAVY = (OpKind.OUT_FUSABLE, OpKind.OPAQUE)
 _LEAST_US = 0.5
+# First guess at a border: a call, and reading or writing its values once outside the caches.
+_CALL_US = 30.0
+_US_PER_MIB = 60.0
 _ENOUGH_REGIONS = 3
-_LOW_QUANTILE = 0.25
+_LOW_QUANTILE = 0.3
+_LEAST_FACTOR, _MOST_FACTOR = 0.2, 5.0
 
 
 def node_times_us(
@@ -68,9 +73,9 @@ def _weight(index: GraphIndex, node: int) -> float:
 class Estimates:
     """Per target what each node takes in context, and from that what a region may take.
 
-    An estimate is the sum of the region's nodes plus what cutting a region out has been seen to cost on
-    that target: a runtime that fuses across operators loses at every border. That is learnt as regions
-    are measured, and it is a low quantile, so that estimates stay on the optimistic side.
+    An estimate is the sum of the region's nodes, plus what cutting it out costs: a call, and the values
+    at its border, which leave the runtime's own layout and the caches. How much that is on a target is
+    learnt as regions are measured.
 
     Args:
         index: the graph.
@@ -79,7 +84,8 @@ class Estimates:
     def __init__(self, index: GraphIndex) -> None:
         self._index = index
         self._times: dict[Target, dict[int, float]] = {}
-        self._surplus: dict[Target, list[float]] = {}
+        self._factors: dict[Target, list[float]] = {}
+        self._borders: dict[int, float] = {}
 
     def learn(self, target: Target, times_us: Mapping[int, float]) -> None:
         """Take in the times of a region's nodes; what was seen in a larger region stays."""
@@ -90,21 +96,34 @@ class Estimates:
     def learn_region(self, target: Target, nodes: int, latency_us: float) -> None:
         """Take in what a region took that was measured alone."""
         if target in self._times:
-            self._surplus.setdefault(target, []).append(latency_us - self._sum_us(nodes, target))
+            surplus = latency_us - self._sum_us(nodes, target)
+            self._factors.setdefault(target, []).append(surplus / self._border_us(nodes))
 
     def bound_us(self, nodes: int, target: Target) -> float:
-        """What a region may take at best, as far as is known."""
-        return max(self._sum_us(nodes, target) + self._border_us(target), _LEAST_US)
+        """What a region may take, on the optimistic side of what is known."""
+        border_us = self._factor(target) * self._border_us(nodes)
+        return max(self._sum_us(nodes, target) + border_us, _LEAST_US)
 
     def _sum_us(self, nodes: int, target: Target) -> float:
         times = self._times.get(target, {})
         return sum(times.get(i, self._elsewhere(i)) for i in bits(nodes))
 
-    def _border_us(self, target: Target) -> float:
-        surplus = sorted(self._surplus.get(target, ()))
-        if len(surplus) < _ENOUGH_REGIONS:
-            return 0.0
-        return max(0.0, surplus[int(len(surplus) * _LOW_QUANTILE)])
+    def _border_us(self, nodes: int) -> float:
+        """A first guess at what cutting a region out costs; the whole graph is cut from nothing."""
+        if nodes not in self._borders:
+            sub_graph = SubGraph(self._index, nodes)
+            crossing = [n for n in sub_graph.inputs if n in self._index.producer]
+            crossing += [n for n in sub_graph.outputs if n in self._index.consumers]
+            size = sum(self._index.values[name].size_bytes for name in crossing)
+            self._borders[nodes] = _CALL_US + _US_PER_MIB * size / (1 << 20)
+        return self._borders[nodes]
+
+    def _factor(self, target: Target) -> float:
+        """By how much the first guess is off on a target: a low quantile of what was seen."""
+        seen = sorted(self._factors.get(target, ()))
+        if len(seen) < _ENOUGH_REGIONS:
+            return 1.0
+        return min(max(seen[int(len(seen) * _LOW_QUANTILE)], _LEAST_FACTOR), _MOST_FACTOR)
 
     def _elsewhere(self, node: int) -> float:
         """A node that was never seen on a target counts as on the one that runs it fastest."""

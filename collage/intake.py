@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from backends.reference import reference_session, run_session
 from backends.samples import read_samples as stored_samples
 from backends.samples import write_samples
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
+from collage.events import Event, Listener, ignore
 from partitioner.errors import BadInputError, CancelledError, ModelError
 from partitioner.extract import with_outputs
 from partitioner.ingest import NormalisedInfo, normalise
@@ -90,6 +92,7 @@ class Reference:
         model: the normalised model.
         samples: inputs by name; values of graph inputs need no run.
         directory: where the values are kept as .npy files.
+        listener: is told when values are computed.
         cancel: stops the child that computes them.
     """
 
@@ -98,11 +101,14 @@ class Reference:
         model: Model,
         samples: Sequence[Sample],
         directory: Path,
+        listener: Listener = ignore,
         cancel: threading.Event | None = None,
     ) -> None:
         self.model = model
         self.samples = tuple(samples)
         self._directory = directory
+        self._listener = listener
+        self.seconds = 0.0
         self._cancel = cancel
         self._known: tuple[dict[str, np.ndarray], ...] = tuple(dict(s) for s in self.samples)
         self._lock = threading.Lock()
@@ -135,6 +141,12 @@ class Reference:
         return used and spec.dtype not in ("unknown", "object")
 
     def _compute(self, names: list[str]) -> None:
+        self._listener(Event("reference", f"computing {len(names)} reference values"))
+        begin = time.monotonic()
+        self._compute_in_child(names)
+        self.seconds += time.monotonic() - begin
+
+    def _compute_in_child(self, names: list[str]) -> None:
         folder = self._directory / f"values-{len(list(self._directory.glob('values-*')))}"
         folder.mkdir(parents=True)
         path = with_outputs(self.model, names, folder)

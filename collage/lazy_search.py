@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from collage.costs import CostSource
 from collage.estimates import Estimates
@@ -23,12 +24,13 @@ from partitioner.constraints import Constraints
 from partitioner.cost import Infeasible, Measured
 from partitioner.errors import NoPlanError
 from partitioner.graph_index import GraphIndex
-from partitioner.search import ScoredPlan, Solution, search
+from partitioner.search import ScoredPlan, Searcher, Solution
 from partitioner.target import Target
 from partitioner.transition import Transitions
 
 # A promise closer than this to the best known plan is below what end-to-end timing can tell apart.
 WORTH_MEASURING = 0.01
+_COARSE_FIRST = (3, 6)
 
 
 class LazySearch:
@@ -62,6 +64,8 @@ class LazySearch:
         self._estimates = estimates
         self.transitions = transitions
         self._constraints = constraints
+        self._by_limit: dict[int | None, Constraints] = {}
+        self._searcher = Searcher(index, candidates.candidates, candidates.refusals)
         self._deadline_s = deadline_s
         self._listener = listener
         self.corrections: dict[tuple[int, Target], float] = {}
@@ -87,26 +91,43 @@ class LazySearch:
         """True when a candidate was measured or found infeasible."""
         return isinstance(self._costs.cost(candidate), (Measured, Infeasible))
 
-    def solve(self, k: int = 1, measured_only: bool = False) -> Solution:
+    def solve(self, k: int = 1, measured_only: bool = False, most: int | None = None) -> Solution:
         """Solve with what is known now.
+
+        Args:
+            k: how many plans.
+            measured_only: leave out what was not measured.
+            most: at most so many partitions, beside what the caller's constraints say.
 
         Raises:
             NoPlanError: nothing covers the graph.
         """
         candidates = self._set.candidates
         prices = [self.price_us(candidate, measured_only) for candidate in candidates]
-        return search(
-            self._index,
-            candidates,
+        return self._searcher.solve(
             prices,
             transitions=self.transitions,
-            constraints=self._constraints,
+            constraints=self._limited(most),
             k=k,
-            refusals=self._set.refusals,
+            infeasible=self._failures(),
         )
+
+    def _limited(self, most: int | None) -> Constraints:
+        if most not in self._by_limit:
+            own = self._constraints.max_partitions
+            limit = own if most is None or (own is not None and own < most) else most
+            self._by_limit[most] = replace(self._constraints, max_partitions=limit)
+        return self._by_limit[most]
+
+    def _failures(self) -> dict[int, str]:
+        costs = ((i, self._costs.cost(c)) for i, c in enumerate(self._set.candidates))
+        return {i: cost.reason for i, cost in costs if isinstance(cost, Infeasible)}
 
     def run(self, k: int, incumbent_us: float) -> Solution:
         """Measure lazily until the best plan is known, then the `k` best as far as it pays.
+
+        Plans of few partitions come first: they are most of what wins, and knowing them early makes the
+        best plan so far a good one whenever the time ends.
 
         Args:
             k: how many plans to return.
@@ -116,20 +137,29 @@ class LazySearch:
             The `k` best plans whose every partition was measured; its bound is the optimistic one.
         """
         bound_us = 0.0
-        while True:
-            solution = self.solve()
-            best = solution.plans[0]
-            bound_us = solution.bound_us
-            known_us = min(incumbent_us, self._cheapest_known_us())
-            unknown = self._unknown(best)
-            self._tell(best, bound_us, known_us, len(unknown))
-            if not unknown or best.objective_us >= known_us * (1 - WORTH_MEASURING):
-                break
-            if self.out_of_time and known_us < float("inf"):
-                break
-            self._measure(unknown, self._stop(known_us))
+        for most in (*_COARSE_FIRST, None):
+            bound_us = self._explore(most, incumbent_us)
         known = self.solve(k, measured_only=True)
         return known.with_bound(min(bound_us, known.bound_us))
+
+    def _explore(self, most: int | None, incumbent_us: float) -> float:
+        """Measure until the best plan of at most so many partitions is known; returns its bound."""
+        while True:
+            try:
+                solution = self.solve(most=most)
+            except NoPlanError:
+                if most is None:
+                    raise
+                return 0.0  # it takes more partitions than that to cover the graph at all
+            best = solution.plans[0]
+            known_us = min(incumbent_us, self._cheapest_known_us())
+            unknown = self._unknown(best)
+            self._tell(best, solution.bound_us, known_us, len(unknown))
+            if not unknown or best.objective_us >= known_us * (1 - WORTH_MEASURING):
+                return solution.bound_us
+            if self.out_of_time and known_us < float("inf"):
+                return solution.bound_us
+            self._measure(unknown, self._stop(known_us))
 
     def complete(self, plan: ScoredPlan) -> bool:
         """Measure what a plan still needs; False when time ran out or a part is infeasible."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from backends.timing import Ratio, compare
@@ -91,6 +91,7 @@ class Arena:
         template: a contest without plans and regions: samples, expected outputs, metric and limits.
         listener: is told about every contest.
         cancel: stops the child that is timing.
+        eligible: whether a plan may be returned; baselines that break a constraint are timed only.
     """
 
     def __init__(
@@ -99,7 +100,9 @@ class Arena:
         template: Contest,
         listener: Listener,
         cancel: threading.Event | None = None,
+        eligible: Callable[[Plan], bool] = lambda plan: True,
     ) -> None:
+        self._eligible = eligible
         self._regions = regions
         self._template = template
         self._listener = listener
@@ -156,7 +159,7 @@ class Arena:
         Raises:
             NoPlanError: no plan could be run; the message gives each one's failure.
         """
-        timed = [entry for entry in self.entries if entry.timed]
+        timed = [entry for entry in self.entries if entry.timed and self._eligible(entry.plan)]
         if not timed:
             failures = "; ".join(f"{entry.name}: {entry.failure}" for entry in self.entries)
             raise NoPlanError(f"no plan could be run end to end ({failures})")

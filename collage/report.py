@@ -36,7 +36,7 @@ class Findings:
         candidates: all that could be used.
         unique: how many different keys they have.
         counts: how costs were come by.
-        solution: of the last search.
+        solution: of the search; None where the strategy made none.
         seconds: per stage.
         tolerance: bound on the error of every output.
         metric: how it is measured.
@@ -54,7 +54,7 @@ class Findings:
     candidates: CandidateSet
     unique: int
     counts: Counts
-    solution: Solution
+    solution: Solution | None
     seconds: Mapping[str, float]
     tolerance: float
     metric: str
@@ -98,13 +98,19 @@ def build_report(found: Findings) -> dict[str, Any]:
             "from_cache": found.counts.from_cache,
             "infeasible": found.counts.infeasible,
         },
-        "search": {
-            "objective_us": found.solution.plans[0].objective_us,
-            "bound_us": found.solution.bound_us,
-            "optimal": found.solution.optimal,
-        },
+        "search": _search(found.solution),
         "warnings": list(found.warnings),
         "seconds": {stage: round(spent, 3) for stage, spent in found.seconds.items()},
+    }
+
+
+def _search(solution: Solution | None) -> dict[str, Any] | None:
+    if solution is None:
+        return None
+    return {
+        "objective_us": solution.plans[0].objective_us,
+        "bound_us": solution.bound_us,
+        "optimal": solution.optimal,
     }
 
 

@@ -103,6 +103,9 @@ def show_explanation(report: Mapping[str, Any]) -> None:
         for line in part["why"]:
             console.print(f"  {line}")
     search = report["search"]
+    if search is None:
+        console.print("\nsearch: none, the strategy makes its plan")
+        return
     console.print(
         f"\nsearch: objective {_ms(search['objective_us'])}, bound {_ms(search['bound_us'])}, "
         f"{'optimal' if search['optimal'] else 'stopped early'} on these costs"

@@ -27,13 +27,15 @@ from collage.costs import PLAINLY_WRONG, CostSettings, CostSource, Measurer, loc
 from collage.end_to_end import Contest
 from collage.estimates import Estimates
 from collage.events import Event, Listener, ignore
-from collage.intake import Reference, read_samples, take_in
-from collage.lazy_search import WORTH_MEASURING, LazySearch
+from collage.finals import Finals
+from collage.intake import Reference, Sample, read_samples, take_in
+from collage.lazy_search import LazySearch
 from collage.options import TuneOptions
 from collage.proof import observe_errors
-from collage.refine import Arena, Entry, residuals
+from collage.refine import Arena, Entry
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
+from collage.strategies import given_plan, pinned_plan
 from collage.verification import Verification
 from collage.why import Witness
 from cost_db.database import CostDatabase
@@ -52,7 +54,6 @@ _SEEDS = 2
 # What a call and a border between partitions cost before anything is learnt; see docs/measurement.md.
 _CALL_US = 5.0
 _BORDER_US = 20.0
-_MAX_CONTESTS = 4
 # Up to this tolerance a run asks for exact arithmetic, and each partition alone must keep to it.
 _EXACT_TOLERANCE = 2e-3
 
@@ -154,28 +155,28 @@ class _Run:
             self.specs = tuple(target_spec(target) for target in self.targets)
             self.candidates = enumerate_candidates(self.model, self.specs)
             self.constraints = self._constraints()
-        with self._stage("reference", "computing reference outputs"):
-            self._prepare_reference()
+            domains = {spec.target: spec.memory_domain for spec in self.specs}
+            self.constraints.check(self.model.index, self.targets, self.candidates.refusals, domains)
+        self._prepare()
         with self._stage("measure", f"measuring among {len(self.candidates.candidates)} candidates"):
             self._measure_whole_models()
             solution = self._search()
         with self._stage("end_to_end", "timing whole plans in turn"):
-            winner = self._contests(solution)
+            winner = self._finals(solution)
+        self.seconds["reference"] = self.reference.seconds
+        self.seconds["end_to_end"] = self.arena.seconds
+        self.seconds["total"] = time.monotonic() - begin
         with self._stage("emit", "writing the artifact"):
             return self._emit(winner, solution)
 
-    def _prepare_reference(self) -> None:
+    def _prepare(self) -> None:
         seeds = tuple(self.options.seed + i for i in range(_SEEDS))
         seeded = [seeded_inputs(self.info.inputs, seed) for seed in seeds]
-        samples = read_samples(self.inputs, self.info.inputs) if self.inputs is not None else seeded
         self.seeds = seeds
-        self.reference = Reference(self.model, samples, self.work_dir / "reference", self.cancel)
-        self.seeded_reference = (
-            self.reference
-            if self.inputs is None
-            else Reference(self.model, seeded, self.work_dir / "seeded", self.cancel)
-        )
-        self.reference.values(self._made_outputs)
+        self.seeded_reference = self._reference_of(seeded, "seeded")
+        self.reference = self.seeded_reference
+        if self.inputs is not None:
+            self.reference = self._reference_of(read_samples(self.inputs, self.info.inputs), "given")
         self.regions = RegionFiles(self.model, self.work_dir / "regions")
         threads = self.options.threads or default_threads()
         tolerance = self.options.tolerance
@@ -184,15 +185,14 @@ class _Run:
             self.regions,
             self.reference,
             self.database,
-            CostSettings(
-                threads,
-                self.options.metric,
-                tolerance if tolerance <= _EXACT_TOLERANCE else PLAINLY_WRONG,
-            ),
+            CostSettings(threads, tolerance if tolerance <= _EXACT_TOLERANCE else PLAINLY_WRONG),
             self.measurer,
             self.listener,
             self.cancel,
         )
+
+    def _reference_of(self, samples: Sequence[Sample], name: str) -> Reference:
+        return Reference(self.model, samples, self.work_dir / name, self.listener, self.cancel)
 
     @property
     def _made_outputs(self) -> list[str]:
@@ -220,7 +220,10 @@ class _Run:
             if row is not None and row.node_times_us:
                 self.estimates.learn(candidate.target, dict(enumerate(row.node_times_us)))
 
-    def _search(self) -> Solution:
+    def _search(self) -> Solution | None:
+        """The best plans by measured costs; None where the strategy needs no search."""
+        if self.options.strategy != "optimal" or self.options.plan is not None:
+            return None
         self.lazy = LazySearch(
             self.model.index,
             self.candidates,
@@ -238,68 +241,36 @@ class _Run:
         self.seconds["search"] = time.monotonic() - begin
         return solution
 
+    def _finals(self, solution: Solution | None) -> Entry:
+        self.arena = Arena(
+            self.regions, self._template(), self.listener, self.cancel, self._respects_constraints
+        )
+        finals = Finals(self.model, self.candidates, self.specs, self.arena, self._known_singles())
+        strategy = self.options.strategy
+        if self.options.plan is not None:
+            return finals.asked_for(given_plan(self.model, self.options.plan))
+        if strategy == "manual":
+            return finals.asked_for(pinned_plan(self.model, self.candidates, self.constraints))
+        if strategy in ("greedy", "priority"):
+            return finals.asked_for(finals.greedy_entry())
+        if strategy == "single" or solution is None:
+            return finals.best_single()
+        return finals.refined(self.lazy, solution, self.options.plans)
+
     def _transitions(self) -> Transitions:
         known = Transitions.for_specs(self.specs)
         borders = dict.fromkeys(self.targets, _BORDER_US)
         return replace(known, default_call_us=_CALL_US, border_us=borders)
 
-    def _contests(self, solution: Solution) -> Entry:
-        """Time single targets, greedy and the best searched plans; refine until nothing new wins."""
-        self.arena = Arena(self.regions, self._template(), self.listener, self.cancel)
-        singles = sorted(self._known_singles().items(), key=lambda item: item[1])
-        first = [
-            Entry(
-                Plan((Candidate(self.model.index.all_nodes, target, "whole"),)), f"single {target}", us
-            )
-            for target, us in singles
-        ]
-        self.greedy: list[Entry] = []
-        self.arena.hold(self._distinct([*first, *self.greedy, *self._searched(solution)]))
-        for _ in range(_MAX_CONTESTS - 1):
-            self.lazy.corrections = residuals(self.arena.entries)
-            proposed = self._proposals()
-            if not proposed or self._out_of_time:
-                break
-            self.arena.hold(proposed, again=[self.arena.winner()])
-        return self._confirmed(self.arena.winner())
-
-    def _proposals(self) -> list[Entry]:
-        """Plans that the corrected costs promise to be faster than the best timed one."""
-        solution = self.lazy.run(self.options.plans, float("inf"))
-        best_us = self.arena.winner().latency_us
-        return [
-            entry
-            for entry in self._searched(solution)
-            if not self.arena.knows(entry.plan)
-            and entry.predicted_us is not None
-            and entry.predicted_us < best_us * (1 - WORTH_MEASURING)
-        ]
-
-    def _confirmed(self, winner: Entry) -> Entry:
-        """Time a mixed winner once more in a fresh child, since a build can be lucky."""
-        if len(winner.plan.partitions) == 1:
-            return winner
-        simpler = [e for e in self.arena.entries if e.timed and len(e.plan.partitions) == 1]
-        best_single = min(simpler, key=lambda entry: entry.ratio, default=None)
-        again = [winner] if best_single is None else [winner, best_single]
-        self.arena.hold([], again=again)
-        return self.arena.winner()
-
-    def _searched(self, solution: Solution) -> list[Entry]:
-        return [
-            Entry(scored.plan, f"searched {position}", scored.objective_us)
-            for position, scored in enumerate(solution.plans, 1)
-        ]
-
-    def _distinct(self, entries: Sequence[Entry]) -> list[Entry]:
-        seen: set[frozenset[tuple[int, Target]]] = set()
-        kept = []
-        for entry in entries:
-            identity = frozenset((p.nodes, p.target) for p in entry.plan.partitions)
-            if identity not in seen:
-                seen.add(identity)
-                kept.append(entry)
-        return kept
+    def _respects_constraints(self, plan: Plan) -> bool:
+        limits = self.constraints
+        domains = {spec.target: spec.memory_domain for spec in self.specs}
+        devices = {domains.get(target, "host") for target in plan.targets}
+        return (
+            all(limits.allowed(self.model.index, plan.partitions))
+            and (limits.max_partitions is None or len(plan.partitions) <= limits.max_partitions)
+            and (limits.max_devices is None or len(devices) <= limits.max_devices)
+        )
 
     def _template(self) -> Contest:
         """A contest without plans: samples and reference outputs as files."""
@@ -334,7 +305,7 @@ class _Run:
         costs = {c.target: self.costs.cost(c) for c in self.whole}
         return {t: cost.latency_us for t, cost in costs.items() if isinstance(cost, Measured)}
 
-    def _emit(self, winner: Entry, solution: Solution) -> TuneResult:
+    def _emit(self, winner: Entry, solution: Solution | None) -> TuneResult:
         report = self._report(winner, solution)
         verification = self._verification(winner)
         artifact = write_artifact(
@@ -349,7 +320,7 @@ class _Run:
         self.listener(Event("done", f"{winner.name} wins", data={"report": report}))
         return TuneResult(artifact.path, report, dict(artifact.plan))
 
-    def _report(self, winner: Entry, solution: Solution) -> dict[str, Any]:
+    def _report(self, winner: Entry, solution: Solution | None) -> dict[str, Any]:
         infeasible = {}
         for candidate in self.whole:
             cost = self.costs.cost(candidate)

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from backends.verify import output_error
 from partitioner.errors import CollageError
 
 _ELEMENTS = 256
 # Knuth's multiplier for hashing: coprime to every size below it, so no element comes twice early.
 _STRIDE = 2654435761
+_SMALLEST_SCALE = 1e-30
 
 
 class VerificationError(CollageError):
@@ -33,35 +33,55 @@ class VerificationError(CollageError):
 
 @dataclass(frozen=True)
 class ValueDigest:
-    """What is kept of one value for one seed: shape, sampled elements, mean and root mean square."""
+    """What is kept of one value for one seed.
+
+    Args:
+        shape: of the value.
+        elements: some hundred of its elements.
+        mean: of all finite elements.
+        rms: root mean square of all finite elements.
+        scale: largest magnitude of all finite elements; errors are relative to it.
+    """
 
     shape: tuple[int, ...]
     elements: np.ndarray
     mean: float
     rms: float
+    scale: float
 
     @classmethod
     def of(cls, value: np.ndarray) -> ValueDigest:
         """Digest a value."""
         flat = np.ascontiguousarray(value).reshape(-1)
-        positions = (np.arange(min(flat.size, _ELEMENTS), dtype=np.uint64) * _STRIDE) % max(
-            flat.size, 1
+        count = min(flat.size, _ELEMENTS)
+        positions = (np.arange(count, dtype=np.uint64) * _STRIDE) % max(flat.size, 1)
+        wide = np.zeros(1) if flat.dtype == object or not flat.size else flat.astype(np.float64)
+        finite = wide[np.isfinite(wide)] if np.isfinite(wide).any() else np.zeros(1)
+        return cls(
+            tuple(value.shape),
+            _storable(flat[positions.astype(np.int64)]),
+            float(finite.mean()),
+            float(np.sqrt(np.mean(finite**2))),
+            float(np.abs(finite).max()),
         )
-        numeric = flat.dtype != object and flat.size > 0
-        wide = flat.astype(np.float64) if numeric else np.zeros(1)
-        finite = wide[np.isfinite(wide)]
-        mean = float(finite.mean()) if finite.size else 0.0
-        rms = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
-        return cls(tuple(value.shape), _storable(flat[positions.astype(np.int64)]), mean, rms)
 
     def error_of(self, value: np.ndarray) -> float:
-        """Relative error of another value against this digest; infinite where shapes differ."""
+        """Relative error of another value against this digest; infinite where they cannot be compared."""
         other = ValueDigest.of(value)
         if other.shape != self.shape or other.elements.dtype != self.elements.dtype:
             return float("inf")
-        error = output_error("max", [other.elements], [self.elements])
-        scale = max(self.rms, 1e-12)
-        return max(error, abs(other.rms - self.rms) / scale, abs(other.mean - self.mean) / scale)
+        exact = self.elements.dtype.kind not in "fc"
+        if exact and not np.array_equal(other.elements, self.elements):
+            return float("inf")
+        scale = max(self.scale, _SMALLEST_SCALE)
+        moments = max(abs(other.rms - self.rms), abs(other.mean - self.mean)) / scale
+        if exact or not self.elements.size:
+            return moments
+        finite = np.isfinite(self.elements)
+        if not np.array_equal(np.isfinite(other.elements), finite):
+            return float("inf")
+        differences = np.abs(other.elements[finite].astype(complex) - self.elements[finite])
+        return max(moments, float(differences.max(initial=0.0)) / scale)
 
     def as_json(self) -> dict[str, Any]:
         """The digest as JSON-ready data."""
@@ -71,13 +91,15 @@ class ValueDigest:
             "elements": base64.b64encode(self.elements.tobytes()).decode("ascii"),
             "mean": self.mean,
             "rms": self.rms,
+            "scale": self.scale,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ValueDigest:
         """Read what `as_json` wrote."""
         elements = np.frombuffer(base64.b64decode(data["elements"]), dtype=np.dtype(data["dtype"]))
-        return cls(tuple(data["shape"]), elements, float(data["mean"]), float(data["rms"]))
+        numbers = (float(data[name]) for name in ("mean", "rms", "scale"))
+        return cls(tuple(data["shape"]), elements, *numbers)
 
 
 @dataclass(frozen=True)

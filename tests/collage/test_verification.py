@@ -26,20 +26,19 @@ def _verification(value: np.ndarray, tolerance: float) -> Verification:
 def test_the_same_value_passes_after_a_round_trip_through_text() -> None:
     value = _value(1, 3, 50, 50)
     stored = Verification.from_text(_verification(value, 1e-6).to_text())
-    assert stored.check(0, "y", value) == 0.0
+    assert stored.error_of(0, "y", value) == 0.0
 
 
 def test_one_wrong_channel_is_seen_though_few_elements_are_kept() -> None:
     value = _value(2, 64, 56, 56)
     wrong = value.copy()
     wrong[17] = 0
-    with pytest.raises(VerificationError, match="'y' differs"):
-        _verification(value, 1e-3).check(0, "y", wrong)
+    assert _verification(value, 1e-3).error_of(0, "y", wrong) > 1e-3
 
 
 def test_noise_below_the_tolerance_passes() -> None:
     value = _value(3, 1000)
-    assert _verification(value, 1e-2).check(0, "y", value * np.float32(1.001)) < 2e-3
+    assert 0 < _verification(value, 1e-2).error_of(0, "y", value * np.float32(1.001)) < 2e-3
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
@@ -47,17 +46,15 @@ def test_a_value_that_is_not_finite_fails(wrong: float) -> None:
     value = _value(4, 100)
     bad = value.copy()
     bad[:] = wrong
-    with pytest.raises(VerificationError):
-        _verification(value, 0.5).check(0, "y", bad)
+    assert not _verification(value, 0.5).error_of(0, "y", bad) <= 0.5
 
 
 def test_another_shape_fails() -> None:
-    with pytest.raises(VerificationError):
-        _verification(_value(5, 4, 5), 0.5).check(0, "y", _value(5, 5, 4))
+    assert _verification(_value(5, 4, 5), 0.5).error_of(0, "y", _value(5, 5, 4)) == float("inf")
 
 
 def test_values_that_were_not_kept_are_not_judged() -> None:
-    assert _verification(_value(6, 4), 1e-3).check(0, "other", _value(7, 4)) == 0.0
+    assert _verification(_value(6, 4), 1e-3).error_of(0, "other", _value(7, 4)) == 0.0
 
 
 def test_integers_text_and_empty_tensors_are_kept() -> None:

@@ -1,0 +1,138 @@
+"""Which plans are timed end to end, and which of them is returned.
+
+First every single target, the greedy plan and the best searched plans run in turn. What their partitions
+took inside the running plans corrects the costs, the search runs again, and what it newly promises enters
+the next contest, until nothing new is promised or the time is up. A mixed winner is timed once more in
+a fresh process, since one build can be lucky.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from collage.lazy_search import WORTH_MEASURING, LazySearch
+from collage.refine import Arena, Entry, residuals
+from collage.strategies import greedy_plan, single_plan
+from partitioner.candidate import Plan
+from partitioner.candidate_set import CandidateSet
+from partitioner.errors import NoPlanError
+from partitioner.model import Model
+from partitioner.search import Solution
+from partitioner.target import Target
+from partitioner.target_spec import TargetSpec
+
+_MAX_CONTESTS = 5
+
+
+class Finals:
+    """The contests of one tuning run.
+
+    Args:
+        model: the normalised model.
+        candidates: all that may be used.
+        specs: the targets, in the order in which they were given.
+        arena: where plans are timed.
+        singles: measured latency of the whole model on the targets that can run it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        candidates: CandidateSet,
+        specs: Sequence[TargetSpec],
+        arena: Arena,
+        singles: Mapping[Target, float],
+    ) -> None:
+        self._model = model
+        self._candidates = candidates
+        self._specs = specs
+        self._arena = arena
+        in_order = sorted(singles.items(), key=lambda item: item[1])
+        self._singles = [Entry(single_plan(model, t), f"single {t}", us) for t, us in in_order]
+
+    def refined(self, lazy: LazySearch, solution: Solution, plans: int) -> Entry:
+        """The fastest plan after all contests."""
+        first = [*self._singles, *self._greedy(), *searched(solution)]
+        self._arena.hold(_distinct(first))
+        for _ in range(_MAX_CONTESTS - 1):
+            if lazy.out_of_time:
+                break
+            lazy.corrections = residuals(self._arena.entries)
+            best = self._arena.winner()
+            promised = self._promised(lazy.run(plans, best.latency_us), best)
+            if not promised:
+                break
+            self._arena.hold(promised, again=[best])
+        return self._confirmed(self._arena.winner())
+
+    def asked_for(self, entry: Entry) -> Entry:
+        """A plan that the caller asked for, timed beside every single target.
+
+        Raises:
+            NoPlanError: it cannot be run.
+        """
+        self._arena.hold(_distinct([*self._singles, entry]))
+        same = next(e for e in self._arena.entries if _identity(e.plan) == _identity(entry.plan))
+        if not same.timed:
+            raise NoPlanError(f"the {entry.name} cannot be run: {same.failure}")
+        return same
+
+    def best_single(self) -> Entry:
+        """The fastest single target.
+
+        Raises:
+            NoPlanError: no target can run the whole model.
+        """
+        if not self._singles:
+            raise NoPlanError(
+                "no single target can run the whole model; leave --strategy single out, or add a target"
+            )
+        self._arena.hold(self._singles)
+        return self._arena.winner()
+
+    def greedy_entry(self) -> Entry:
+        """Each target in the order given takes the largest regions it can of what is left."""
+        return Entry(greedy_plan(self._model.index, self._specs, self._candidates), "greedy")
+
+    def _greedy(self) -> list[Entry]:
+        try:
+            return [self.greedy_entry()]
+        except NoPlanError:
+            # It is a baseline here: where it fails, the search may still find a plan.
+            return []
+
+    def _promised(self, solution: Solution, best: Entry) -> list[Entry]:
+        """New plans that the corrected costs promise to be faster than the best timed one."""
+        limit_us = best.latency_us * (1 - WORTH_MEASURING)
+        entries = searched(solution)
+        new = [entry for entry in entries if not self._arena.knows(entry.plan)]
+        return [
+            entry for entry in new if entry.predicted_us is not None and entry.predicted_us < limit_us
+        ]
+
+    def _confirmed(self, winner: Entry) -> Entry:
+        if len(winner.plan.partitions) == 1:
+            return winner
+        singles = [e for e in self._arena.entries if e.timed and len(e.plan.partitions) == 1]
+        again = sorted(singles, key=lambda entry: entry.ratio)[:1]
+        self._arena.hold([], again=[*again, winner])
+        return self._arena.winner()
+
+
+def searched(solution: Solution) -> list[Entry]:
+    """A solution's plans as entries."""
+    return [
+        Entry(scored.plan, f"searched {position}", scored.objective_us)
+        for position, scored in enumerate(solution.plans, 1)
+    ]
+
+
+def _distinct(entries: Sequence[Entry]) -> list[Entry]:
+    kept: dict[frozenset[tuple[int, Target]], Entry] = {}
+    for entry in entries:
+        kept.setdefault(_identity(entry.plan), entry)
+    return list(kept.values())
+
+
+def _identity(plan: Plan) -> frozenset[tuple[int, Target]]:
+    return frozenset((p.nodes, p.target) for p in plan.partitions)

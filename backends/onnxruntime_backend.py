@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from backends import onnxruntime_profile, predicates
+from backends import onnxruntime_profile, policy, predicates
 from backends import patterns as p
 from backends.contract import (
     THREADS,
@@ -240,6 +240,9 @@ class OnnxRuntimeExecutable(Executable):
 
 
 def _ort() -> Any:
+    # ONNX Runtime 1.31's telemetry forks from a thread of its own when it is loaded. The copy can hang,
+    # and with it whoever was starting a process just then.
+    policy.apply_environment()
     import onnxruntime
 
     return onnxruntime

@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from backends.policy import apply_environment
+
 # How long the tuner may take to stop by itself when asked to; then the process ends regardless.
 STOP_S = 1.0
 
@@ -50,6 +52,7 @@ def main() -> None:
     if not line:
         return  # the server ended before it had a job for us
     request = Request(**json.loads(line))
+    apply_environment()
     cancel = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: cancel.set())
     threading.Thread(target=_end_with_server, name="server-watch", daemon=True).start()

@@ -94,7 +94,7 @@ class Measurement:
         peak_memory_bytes: resident memory at its highest, over what the child had before compiling.
         error: the worst output's error over all samples, where outputs could be compared.
         yardstick_us: see `timing`; 0 when nothing was timed.
-        yardstick_moved: share by which it moved during the measurement.
+        disturbance: how much the machine changed or was used by others meanwhile, see `timing`.
         ops: the runtime's own profile, when asked for and not empty.
         profile_failure: why there is no profile although it was asked for, else empty.
         versions: of what was measured, by name.
@@ -106,7 +106,7 @@ class Measurement:
     peak_memory_bytes: int = 0
     error: float | None = None
     yardstick_us: float = 0.0
-    yardstick_moved: float = 0.0
+    disturbance: float = 0.0
     ops: tuple[OpTime, ...] = ()
     profile_failure: str = ""
     versions: dict[str, str] = field(default_factory=dict)
@@ -338,7 +338,7 @@ def _measure_executable(
         samples_us=timing.samples_us,
         error=max(error, found.error),
         yardstick_us=timing.yardstick_us,
-        yardstick_moved=timing.yardstick_moved,
+        disturbance=timing.disturbance,
         ops=ops,
         profile_failure=failure,
     )

@@ -29,9 +29,9 @@ class Protocol:
         min_s: time spent in timed runs at the least, so that a lucky moment is not the result.
         max_s: time spent in timing at the most, eviction included (but `min_runs` are always made).
         warm_up_s: time for runs that are thrown away first.
-        yardstick_moved: the share by which the yardstick may move during a measurement before it is
-            repeated.
-        retries: how often a measurement is repeated at the most.
+        disturbance: the share by which the yardstick may move, or of the cores that other processes
+            may use, before a measurement is repeated.
+        retries: how often a measurement is repeated at the most; the least disturbed one counts.
     """
 
     evict_bytes: int = 0
@@ -41,7 +41,7 @@ class Protocol:
     min_s: float = 0.25
     max_s: float = 1.5
     warm_up_s: float = 0.05
-    yardstick_moved: float = 0.03
+    disturbance: float = 0.03
     retries: int = 1
 
     @property

@@ -1,6 +1,6 @@
 """Do runtimes slow each other down when they are called in turn in one process?
 
-    python -m benchmarks.coexistence [-t TARGET ...] [--json FILE]
+    python -m benchmarks.coexistence [-t TARGET ...] [--placement free|apart] [--json FILE]
 
 For each ordered pair (first, second) and three kernel sizes: the time of the second when both are
 called in turn, over its time in turn with a *twin*, another session of its own runtime on the same
@@ -18,10 +18,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,7 +31,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from backends import policy
-from backends.contract import Available, CompileContext, Executable, SubModel
+from backends.contract import Available, CompileContext, SubModel
 from backends.hardware import hardware
 from backends.measure import aligned
 from backends.registry import resolve
@@ -90,12 +91,14 @@ def kernel(side: int, path: Path) -> SubModel:
     return SubModel(path, (x,), (y,))
 
 
-def alternate(first: str, second: str, side: int, threads: int, rounds: int) -> list[Pair]:
+def alternate(
+    first: str, second: str, side: int, threads: int, rounds: int, placement: str
+) -> list[Pair]:
     """The ordered pairs of two targets (or of a target and its twin) at one size. Runs in a child."""
     model = kernel(side, Path("kernel.onnx").absolute())
     names = (first, second)
-    runners = [_ready(name, model, threads) for name in names]
-    twins = [_ready(name, model, threads) for name in names if first != second]
+    runners = [_ready(name, model, threads, placement) for name in names]
+    twins = [_ready(name, model, threads, placement) for name in names if first != second]
     bases = list(zip(runners, twins, strict=True)) if twins else [(runner,) for runner in runners]
     base: list[list[float]] = [[], []]
     turns: list[list[float]] = [[], []]
@@ -109,14 +112,13 @@ def alternate(first: str, second: str, side: int, threads: int, rounds: int) -> 
         found = compare(turns[i], base[i])
         base_us = statistics.median(base[i])
         pairs.append(Pair(names[1 - i], names[i], side, base_us, found.ratio, found.low, found.high))
-    for runner in (*runners, *twins):
-        runner.close()
     return pairs if first != second else pairs[:1]
 
 
-def _ready(name: str, model: SubModel, threads: int) -> Executable:
+def _ready(name: str, model: SubModel, threads: int, placement: str) -> Callable[[], None]:
     folder = Path(tempfile.mkdtemp())  # inside the child's own folder
     target = Target.parse(name)
+    threads_before = _native_threads()
     with policy.caller_kept():
         executable = resolve(target).compile(model, target, CompileContext(threads, folder))
     x = aligned(model.inputs[0].static_shape, np.dtype(np.float32))
@@ -124,20 +126,36 @@ def _ready(name: str, model: SubModel, threads: int) -> Executable:
     executable.bind([x], [aligned(model.outputs[0].static_shape, np.dtype(np.float32))])
     for _ in range(5):
         executable.run()
-    return executable
+    cores = os.sched_getaffinity(0)
+    if placement == "free" or len(cores) < 2:
+        return executable.run
+    home = {min(cores)}
+    for thread in _native_threads() - threads_before:
+        os.sched_setaffinity(thread, cores - home)
+
+    def run_at_home() -> None:
+        os.sched_setaffinity(0, home)
+        executable.run()
+        os.sched_setaffinity(0, cores)
+
+    return run_at_home
 
 
-def _block(runners: Sequence[Executable]) -> list[float]:
+def _native_threads() -> set[int]:
+    return {int(entry.name) for entry in Path("/proc/self/task").iterdir()}
+
+
+def _block(runners: Sequence[Callable[[], None]]) -> list[float]:
     """Median time of each runner in a block of turns; the first turn is thrown away."""
     times: list[list[float]] = [[] for _ in runners]
     clock = time.perf_counter_ns
     for runner in runners:
-        runner.run()
+        runner()
     begin = clock()
     while (clock() - begin) / 1e9 < _BLOCK_S * len(runners) or len(times[0]) < 3:
         for runner, kept in zip(runners, times, strict=True):
             start = clock()
-            runner.run()
+            runner()
             kept.append((clock() - start) / 1e3)
     return [statistics.median(kept) for kept in times]
 
@@ -160,6 +178,7 @@ def main() -> None:
     parser.add_argument("-t", "--target", action="append")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--threads", type=int, default=policy.default_threads())
+    parser.add_argument("--placement", choices=("free", "apart"), default="free")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     names = usable(options.target or ["onnxruntime", "openvino", "mnn", "ncnn"])
@@ -175,6 +194,7 @@ def main() -> None:
                     side,
                     options.threads,
                     options.rounds,
+                    options.placement,
                     limits=ChildLimits(timeout_s=120),
                 )
             except ChildFailed as failure:
@@ -187,6 +207,7 @@ def main() -> None:
             "hardware": hardware().describe(),
             "versions": versions(names),
             "threads": options.threads,
+            "placement": options.placement,
             "pairs": [asdict(pair) for pair in pairs],
             "failures": failures,
         }

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,7 +78,7 @@ def test_short_calls_are_timed_in_a_row() -> None:
     assert len(timing.samples_us) < 100
 
 
-def test_measurements_are_repeated_while_the_yardstick_moves() -> None:
+def test_measurements_are_repeated_while_the_machine_is_disturbed() -> None:
     calls = 0
 
     def run() -> None:
@@ -82,11 +86,24 @@ def test_measurements_are_repeated_while_the_yardstick_moves() -> None:
         calls += 1
         time.sleep(0.002)
 
-    never_content = Protocol(
-        precision=10, min_s=0, warm_up_s=0, min_runs=3, yardstick_moved=-1, retries=2
-    )
+    never_content = Protocol(precision=10, min_s=0, warm_up_s=0, min_runs=3, disturbance=-1, retries=2)
     time_runs(run, never_content)
     assert calls == 3 * (2 + 3)
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="Linux counts ticks there")
+def test_other_processes_are_noticed() -> None:
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        time.sleep(0.2)
+        slow = Protocol(min_s=0.3, max_s=0.3, warm_up_s=0, retries=0)
+        timing = time_runs(_sleep(0.01), slow)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert timing.foreign_load > 1 / (os.cpu_count() or 1) / 4
+    assert timing.disturbance >= timing.foreign_load
 
 
 def test_the_yardstick_is_short_and_steady() -> None:

@@ -19,15 +19,12 @@ outlive a killed owner; pebble for the idea of one process per task.
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import pickle
 import select
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -40,6 +37,7 @@ from backends import policy
 from backends.sandbox_child import frame, in_child, send_message, split_frame
 from backends.sandbox_codec import OWN_PACKAGES, UnsafeValueError, decode
 from backends.sandbox_files import granted
+from backends.sandbox_nursery import Nursery, import_path, nursery
 from partitioner.errors import CollageError
 
 __all__ = [
@@ -57,21 +55,8 @@ R = TypeVar("R")
 
 FailureKind = Literal["crash", "hang", "out_of_memory", "error", "cancelled", "killed"]
 
-_KEPT_ENVIRONMENT = (
-    "PATH",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-    "LD_LIBRARY_PATH",
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_HOME",
-    "NVIDIA_VISIBLE_DEVICES",
-    "NVIDIA_DRIVER_CAPABILITIES",
-)
-_PRELOAD = ("numpy", "ml_dtypes", "backends.sandbox_codec", "backends.contract")
 _POLL_S = 0.05
 _KILL_GRACE_S = 5.0
-_START_TIMEOUT_S = 60.0
 _TAIL_BYTES = 4096
 _LARGEST_FRAME = 1 << 31
 _MIN_MEMORY_BYTES = 4 << 30
@@ -172,100 +157,7 @@ def run_in_child(
 
 def network_isolated() -> bool:
     """True when children have no network (starts the nursery if there is none)."""
-    return _nursery().network_isolated
-
-
-class _Nursery:
-    """This process's helper; see `sandbox_child.serve`."""
-
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        start = (
-            "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
-            "from backends.sandbox_child import serve; "
-            "serve(int(sys.argv[1]), json.loads(sys.argv[3]))"
-        )
-        kept = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-I", "-X", "utf8", "-c", start),
-                    *(str(theirs.fileno()), json.dumps(_import_path()), json.dumps(_PRELOAD)),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env={**policy.CHILD_ENVIRONMENT, **kept},
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # an interrupt typed at the terminal is for the owner alone
-            )
-        self._control = ours
-        self._send_lock = threading.Lock()
-        ours.settimeout(_START_TIMEOUT_S)
-        hello = ours.recv(4096)
-        if not hello:
-            self.close()
-            raise CollageError("the helper process for sandboxed children could not start (see stderr)")
-        self.network_isolated: bool = json.loads(hello)["network_isolated"]
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def send(self, request: bytes, fds: list[int]) -> None:
-        with self._send_lock:
-            socket.send_fds(self._control, [request], fds)
-
-    def kill(self) -> None:
-        """The last resort, when it does not answer; the kernel then kills its children."""
-        self._process.kill()
-
-    def forget(self) -> None:
-        """In a forked copy of the owner: let go of the socket, which would keep the nursery alive."""
-        self._control.close()
-        self._process.returncode = 0  # it is not this process's child
-
-    def close(self) -> None:
-        self._control.close()
-        try:
-            self._process.wait(_KILL_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-
-_lock = threading.Lock()
-_current: _Nursery | None = None
-
-
-def _nursery() -> _Nursery:
-    global _current
-    with _lock:
-        if _current is not None and not _current.alive:
-            _current.close()
-            _current = None
-        if _current is None:
-            _current = _Nursery()
-        return _current
-
-
-def _close_nursery() -> None:
-    global _current
-    with _lock:
-        if _current is not None:
-            _current.close()
-            _current = None
-
-
-def _after_fork() -> None:
-    global _current, _lock
-    _lock = threading.Lock()
-    if _current is not None:
-        _current.forget()
-        _current = None
-
-
-atexit.register(_close_nursery)
-os.register_at_fork(after_in_child=_after_fork)
+    return nursery().network_isolated
 
 
 class _Run:
@@ -308,18 +200,18 @@ class _Run:
         ):
             request = json.dumps(self._request(preload)).encode()
             fds = [child_channel.fileno(), nursery_status.fileno(), log.fileno()]
-            nursery = _nursery()
+            helper = nursery()
             try:
-                nursery.send(request, fds)
+                helper.send(request, fds)
             except OSError:  # it died since it was looked at: once more with a new one
-                nursery = _nursery()
-                nursery.send(request, fds)
+                helper = nursery()
+                helper.send(request, fds)
             child_channel.close()
             nursery_status.close()
             try:
                 self._talk(task, cancel)
             finally:
-                self._bury(nursery)
+                self._bury(helper)
             return self._conclude(log, kills_before)
 
     def _request(self, preload: str | None) -> dict[str, Any]:
@@ -341,7 +233,7 @@ class _Run:
             rlimits["RLIMIT_AS"] = memory
         return {
             "preload": preload,
-            "path": _import_path(),
+            "path": import_path(),
             "environment": dict(limits.environment),
             "rlimits": rlimits,
             "user": limits.user,
@@ -420,7 +312,7 @@ class _Run:
             self._exit = word["exit"]
             self._gone = True
 
-    def _bury(self, nursery: _Nursery) -> None:
+    def _bury(self, helper: Nursery) -> None:
         """Make sure that child and descendants are gone."""
         deadline = time.monotonic() + _KILL_GRACE_S
         try:
@@ -430,7 +322,7 @@ class _Run:
         while not self._gone:
             left = deadline - time.monotonic()
             if left <= 0:
-                nursery.kill()
+                helper.kill()
                 return
             if select.select([self._status], [], [], left)[0]:
                 self._read_status()
@@ -506,11 +398,6 @@ def _paths_in(value: object) -> Iterator[Path]:
     elif is_dataclass(value) and not isinstance(value, type):
         for part in fields(value):
             yield from _paths_in(getattr(value, part.name))
-
-
-def _import_path() -> list[str]:
-    """Where the child finds modules: as here, with relative entries made absolute."""
-    return [str(Path(entry).absolute()) for entry in sys.path if not entry.startswith("__editable__")]
 
 
 def _tasks_now() -> int:

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from backends.sandbox import ChildFailed, ChildLimits, network_isolated, run_in_child
+from backends.sandbox_nursery import nursery
 from tests.backends import child_tasks
 
 
@@ -218,15 +219,11 @@ def test_from_an_event_loop() -> None:
 
 
 def test_a_killed_nursery_is_replaced(tmp_path: Path) -> None:
-    from backends import sandbox
-
     pid_file = tmp_path / "pid"
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(_failure, child_tasks.spin, pid_file)
         pid = int(_wait_for(pid_file))
-        nursery = sandbox._current
-        assert nursery is not None
-        nursery.kill()
+        nursery().kill()
         assert running.result().kind == "killed"
     assert _is_gone(pid)
     assert run_in_child(child_tasks.echo, 1) == 1
@@ -237,6 +234,7 @@ import sys
 sys.path[:0] = {path!r}
 from pathlib import Path
 from backends.sandbox import run_in_child
+from backends.sandbox_nursery import nursery
 from tests.backends import child_tasks
 print(run_in_child(child_tasks.echo, "no guard needed"), flush=True)
 if len(sys.argv) > 1:
@@ -262,7 +260,7 @@ def test_nothing_outlives_a_killed_owner(script: Path, tmp_path: Path, number: i
     pid_file = tmp_path / "pids"
     owner = subprocess.Popen([sys.executable, script, pid_file], stdout=subprocess.DEVNULL)
     pids = [int(pid) for pid in _wait_for(pid_file).split()]
-    nursery = [child.pid for child in psutil.Process(owner.pid).children()]
+    helpers = [child.pid for child in psutil.Process(owner.pid).children()]
     os.kill(owner.pid, number)
     owner.wait()
-    assert all(_is_gone(pid) for pid in (*pids, *nursery))
+    assert all(_is_gone(pid) for pid in (*pids, *helpers))

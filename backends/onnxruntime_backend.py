@@ -240,8 +240,6 @@ class OnnxRuntimeExecutable(Executable):
 
 
 def _ort() -> Any:
-    # ONNX Runtime 1.31's telemetry forks from a thread of its own when it is loaded. The copy can hang,
-    # and with it whoever was starting a process just then.
     policy.apply_environment()
     import onnxruntime
 

@@ -14,6 +14,7 @@ reader itself cannot be asked in this process, since an unknown or damaged node 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -196,6 +197,10 @@ def _plain(array: Array) -> Array:
 
 
 def _ov() -> Any:
+    # Loading OpenVINO sends telemetry from a forked copy of this process, which hangs when another
+    # thread holds a lock, and keeps open what the process had open. None makes its import fail, and
+    # OpenVINO then takes its own stub.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     import openvino
 
     return openvino

@@ -264,3 +264,15 @@ def test_nothing_outlives_a_killed_owner(script: Path, tmp_path: Path, number: i
     os.kill(owner.pid, number)
     owner.wait()
     assert all(_is_gone(pid) for pid in (*pids, *helpers))
+
+
+def test_from_a_dask_worker() -> None:
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        tasks = [client.submit(run_in_child, child_tasks.echo, i) for i in range(4)]
+        assert client.gather(tasks) == [0, 1, 2, 3]

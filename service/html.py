@@ -43,17 +43,13 @@ def _bars(report: dict[str, Any]) -> list[dict[str, Any]]:
     for baseline in report["baselines"]:
         bars.append(_bar(baseline["target"], "other", baseline))
     if report.get("greedy_latency_us") is not None:
-        greedy = {
-            "latency_us": report["greedy_latency_us"],
-            "interval_us": report.get("greedy_interval_us"),
-        }
-        bars.append(_bar("greedy", "other", greedy))
+        bars.append(_bar("greedy", "other", {"latency_us": report["greedy_latency_us"]}))
     return bars
 
 
 def _bar(name: str, kind: str, entry: dict[str, Any]) -> dict[str, Any]:
     latency_us = entry.get("latency_us")
-    low, high = entry.get("interval_us") or entry.get("latency_interval_us") or (None, None)
+    low, high = entry.get("latency_interval_us") or (None, None)
     return {
         "name": name,
         "kind": kind,

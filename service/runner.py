@@ -188,6 +188,8 @@ class JobRunner:
             now = time.monotonic()
             if message is not None and "event" in message:
                 event = message["event"]
+                # The report comes with the result; in the list of events it would be there twice.
+                event["data"].pop("report", None)
                 shown = {name: event[name] for name in ("stage", "message", "done", "total")}
                 self._say(job, "progress", event, progress=shown)
             elif message is not None:

@@ -9,6 +9,8 @@
   const log = document.getElementById("log");
   const counts = { measured: 0, infeasible: 0 };
   const LOG_LINES = 500;
+  const plans = document.getElementById("plans");
+  const timed = new Map();
 
   function say(text, bad) {
     const line = document.createElement("li");
@@ -28,13 +30,33 @@
     document.getElementById(outcome).textContent = counts[outcome];
   }
 
+  // Whole plans that were timed: the table shows each, the fastest so far first.
+  function lead(event) {
+    if (event.stage !== "end_to_end" || !event.data.plan) return;
+    timed.set(event.data.plan, event.data);
+    const rows = [...timed.values()].sort((a, b) => (a.failure ? 1 : 0) - (b.failure ? 1 : 0) || a.latency_us - b.latency_us);
+    plans.replaceChildren(...rows.map((data) => {
+      const row = document.createElement("tr");
+      const shown = data.failure ? data.failure : show(data.latency_us);
+      for (const text of [data.plan, data.partitions, shown]) {
+        const cell = document.createElement("td");
+        cell.textContent = text;
+        row.append(cell);
+      }
+      return row;
+    }));
+    if (!rows[0].failure) document.getElementById("best").textContent = show(rows[0].latency_us);
+  }
+
+  function show(us) { return us >= 1000 ? (us / 1000).toFixed(2) + " ms" : us.toFixed(1) + " µs"; }
+
   const source = new EventSource(root.dataset.events);
   source.addEventListener("progress", (message) => {
     const event = JSON.parse(message.data);
     stage.textContent = event.stage.replaceAll("_", " ");
     if (event.total) { bar.max = event.total; bar.value = event.done; } else { bar.removeAttribute("value"); }
     count(event);
-    if (event.data.best_us) document.getElementById("best").textContent = (event.data.best_us / 1000).toFixed(2) + " ms";
+    lead(event);
     say(event.message, Boolean(event.data.reason));
   });
   source.addEventListener("state", (message) => {

@@ -58,7 +58,7 @@ def local_measurer(request: MeasureRequest, cancel: threading.Event | None) -> M
 _LEASE_S = 120.0
 _POLL_S = 0.1
 # A kernel whose numbers are this far off is wrong for every tolerance, not merely imprecise.
-PLAINLY_WRONG = 0.5
+_PLAINLY_WRONG = 3.0
 
 
 @dataclass
@@ -77,11 +77,13 @@ class CostSettings:
     Args:
         threads: threads of one call.
         error_limit: a candidate with a larger error on its own outputs is infeasible.
+        whole_limit: the same for the whole model, whose outputs are what the tolerance is about.
         protocol: how to measure.
     """
 
     threads: int
     error_limit: float = 1e-3
+    whole_limit: float = 1e-3
     protocol: Protocol = field(default_factory=Protocol)
 
 
@@ -134,10 +136,10 @@ class CostSource:
         row = self._rows.get(self.key(candidate).digest)
         if row is None:
             return Unknown()
-        if row.error is not None and not row.error <= self._settings.error_limit:
-            return Infeasible(
-                f"wrong result: its error {row.error:.3g} exceeds {self._settings.error_limit:.3g}"
-            )
+        whole = candidate.nodes == self._model.index.all_nodes
+        limit = self._settings.whole_limit if whole else self._settings.error_limit
+        if row.error is not None and not row.error <= limit:
+            return Infeasible(f"wrong result: its error {row.error:.3g} exceeds {limit:.3g}")
         return row.cost
 
     def row(self, candidate: Candidate) -> CostRow | None:
@@ -225,7 +227,7 @@ class CostSource:
             model=model,
             inputs_path=inputs,
             expected_path=expected,
-            tolerance=PLAINLY_WRONG,
+            tolerance=_PLAINLY_WRONG,
             threads=self._settings.threads,
             protocol=self._settings.protocol,
             profile=candidate.nodes == self._model.index.all_nodes,

@@ -99,6 +99,11 @@ class Estimates:
             surplus = latency_us - self._sum_us(nodes, target)
             self._factors.setdefault(target, []).append(surplus / self._border_us(nodes))
 
+    def times_us(self, target: Target) -> Mapping[int, float] | None:
+        """What each node took in context, where the target ran the whole graph."""
+        times = self._times.get(target, {})
+        return times if len(times) == len(self._index.nodes) else None
+
     def bound_us(self, nodes: int, target: Target) -> float:
         """What a region may take, on the optimistic side of what is known."""
         border_us = self._factor(target) * self._border_us(nodes)

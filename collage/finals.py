@@ -50,9 +50,18 @@ class Finals:
         in_order = sorted(singles.items(), key=lambda item: item[1])
         self._singles = [Entry(single_plan(model, t), f"single {t}", us) for t, us in in_order]
 
-    def refined(self, lazy: LazySearch, solution: Solution, plans: int) -> Entry:
-        """The fastest plan after all contests."""
-        first = [*self._singles, *self._greedy(), *searched(solution)]
+    def refined(
+        self, lazy: LazySearch, solution: Solution, plans: int, proposed: Sequence[Entry] = ()
+    ) -> Entry:
+        """The fastest plan after all contests.
+
+        Args:
+            lazy: searches again with corrected costs.
+            solution: what it found first.
+            plans: how many plans of a search to time.
+            proposed: plans from elsewhere that take part in the first contest.
+        """
+        first = [*self._singles, *self._greedy(), *proposed, *searched(solution)]
         self._arena.hold(_distinct(first))
         for _ in range(_MAX_CONTESTS - 1):
             if lazy.out_of_time:

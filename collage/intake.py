@@ -7,10 +7,11 @@ files.
 
 from __future__ import annotations
 
-import hashlib
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ Sample = Mapping[str, np.ndarray]
 
 # All intermediate values are kept when they fit in this; else only those that were asked for.
 _KEEP_ALL_BYTES = 1 << 30
+_ALIGNMENT = 64
 _INGEST_TIMEOUT_S = 600.0
 _REFERENCE_TIMEOUT_S = 1800.0
 
@@ -91,9 +93,10 @@ class Reference:
     Args:
         model: the normalised model.
         samples: inputs by name; values of graph inputs need no run.
-        directory: where the values are kept as .npy files.
+        directory: where the values are kept.
         listener: is told when values are computed.
         cancel: stops the child that computes them.
+        keep_all: compute all values at once when they fit in memory, since more will be asked for.
     """
 
     def __init__(
@@ -103,7 +106,9 @@ class Reference:
         directory: Path,
         listener: Listener = ignore,
         cancel: threading.Event | None = None,
+        keep_all: bool = True,
     ) -> None:
+        self._keep_all = keep_all
         self.model = model
         self.samples = tuple(samples)
         self._directory = directory
@@ -131,7 +136,7 @@ class Reference:
             name for node in index.nodes for name in node.outputs if name and self._can_be_output(name)
         ]
         total = sum(index.values[name].size_bytes for name in made) * len(self.samples)
-        if total > _KEEP_ALL_BYTES:
+        if total > _KEEP_ALL_BYTES or not self._keep_all:
             return list(missing)
         return list(dict.fromkeys([*missing, *(name for name in made if name not in self._known[0])]))
 
@@ -152,7 +157,7 @@ class Reference:
         path = with_outputs(self.model, names, folder)
         write_samples(folder / "samples.npz", self.samples)
         try:
-            run_in_child(
+            placed = run_in_child(
                 _reference_values,
                 path.resolve(),
                 folder.resolve(),
@@ -168,29 +173,50 @@ class Reference:
                 f"{failure.reason}"
             ) from None
         for position, known in enumerate(self._known):
-            for name in names:
-                file = folder / _file_name(position, name)
-                known[name] = np.load(
-                    file, mmap_mode="r" if _mappable(file) else None, allow_pickle=False
-                )
+            known |= _mapped(folder / f"{position}.bin", placed[position])
 
 
-def _mappable(file: Path) -> bool:
-    # An empty array cannot be mapped; 256 bytes is more than any header of an empty one.
-    return file.stat().st_size > 256
+@dataclass(frozen=True)
+class _Place:
+    """Where a value lies in a file of values; text is kept here, since it has no fixed size."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    text: tuple[str, ...] = ()
 
 
-def _file_name(sample: int, name: str) -> str:
-    return f"{sample}-{hashlib.sha256(name.encode()).hexdigest()[:32]}.npy"
-
-
-def _reference_values(path: Path, folder: Path, names: list[str]) -> None:
+def _reference_values(path: Path, folder: Path, names: list[str]) -> list[dict[str, _Place]]:
+    """Write each sample's values to one file (runs in the child)."""
     session = reference_session(path)
+    placed: list[dict[str, _Place]] = []
     for position, inputs in enumerate(stored_samples(folder / "samples.npz", ())):
         made = run_session(session, inputs, names)
-        for name in names:
-            array = np.ascontiguousarray(made[name])
-            np.save(folder / _file_name(position, name), array, allow_pickle=False)
+        placed.append({})
+        with (folder / f"{position}.bin").open("wb") as file:
+            for name in names:
+                array = np.ascontiguousarray(made[name]).reshape(made[name].shape)
+                file.seek(-file.tell() % _ALIGNMENT, 1)
+                text = tuple(map(str, array.reshape(-1))) if array.dtype == object else ()
+                placed[-1][name] = _Place(array.dtype.name, array.shape, file.tell(), text)
+                if array.dtype != object:
+                    file.write(array.tobytes())
+            file.truncate(file.tell() + _ALIGNMENT)
+    return placed
+
+
+def _mapped(path: Path, places: Mapping[str, _Place]) -> dict[str, np.ndarray]:
+    """Views into one mapped file: a map for each value would use up the file descriptors."""
+    whole = np.memmap(path, dtype=np.uint8, mode="r")
+    found: dict[str, np.ndarray] = {}
+    for name, place in places.items():
+        if place.dtype == "object":
+            found[name] = np.array(place.text, dtype=object).reshape(place.shape)
+            continue
+        dtype = np.dtype(place.dtype)
+        size = math.prod(place.shape) * dtype.itemsize
+        found[name] = whole[place.offset : place.offset + size].view(dtype).reshape(place.shape)
+    return found
 
 
 def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, np.ndarray]]:

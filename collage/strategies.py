@@ -57,6 +57,23 @@ def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints
     return Entry(solution.plans[0].plan, "pinned plan")
 
 
+def check_covered(index: GraphIndex, candidates: CandidateSet, targets: Sequence[Target]) -> None:
+    """Make sure that some target takes every node.
+
+    Raises:
+        NoPlanError: names the first node that none takes, with each target's reason.
+    """
+    for node, holders in zip(index.nodes, candidates.by_node, strict=True):
+        if not holders:
+            reasons = "; ".join(
+                f"{t}: {candidates.refusals.get((node.index, t), 'proposes nothing for it')}"
+                for t in targets
+            )
+            raise NoPlanError(
+                f"no target takes node {node.name!r} ({node.op}): {reasons}; add a target"
+            )
+
+
 def greedy_plan(index: GraphIndex, specs: Sequence[TargetSpec], candidates: CandidateSet) -> Plan:
     """Each target in turn takes the largest regions it can of what is left, as runtimes' partitioners do.
 

@@ -23,7 +23,8 @@ from backends.registry import resolve, target_spec
 from backends.samples import write_samples
 from backends.sandbox import ChildFailed, run_in_child
 from collage.artifact import crossing_values, make_verification, write_artifact
-from collage.costs import PLAINLY_WRONG, CostSettings, CostSource, Measurer, local_measurer
+from collage.budget import BudgetSearch
+from collage.costs import CostSettings, CostSource, Measurer, local_measurer
 from collage.end_to_end import Contest
 from collage.estimates import Estimates
 from collage.events import Event, Listener, ignore
@@ -35,7 +36,7 @@ from collage.proof import observe_errors
 from collage.refine import Arena, Entry
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
-from collage.strategies import given_plan, pinned_plan
+from collage.strategies import check_covered, given_plan, pinned_plan
 from collage.verification import Verification
 from collage.why import Witness
 from cost_db.database import CostDatabase
@@ -54,6 +55,9 @@ _SEEDS = 2
 # What a call and a border between partitions cost before anything is learnt; see docs/measurement.md.
 _CALL_US = 5.0
 _BORDER_US = 20.0
+# With a budget a partition may be this far off on its own outputs; the model's outputs decide.
+_LOCAL_ERROR = 0.5
+_PROPOSALS, _MOST_REDUCED = 2, 2
 # Up to this tolerance a run asks for exact arithmetic, and each partition alone must keep to it.
 _EXACT_TOLERANCE = 2e-3
 
@@ -154,12 +158,14 @@ class _Run:
         with self._stage("candidates", "enumerating candidates"):
             self.specs = tuple(target_spec(target) for target in self.targets)
             self.candidates = enumerate_candidates(self.model, self.specs)
+            check_covered(self.model.index, self.candidates, self.targets)
             self.constraints = self._constraints()
             domains = {spec.target: spec.memory_domain for spec in self.specs}
             self.constraints.check(self.model.index, self.targets, self.candidates.refusals, domains)
         self._prepare()
         with self._stage("measure", f"measuring among {len(self.candidates.candidates)} candidates"):
             self._measure_whole_models()
+            self._spend_budget()
             solution = self._search()
         with self._stage("end_to_end", "timing whole plans in turn"):
             winner = self._finals(solution)
@@ -170,13 +176,20 @@ class _Run:
             return self._emit(winner, solution)
 
     def _prepare(self) -> None:
-        seeds = tuple(self.options.seed + i for i in range(_SEEDS))
-        seeded = [seeded_inputs(self.info.inputs, seed) for seed in seeds]
-        self.seeds = seeds
+        self.seeds = tuple(self.options.seed + i for i in range(_SEEDS))
+        seeded = [seeded_inputs(self.info.inputs, seed) for seed in self.seeds]
         self.seeded_reference = self._reference_of(seeded, "seeded")
         self.reference = self.seeded_reference
+        held_out: list[Sample] = []
         if self.inputs is not None:
-            self.reference = self._reference_of(read_samples(self.inputs, self.info.inputs), "given")
+            given = read_samples(self.inputs, self.info.inputs)
+            middle = (len(given) + 1) // 2
+            self.reference = self._reference_of(given[:middle], "given")
+            held_out = list(given[middle:])
+        elif self._has_budget:
+            more = range(self.options.seed + _SEEDS, self.options.seed + 2 * _SEEDS)
+            held_out = [seeded_inputs(self.info.inputs, seed) for seed in more]
+        self.held_out = self._reference_of(held_out, "held-out", keep_all=False) if held_out else None
         self.regions = RegionFiles(self.model, self.work_dir / "regions")
         threads = self.options.threads or default_threads()
         tolerance = self.options.tolerance
@@ -185,14 +198,20 @@ class _Run:
             self.regions,
             self.reference,
             self.database,
-            CostSettings(threads, tolerance if tolerance <= _EXACT_TOLERANCE else PLAINLY_WRONG),
+            CostSettings(threads, _LOCAL_ERROR if self._has_budget else tolerance, tolerance),
             self.measurer,
             self.listener,
             self.cancel,
         )
 
-    def _reference_of(self, samples: Sequence[Sample], name: str) -> Reference:
-        return Reference(self.model, samples, self.work_dir / name, self.listener, self.cancel)
+    @property
+    def _has_budget(self) -> bool:
+        """True when the tolerance is more than what exact arithmetic needs."""
+        return self.options.tolerance > _EXACT_TOLERANCE or self.options.metric != "max"
+
+    def _reference_of(self, samples: Sequence[Sample], name: str, keep_all: bool = True) -> Reference:
+        folder = self.work_dir / name
+        return Reference(self.model, samples, folder, self.listener, self.cancel, keep_all)
 
     @property
     def _made_outputs(self) -> list[str]:
@@ -235,11 +254,46 @@ class _Run:
             self.listener,
         )
         begin = time.monotonic()
-        solution = self.lazy.run(
-            self.options.plans, min(self._known_singles().values(), default=float("inf"))
-        )
+        incumbent_us = min(self._known_singles().values(), default=float("inf"))
+        solution = self.lazy.run(self.options.plans, incumbent_us)
         self.seconds["search"] = time.monotonic() - begin
         return solution
+
+    def _spend_budget(self) -> None:
+        """Find out which blocks may be less exact, as plans and as a constraint of the search."""
+        self.proposed: list[Entry] = []
+        if not self._has_budget or self.options.strategy != "optimal":
+            return
+        singles = {t: us for t, us in self._known_singles().items() if self._is_exact(t)}
+        exact = min(singles, key=lambda target: singles[target], default=None)
+        if exact is None or self.estimates.times_us(exact) is None:
+            return
+        used = len(self.reference.samples)
+        budget = BudgetSearch(
+            self.model.index, self.regions, self._template(), used, self.listener, self.cancel
+        )
+        tolerance = self.options.tolerance
+        for reduced in self._reduced_targets(singles[exact]):
+            times = {t: self.estimates.times_us(t) or {} for t in (exact, reduced)}
+            for entries in budget.propose(exact, reduced, times, [tolerance, tolerance / 2]):
+                self.proposed.extend(entries[:_PROPOSALS])
+        row = budget.constraint(self.candidates.candidates, singles, tolerance)
+        self.constraints = replace(self.constraints, budgets=(row,))
+
+    def _is_exact(self, target: Target) -> bool:
+        row = self.costs.row(Candidate(self.model.index.all_nodes, target))
+        return row is not None and row.error is not None and row.error <= _EXACT_TOLERANCE
+
+    def _reduced_targets(self, exact_us: float) -> list[Target]:
+        """Targets that ran the whole model less exactly, and faster than the best exact one."""
+        found = []
+        for candidate in self.whole:
+            row = self.costs.row(candidate)
+            if row is None or row.latency_us is None or self._is_exact(candidate.target):
+                continue
+            if row.latency_us < exact_us and self.estimates.times_us(candidate.target) is not None:
+                found.append((row.latency_us, candidate.target))
+        return [target for _, target in sorted(found)[:_MOST_REDUCED]]
 
     def _finals(self, solution: Solution | None) -> Entry:
         self.arena = Arena(
@@ -255,7 +309,7 @@ class _Run:
             return finals.asked_for(finals.greedy_entry())
         if strategy == "single" or solution is None:
             return finals.best_single()
-        return finals.refined(self.lazy, solution, self.options.plans)
+        return finals.refined(self.lazy, solution, self.options.plans, self.proposed)
 
     def _transitions(self) -> Transitions:
         known = Transitions.for_specs(self.specs)
@@ -267,7 +321,7 @@ class _Run:
         domains = {spec.target: spec.memory_domain for spec in self.specs}
         devices = {domains.get(target, "host") for target in plan.targets}
         return (
-            all(limits.allowed(self.model.index, plan.partitions))
+            all(replace(limits, budgets=()).allowed(self.model.index, plan.partitions))
             and (limits.max_partitions is None or len(plan.partitions) <= limits.max_partitions)
             and (limits.max_devices is None or len(devices) <= limits.max_devices)
         )
@@ -277,8 +331,10 @@ class _Run:
         folder = self.work_dir / "contest"
         folder.mkdir(parents=True, exist_ok=True)
         samples, expected = folder / "samples.npz", folder / "expected.npz"
-        write_samples(samples, self.reference.samples)
-        write_samples(expected, self.reference.values(self._made_outputs))
+        references = [self.reference] if self.held_out is None else [self.reference, self.held_out]
+        write_samples(samples, [sample for known in references for sample in known.samples])
+        values = [value for known in references for value in known.values(self._made_outputs)]
+        write_samples(expected, values)
         return Contest(
             plans=(),
             regions={},

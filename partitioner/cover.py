@@ -193,18 +193,22 @@ class Cover:
         for (maker, reader), cost in self._transitions.pair_us.items():
             if not cost or maker not in number or reader not in number:
                 continue
+            # A value that only one node reads is paid once in any case, so that what its reader pays
+            # whoever made it is among the candidate's own costs.
+            private = cost - self._transitions.least_pair_us(targets, reader)
+            shared = [len(value.readers) > 1 for value in self._structure.crossings]
+            costs = np.where(shared, cost, private)
             if maker == reader:
-                self._add_same_pair(number[maker], cost)
+                self._add_same_pair(number[maker], costs)
             else:
-                costs = np.full(len(self._structure.crossings), cost)
                 toll = _Toll(((frozenset([number[maker]]), costs),), frozenset([number[reader]]))
                 self._add_toll(toll, wanted_outside=False)
 
-    def _add_same_pair(self, kind: int, cost: float) -> None:
+    def _add_same_pair(self, kind: int, costs: Floats) -> None:
         """Paid when the reader's candidate is of this class and does not hold the maker, whose is too."""
         structure = self._structure
-        for value in structure.crossings:
-            if value.producer is None or not value.readers:
+        for value, cost in zip(structure.crossings, costs, strict=True):
+            if value.producer is None or not value.readers or not cost:
                 continue
             paid = self.program.add_columns(np.array([cost]))
             makes = structure.holds(value.producer)[self.active]

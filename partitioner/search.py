@@ -46,6 +46,9 @@ __all__ = ["ScoredPlan", "Searcher", "Solution", "Statistics", "search"]
 _FREE_BORDERS = Transitions()
 _UNBOUND = Constraints()
 
+_NEAR = 8
+"""So many plans per plan wanted are looked at near the relaxation's optimum."""
+
 _ROUND = 1e-6
 """Shares this near to 0 or 1 are taken as such."""
 
@@ -175,7 +178,7 @@ class _Run:
         active, costs, found = self._relax(active, costs)
         if found is not None and task.k == 1:
             return self._solution([found], "program", len(active), proven=1)
-        found_plans, proven = self._branch(active, costs)
+        found_plans, proven = self._branch(active, costs, [] if found is None else [found])
         return self._solution(found_plans, "program", len(active), proven)
 
     def _proven(self, ways: Ways, active: Ints, costs: Floats) -> bool:
@@ -210,19 +213,26 @@ class _Run:
             return active, costs, None
         self._bound_us = max(self._bound_us, result.bound)
         shares = result.values[: len(active)]
+        found = None
         if np.all(np.minimum(shares, 1 - shares) < _ROUND):
             chosen = tuple(active[shares > 0.5].tolist())
             if not self._rings_of(chosen) and self._pool.add(chosen):
-                return active, costs, chosen
+                found = chosen
+        if found is not None and task.k == 1:
+            return active, costs, found
+        spare = np.maximum(result.duals[: len(active)], 0.0)
+        # What is cheap by reduced costs is near the optimum; it lowers the limit.
+        self._pool.add_all(shortest_ways(task.structure, active, spare, _NEAR * task.k).plans)
         limit = self._pool.limit_us()
         kept = result.bound + result.duals[: len(active)] <= limit + tolerance_us(limit)
-        return active[kept], costs[kept], None
+        return active[kept], costs[kept], found
 
-    def _branch(self, active: Ints, costs: Floats) -> tuple[list[Chosen], int]:
-        """Solve for one plan after the other; returns them and how many are proven."""
+    def _branch(self, active: Ints, costs: Floats, plans: list[Chosen]) -> tuple[list[Chosen], int]:
+        """Solve for one plan after those found; returns all of them and how many are proven."""
         task = self._task
         cover = self._cover(active, costs)
-        plans: list[Chosen] = []
+        for chosen in plans:
+            cover.add_difference(chosen, task.min_difference)
         while len(plans) < task.k:
             self._note(cover)
             start = self._pool.start(active, plans, task.min_difference)

@@ -71,6 +71,9 @@ class Task:
         borders = np.array([transitions.border_us.get(target, 0.0) for target in structure.targets])
         if borders.any():
             costs += borders[targets] * structure.input_count[active]
+        least = [transitions.least_pair_us(structure.targets, t) for t in structure.targets]
+        if any(least):
+            costs += np.array(least)[targets] * structure.private_input_count[active]
         return costs
 
     def undominated(self, active: Ints, costs: Floats) -> Ints:

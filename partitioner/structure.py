@@ -117,8 +117,16 @@ class Structure:
     @cached_property
     def input_count(self) -> Ints:
         """Per candidate how many distinct values it reads that nodes outside make."""
+        return self._count_inputs([value for value in self.crossings if value.readers])
+
+    @cached_property
+    def private_input_count(self) -> Ints:
+        """The same, of values that only one node reads."""
+        return self._count_inputs([value for value in self.crossings if len(value.readers) == 1])
+
+    def _count_inputs(self, values: Sequence[Crossing]) -> Ints:
         counts = np.zeros(len(self.candidates), np.int64)
-        made = [value for value in self.crossings if value.producer is not None and value.readers]
+        made = [value for value in values if value.producer is not None]
         for first in range(0, len(self.candidates), _CHUNK):
             part = slice(first, first + _CHUNK)
             inside = np.ascontiguousarray(_unpacked(self.packed[part], self.node_count).T).view(

@@ -104,6 +104,10 @@ class Transitions:
         """What one call of a partition costs."""
         return self.call_us.get(target, self.default_call_us)
 
+    def least_pair_us(self, targets: Sequence[Target], reader: Target) -> float:
+        """What a target at least pays to read a value that another partition of some targets made."""
+        return min(self.pair_us.get((maker, reader), 0.0) for maker in targets)
+
     def copy_us(self, source: str, destination: str, size_bytes: int) -> float:
         """What it costs to bring a value from one memory domain to another; nothing within one."""
         if source == destination:

@@ -19,7 +19,6 @@ Traps, each with a test:
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from backends import conversion, predicates
+from backends import conversion, policy, predicates
 from backends import patterns as p
 from backends.contract import (
     THREADS,
@@ -188,7 +187,7 @@ class NcnnExecutable(Executable):
 
 
 def _ncnn() -> Any:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    policy.apply_environment()  # what OpenMP libraries read once, when they are loaded
     with quiet():
         import ncnn
     return ncnn

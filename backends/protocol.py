@@ -10,6 +10,8 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 
+from backends.policy import ENVIRONMENT
+
 # Raise it when timing itself changes so much that older costs no longer compare.
 VERSION = 1
 _SMALLEST_EVICTION = 1 << 20
@@ -47,7 +49,8 @@ class Protocol:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of everything that decides what is measured, and of the version."""
-        text = json.dumps({"version": VERSION, **asdict(self)}, sort_keys=True)
+        policy = dict(ENVIRONMENT)
+        text = json.dumps({"version": VERSION, "policy": policy, **asdict(self)}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -25,6 +25,9 @@ from service.blobs import BlobMissingError, UploadTooLargeError
 
 MEDIA_TYPE = "application/problem+json"
 
+# RFC 9110's names, where Python's have changed between its versions.
+_TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}
+
 _log = structlog.get_logger()
 
 
@@ -90,7 +93,7 @@ def response(
     """A problem as a response."""
     body = {
         "type": f"urn:collage:problem:{kind}",
-        "title": HTTPStatus(status).phrase,
+        "title": _TITLES.get(status) or HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
         "request_id": request.scope.get("request_id"),
@@ -116,7 +119,16 @@ async def _collage(request: Request, error: Exception) -> Response:
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
-    return response(request, error.status_code, kind, str(error.detail), dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = _allowed(request) or headers.get("Allow", "")
+    return response(request, error.status_code, kind, str(error.detail), headers)
+
+
+def _allowed(request: Request) -> str:
+    # Starlette names the methods of one route only, and each method of a path is a route of its own.
+    path = getattr(request.scope.get("route"), "path", "")
+    return ", ".join(sorted(method.upper() for method in request.app.openapi()["paths"].get(path, {})))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Depends, Query
 from fastapi.responses import StreamingResponse
+from pydantic import AwareDatetime, BeforeValidator
 
 from cost_db.queries import CostFilter
 from cost_db.transfer import write_line
@@ -26,6 +26,16 @@ _IMPORT_BYTES = 64 << 20  # split larger files: lines are independent of each ot
 Text = Annotated[str | None, Query(min_length=1, max_length=500)]
 
 
+def _is_iso(value: str) -> str:
+    # pydantic would also take numbers, as seconds since 1970.
+    if "T" not in value.upper():
+        raise ValueError("write a time with zone, for example 2026-01-31T12:00:00Z")
+    return value
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_is_iso)]
+
+
 def cost_filter(
     target: Text = None,
     backend: Text = None,
@@ -36,8 +46,8 @@ def cost_filter(
     host: Text = None,
     hardware: Text = None,
     model: Annotated[str | None, Query(pattern=r"^[0-9a-f]{64}$", description="SHA-256.")] = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
     outcome: Literal["measured", "infeasible"] | None = None,
 ) -> CostFilter:
     """The filter in a request's query."""

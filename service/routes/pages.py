@@ -25,6 +25,7 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 _STATES = ("queued", "running", "done", "failed", "cancelled")
 _SUGGESTED = ("onnxruntime", "openvino", "mnn", "ncnn")
+_FOR_TESTS = ("null", "simulated")
 _COOKIE_S = 30 * 24 * 3600
 _PAGE = 50
 
@@ -86,7 +87,7 @@ def new_job_page(request: Request, services: Parts, visitor: Visitor) -> HTMLRes
     targets = [
         {**entry, "suggested": entry["name"] in _SUGGESTED}
         for entry in services.catalogue.get()["targets"]
-        if entry["name"] in _SUGGESTED or entry["available"]
+        if entry["name"] not in _FOR_TESTS
     ]
     return _page(request, services, "new.html", "/new", targets=targets)
 

@@ -18,7 +18,7 @@
   const cy = cytoscape({
     container: box,
     elements: [],
-    wheelSensitivity: 0.3,
+    maxZoom: 1.5,
     hideEdgesOnViewport: true,
     textureOnViewport: true,
     boxSelectionEnabled: false,
@@ -41,14 +41,29 @@
 
   const open = new Set();
 
+  // Deep partitions are folded into columns side by side, so that they are about as wide as the screen.
+  function fold(part) {
+    const layers = Math.max(...part.nodes.map((node) => node.y)) + 1;
+    const column = (Math.max(...part.nodes.map((node) => Math.abs(node.x))) * 2 + 1) * INNER_X + 40;
+    const columns = Math.max(1, Math.round(Math.sqrt((1.8 * layers * INNER_Y) / column)));
+    const rows = Math.ceil(layers / columns);
+    return {
+      width: columns * column,
+      height: rows * INNER_Y,
+      at: (node) => ({
+        x: (Math.floor(node.y / rows) - (columns - 1) / 2) * column + node.x * INNER_X,
+        y: (node.y % rows) * INNER_Y,
+      }),
+    };
+  }
+  for (const part of data.partitions) part.fold = fold(part);
+
   // Layers keep their distance from the tallest open partition in them.
   function place() {
     const tall = new Map(), wide = new Map();
     for (const part of data.partitions) {
-      const rows = open.has(part.id) ? Math.max(...part.nodes.map((node) => node.y)) + 1 : 1;
-      const columns = open.has(part.id) ? Math.max(...part.nodes.map((node) => Math.abs(node.x))) * 2 + 1 : 1;
-      tall.set(part.y, Math.max(tall.get(part.y) || 0, open.has(part.id) ? rows * INNER_Y + Y : Y));
-      wide.set(part.y, Math.max(wide.get(part.y) || 0, open.has(part.id) ? columns * INNER_X + 60 : X));
+      tall.set(part.y, Math.max(tall.get(part.y) || 0, open.has(part.id) ? part.fold.height + Y : Y));
+      wide.set(part.y, Math.max(wide.get(part.y) || 0, open.has(part.id) ? part.fold.width + 60 : X));
     }
     const top = new Map();
     let y = 0;
@@ -70,8 +85,9 @@
       }
       elements.push({ data: { ...common, w: 1, h: 1 }, classes: "part" });
       for (const node of part.nodes) {
+        const at = part.fold.at(node);
         elements.push({ data: { id: "n" + node.id, parent: common.id, label: node.op, title: node.name, output: node.output,
-          colour: common.colour, w: 124, h: 30 }, position: { x: x + node.x * INNER_X, y: y + node.y * INNER_Y }, classes: "op" });
+          colour: common.colour, w: 124, h: 30 }, position: { x: x + at.x, y: y + at.y }, classes: "op" });
       }
       for (const [a, b] of part.edges) elements.push({ data: { id: `n${a}-${b}`, source: "n" + a, target: "n" + b } });
     }

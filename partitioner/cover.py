@@ -81,9 +81,9 @@ class Cover:
         self.program.add_row(columns, count[columns].astype(float), -np.inf, len(legs) - 1.0)
 
     def add_difference(self, chosen: Sequence[int], least: int) -> None:
-        """Demand that at least so many partitions of a known plan (candidates) are not in the next."""
+        """Demand that the next plan does without so many partitions of a known one (or all of them)."""
         columns = np.flatnonzero(np.isin(self.active, np.asarray(chosen, np.int64)))
-        self.program.add_row(columns, 1.0, -np.inf, float(len(chosen) - least))
+        self.program.add_row(columns, 1.0, -np.inf, float(max(0, len(chosen) - least)))
 
     def _add_cover(self) -> None:
         structure, program = self._structure, self.program

@@ -122,7 +122,8 @@ class Searcher:
             k: how many plans; fewer are returned when there are no more.
             time_limit_s: return the best found after so long, with its bound.
             infeasible: per candidate why it cannot be used, for messages.
-            min_difference: how many partitions of a plan must not be in any better one.
+            min_difference: how many partitions of each better plan a plan must do without (all of one
+                that has fewer).
 
         Raises:
             NoPlanError: no plan exists, or none was found in time.
@@ -246,8 +247,10 @@ class _Run:
             waiting = self._rings_of(chosen)
             for ring in waiting:
                 cover.add_ring(ring)
-            if not waiting:
-                self._pool.add(chosen)
+            if not waiting and not self._pool.add(chosen):
+                # Within the solver's tolerance of a budget, yet over it.
+                cover.add_difference(chosen, 1)
+            elif not waiting:
                 if not result.optimal:
                     return plans, len(plans)
                 plans.append(chosen)

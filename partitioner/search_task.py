@@ -32,7 +32,7 @@ class Task:
         transitions: what borders cost.
         constraints: what a plan must respect.
         k: how many plans.
-        min_difference: how many partitions of a plan must not be in any better one.
+        min_difference: how many partitions of each better plan a plan must do without.
         cost_us: per candidate; infinite where it cannot be used.
         deadline: on the monotonic clock.
     """
@@ -154,7 +154,7 @@ class Pool:
         """The best known plan that differs from those taken, as positions in `active`."""
         sets = [frozenset(plan) for plan in taken]
         for key in sorted(self.plans, key=lambda key: self.plans[key].objective_us):
-            if all(len(other - key) >= min_difference for other in sets):
+            if all(_differs(key, other, min_difference) for other in sets):
                 found = np.flatnonzero(np.isin(active, np.array(list(key), np.int64)))
                 if len(found) == len(key):
                     return found
@@ -166,6 +166,10 @@ class Pool:
         ranked = sorted(self.plans.items(), key=lambda item: item[1].objective_us)
         keys = [frozenset(plan) for plan in found]
         for key, _ in ranked:
-            if len(keys) < task.k and all(len(other - key) >= task.min_difference for other in keys):
+            if len(keys) < task.k and all(_differs(key, other, task.min_difference) for other in keys):
                 keys.append(key)
         return tuple(sorted((self.plans[key] for key in keys), key=lambda plan: plan.objective_us))
+
+
+def _differs(plan: frozenset[int], better: frozenset[int], least: int) -> bool:
+    return len(better - plan) >= min(least, len(better))

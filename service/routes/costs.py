@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Body, Depends, Query
+from fastapi import APIRouter, Body, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime, BeforeValidator
 
@@ -14,6 +14,7 @@ from cost_db.queries import CostFilter
 from cost_db.transfer import write_line
 from service.api_models import CostStatsView, CostView, ForgottenView, ImportView, PageView, RefusedLine
 from service.auth import Admin, Reader
+from service.problems import ProblemError
 from service.routes.common import Cursor, Limit, problems
 from service.services import Parts, Services
 
@@ -22,6 +23,8 @@ router = APIRouter(prefix="/v1/costs", tags=["costs"])
 NDJSON = "application/x-ndjson"
 _EXPORT_PAGE = 500
 _IMPORT_BYTES = 64 << 20  # split larger files: lines are independent of each other
+
+_NAMES = (*(field.name for field in fields(CostFilter)), "cursor", "limit", "everything")
 
 Text = Annotated[str | None, Query(min_length=1, max_length=500)]
 
@@ -36,7 +39,20 @@ def _is_iso(value: str) -> str:
 Moment = Annotated[AwareDatetime, BeforeValidator(_is_iso)]
 
 
+def _check_names(request: Request) -> None:
+    """A filter that is misspelt or given twice would quietly mean more costs than were meant."""
+    names = [name for name, _ in request.query_params.multi_items()]
+    for name in names:
+        if name not in _NAMES:
+            raise ProblemError(
+                422, "invalid-request", f"unknown filter {name!r}; known: {', '.join(_NAMES)}"
+            )
+        if name != "op_types" and names.count(name) > 1:
+            raise ProblemError(422, "invalid-request", f"filter {name!r} is given more than once")
+
+
 def cost_filter(
+    request: Request,
     target: Text = None,
     backend: Text = None,
     backend_version: Text = None,
@@ -51,6 +67,7 @@ def cost_filter(
     outcome: Literal["measured", "infeasible"] | None = None,
 ) -> CostFilter:
     """The filter in a request's query."""
+    _check_names(request)
     return CostFilter(
         target=target,
         backend=backend,

@@ -107,6 +107,8 @@ def test_costs_over_the_api(server: RunningServer) -> None:
     exported = http.get("/v1/costs/export", params={"outcome": "measured"}).text
     assert exported.count("\n") == 5
     assert http.delete("/v1/costs").status_code == 422
+    for bad in ("outcome=measured&outcom=infeasible", "backend=mnn&backend=ncnn"):
+        assert http.delete(f"/v1/costs?{bad}").status_code == 422
     assert http.delete("/v1/costs", params={"outcome": "measured"}).json() == {"deleted": 5}
     kind = {"Content-Type": "application/x-ndjson"}
     done = http.post("/v1/costs/import", content=exported + "nonsense\n", headers=kind).json()

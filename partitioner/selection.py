@@ -60,7 +60,7 @@ class TargetGlob:
         if not isinstance(target, Target) or not fnmatchcase(target.backend, self.backend):
             return False
         given = dict(target.options)
-        return all(fnmatchcase(given.get(name, ""), value) for name, value in self.options)
+        return all(name in given and fnmatchcase(given[name], value) for name, value in self.options)
 
     def __str__(self) -> str:
         return " ".join([self.backend, *(f"-{name}={value}" for name, value in self.options)])

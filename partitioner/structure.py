@@ -62,7 +62,7 @@ class Structure:
         octets = b"".join(c.nodes.to_bytes(width, "little") for c in candidates)
         packed = np.frombuffer(octets, np.uint8).reshape(len(candidates), width)
         owners, starts, ends = [], [], []
-        for first in range(0, len(candidates), _CHUNK):
+        for first in range(0, len(candidates) or 1, _CHUNK):
             laid = _unpacked(packed[first : first + _CHUNK], count)[:, line]
             edges = np.zeros((len(laid), count + 2), np.int8)
             edges[:, 1:-1] = laid

@@ -236,3 +236,11 @@ def test_thousands_of_nodes_and_ten_thousands_of_candidates(family: str) -> None
     assert solution.optimal
     # Ten seconds is the aim on a free core (benchmarks/search_scaling.py); a busy one may take longer.
     assert solution.statistics.seconds < 30
+
+
+def test_no_candidates_and_no_nodes() -> None:
+    index = text_model(BUTTERFLY).index
+    with pytest.raises(NoPlanError, match="'Relu0'"):
+        search(index, [], [])
+    empty = text_model("g (float[4] x) => (float[4] x) { }").index
+    assert search(empty, [], []).plans[0].plan.partitions == ()

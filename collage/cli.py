@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from collage.token_commands import tokens_app
 from partitioner.errors import BadInputError, CollageError
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ costs_app = typer.Typer(help="Look at the cost database.", no_args_is_help=True)
 db_app = typer.Typer(help="Look after the cost database.", no_args_is_help=True)
 app.add_typer(costs_app, name="costs")
 app.add_typer(db_app, name="db")
+app.add_typer(tokens_app, name="token")
 
 Targets = Annotated[list[str], typer.Option("-t", "--target", help="A target; give one per option.")]
 Database = Annotated[

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
 from collage.accuracy import Mix, Probe, ProbeResult, cut_into_blocks, probe
 from collage.end_to_end import Contest
+from collage.estimates import Estimates
 from collage.events import Event, Listener
 from collage.refine import Entry
 from collage.region_files import RegionFiles
+from cost_db.row import CostRow
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.constraints import Budget
 from partitioner.errors import CancelledError
@@ -23,6 +25,30 @@ _BLOCKS = 16
 # Probing aims below the tolerance: held-out samples err differently.
 _ROOM = 0.85
 _PLANS = 3
+_MOST_REDUCED = 2
+
+
+def choose_targets(
+    rows: Mapping[Target, CostRow | None], estimates: Estimates, exact_error: float
+) -> tuple[list[Target], list[Target]]:
+    """Which targets are exact on the whole model, and which faster ones are not; fastest first.
+
+    Args:
+        rows: per target the measurement of the whole model.
+        estimates: profiles; targets without one cannot be cut into blocks.
+        exact_error: the largest error that counts as exact.
+    """
+    timed = [
+        (row.latency_us, target, row.error or 0.0)
+        for target, row in rows.items()
+        if row is not None and row.latency_us is not None and estimates.times_us(target) is not None
+    ]
+    exact = [(us, target) for us, target, error in timed if error <= exact_error]
+    if not exact:
+        return [], []
+    fastest_us = min(exact)[0]
+    reduced = [(us, t) for us, t, error in timed if error > exact_error and us < fastest_us]
+    return [t for _, t in sorted(exact)], [t for _, t in sorted(reduced)[:_MOST_REDUCED]]
 
 
 @dataclass

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from backends.contract import CompileContext, Executable, SubModel
+from backends.policy import apply_environment, caller_kept
 from backends.registry import resolve
 from partitioner.errors import CollageError
 from partitioner.target import Target
@@ -28,6 +29,7 @@ class CompiledRegions:
     """
 
     def __init__(self, threads: int, cache_dir: Path | None = None) -> None:
+        apply_environment()
         self._threads = threads
         self._cache_dir = cache_dir
         self._work_dir = Path(tempfile.mkdtemp(prefix="collage-"))
@@ -56,7 +58,8 @@ class CompiledRegions:
             values = tuple(samples[s.name] for s in model.inputs) if samples is not None else ()
             context = CompileContext(self._threads, folder, self._cache_dir, values)
             try:
-                self._made[key] = resolve(target).compile(model, target, context)
+                with caller_kept():
+                    self._made[key] = resolve(target).compile(model, target, context)
             except CollageError:
                 raise
             except Exception as error:

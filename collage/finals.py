@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 
 from collage.lazy_search import WORTH_MEASURING, LazySearch
 from collage.refine import Arena, Entry, residuals
-from collage.strategies import greedy_plan, single_plan
+from collage.strategies import single_plan
+from partitioner.baselines import greedy, priority
 from partitioner.candidate import Plan
-from partitioner.candidate_set import CandidateSet
+from partitioner.constraints import Constraints
 from partitioner.errors import NoPlanError
 from partitioner.model import Model
 from partitioner.search import Solution
@@ -29,8 +30,8 @@ class Finals:
 
     Args:
         model: the normalised model.
-        candidates: all that may be used.
         specs: the targets, in the order in which they were given.
+        constraints: what the user asked for.
         arena: where plans are timed.
         singles: measured latency of the whole model on the targets that can run it.
     """
@@ -38,13 +39,13 @@ class Finals:
     def __init__(
         self,
         model: Model,
-        candidates: CandidateSet,
         specs: Sequence[TargetSpec],
+        constraints: Constraints,
         arena: Arena,
         singles: Mapping[Target, float],
     ) -> None:
         self._model = model
-        self._candidates = candidates
+        self._constraints = constraints
         self._specs = specs
         self._arena = arena
         in_order = sorted(singles.items(), key=lambda item: item[1])
@@ -100,8 +101,12 @@ class Finals:
         return self._arena.winner()
 
     def greedy_entry(self) -> Entry:
-        """Each target in the order given takes the largest regions it can of what is left."""
-        return Entry(greedy_plan(self._model.index, self._specs, self._candidates), "greedy")
+        """What runtimes' own partitioners give: the target with the largest claim takes all it can."""
+        return Entry(greedy(self._model.index, self._specs, self._constraints), "greedy")
+
+    def priority_entry(self) -> Entry:
+        """Every node on the first target, in the order given, that takes it."""
+        return Entry(priority(self._model.index, self._specs, self._constraints), "priority")
 
     def _greedy(self) -> list[Entry]:
         try:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from collage.refine import Entry
-from partitioner.candidate import Candidate, Plan, bits
+from partitioner.candidate import Candidate, Plan
 from partitioner.candidate_set import CandidateSet
 from partitioner.constraints import Constraints
 from partitioner.errors import NoPlanError
 from partitioner.graph_index import GraphIndex
 from partitioner.model import Model
-from partitioner.plan_check import PlanError, execution_order
 from partitioner.plan_text import decode
-from partitioner.regions import turns
 from partitioner.search import search
 from partitioner.target import Target
 from partitioner.target_spec import TargetSpec
@@ -74,27 +73,15 @@ def check_covered(index: GraphIndex, candidates: CandidateSet, targets: Sequence
             )
 
 
-def greedy_plan(index: GraphIndex, specs: Sequence[TargetSpec], candidates: CandidateSet) -> Plan:
-    """Each target in turn takes the largest regions it can of what is left, as runtimes' partitioners do.
-
-    Raises:
-        NoPlanError: some node is refused by every target, or the regions wait for each other.
-    """
-    left = index.all_nodes
-    taken: list[Candidate] = []
-    for spec in specs:
-        supported = left
-        for i in bits(left):
-            if (i, spec.target) in candidates.refusals:
-                supported &= ~(1 << i)
-        for region in turns(index, supported):
-            taken.append(Candidate(region, spec.target, "greedy"))
-            left &= ~region
-    if left:
-        node = index.nodes[bits(left)[0]]
-        raise NoPlanError(f"greedy leaves node {node.name!r} ({node.op}) to nobody")
-    try:
-        order = execution_order(index, [candidate.nodes for candidate in taken])
-    except PlanError as error:
-        raise NoPlanError(f"greedy: {error}") from None
-    return Plan(tuple(taken[i] for i in order))
+def respects(
+    index: GraphIndex, constraints: Constraints, specs: Sequence[TargetSpec], plan: Plan
+) -> bool:
+    """True when a plan keeps pins, bans and limits; its accuracy is measured, not reckoned, so not here."""
+    domains = {spec.target: spec.memory_domain for spec in specs}
+    devices = {domains.get(target, "host") for target in plan.targets}
+    most, devices_allowed = constraints.max_partitions, constraints.max_devices
+    return (
+        all(replace(constraints, budgets=()).allowed(index, plan.partitions))
+        and (most is None or len(plan.partitions) <= most)
+        and (devices_allowed is None or len(devices) <= devices_allowed)
+    )

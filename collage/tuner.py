@@ -12,38 +12,35 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from backends.contract import Available
 from backends.policy import default_threads
 from backends.reference import seeded_inputs
 from backends.registry import resolve, target_spec
 from backends.samples import write_samples
-from backends.sandbox import ChildFailed, run_in_child
-from collage.artifact import crossing_values, make_verification, write_artifact
-from collage.budget import BudgetSearch
+from collage.artifact import write_artifact
+from collage.budget import BudgetSearch, choose_targets
 from collage.costs import CostSettings, CostSource, Measurer, local_measurer
 from collage.end_to_end import Contest
 from collage.estimates import Estimates
 from collage.events import Event, Listener, ignore
+from collage.evidence import verify_plan, versions_of
 from collage.finals import Finals
 from collage.intake import Reference, Sample, read_samples, take_in
 from collage.lazy_search import LazySearch
 from collage.options import TuneOptions
-from collage.proof import observe_errors
 from collage.refine import Arena, Entry
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
-from collage.strategies import check_covered, given_plan, pinned_plan
-from collage.verification import Verification
-from collage.why import Witness
+from collage.strategies import check_covered, given_plan, pinned_plan, respects
+from collage.why import Witness, first_refusal
 from cost_db.database import CostDatabase
-from partitioner.candidate import Candidate, Plan
+from partitioner.candidate import Candidate
 from partitioner.constraints import Constraints
 from partitioner.cost import Infeasible, Measured
-from partitioner.errors import BadInputError, CancelledError, NoPlanError
+from partitioner.errors import BadInputError, CancelledError
 from partitioner.search import Solution
 from partitioner.target import Target
 from partitioner.target_spec import enumerate_candidates
@@ -57,7 +54,7 @@ _CALL_US = 5.0
 _BORDER_US = 20.0
 # With a budget a partition may be this far off on its own outputs; the model's outputs decide.
 _LOCAL_ERROR = 0.5
-_PROPOSALS, _MOST_REDUCED = 2, 2
+_PROPOSALS = 2
 # Up to this tolerance a run asks for exact arithmetic, and each partition alone must keep to it.
 _EXACT_TOLERANCE = 2e-3
 
@@ -264,49 +261,36 @@ class _Run:
         self.proposed: list[Entry] = []
         if not self._has_budget or self.options.strategy != "optimal":
             return
-        singles = {t: us for t, us in self._known_singles().items() if self._is_exact(t)}
-        exact = min(singles, key=lambda target: singles[target], default=None)
-        if exact is None or self.estimates.times_us(exact) is None:
+        rows = {c.target: self.costs.row(c) for c in self.whole}
+        exact, reduced = choose_targets(rows, self.estimates, _EXACT_TOLERANCE)
+        if not exact:
             return
         used = len(self.reference.samples)
         budget = BudgetSearch(
             self.model.index, self.regions, self._template(), used, self.listener, self.cancel
         )
         tolerance = self.options.tolerance
-        for reduced in self._reduced_targets(singles[exact]):
-            times = {t: self.estimates.times_us(t) or {} for t in (exact, reduced)}
-            for entries in budget.propose(exact, reduced, times, [tolerance, tolerance / 2]):
+        for target in reduced:
+            times = {t: self.estimates.times_us(t) or {} for t in (exact[0], target)}
+            for entries in budget.propose(exact[0], target, times, [tolerance, tolerance / 2]):
                 self.proposed.extend(entries[:_PROPOSALS])
-        row = budget.constraint(self.candidates.candidates, singles, tolerance)
+        row = budget.constraint(self.candidates.candidates, exact, tolerance)
         self.constraints = replace(self.constraints, budgets=(row,))
 
-    def _is_exact(self, target: Target) -> bool:
-        row = self.costs.row(Candidate(self.model.index.all_nodes, target))
-        return row is not None and row.error is not None and row.error <= _EXACT_TOLERANCE
-
-    def _reduced_targets(self, exact_us: float) -> list[Target]:
-        """Targets that ran the whole model less exactly, and faster than the best exact one."""
-        found = []
-        for candidate in self.whole:
-            row = self.costs.row(candidate)
-            if row is None or row.latency_us is None or self._is_exact(candidate.target):
-                continue
-            if row.latency_us < exact_us and self.estimates.times_us(candidate.target) is not None:
-                found.append((row.latency_us, candidate.target))
-        return [target for _, target in sorted(found)[:_MOST_REDUCED]]
-
     def _finals(self, solution: Solution | None) -> Entry:
-        self.arena = Arena(
-            self.regions, self._template(), self.listener, self.cancel, self._respects_constraints
-        )
-        finals = Finals(self.model, self.candidates, self.specs, self.arena, self._known_singles())
+        eligible = partial(respects, self.model.index, self.constraints, self.specs)
+        self.arena = Arena(self.regions, self._template(), self.listener, self.cancel, eligible)
+        unlimited = replace(self.constraints, budgets=())
+        finals = Finals(self.model, self.specs, unlimited, self.arena, self._known_singles())
         strategy = self.options.strategy
         if self.options.plan is not None:
             return finals.asked_for(given_plan(self.model, self.options.plan))
         if strategy == "manual":
             return finals.asked_for(pinned_plan(self.model, self.candidates, self.constraints))
-        if strategy in ("greedy", "priority"):
+        if strategy == "greedy":
             return finals.asked_for(finals.greedy_entry())
+        if strategy == "priority":
+            return finals.asked_for(finals.priority_entry())
         if strategy == "single" or solution is None:
             return finals.best_single()
         return finals.refined(self.lazy, solution, self.options.plans, self.proposed)
@@ -315,16 +299,6 @@ class _Run:
         known = Transitions.for_specs(self.specs)
         borders = dict.fromkeys(self.targets, _BORDER_US)
         return replace(known, default_call_us=_CALL_US, border_us=borders)
-
-    def _respects_constraints(self, plan: Plan) -> bool:
-        limits = self.constraints
-        domains = {spec.target: spec.memory_domain for spec in self.specs}
-        devices = {domains.get(target, "host") for target in plan.targets}
-        return (
-            all(replace(limits, budgets=()).allowed(self.model.index, plan.partitions))
-            and (limits.max_partitions is None or len(plan.partitions) <= limits.max_partitions)
-            and (limits.max_devices is None or len(devices) <= limits.max_devices)
-        )
 
     def _template(self) -> Contest:
         """A contest without plans: samples and reference outputs as files."""
@@ -363,14 +337,23 @@ class _Run:
 
     def _emit(self, winner: Entry, solution: Solution | None) -> TuneResult:
         report = self._report(winner, solution)
-        verification = self._verification(winner)
+        threads = self.options.threads or default_threads()
+        verification = verify_plan(
+            winner.plan,
+            self.regions,
+            self.seeded_reference,
+            self.seeds,
+            self.options.tolerance,
+            threads,
+            self.cancel,
+        )
         artifact = write_artifact(
             self.model,
             winner.plan,
             [part["latency_us"] for part in report["partitions"]],
             report,
             verification,
-            self._versions(winner.plan),
+            versions_of(winner.plan),
             self.work_dir / "artifact" / self.artifact_name,
         )
         self.listener(Event("done", f"{winner.name} wins", data={"report": report}))
@@ -383,7 +366,10 @@ class _Run:
             if isinstance(cost, Infeasible):
                 infeasible[candidate.target] = cost.reason
             elif not self._is_offered(candidate):
-                infeasible[candidate.target] = self._first_refusal(candidate.target)
+                refusals = self.candidates.refusals
+                infeasible[candidate.target] = first_refusal(
+                    self.model.index, refusals, candidate.target
+                )
         warnings = [*self.info.warnings, *self.candidates.notes]
         if self.inputs is None and self.options.tolerance > _EXACT_TOLERANCE:
             warnings.append(
@@ -412,47 +398,6 @@ class _Run:
                 ),
             )
         )
-
-    def _first_refusal(self, target: Target) -> str:
-        refused = [node for node, other in self.candidates.refusals if other == target]
-        if not refused:
-            return "its rules do not propose the whole model"
-        node = self.model.index.nodes[min(refused)]
-        reason = self.candidates.refusals[node.index, target]
-        return f"it refuses {len(refused)} of {len(self.model.index.nodes)} nodes, first {node.name} ({node.op}): {reason}"
-
-    def _verification(self, winner: Entry) -> Verification:
-        """Reference values for `load`, with the errors that the plan itself shows on them."""
-        names = crossing_values(self.model, winner.plan)
-        reference = self.seeded_reference.values(names)
-        digests = make_verification(
-            self.seeds, self.seeded_reference.samples, reference, {}, self.options.tolerance
-        )
-        steps = tuple((self.regions.get(p.nodes), p.target) for p in winner.plan.partitions)
-        try:
-            observed = run_in_child(
-                observe_errors,
-                steps,
-                digests.to_text(),
-                self.info.inputs,
-                self.options.threads or default_threads(),
-                cancel=self.cancel,
-            )
-        except ChildFailed as failure:
-            raise NoPlanError(
-                f"the plan failed when it was compiled once more: {failure.reason}"
-            ) from None
-        return make_verification(
-            self.seeds, self.seeded_reference.samples, reference, observed, self.options.tolerance
-        )
-
-    def _versions(self, plan: Plan) -> dict[str, str]:
-        versions = {"collage": version("collage-tuner")}
-        for target in plan.targets:
-            found = resolve(target).probe()
-            if isinstance(found, Available):
-                versions[target.backend] = found.version
-        return versions
 
     @contextmanager
     def _stage(self, name: str, message: str) -> Iterator[None]:

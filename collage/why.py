@@ -5,7 +5,7 @@ Invariant: a number that was measured and one that was only estimated are never 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,3 +97,13 @@ def reasons(latency_us: float | None, others: Sequence[dict[str, Any]]) -> list[
                 f"{other['at_least_us'] / 1e3:.3f} ms"
             )
     return lines or ["no other target was given"]
+
+
+def first_refusal(index: GraphIndex, refusals: Mapping[tuple[int, Target], str], target: Target) -> str:
+    """Why a target cannot be offered the whole model."""
+    refused = [node for node, other in refusals if other == target]
+    if not refused:
+        return "its rules do not propose the whole model"
+    node = index.nodes[min(refused)]
+    count = f"{len(refused)} of {len(index.nodes)} nodes"
+    return f"it refuses {count}, first {node.name} ({node.op}): {refusals[node.index, target]}"

@@ -1,0 +1,144 @@
+"""The plan found against every single target, on many models: the table in the README.
+
+    python -m benchmarks.compare --models resnet50 alexnet --targets onnxruntime openvino mnn
+
+Each model is tuned from an empty database, tuned again with the costs known, and its artifact is then timed
+against every single target once more, interleaved, in a fresh process (`collage bench`). What is printed
+and written are ratios of that last measurement: the best single target's time over ours (and ONNX
+Runtime's), with 95 % intervals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import collage
+from backends.contract import Available
+from backends.registry import backends
+from benchmarks.models import benchmark_model, names, seeded_inputs
+from collage.rebench import bench
+from partitioner.errors import CollageError
+from partitioner.ingest import normalise
+from partitioner.model import Model
+
+_BEFORE_TIMING = ("ingest", "candidates", "measure")
+_DEFAULT_TARGETS = ("onnxruntime", "openvino", "mnn")
+
+
+def main() -> None:
+    """Run the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=names(), default=list(names()), metavar="NAME")
+    parser.add_argument("--targets", nargs="+", default=None)
+    parser.add_argument("--tolerance", type=float, default=1e-3)
+    parser.add_argument("--time-limit", type=float, default=None)
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/compare.json"))
+    chosen = parser.parse_args()
+    targets = chosen.targets or [
+        name for name in _DEFAULT_TARGETS if isinstance(backends()[name].probe(), Available)
+    ]
+    rows = []
+    for name in chosen.models:
+        row = _measure(name, targets, chosen.tolerance, chosen.time_limit)
+        rows.append(row)
+        print(_line(row), flush=True)
+        chosen.output.parent.mkdir(parents=True, exist_ok=True)
+        chosen.output.write_text(json.dumps({"targets": targets, "rows": rows}, indent=2) + "\n")
+    _print_summary(rows)
+
+
+def _measure(
+    name: str, targets: list[str], tolerance: float, time_limit_s: float | None
+) -> dict[str, Any]:
+    model = benchmark_model(name)
+    with tempfile.TemporaryDirectory(prefix="collage-compare-") as folder:
+        work = Path(folder)
+        inputs = _write_inputs(name, model.path, dict(model.dims), work)
+        database = f"sqlite:///{work / 'costs.db'}"
+        arguments: dict[str, Any] = {
+            "database": database,
+            "dims": dict(model.dims),
+            "tolerance": tolerance,
+            "time_limit_s": time_limit_s,
+            "inputs": inputs,
+        }
+        begin = time.monotonic()
+        try:
+            artifact = collage.tune(model.path, targets, output=work / "a.onnx", **arguments)
+        except CollageError as error:
+            return {"model": name, "error": str(error)}
+        cold_s = time.monotonic() - begin
+        known = collage.tune(model.path, targets, output=work / "b.onnx", **arguments)
+        found = bench(artifact.path)
+    report = artifact.report
+    return {
+        "model": name,
+        "seconds_cold": cold_s,
+        "measured": report["candidates"]["measured"],
+        "unique": report["candidates"]["unique"],
+        "measured_again": known.report["candidates"]["measured"],
+        "seconds_known": sum(known.report["seconds"][stage] for stage in _BEFORE_TIMING),
+        "partitions": [[part["target"], len(part["nodes"])] for part in report["partitions"]],
+        "tuned_speedup": report["speedup_over_best_single"],
+        "tuned_interval": report["speedup_interval"],
+        "max_relative_error": report["max_relative_error"],
+        "baselines": found["baselines"],
+        "latency_us": found["latency_us"],
+        "speedup": found["speedup_over_best_single"],
+        "interval": found["speedup_interval"],
+    }
+
+
+def _write_inputs(name: str, path: Path, dims: dict[str, int], work: Path) -> Path:
+    """Four samples that suit the model: two to tune on, two held out."""
+    info = normalise(path, work / "normalised", dims)
+    model = Model.open(info.path)
+    destination = work / "inputs.npz"
+    samples = [seeded_inputs(name, model, seed) for seed in range(4)]
+    stacked = {input_name: np.stack([s[input_name] for s in samples]) for input_name in samples[0]}
+    np.savez(destination, allow_pickle=False, **stacked)
+    return destination
+
+
+def _line(row: dict[str, Any]) -> str:
+    if "error" in row:
+        return f"{row['model']}: {row['error']}"
+    low, high = row["interval"] or (math.nan, math.nan)
+    plan = " + ".join(f"{target}×{count}" for target, count in row["partitions"][:6])
+    return (
+        f"{row['model']}: {row['speedup'] or math.nan:.3f} [{low:.3f}, {high:.3f}] over the best single, "
+        f"{row['seconds_cold']:.0f} s cold, {row['seconds_known']:.1f} s known, "
+        f"{row['measured']} of {row['unique']} costs measured, error {row['max_relative_error']:.1e}: {plan}"
+    )
+
+
+def _print_summary(rows: list[dict[str, Any]]) -> None:
+    gains = [row["speedup"] for row in rows if row.get("speedup")]
+    over_ort = []
+    for row in rows:
+        ort = next((b for b in row.get("baselines", ()) if b["target"] == "onnxruntime"), {})
+        if ort.get("latency_us") and row.get("latency_us"):
+            over_ort.append(ort["latency_us"] / row["latency_us"])
+    if gains:
+        print(
+            f"best single / ours: geomean {_geomean(gains):.3f}, least {min(gains):.3f}, {len(gains)} models"
+        )
+    if over_ort:
+        print(f"onnxruntime / ours: geomean {_geomean(over_ort):.3f}")
+
+
+def _geomean(ratios: list[float]) -> float:
+    return float(np.exp(np.mean(np.log(ratios))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

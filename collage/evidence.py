@@ -1,0 +1,57 @@
+"""What a finished plan gets for its way: reference values to prove itself by, and versions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from backends.contract import Available
+from backends.registry import resolve
+from backends.sandbox import ChildFailed, run_in_child
+from collage.artifact import crossing_values, make_verification
+from collage.intake import Reference
+from collage.proof import observe_errors
+from collage.region_files import RegionFiles
+from collage.verification import Verification
+from partitioner.candidate import Plan
+from partitioner.errors import CancelledError, NoPlanError
+
+
+def verify_plan(
+    plan: Plan,
+    regions: RegionFiles,
+    reference: Reference,
+    seeds: Sequence[int],
+    tolerance: float,
+    threads: int,
+    cancel: threading.Event | None = None,
+) -> Verification:
+    """Reference values for `load`, with the errors that the plan shows when it is compiled afresh.
+
+    Raises:
+        NoPlanError: it cannot be compiled once more.
+        CancelledError: `cancel` was set.
+    """
+    model = reference.model
+    values = reference.values(crossing_values(model, plan))
+    kept = make_verification(seeds, reference.samples, values, {}, tolerance)
+    inputs = tuple(model.index.values[name] for name in model.index.inputs)
+    steps = tuple((regions.get(p.nodes), p.target) for p in plan.partitions)
+    try:
+        observed = run_in_child(observe_errors, steps, kept.to_text(), inputs, threads, cancel=cancel)
+    except ChildFailed as failure:
+        if failure.kind == "cancelled":
+            raise CancelledError("cancelled while proving the plan") from None
+        raise NoPlanError(f"the plan failed when it was compiled once more: {failure.reason}") from None
+    return make_verification(seeds, reference.samples, values, observed, tolerance)
+
+
+def versions_of(plan: Plan) -> dict[str, str]:
+    """Versions of this program and of the runtimes that a plan uses."""
+    versions = {"collage": version("collage-tuner")}
+    for target in plan.targets:
+        found = resolve(target).probe()
+        if isinstance(found, Available):
+            versions[target.backend] = found.version
+    return versions

@@ -2,15 +2,19 @@
 
 First every single target, the greedy plan and the best searched plans run in turn. What their partitions
 took inside the running plans corrects the costs, the search runs again, and what it newly promises enters
-the next contest, until nothing new is promised or the time is up. A mixed winner is timed once more in
-a fresh process, since one build can be lucky.
+the next contest, until nothing new is promised or the time is up. In time set apart for it,
+small changes of the best plan are tried (`local_search`). A mixed winner is timed once more in a fresh
+process, since one build can be lucky.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 from collage.lazy_search import WORTH_MEASURING, LazySearch
+from collage.local_moves import LocalMoves
+from collage.local_search import LocalSearch, LocalSettings, worth_a_search
 from collage.refine import Arena, Entry, residuals
 from collage.strategies import single_plan
 from partitioner.baselines import greedy, priority
@@ -34,6 +38,8 @@ class Finals:
         constraints: what the user asked for.
         arena: where plans are timed.
         singles: measured latency of the whole model on the targets that can run it.
+        local: how small changes of the best plan are tried at the end, in time of their own; None for
+            not at all.
     """
 
     def __init__(
@@ -43,8 +49,10 @@ class Finals:
         constraints: Constraints,
         arena: Arena,
         singles: Mapping[Target, float],
+        local: LocalSettings | None = None,
     ) -> None:
         self._model = model
+        self._local = local
         self._constraints = constraints
         self._specs = specs
         self._arena = arena
@@ -73,7 +81,18 @@ class Finals:
             if not promised:
                 break
             self._arena.hold(promised, again=[best])
+        if self._local is not None:
+            self._try_neighbours(lazy, self._local)
         return self._confirmed(self._arena.winner())
+
+    def _try_neighbours(self, lazy: LazySearch, local: LocalSettings) -> None:
+        best = self._arena.winner()
+        targets = tuple(spec.target for spec in self._specs)
+        if not worth_a_search(self._arena.entries, best, targets):
+            return
+        end_s = time.monotonic() + local.seconds
+        moves = LocalMoves(self._model.index, lazy.candidates, targets, self._arena.allows)
+        LocalSearch(moves, self._arena, local, lambda: time.monotonic() >= end_s).improve(best)
 
     def asked_for(self, entry: Entry) -> Entry:
         """A plan that the caller asked for, timed beside every single target.
@@ -129,6 +148,9 @@ class Finals:
             return winner
         singles = [e for e in self._arena.entries if e.timed and len(e.plan.partitions) == 1]
         again = sorted(singles, key=lambda entry: entry.ratio)[:1]
+        origin = winner.challenges
+        if origin is not None and all(entry is not origin for entry in again):
+            again.append(origin)
         self._arena.hold([], again=[*again, winner])
         return self._arena.winner()
 

@@ -59,7 +59,7 @@ class LazySearch:
         listener: Listener,
     ) -> None:
         self._index = index
-        self._set = candidates
+        self.candidates = candidates
         self._costs = costs
         self._estimates = estimates
         self.transitions = transitions
@@ -102,7 +102,7 @@ class LazySearch:
         Raises:
             NoPlanError: nothing covers the graph.
         """
-        candidates = self._set.candidates
+        candidates = self.candidates.candidates
         prices = [self.price_us(candidate, measured_only) for candidate in candidates]
         return self._searcher.solve(
             prices,
@@ -120,7 +120,7 @@ class LazySearch:
         return self._by_limit[most]
 
     def _failures(self) -> dict[int, str]:
-        costs = ((i, self._costs.cost(c)) for i, c in enumerate(self._set.candidates))
+        costs = ((i, self._costs.cost(c)) for i, c in enumerate(self.candidates.candidates))
         return {i: cost.reason for i, cost in costs if isinstance(cost, Infeasible)}
 
     def run(self, k: int, incumbent_us: float) -> Solution:

@@ -44,6 +44,7 @@ class Entry:
         predicted_us: what the search promised; None where it promised nothing.
         timings: by the number of the contest.
         ratios: its paired samples over the anchor's, from all contests.
+        challenges: the plan that it is a small change of; it wins only if it is clearly faster.
     """
 
     plan: Plan
@@ -51,6 +52,7 @@ class Entry:
     predicted_us: float | None = None
     timings: dict[int, PlanTiming] = field(default_factory=dict)
     ratios: list[float] = field(default_factory=list)
+    challenges: Entry | None = None
 
     @property
     def failure(self) -> str | None:
@@ -61,6 +63,12 @@ class Entry:
     def timed(self) -> bool:
         """True when it ran, verified, and was timed."""
         return bool(self.ratios) and self.failure is None
+
+    @property
+    def beats_its_origin(self) -> bool:
+        """False for a small change of a plan that is not clearly faster than that plan."""
+        origin = self.challenges
+        return origin is None or not origin.timed or clearly_faster(self, origin)
 
     @property
     def ratio(self) -> float:
@@ -115,6 +123,10 @@ class Arena:
         """True when this very plan took part in a contest."""
         return any(_same(entry.plan, plan) for entry in self.entries)
 
+    def allows(self, plan: Plan) -> bool:
+        """True when this plan may be returned."""
+        return self._eligible(plan)
+
     def hold(self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), rounds: int = 24) -> None:
         """Time new plans together with the anchor and some known ones.
 
@@ -159,7 +171,11 @@ class Arena:
         Raises:
             NoPlanError: no plan could be run; the message gives each one's failure.
         """
-        timed = [entry for entry in self.entries if entry.timed and self._eligible(entry.plan)]
+        timed = [
+            entry
+            for entry in self.entries
+            if entry.timed and self._eligible(entry.plan) and entry.beats_its_origin
+        ]
         if not timed:
             failures = "; ".join(f"{entry.name}: {entry.failure}" for entry in self.entries)
             raise NoPlanError(f"no plan could be run end to end ({failures})")

@@ -1,0 +1,176 @@
+"""Small changes to a plan: shift a border, merge two partitions, split one, give one to another target.
+
+Terms: the *line* is the model's nodes branch by branch (`partitioner.linear_order`); *where* a move acts
+is a position on it, so that one place keeps its number however the plan changes. Two partitions are
+*neighbours* when one reads what the other makes; their *border* stands where the reader's first node
+stands on the line.
+
+Invariants: `apply` is pure; a plan that comes out covers the graph, can be run (`plan_check`), gives no
+node to a target that refuses it, and differs from the plan that went in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from partitioner.candidate import Candidate, Plan, bits
+from partitioner.candidate_set import CandidateSet
+from partitioner.graph_index import GraphIndex
+from partitioner.linear_order import Line, line, linear_order
+from partitioner.plan_check import PlanError, check_plan, execution_order, quotient
+from partitioner.target import Target
+
+Kind = Literal["border", "merge", "split", "retarget"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+RULE = "local move"
+
+
+@dataclass(frozen=True)
+class Move:
+    """One change.
+
+    Args:
+        kind: what is done.
+        where: position on the model's line; the border, pair, partition or cut nearest to it is meant.
+        step: signed and not zero. `border`: so many steps the border moves. `split`: from the cut
+            nearest to `where` that many cuts forwards or back go to `target`.
+        unit: whether a border moves node by node or from cut to cut.
+        target: of what is merged, split off or retargeted; a border moves whatever it is.
+    """
+
+    kind: Kind
+    where: int
+    step: int
+    unit: Literal["node", "cut"]
+    target: Target
+
+
+class LocalMoves:
+    """Applies moves to plans of one model.
+
+    Args:
+        index: the graph.
+        candidates: whose refusals say which node a target does not take.
+        targets: those that may be used.
+        eligible: whether a plan respects what the caller asked for.
+    """
+
+    def __init__(
+        self,
+        index: GraphIndex,
+        candidates: CandidateSet,
+        targets: Sequence[Target],
+        eligible: Callable[[Plan], bool] = lambda plan: True,
+    ) -> None:
+        self._index = index
+        self._eligible = eligible
+        self.targets = tuple(targets)
+        self.length = len(index.nodes)
+        order = linear_order(index, index.all_nodes)
+        self._position = {node: position for position, node in enumerate(order)}
+        self._taken = dict.fromkeys(self.targets, index.all_nodes)
+        for node, target in candidates.refusals:
+            if target in self._taken:
+                self._taken[target] &= ~(1 << node)
+        self._lines: dict[int, Line] = {}
+
+    def apply(self, plan: Plan, move: Move) -> Plan | None:
+        """The plan after a move, or None where the move cannot be made."""
+        parts = [(p.nodes, p.target) for p in plan.partitions]
+        made = {
+            "border": self._shift_border,
+            "merge": self._merge,
+            "split": self._split,
+            "retarget": self._retarget,
+        }[move.kind](parts, move)
+        if made is None or set(made) == set(parts) or not all(self._takes(*part) for part in made):
+            return None
+        changed = self._in_order(plan, made)
+        return changed if changed is not None and self._eligible(changed) else None
+
+    def _takes(self, nodes: int, target: Target) -> bool:
+        return bool(nodes) and not nodes & ~self._taken.get(target, 0)
+
+    def _in_order(self, plan: Plan, parts: Sequence[tuple[int, Target]]) -> Plan | None:
+        kept = {(p.nodes, p.target): p for p in plan.partitions}
+        try:
+            order = execution_order(self._index, [nodes for nodes, _ in parts])
+            made = [kept.get(parts[i], Candidate(*parts[i], RULE)) for i in order]
+            changed = Plan(tuple(made))
+            check_plan(self._index, changed)
+        except PlanError:
+            return None
+        return changed
+
+    def _shift_border(
+        self, parts: list[tuple[int, Target]], move: Move
+    ) -> list[tuple[int, Target]] | None:
+        """Forwards the maker takes the reader's first nodes; back, the reader the maker's last."""
+        pair = self._pair(parts, move.where)
+        if pair is None:
+            return None
+        giver, taker = pair[::-1] if move.step > 0 else pair
+        nodes = parts[giver][0]
+        laid = self._line(nodes)
+        count = len(laid.order)
+        stops = range(count + 1) if move.unit == "node" else laid.cuts
+        if abs(move.step) >= len(stops) - 1:  # all of them would be a merge
+            return None
+        stop = stops[move.step] if move.step > 0 else stops[move.step - 1]
+        given = laid.run(0, stop) if move.step > 0 else laid.run(stop, count)
+        made = list(parts)
+        made[giver] = (nodes & ~given, parts[giver][1])
+        made[taker] = (parts[taker][0] | given, parts[taker][1])
+        return made
+
+    def _merge(self, parts: list[tuple[int, Target]], move: Move) -> list[tuple[int, Target]] | None:
+        pair = self._pair(parts, move.where)
+        if pair is None:
+            return None
+        rest = [part for i, part in enumerate(parts) if i not in pair]
+        return [*rest, (parts[pair[0]][0] | parts[pair[1]][0], move.target)]
+
+    def _split(self, parts: list[tuple[int, Target]], move: Move) -> list[tuple[int, Target]] | None:
+        """Give a run between two cuts to a target; what stays on one side or both keeps its own."""
+        nodes, target = self._holder(parts, move.where)
+        laid = self._line(nodes)
+        last = len(laid.cuts) - 1
+        near = min(range(last + 1), key=lambda i: (abs(self._at(laid, i) - move.where), i))
+        low, high = sorted((near, min(max(near + move.step, 0), last)))
+        pieces = [
+            (laid.run(laid.cuts[a], laid.cuts[b]), owner)
+            for a, b, owner in ((0, low, target), (low, high, move.target), (high, last, target))
+            if a < b
+        ]
+        if len(pieces) < 2 or low == high:
+            return None
+        return [*(part for part in parts if part[0] != nodes), *pieces]
+
+    def _at(self, laid: Line, cut: int) -> int:
+        """Where on the model's line a cut of a partition's line stands."""
+        at = laid.cuts[cut]
+        return self._position[laid.order[at]] if at < len(laid.order) else self.length
+
+    def _retarget(self, parts: list[tuple[int, Target]], move: Move) -> list[tuple[int, Target]] | None:
+        nodes, _ = self._holder(parts, move.where)
+        return [(own, move.target if own == nodes else target) for own, target in parts]
+
+    def _holder(self, parts: Sequence[tuple[int, Target]], where: int) -> tuple[int, Target]:
+        def distance(part: tuple[int, Target]) -> int:
+            return min(abs(self._position[node] - where) for node in bits(part[0]))
+
+        return min(parts, key=distance)
+
+    def _pair(self, parts: Sequence[tuple[int, Target]], where: int) -> tuple[int, int] | None:
+        """Maker and reader at the border nearest to a position."""
+        readers = quotient(self._index, [nodes for nodes, _ in parts])
+        first = [min(self._position[node] for node in bits(nodes)) for nodes, _ in parts]
+        pairs = [(maker, reader) for maker, found in enumerate(readers) for reader in found]
+        return min(pairs, key=lambda p: (abs(first[p[1]] - where), p), default=None)
+
+    def _line(self, nodes: int) -> Line:
+        if nodes not in self._lines:
+            self._lines[nodes] = line(self._index, nodes)
+        return self._lines[nodes]

@@ -1,0 +1,174 @@
+"""Optuna drives local moves, on measured end-to-end latency of whole plans.
+
+Terms: the *incumbent* is the best plan so far; a *proposal* is a move applied to it; a *heat* times
+several proposals beside the incumbent over a few rounds, and whoever looks faster in it runs a *final*
+of many rounds against the incumbent.
+
+Optuna is asked for a move (kind, place, step, unit, target) and told the latency of the plan that came
+of it relative to the arena's anchor, so that trials of different heats compare. A move that cannot be
+made, or whose plan cannot be run, is told as pruned, which its sampler counts as bad.
+
+Invariants: a proposal becomes the incumbent only when it is clearly faster (`refine.clearly_faster`) over
+all rounds that both ran; the same seed and the same times give the same moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import optuna
+from optuna.trial import Trial, TrialState
+
+from collage.local_moves import KINDS, LocalMoves, Move
+from collage.refine import Entry, clearly_faster, speedup
+from cost_db.connections import Connections
+from partitioner.candidate import Plan
+from partitioner.target import Target
+
+_HEAT = 4
+_HEAT_ROUNDS = 6
+_FINAL_ROUNDS = 24
+# Asks per heat: most moves can be made, and a search space that is used up must end.
+_ASKS = 40
+_STEPS = (-4, -2, -1, 1, 2, 4)
+
+
+class Timed(Protocol):
+    """Where plans are timed; `refine.Arena` is one."""
+
+    entries: list[Entry]
+
+    def knows(self, plan: Plan) -> bool:
+        """True when this very plan was timed."""
+
+    def hold(self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), rounds: int = 24) -> None:
+        """Time new plans beside the anchor and some known ones."""
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """How local search is done.
+
+    Args:
+        trials: end after so many timed proposals without a gain; 0 leaves local search out.
+        seconds: begin no new contest after this long.
+        seed: of the sampler.
+        database: URL under which Optuna keeps its study, for optuna-dashboard; None for memory.
+        study: the study's name in that database.
+    """
+
+    trials: int = 24
+    seconds: float = 20.0
+    seed: int = 0
+    database: str | None = None
+    study: str | None = None
+
+
+@dataclass
+class LocalSearch:
+    """One study on one model.
+
+    Args:
+        moves: makes the proposals.
+        arena: times them.
+        settings: how.
+        out_of_time: looked at before each contest.
+    """
+
+    moves: LocalMoves
+    arena: Timed
+    settings: LocalSettings
+    out_of_time: Callable[[], bool]
+    _count: int = field(default=0, init=False)
+
+    def improve(self, incumbent: Entry) -> Entry:
+        """The best plan that local moves reach from a timed one; that one itself when none is faster."""
+        study = _study(self.settings)
+        best = incumbent
+        idle = 0
+        while idle < self.settings.trials and not self.out_of_time():
+            proposals = self._propose(study, best)
+            if not proposals:
+                break
+            idle += len(proposals)
+            self.arena.hold([entry for _, entry in proposals], again=[best], rounds=_HEAT_ROUNDS)
+            for trial, entry in proposals:
+                _tell(study, trial, entry)
+            challenger = self._fastest([entry for _, entry in proposals], best)
+            if challenger is None or self.out_of_time():
+                continue
+            self.arena.hold([], again=[best, challenger], rounds=_FINAL_ROUNDS)
+            if challenger.timed and clearly_faster(challenger, best):
+                best, idle = challenger, 0
+        return best
+
+    def _propose(self, study: optuna.Study, best: Entry) -> list[tuple[Trial, Entry]]:
+        """Ask until a heat is full or nothing new comes."""
+        proposals: list[tuple[Trial, Entry]] = []
+        plans: list[Plan] = []
+        for _ in range(_ASKS):
+            trial = study.ask()
+            move = self._move(trial)
+            plan = self.moves.apply(best.plan, move)
+            if plan is None or plan in plans or self.arena.knows(plan):
+                study.tell(trial, state=TrialState.PRUNED)
+                continue
+            self._count += 1
+            name = f"local {self._count} ({move.kind})"
+            trial.set_user_attr("plan", name)
+            plans.append(plan)
+            proposals.append((trial, Entry(plan, name, challenges=best)))
+            if len(proposals) == _HEAT:
+                break
+        return proposals
+
+    def _move(self, trial: Trial) -> Move:
+        targets = {str(target): target for target in self.moves.targets}
+        return Move(
+            trial.suggest_categorical("kind", KINDS),
+            trial.suggest_int("where", 0, self.moves.length - 1),
+            trial.suggest_categorical("step", _STEPS),
+            trial.suggest_categorical("unit", ("cut", "node")),
+            targets[trial.suggest_categorical("target", list(targets))],
+        )
+
+    @staticmethod
+    def _fastest(entries: Sequence[Entry], best: Entry) -> Entry | None:
+        """Who was faster than the incumbent in the heat, by the most; None where nobody was."""
+        gains = {i: speedup(best, entry).ratio for i, entry in enumerate(entries) if entry.timed}
+        fastest = max(gains, key=lambda i: gains[i], default=None)
+        return entries[fastest] if fastest is not None and gains[fastest] > 1.0 else None
+
+
+def _study(settings: LocalSettings) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = None
+    if settings.database is not None:
+        connections = Connections(settings.database)  # knows the drivers and the folders
+        url = connections.engine.url.render_as_string(hide_password=False)
+        connections.close()
+        storage = optuna.storages.RDBStorage(url)
+    return optuna.create_study(
+        storage=storage,
+        sampler=optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=2 * _HEAT),
+        study_name=settings.study,
+        direction="minimize",
+    )
+
+
+def _tell(study: optuna.Study, trial: Trial, entry: Entry) -> None:
+    if entry.timed:
+        study.tell(trial, entry.ratio)
+    else:
+        trial.set_user_attr("failure", entry.failure)
+        study.tell(trial, state=TrialState.PRUNED)
+
+
+def worth_a_search(entries: Sequence[Entry], best: Entry, targets: Sequence[Target]) -> bool:
+    """True where a neighbour may win: the best plan is mixed, or the next one is within a tenth."""
+    if len(targets) < 2:
+        return False
+    others = [entry.ratio for entry in entries if entry.timed and entry is not best]
+    return len(best.plan.partitions) > 1 or min(others, default=float("inf")) <= best.ratio * 1.1

@@ -1,0 +1,126 @@
+"""Local moves give only plans that can run, and undo each other."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collage.local_moves import KINDS, LocalMoves, Move
+from partitioner.candidate import Candidate, Plan
+from partitioner.candidate_set import CandidateSet
+from partitioner.graph_index import GraphIndex
+from partitioner.plan_check import check_plan
+from partitioner.target import Target
+from tests.partitioner.graphs import TextModel, names, text_model
+from tests.partitioner.random_graphs import random_models
+
+A, B, C = (Target.parse(name) for name in ("a", "b", "c"))
+
+
+def _chain(length: int) -> GraphIndex:
+    steps = " ".join(f"v{i} = Relu({f'v{i - 1}' if i else 'x'})" for i in range(length))
+    return text_model(f"g (float[4] x) => (float[4] v{length - 1}) {{ {steps} }}").index
+
+
+def _moves(index: GraphIndex, refused: dict[tuple[int, Target], str] | None = None) -> LocalMoves:
+    return LocalMoves(index, CandidateSet.build(index, [], refused), (A, B))
+
+
+def _plan(*parts: tuple[int, Target]) -> Plan:
+    return Plan(tuple(Candidate(nodes, target) for nodes, target in parts))
+
+
+def _shown(index: GraphIndex, plan: Plan | None) -> list[str]:
+    assert plan is not None
+    return [f"{p.target}: {names(index, p.nodes)}" for p in plan.partitions]
+
+
+def test_a_border_moves_by_nodes_both_ways() -> None:
+    index = _chain(6)
+    moves, plan = _moves(index), _plan((0b000111, A), (0b111000, B))
+    forwards = moves.apply(plan, Move("border", 3, 2, "node", A))
+    back = moves.apply(plan, Move("border", 3, -1, "node", A))
+    assert _shown(index, forwards) == ["a: Relu0 Relu1 Relu2 Relu3 Relu4", "b: Relu5"]
+    assert _shown(index, back) == ["a: Relu0 Relu1", "b: Relu2 Relu3 Relu4 Relu5"]
+    assert moves.apply(plan, Move("border", 3, 4, "node", A)) is None
+
+
+def test_the_border_nearest_to_the_place_is_meant() -> None:
+    index = _chain(6)
+    plan = _plan((0b000011, A), (0b001100, B), (0b110000, A))
+    moved = _moves(index).apply(plan, Move("border", 5, -1, "node", A))
+    assert _shown(index, moved) == ["a: Relu0 Relu1", "b: Relu2", "a: Relu3 Relu4 Relu5"]
+
+
+def test_neighbours_merge_on_the_target_of_the_move() -> None:
+    index = _chain(4)
+    plan = _plan((0b0011, A), (0b0100, B), (0b1000, A))
+    merged = _moves(index).apply(plan, Move("merge", 2, 1, "cut", B))
+    assert _shown(index, merged) == ["b: Relu0 Relu1 Relu2", "a: Relu3"]
+
+
+def test_a_run_between_two_cuts_is_split_off() -> None:
+    index = _chain(5)
+    split = _moves(index).apply(_plan((0b11111, A)), Move("split", 1, 2, "cut", B))
+    assert _shown(index, split) == ["a: Relu0", "b: Relu1 Relu2", "a: Relu3 Relu4"]
+    tail = _moves(index).apply(_plan((0b11111, A)), Move("split", 3, 4, "cut", B))
+    assert _shown(index, tail) == ["a: Relu0 Relu1 Relu2", "b: Relu3 Relu4"]
+
+
+def test_no_target_is_given_what_it_refuses() -> None:
+    index = _chain(4)
+    moves = _moves(index, {(3, B): "no"})
+    plan = _plan((0b0011, A), (0b1100, A))
+    assert moves.apply(plan, Move("retarget", 3, 1, "cut", B)) is None
+    assert _shown(index, moves.apply(plan, Move("retarget", 0, 1, "cut", B)))[0] == "b: Relu0 Relu1"
+    assert moves.apply(plan, Move("retarget", 0, 1, "cut", C)) is None
+
+
+def test_what_the_caller_forbids_is_not_proposed() -> None:
+    index = _chain(4)
+    at_most_one = LocalMoves(
+        index, CandidateSet.build(index, []), (A, B), lambda plan: len(plan.partitions) < 2
+    )
+    plan = _plan((0b1111, A))
+    assert at_most_one.apply(plan, Move("split", 2, 1, "cut", B)) is None
+    assert at_most_one.apply(plan, Move("retarget", 2, 1, "cut", B)) is not None
+
+
+def test_moves_that_would_make_partitions_wait_for_each_other_are_none() -> None:
+    model = text_model("g (float[4] x) => (float[4] c) { a = Relu(x) b = Exp(a) c = Add(a, b) }")
+    plan = _plan((0b001, A), (0b010, B), (0b100, A))
+    # The first and the last partition are neighbours, and what lies between waits for both.
+    moves = _moves(model.index)
+    found = [moves.apply(plan, Move("merge", where, 1, "cut", A)) for where in range(3)]
+    assert all(p is None or len(p.partitions) == 2 for p in found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(model=random_models(), data=st.data())
+def test_every_plan_that_moves_reach_can_run(model: TextModel, data: st.DataObject) -> None:
+    index = model.index
+    count = len(index.nodes)
+    refused = data.draw(st.sets(st.tuples(st.integers(0, count - 1), st.just(B)), max_size=3))
+    moves = LocalMoves(index, CandidateSet.build(index, [], dict.fromkeys(refused, "no")), (A, B, C))
+    plan = _plan((index.all_nodes, A))
+    for _ in range(12):
+        move = data.draw(
+            st.builds(
+                Move,
+                st.sampled_from(KINDS),
+                st.integers(0, count - 1),
+                st.sampled_from((-4, -2, -1, 1, 2, 4)),
+                st.sampled_from(("node", "cut")),
+                st.sampled_from((A, B, C)),
+            )
+        )
+        changed = moves.apply(plan, move)
+        if changed is None:
+            continue
+        check_plan(index, changed)
+        assert {(p.nodes, p.target) for p in changed.partitions} != {
+            (p.nodes, p.target) for p in plan.partitions
+        }
+        for node, target in refused:
+            assert all(not p.nodes >> node & 1 for p in changed.partitions if p.target == target)
+        plan = changed

@@ -1,0 +1,149 @@
+"""The driver on an arena whose costs are stated: no clock, no runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import optuna
+import pytest
+
+from collage.end_to_end import PlanTiming
+from collage.local_moves import LocalMoves
+from collage.local_search import LocalSearch, LocalSettings, worth_a_search
+from collage.refine import Arena, Entry
+from partitioner.candidate import Candidate, Plan, bits
+from partitioner.candidate_set import CandidateSet
+from partitioner.target import Target
+from tests.partitioner.graphs import text_model
+
+A, B = Target.parse("a"), Target.parse("b")
+_LENGTH = 12
+_STEPS = " ".join(f"v{i} = Relu({f'v{i - 1}' if i else 'x'})" for i in range(_LENGTH))
+INDEX = text_model(f"g (float[4] x) => (float[4] v{_LENGTH - 1}) {{ {_STEPS} }}").index
+_NOISE = (1.0, 1.004, 0.997, 1.001, 0.999, 1.003)
+_GOOD_ON_B = range(4, 7)
+
+
+def cost_us(plan: Plan) -> float:
+    """A node takes 10 µs on a and 20 on b, three of them 40 on a and 10 on b; a call takes 5."""
+    on_b = [i for p in plan.partitions if p.target == B for i in bits(p.nodes)]
+    on_a = set(range(_LENGTH)) - set(on_b)
+    times_a = sum(40 if i in _GOOD_ON_B else 10 for i in on_a)
+    return times_a + sum(10 if i in _GOOD_ON_B else 20 for i in on_b) + 5 * len(plan.partitions)
+
+
+class StatedArena(Arena):
+    """An arena in which a plan takes what a function says, give or take less than a percent."""
+
+    def __init__(self, cost: Callable[[Plan], float | None]) -> None:
+        self.entries: list[Entry] = []
+        self.held: list[tuple[int, int]] = []
+        self._cost = cost
+        self._eligible = lambda plan: True
+
+    def hold(self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), rounds: int = 24) -> None:
+        first = self.entries[0] if self.entries else newcomers[0]
+        known = [] if not self.entries else [first, *(e for e in again if e is not first)]
+        self.entries.extend(newcomers)
+        anchor = self._samples(first, rounds, 0)
+        for position, entry in enumerate([*known, *newcomers]):
+            samples = self._samples(entry, rounds, position)
+            timing = PlanTiming(samples) if samples else PlanTiming(failure="crash: it is stated")
+            entry.timings[len(self.held)] = timing
+            entry.ratios.extend(a / b for a, b in zip(samples, anchor, strict=False))
+        self.held.append((len(newcomers), rounds))
+
+    def _samples(self, entry: Entry, rounds: int, shift: int) -> tuple[float, ...]:
+        cost = self._cost(entry.plan)
+        if cost is None:
+            return ()
+        return tuple(cost * _NOISE[(i + shift) % len(_NOISE)] for i in range(rounds))
+
+
+def _search(
+    arena: StatedArena, out_of_time: Callable[[], bool] = lambda: False, **settings: object
+) -> tuple[LocalSearch, Entry]:
+    start = Entry(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    arena.hold([start])
+    moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B))
+    return LocalSearch(moves, arena, LocalSettings(**settings), out_of_time), start  # type: ignore[arg-type]
+
+
+def test_finds_the_best_plan_from_a_single_target() -> None:
+    arena = StatedArena(cost_us)
+    search, start = _search(arena, trials=60)
+    best = search.improve(start)
+    assert [(str(p.target), bits(p.nodes)) for p in best.plan.partitions] == [
+        ("a", [0, 1, 2, 3]),
+        ("b", [4, 5, 6]),
+        ("a", [7, 8, 9, 10, 11]),
+    ]
+    assert arena.winner() is best
+
+
+def test_the_same_seed_makes_the_same_moves() -> None:
+    runs = []
+    for _ in range(2):
+        arena = StatedArena(cost_us)
+        search, start = _search(arena, trials=20, seed=3)
+        search.improve(start)
+        runs.append([(entry.name, entry.plan) for entry in arena.entries])
+    assert runs[0] == runs[1]
+    assert len(runs[0]) > 10
+
+
+def test_what_is_not_clearly_faster_does_not_win() -> None:
+    arena = StatedArena(lambda plan: 100.0)  # all alike: whoever looks faster was lucky
+    search, start = _search(arena, trials=30)
+    assert search.improve(start) is start
+    assert arena.winner() is start
+
+
+def test_plans_that_fail_are_left_behind() -> None:
+    arena = StatedArena(lambda plan: None if B in plan.targets else cost_us(plan))
+    search, start = _search(arena, trials=30)
+    assert search.improve(start) is start
+
+
+def test_losers_cost_few_rounds() -> None:
+    arena = StatedArena(lambda plan: 100.0 if len(plan.partitions) == 1 else 300.0)
+    search, start = _search(arena, trials=30)
+    search.improve(start)
+    assert {rounds for newcomers, rounds in arena.held[1:] if newcomers} == {6}
+
+
+def test_ends_in_time() -> None:
+    arena = StatedArena(cost_us)
+    search, start = _search(arena, lambda: len(arena.held) >= 3, trials=10_000)
+    search.improve(start)
+    assert len(arena.held) == 3
+
+
+def test_ends_when_there_is_nothing_left_to_try() -> None:
+    index = text_model("g (float[4] x) => (float[4] y) { y = Relu(x) }").index
+    start = Entry(Plan((Candidate(1, A),)), "single a")
+    arena = StatedArena(lambda plan: 10.0)
+    arena.hold([start])
+    moves = LocalMoves(index, CandidateSet.build(index, []), (A,))
+    assert LocalSearch(moves, arena, LocalSettings(10_000), lambda: False).improve(start) is start
+
+
+@pytest.mark.slow
+def test_the_study_can_be_read_from_the_database(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'costs.db'}"
+    arena = StatedArena(cost_us)
+    search, start = _search(arena, trials=6, database=url, study="a model")
+    search.improve(start)
+    trials = optuna.load_study(study_name="a model", storage=url).trials
+    assert {trial.state.name for trial in trials} >= {"COMPLETE"}
+    assert all(trial.params["kind"] for trial in trials)
+
+
+def test_is_left_out_where_nothing_can_come_of_it() -> None:
+    single, slow = (Entry(Plan((Candidate(INDEX.all_nodes, t),)), str(t)) for t in (A, B))
+    single.ratios, slow.ratios = [1.0], [1.5]
+    assert not worth_a_search([single, slow], single, (A, B))
+    slow.ratios = [1.05]
+    assert worth_a_search([single, slow], single, (A, B))
+    assert not worth_a_search([single], single, (A,))

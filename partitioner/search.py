@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -45,6 +45,9 @@ __all__ = ["ScoredPlan", "Searcher", "Solution", "Statistics", "search"]
 
 _FREE_BORDERS = Transitions()
 _UNBOUND = Constraints()
+
+_FEW, _FEW_PER_NODE = 100, 1.5
+"""So many candidates, and so many per node, a first guess leaves."""
 
 _NEAR = 8
 """So many plans per plan wanted are looked at near the relaxation's optimum."""
@@ -161,6 +164,7 @@ class _Run:
         self._rings = rings_known
         self._begin = begin
         self._pool = Pool(task)
+        self._base_us = -math.inf
         self._bound_us = 0.0
         self._columns = self._rows = self._solves = 0
 
@@ -176,11 +180,18 @@ class _Run:
         self._pool.add_all(more_ways(task, active, costs))
         if ways.plans:
             self._bound_us = max(0.0, price_bound(task.structure, active, costs, ways.distance))
-        active, costs, found = self._relax(active, costs)
-        if found is not None and task.k == 1:
-            return self._solution([found], "program", len(active), proven=1)
-        found_plans, proven = self._branch(active, costs, [] if found is None else [found])
-        return self._solution(found_plans, "program", len(active), proven)
+        spare, found = self._relax(active, costs)
+        if len(found) == task.k:
+            return self._solution(found, "program", len(active), proven=1)
+        plans, proven = found, 0
+        for limit in self._limits(active, spare):
+            here = np.flatnonzero(self._base_us + spare <= limit + tolerance_us(limit))
+            plans, proven = self._branch(active[here], costs[here], list(found), limit)
+            within = sum(self._pool.cost_us(plan) <= limit for plan in plans)
+            if within == task.k or task.left_s() == 0.0:
+                proven = min(proven, within)
+                break
+        return self._solution(plans, "program", len(active), proven)
 
     def _proven(self, ways: Ways, active: Ints, costs: Floats) -> bool:
         """True when no candidate of several runs can be in a plan better than these ways."""
@@ -204,32 +215,51 @@ class _Run:
             cover.add_ring(ring)
         return cover
 
-    def _relax(self, active: Ints, costs: Floats) -> tuple[Ints, Floats, Chosen | None]:
-        """Candidates that can be in a plan as good as the k best known; a plan if it solves all."""
+    def _relax(self, active: Ints, costs: Floats) -> tuple[Floats, list[Chosen]]:
+        """What each candidate costs more than the relaxation's optimum; the best plan if that is one."""
         task = self._task
         cover = self._cover(active, costs)
         self._note(cover)
         result = solve(cover.program, time_limit_s=task.left_s(), relax=True)
         if result.values is None or result.duals is None:
-            return active, costs, None
+            return np.zeros(len(active)), []
+        self._base_us = result.bound
         self._bound_us = max(self._bound_us, result.bound)
+        spare = np.maximum(result.duals[: len(active)], 0.0)
         shares = result.values[: len(active)]
-        found = None
         if np.all(np.minimum(shares, 1 - shares) < _ROUND):
             chosen = tuple(active[shares > 0.5].tolist())
             if not self._rings_of(chosen) and self._pool.add(chosen):
-                found = chosen
-        if found is not None and task.k == 1:
-            return active, costs, found
-        spare = np.maximum(result.duals[: len(active)], 0.0)
+                return spare, [chosen]
+        return spare, []
+
+    def _limits(self, active: Ints, spare: Floats) -> Iterator[float]:
+        """Costs up to which to look for plans: first a guess that leaves few candidates, then proof.
+
+        Plans that use what a limit leaves out cost more than the limit; so when the plans found cost no
+        more, they are the best of all.
+        """
+        task = self._task
         # What is cheap by reduced costs is near the optimum; it lowers the limit.
         self._pool.add_all(shortest_ways(task.structure, active, spare, _NEAR * task.k).plans)
-        limit = self._pool.limit_us()
-        kept = result.bound + result.duals[: len(active)] <= limit + tolerance_us(limit)
-        return active[kept], costs[kept], found
+        few = _FEW + int(_FEW_PER_NODE * task.structure.node_count)
+        if few < len(spare) and math.isfinite(self._base_us):
+            guess = self._base_us + float(np.partition(spare, few)[few])
+            if guess < self._pool.limit_us():
+                yield guess
+        yield self._pool.limit_us()
 
-    def _branch(self, active: Ints, costs: Floats, plans: list[Chosen]) -> tuple[list[Chosen], int]:
-        """Solve for one plan after those found; returns all of them and how many are proven."""
+    def _branch(
+        self, active: Ints, costs: Floats, plans: list[Chosen], limit_us: float
+    ) -> tuple[list[Chosen], int]:
+        """Solve for one plan after those found; returns all of them and how many are proven.
+
+        Args:
+            active: all candidates that can be in a plan that costs no more than the limit.
+            costs: of those.
+            plans: known to be the best.
+            limit_us: beyond it nothing is proven.
+        """
         task = self._task
         cover = self._cover(active, costs)
         for chosen in plans:
@@ -240,7 +270,7 @@ class _Run:
             result = solve(cover.program, start=start, time_limit_s=task.left_s())
             self._solves += 1
             if not plans:
-                self._bound_us = max(self._bound_us, min(result.bound, self._pool.limit_us()))
+                self._bound_us = max(self._bound_us, min(result.bound, limit_us))
             if result.values is None:
                 return plans, task.k if result.optimal else len(plans)
             chosen = tuple(active[result.values[: len(active)] > 0.5].tolist())

@@ -143,6 +143,10 @@ class Pool:
         for chosen in plans:
             self.add(chosen)
 
+    def cost_us(self, chosen: Chosen) -> float:
+        """What a plan that was taken in costs."""
+        return self.plans[frozenset(chosen)].objective_us
+
     def limit_us(self) -> float:
         """What a plan may cost and still be wanted; infinite while fewer than k are known."""
         task = self.task

@@ -69,6 +69,15 @@ def test_equals_enumeration(case: Case) -> None:
     check_case(case)
 
 
+@given(cases())
+@settings(max_examples=60, derandomize=True, deadline=None)
+def test_equals_enumeration_when_the_first_guess_leaves_too_few(case: Case) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("partitioner.search._FEW", 2)
+        patch.setattr("partitioner.search._FEW_PER_NODE", 0.5)
+        check_case(case)
+
+
 @pytest.mark.slow
 @given(cases(max_nodes=8))
 @settings(max_examples=600, derandomize=True, deadline=None)

@@ -54,6 +54,7 @@ class Probe:
         goals: errors to stay below, one answer for each.
         threads: of one call.
         budget_s: time for trying mixes.
+        cache_dir: where what was converted or compiled once is kept; None for nowhere.
     """
 
     blocks: tuple[SubModel, ...]
@@ -68,6 +69,7 @@ class Probe:
     goals: tuple[float, ...]
     threads: int
     budget_s: float = 25.0
+    cache_dir: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def cut_into_blocks(index: GraphIndex, time_us: Mapping[int, float], count: int)
 
 def probe(request: Probe) -> ProbeResult:
     """Try mixes until each goal has an answer or the time is up; runs in a child."""
-    compiled = CompiledRegions(request.threads)
+    compiled = CompiledRegions(request.threads, request.cache_dir)
     steps: list[tuple[Step, ...]] = []
     for i, model in enumerate(request.blocks):
         exact = Step(compiled.get(f"{i}", model, request.exact), model.inputs, model.outputs)

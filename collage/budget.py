@@ -109,6 +109,7 @@ class BudgetSearch:
             metric=self.template.metric,
             goals=tuple(tolerance * _ROOM for tolerance in tolerances),
             threads=self.template.threads,
+            cache_dir=self.template.cache_dir,
         )
         found = self._run(request)
         if found is None:

@@ -19,6 +19,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 from backends.contract import Available
 from backends.hardware import Hardware, hardware
@@ -79,12 +80,14 @@ class CostSettings:
         error_limit: a candidate with a larger error on its own outputs is infeasible.
         whole_limit: the same for the whole model, whose outputs are what the tolerance is about.
         protocol: how to measure.
+        cache_dir: where what was converted or compiled once is kept for this run; None for nowhere.
     """
 
     threads: int
     error_limit: float = 1e-3
     whole_limit: float = 1e-3
     protocol: Protocol = field(default_factory=Protocol)
+    cache_dir: Path | None = None
 
 
 class CostSource:
@@ -230,6 +233,7 @@ class CostSource:
             tolerance=_PLAINLY_WRONG,
             threads=self._settings.threads,
             protocol=self._settings.protocol,
+            cache_dir=self._settings.cache_dir,
             profile=candidate.nodes == self._model.index.all_nodes,
         )
 

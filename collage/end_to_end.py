@@ -63,6 +63,7 @@ class Contest:
         threads: threads of one call.
         rounds: how many rounds at the most.
         budget_s: time for timing; at least three rounds are run whatever it says.
+        cache_dir: where what was converted or compiled once is kept; None for nowhere.
     """
 
     plans: tuple[tuple[PlanStep, ...], ...]
@@ -76,6 +77,7 @@ class Contest:
     threads: int = 1
     rounds: int = 24
     budget_s: float = 20.0
+    cache_dir: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def hold(contest: Contest, cancel: threading.Event | None = None) -> list[PlanTi
 
 def _hold(contest: Contest, skip: list[int]) -> list[PlanTiming]:
     """Runs in the child."""
-    compiled = CompiledRegions(contest.threads)
+    compiled = CompiledRegions(contest.threads, contest.cache_dir)
     samples = read_samples(contest.samples_file, contest.inputs)
     expected = read_samples(contest.expected_file, ())
     results = [PlanTiming(failure="not run") for _ in contest.plans]

@@ -68,6 +68,7 @@ class LazySearch:
         self._searcher = Searcher(index, candidates.candidates, candidates.refusals)
         self._deadline_s = deadline_s
         self._listener = listener
+        self._learnt: set[tuple[int, Target]] = set()
         self.corrections: dict[tuple[int, Target], float] = {}
 
     @property
@@ -136,6 +137,7 @@ class LazySearch:
         Returns:
             The `k` best plans whose every partition was measured; its bound is the optimistic one.
         """
+        self._recall()
         bound_us = 0.0
         for most in (*_COARSE_FIRST, None):
             bound_us = self._explore(most, incumbent_us)
@@ -166,12 +168,23 @@ class LazySearch:
         self._measure(self._unknown(plan), self._stop(0.0))
         return all(self.price_us(c, measured_only=True) is not None for c in plan.plan.partitions)
 
+    def _recall(self) -> None:
+        """Take in what the team knows already, so that a model tuned before needs nothing new."""
+        self._costs.recall(self.candidates.candidates)
+        for candidate in self.candidates.candidates:
+            self._learn(candidate)
+
+    def _learn(self, candidate: Candidate) -> None:
+        cost = self._costs.cost(candidate)
+        key = (candidate.nodes, candidate.target)
+        if isinstance(cost, Measured) and key not in self._learnt:
+            self._learnt.add(key)
+            self._estimates.learn_region(candidate.target, candidate.nodes, cost.latency_us)
+
     def _measure(self, unknown: Sequence[Candidate], stop: Callable[[], bool]) -> None:
         self._costs.measure(unknown, stop=stop)
         for candidate in unknown:
-            cost = self._costs.cost(candidate)
-            if isinstance(cost, Measured):
-                self._estimates.learn_region(candidate.target, candidate.nodes, cost.latency_us)
+            self._learn(candidate)
 
     def _stop(self, known_us: float) -> Callable[[], bool]:
         # Without any plan there is nothing to return, so even a passed deadline must wait for one.

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from backends.policy import default_threads
 from backends.registry import resolve
 from collage.artifact import VERIFICATION_KEY
 from collage.compiled import CompiledRegions
+from collage.compiled_cache import default_folder, usable
 from collage.executor import Executor, Step
 from collage.proof import WrongPartitionError, prove
 from collage.region_files import RegionFiles
@@ -210,7 +212,7 @@ def load(
     fallback: str | None = None,
     *,
     threads: int | None = None,
-    cache_dir: str | Path | None = None,
+    cache_dir: str | Path | Literal[False] | None = None,
 ) -> Session:
     """Compile an artifact's partitions, verify each, and return a session that runs it.
 
@@ -218,10 +220,12 @@ def load(
         path: the artifact.
         fallback: a target for partitions whose own cannot be used here; None makes that an error.
         threads: threads of one call; None for the number of cores given to this process.
-        cache_dir: folder for compiled blobs of this machine, which make a second load quick.
+        cache_dir: folder for what runtimes compile and convert, which makes a second load quick; None
+            for `compiled_cache.default_folder()`, False or "" for no cache.
 
     Raises:
         BadInputError: the file is not an artifact.
         LoadError: a target is missing, or a partition is compiled wrongly.
     """
-    return Session(Path(path), fallback, threads, Path(cache_dir) if cache_dir is not None else None)
+    cache = default_folder() if cache_dir is None else Path(cache_dir) if cache_dir else None
+    return Session(Path(path), fallback, threads, usable(cache))

@@ -35,11 +35,11 @@ from collage.refine import Arena, Entry
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
 from collage.strategies import check_covered, given_plan, pinned_plan, respects
-from collage.why import Witness, first_refusal
+from collage.why import Witness, whole_model_failures
 from cost_db.database import CostDatabase
 from partitioner.candidate import Candidate
 from partitioner.constraints import Constraints
-from partitioner.cost import Infeasible, Measured
+from partitioner.cost import Measured
 from partitioner.errors import BadInputError, CancelledError
 from partitioner.search import Solution
 from partitioner.target import Target
@@ -195,11 +195,23 @@ class _Run:
             self.regions,
             self.reference,
             self.database,
-            CostSettings(threads, _LOCAL_ERROR if self._has_budget else tolerance, tolerance),
+            CostSettings(
+                threads,
+                _LOCAL_ERROR if self._has_budget else tolerance,
+                tolerance,
+                cache_dir=self._cache_dir,
+            ),
             self.measurer,
             self.listener,
             self.cancel,
         )
+
+    @property
+    def _cache_dir(self) -> Path:
+        """Conversions are slow and the same each time, so this run makes each once."""
+        folder = self.work_dir / "compiled"
+        folder.mkdir(exist_ok=True)
+        return folder
 
     @property
     def _has_budget(self) -> bool:
@@ -228,7 +240,8 @@ class _Run:
         """The single-target plans: baselines, and profiles from which all else is estimated."""
         index = self.model.index
         self.whole = [Candidate(index.all_nodes, target, "whole") for target in self.targets]
-        wanted = [c for c in self.whole if self._is_offered(c)]
+        offered = {(c.nodes, c.target) for c in self.candidates.candidates}
+        wanted = [c for c in self.whole if (c.nodes, c.target) in offered]
         self.costs.measure(wanted, stop=lambda: self._out_of_time and bool(self._known_singles()))
         self.estimates = Estimates(index)
         for candidate in wanted:
@@ -319,12 +332,7 @@ class _Run:
             metric=self.options.metric,
             error_limit=self.options.tolerance,
             threads=self.options.threads or default_threads(),
-        )
-
-    def _is_offered(self, candidate: Candidate) -> bool:
-        return any(
-            c.nodes == candidate.nodes and c.target == candidate.target
-            for c in self.candidates.candidates
+            cache_dir=self._cache_dir,
         )
 
     @property
@@ -360,16 +368,7 @@ class _Run:
         return TuneResult(artifact.path, report, dict(artifact.plan))
 
     def _report(self, winner: Entry, solution: Solution | None) -> dict[str, Any]:
-        infeasible = {}
-        for candidate in self.whole:
-            cost = self.costs.cost(candidate)
-            if isinstance(cost, Infeasible):
-                infeasible[candidate.target] = cost.reason
-            elif not self._is_offered(candidate):
-                refusals = self.candidates.refusals
-                infeasible[candidate.target] = first_refusal(
-                    self.model.index, refusals, candidate.target
-                )
+        witness = Witness(self.model.index, self.targets, self.candidates, self.costs, self.estimates)
         warnings = [*self.info.warnings, *self.candidates.notes]
         if self.inputs is None and self.options.tolerance > _EXACT_TOLERANCE:
             warnings.append(
@@ -383,7 +382,7 @@ class _Run:
                 targets=self.targets,
                 winner=winner,
                 entries=self.arena.entries,
-                infeasible=infeasible,
+                infeasible=whole_model_failures(witness),
                 candidates=self.candidates,
                 unique=self.costs.unique(self.candidates.candidates),
                 counts=self.costs.counts,
@@ -393,9 +392,7 @@ class _Run:
                 metric=self.options.metric,
                 sampled="seeded" if self.inputs is None else "given",
                 warnings=warnings,
-                witness=Witness(
-                    self.model.index, self.targets, self.candidates, self.costs, self.estimates
-                ),
+                witness=witness,
             )
         )
 

@@ -5,7 +5,7 @@ Invariant: a number that was measured and one that was only estimated are never 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,11 +99,25 @@ def reasons(latency_us: float | None, others: Sequence[dict[str, Any]]) -> list[
     return lines or ["no other target was given"]
 
 
-def first_refusal(index: GraphIndex, refusals: Mapping[tuple[int, Target], str], target: Target) -> str:
-    """Why a target cannot be offered the whole model."""
+def whole_model_failures(witness: Witness) -> dict[Target, str]:
+    """Why targets cannot run the whole model, for those that cannot."""
+    everything = witness.index.all_nodes
+    offered = {c.target for c in witness.candidates.candidates if c.nodes == everything}
+    failures = {}
+    for target in witness.targets:
+        cost = witness.costs.cost(Candidate(everything, target))
+        if isinstance(cost, Infeasible):
+            failures[target] = cost.reason
+        elif target not in offered:
+            failures[target] = _first_refusal(witness, target)
+    return failures
+
+
+def _first_refusal(witness: Witness, target: Target) -> str:
+    refusals = witness.candidates.refusals
     refused = [node for node, other in refusals if other == target]
     if not refused:
         return "its rules do not propose the whole model"
-    node = index.nodes[min(refused)]
-    count = f"{len(refused)} of {len(index.nodes)} nodes"
+    node = witness.index.nodes[min(refused)]
+    count = f"{len(refused)} of {len(witness.index.nodes)} nodes"
     return f"it refuses {count}, first {node.name} ({node.op}): {refusals[node.index, target]}"

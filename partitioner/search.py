@@ -234,7 +234,7 @@ class _Run:
         return spare, []
 
     def _limits(self, active: Ints, spare: Floats) -> Iterator[float]:
-        """Costs up to which to look for plans: first a guess that leaves few candidates, then proof.
+        """Costs up to which to look for plans: guesses that leave few candidates, then what is known.
 
         Plans that use what a limit leaves out cost more than the limit; so when the plans found cost no
         more, they are the best of all.
@@ -243,10 +243,12 @@ class _Run:
         # What is cheap by reduced costs is near the optimum; it lowers the limit.
         self._pool.add_all(shortest_ways(task.structure, active, spare, _NEAR * task.k).plans)
         few = _FEW + int(_FEW_PER_NODE * task.structure.node_count)
-        if few < len(spare) and math.isfinite(self._base_us):
+        while few < len(spare) and math.isfinite(self._base_us):
             guess = self._base_us + float(np.partition(spare, few)[few])
-            if guess < self._pool.limit_us():
-                yield guess
+            if guess >= self._pool.limit_us():
+                break
+            yield guess
+            few *= 2
         yield self._pool.limit_us()
 
     def _branch(

@@ -1,0 +1,183 @@
+"""Lazy measuring: the best plan of stated costs is found with few of them asked for."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+
+from collage.estimates import Estimates
+from collage.events import ignore
+from collage.lazy_search import WORTH_MEASURING, LazySearch
+from partitioner.candidate import Candidate, bits
+from partitioner.candidate_set import CandidateSet
+from partitioner.constraints import Constraints
+from partitioner.cost import Cost, Infeasible, Measured, Unknown
+from partitioner.search import search
+from partitioner.target import Target
+from partitioner.target_spec import TargetSpec, enumerate_candidates
+from partitioner.transition import Transitions
+from tests.partitioner.graphs import TextModel, text_model
+
+TARGETS = (Target("one"), Target("two"), Target("three"))
+INFINITE = float("inf")
+
+
+class StatedCosts:
+    """Costs that somebody stated, handed out only when asked for, up to a limit."""
+
+    def __init__(self, truth: Callable[[Candidate], Cost], most: int) -> None:
+        self._truth = truth
+        self._most = most
+        self.asked: dict[Candidate, Cost] = {}
+
+    def cost(self, candidate: Candidate) -> Cost:
+        return self.asked.get(_plain(candidate), Unknown())
+
+    def recall(self, candidates: Iterable[Candidate]) -> None:
+        pass
+
+    def measure(
+        self, candidates: Sequence[Candidate], stop: Callable[[], bool] = lambda: False
+    ) -> None:
+        for candidate in candidates:
+            if stop():
+                return
+            self.asked[_plain(candidate)] = self._truth(candidate)
+            assert len(self.asked) <= self._most, "more was measured than the solution needs"
+
+
+def _plain(candidate: Candidate) -> Candidate:
+    return Candidate(candidate.nodes, candidate.target)
+
+
+def _chain(length: int) -> TextModel:
+    ops = ("Relu", "Exp", "Sigmoid", "Tanh")
+    steps = [f"v{i} = {ops[i % 4]}({f'v{i - 1}' if i else 'x'})" for i in range(length)]
+    return text_model(f"g (float[64] x) => (float[64] v{length - 1}) {{ {'  '.join(steps)} }}")
+
+
+class World:
+    """True costs of every region: its nodes, and what cutting it out costs, with some luck."""
+
+    def __init__(self, length: int, seed: int) -> None:
+        self.model = _chain(length)
+        generator = random.Random(seed)
+        # Each target is good at some stretches and bad at others, as runtimes are.
+        self.node_us = {
+            target: [100.0 * generator.choice((0.7, 1.0, 1.0, 1.6)) for _ in range(length)]
+            for target in TARGETS
+        }
+        for target in TARGETS:
+            for start in range(0, length, 8):
+                factor = generator.choice((0.6, 1.0, 1.8))
+                for i in range(start, min(start + 8, length)):
+                    self.node_us[target][i] *= factor
+        self.luck = random.Random(seed + 1)
+        self.known: dict[Candidate, Cost] = {}
+        specs = [TargetSpec(target, "graph", lambda index, node: None) for target in TARGETS]
+        self.candidates = enumerate_candidates(self.model, specs)  # type: ignore[arg-type]
+        self.transitions = Transitions(default_call_us=5.0, border_us=dict.fromkeys(TARGETS, 20.0))
+
+    def truth(self, candidate: Candidate) -> Cost:
+        key = _plain(candidate)
+        if key not in self.known:
+            own = sum(self.node_us[key.target][i] for i in bits(key.nodes))
+            whole = key.nodes == self.model.index.all_nodes
+            self.known[key] = Measured(own if whole else own + 40.0 * self.luck.uniform(0.5, 1.5))
+        return self.known[key]
+
+    def search(
+        self,
+        costs: StatedCosts,
+        deadline_s: float | None = None,
+        candidates: CandidateSet | None = None,
+    ) -> LazySearch:
+        estimates = Estimates(self.model.index)
+        for target in TARGETS:
+            estimates.learn(target, dict(enumerate(self.node_us[target])))
+        return LazySearch(
+            self.model.index,
+            candidates or self.candidates,
+            costs,  # type: ignore[arg-type]
+            estimates,
+            self.transitions,
+            Constraints(),
+            deadline_s,
+            ignore,
+        )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_plan_is_as_good_as_with_everything_measured(seed: int) -> None:
+    world = World(48, seed)
+    costs = StatedCosts(world.truth, most=len(world.candidates) // 4)
+    found = world.search(costs).run(1, INFINITE).plans[0]
+    truth = [world.truth(c) for c in world.candidates.candidates]
+    everything = [cost.latency_us if isinstance(cost, Measured) else None for cost in truth]
+    best = search(
+        world.model.index, world.candidates.candidates, everything, transitions=world.transitions
+    ).plans[0]
+    # The luck of single measurements, which no profile can know, is not looked for.
+    assert found.objective_us <= best.objective_us * 1.03
+    assert len(costs.asked) <= len(world.candidates) // 4
+
+
+def test_an_infeasible_region_is_never_in_the_plan() -> None:
+    world = World(24, 3)
+    bad = (1 << 10) | (1 << 11)
+
+    def truth(candidate: Candidate) -> Cost:
+        if candidate.target != TARGETS[0] and candidate.nodes & bad:
+            return Infeasible("crash: it does")
+        return world.truth(candidate)
+
+    plan = world.search(StatedCosts(truth, most=len(world.candidates))).run(3, INFINITE)
+    for scored in plan.plans:
+        for part in scored.plan.partitions:
+            assert part.target == TARGETS[0] or not part.nodes & bad
+
+
+def test_nothing_is_measured_when_nothing_promises_to_beat_what_is_known() -> None:
+    world = World(24, 4)
+    costs = StatedCosts(world.truth, most=len(TARGETS))
+    whole = [Candidate(world.model.index.all_nodes, target) for target in TARGETS]
+    costs.measure(whole)
+    # A known plan that is better than any promise leaves nothing to look for.
+    world.search(costs).run(1, 100.0)
+    assert len(costs.asked) == len(TARGETS)
+
+
+def test_out_of_time_the_best_known_plan_is_returned_with_its_bound() -> None:
+    world = World(24, 5)
+    costs = StatedCosts(world.truth, most=len(TARGETS))
+    costs.measure([Candidate(world.model.index.all_nodes, target) for target in TARGETS])
+    cheapest = min(cost.latency_us for cost in costs.asked.values() if isinstance(cost, Measured))
+    solution = world.search(costs, deadline_s=time.monotonic() - 1).run(1, cheapest)
+    assert len(solution.plans[0].plan.partitions) == 1
+    assert solution.bound_us <= solution.plans[0].objective_us
+    assert not solution.optimal or solution.bound_us >= solution.plans[0].objective_us * (
+        1 - WORTH_MEASURING
+    )
+
+
+def test_out_of_time_with_nothing_known_still_gives_a_plan() -> None:
+    world = World(16, 6)
+    costs = StatedCosts(world.truth, most=len(world.candidates))
+    solution = world.search(costs, deadline_s=time.monotonic() - 1).run(1, INFINITE)
+    covered = 0
+    for part in solution.plans[0].plan.partitions:
+        covered |= part.nodes
+    assert covered == world.model.index.all_nodes
+
+
+def test_a_second_search_of_known_costs_asks_for_nothing() -> None:
+    world = World(32, 7)
+    costs = StatedCosts(world.truth, most=len(world.candidates))
+    first = world.search(costs).run(2, INFINITE)
+    asked = len(costs.asked)
+    again = world.search(costs).run(2, INFINITE)
+    assert len(costs.asked) == asked
+    assert again.plans[0].objective_us == pytest.approx(first.plans[0].objective_us)

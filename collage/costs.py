@@ -56,7 +56,7 @@ def local_measurer(request: MeasureRequest, cancel: threading.Event | None) -> M
         return measure(request, cancel)
 
 
-_LEASE_S = 120.0
+_LEASE_S = 20.0
 _POLL_S = 0.1
 # A kernel whose numbers are this far off is wrong for every tolerance, not merely imprecise.
 _PLAINLY_WRONG = 3.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import onnx_ir as ir
 
 from partitioner.graph_index import GraphIndex, NodeInfo
 
+_SUMS = "SHA256SUMS"
 _FLAT_SOFTMAX_BEFORE = 13
 _SOFTMAXES = {"Softmax", "LogSoftmax"}
 _POOLS = {"AveragePool", "MaxPool"}
@@ -72,7 +74,8 @@ def converted(
             convert(explicit, work_dir)
             return work_dir
         folder = cache_dir / f"{converter.split()[0]}-{_digest(explicit, converter)}"
-        if not all((folder / name).is_file() for name in files):
+        if not _is_whole(folder, files):
+            shutil.rmtree(folder, ignore_errors=True)
             convert(explicit, work_dir)
             _keep([work_dir / name for name in files], folder)
         return folder
@@ -80,7 +83,20 @@ def converted(
         explicit.unlink(missing_ok=True)
 
 
-def _digest(file: Path, converter: str) -> str:
+def _is_whole(folder: Path, files: Sequence[str]) -> bool:
+    """True when the cache has these files as they were made: native code may crash on damaged ones."""
+    try:
+        expected = (folder / _SUMS).read_text()
+        return expected == _sums([folder / name for name in files])
+    except OSError:
+        return False
+
+
+def _sums(files: Sequence[Path]) -> str:
+    return "".join(f"{_digest(file)} {file.name}\n" for file in files)
+
+
+def _digest(file: Path, converter: str = "") -> str:
     digest = hashlib.sha256(converter.encode())
     with file.open("rb") as stream:
         while block := stream.read(1 << 20):
@@ -90,8 +106,9 @@ def _digest(file: Path, converter: str) -> str:
 
 def _keep(files: Sequence[Path], folder: Path) -> None:
     """Move files into the cache so that a reader sees all of them or none."""
-    unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
+    unfinished = folder.with_name(f"{folder.name}.{os.getpid()}-{threading.get_ident()}")
     unfinished.mkdir(parents=True)
+    (unfinished / _SUMS).write_text(_sums(files))
     for file in files:
         shutil.move(file, unfinished / file.name)
     try:

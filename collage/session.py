@@ -7,6 +7,7 @@ since partitions share one set of buffers.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import threading
@@ -21,7 +22,7 @@ import numpy as np
 from backends.policy import default_threads
 from backends.registry import resolve
 from collage.artifact import VERIFICATION_KEY
-from collage.compiled import CompiledRegions
+from collage.compiled import CompiledRegions, CompileError
 from collage.compiled_cache import default_folder, usable
 from collage.executor import Executor, Step
 from collage.proof import WrongPartitionError, prove
@@ -228,4 +229,9 @@ def load(
         LoadError: a target is missing, or a partition is compiled wrongly.
     """
     cache = default_folder() if cache_dir is None else Path(cache_dir) if cache_dir else None
-    return Session(Path(path), fallback, threads, usable(cache))
+    folder = usable(cache)
+    if folder is not None:
+        # A cached blob may be damaged: what fails with the cache gets its chance without it.
+        with contextlib.suppress(LoadError, CompileError):
+            return Session(Path(path), fallback, threads, folder)
+    return Session(Path(path), fallback, threads, None)

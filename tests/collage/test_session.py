@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import collage
+from backends.contract import Available
 from backends.reference import seeded_inputs
+from backends.registry import resolve
 from benchmarks.load_time import make_artifact
 from collage.compiled_cache import default_folder, usable
 from collage.session import Session
@@ -120,15 +122,22 @@ def test_memory_and_threads_are_given_back(artifact: Path, tmp_path: Path) -> No
     assert threads < 40
 
 
-def test_a_second_load_is_quicker(artifact: Path, tmp_path: Path) -> None:
-    collage.load(artifact, cache_dir=False).close()  # imports the runtimes
+def test_a_second_load_is_quicker_where_converting_takes_long(tmp_path: Path) -> None:
+    ncnn = Target.parse("ncnn")
+    if not isinstance(resolve(ncnn).probe(), Available):
+        pytest.skip("ncnn is not installed")
+    info = MODELS["ppocr_rec"]
+    normalise(info.path, tmp_path, info.dims)
+    model = Model.open(tmp_path / "model.onnx")
+    plan = Plan((Candidate(model.index.all_nodes, ncnn),))
+    path = make_artifact(model, plan, tmp_path / "rec.collage.onnx")
+    collage.load(path, cache_dir=False).close()  # imports the runtime
     times = []
-    for i in range(3):
-        for cache in (tmp_path / str(i), tmp_path / str(i)):
-            begin = time.perf_counter()
-            collage.load(artifact, cache_dir=cache).close()
-            times.append(time.perf_counter() - begin)
-    assert min(times[1::2]) < 0.8 * min(times[0::2]), times
+    for _ in range(3):
+        begin = time.perf_counter()
+        collage.load(path, cache_dir=tmp_path / "cache").close()
+        times.append(time.perf_counter() - begin)
+    assert min(times[1:]) < 0.7 * times[0], times
 
 
 @pytest.mark.parametrize("damage", [b"", b"not what it was", None])

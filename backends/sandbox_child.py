@@ -110,6 +110,9 @@ def serve(control_fd: int, preload: Sequence[str]) -> None:
     isolated = _cut_off_network()
     for name in preload:
         _import_quietly(name)
+    from backends.sandbox_files import package_folders
+
+    package_folders()
     gc.collect()
     gc.freeze()  # children share these pages as long as nobody touches them
     control.send(json.dumps({"network_isolated": isolated}).encode())

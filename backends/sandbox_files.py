@@ -16,7 +16,12 @@ import os
 import struct
 import sys
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
+
+from backends.sandbox_codec import OWN_PACKAGES
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG = 1
@@ -81,7 +86,24 @@ def interpreter_paths() -> list[str]:
     """Where Python and its packages live."""
     prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    return [*prefixes, *(entry for entry in (*sys.path, *libraries) if entry)]
+    return [*prefixes, *(entry for entry in (*sys.path, *libraries) if entry), *package_folders()]
+
+
+@lru_cache(maxsize=1)
+def package_folders() -> list[str]:
+    """Folders of our own packages and of plugins: editable installs lie outside of `sys.path`.
+
+    It takes some milliseconds; the nursery asks once, and its children inherit the answer.
+    """
+    plugins = {point.module.partition(".")[0] for point in entry_points(group="collage.backends")}
+    folders = []
+    for name in sorted(OWN_PACKAGES | plugins):
+        spec = find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            folders += list(spec.submodule_search_locations)
+        elif spec is not None and spec.origin is not None:
+            folders.append(str(Path(spec.origin).parent))
+    return folders
 
 
 def granted(paths: Sequence[Path]) -> tuple[list[str], list[str]]:

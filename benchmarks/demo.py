@@ -30,6 +30,8 @@ from tests.models import MODELS
 _WANTED = ("onnxruntime", "openvino", "mnn")
 _MODELS = ("ppocr_det", "light_resnet50")
 _START_TIMEOUT_S = 60.0
+# A demo should not take long; without a limit the search would go on while it finds promising plans.
+_TIME_LIMIT_S = 45.0
 
 
 def main() -> int:
@@ -68,7 +70,7 @@ def _tune(url: str, name: str, targets: list[str], folder: Path) -> None:
             model.path,
             targets,
             output=folder / f"{name}.collage.onnx",
-            options={"dims": dict(model.dims)},
+            options={"dims": dict(model.dims), "time_limit_s": _TIME_LIMIT_S},
             on_event=_say,
         )
     print(f"tuned in {time.monotonic() - begin:.1f} s")

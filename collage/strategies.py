@@ -7,17 +7,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from backends.registry import resolve
 from collage.refine import Entry
 from partitioner.candidate import Candidate, Plan
 from partitioner.candidate_set import CandidateSet
 from partitioner.constraints import Constraints
-from partitioner.errors import NoPlanError
+from partitioner.errors import BadInputError, NoPlanError
 from partitioner.graph_index import GraphIndex
 from partitioner.model import Model
 from partitioner.plan_text import decode
 from partitioner.search import search
 from partitioner.target import Target
 from partitioner.target_spec import TargetSpec
+
+
+def parse_targets(texts: Sequence[str]) -> tuple[Target, ...]:
+    """Targets that can be used here, each once, in the order given.
+
+    Raises:
+        TargetError: one is misspelt, unknown or not installed.
+        BadInputError: none is given.
+    """
+    if not texts:
+        raise BadInputError("no target is given; name at least one, for example 'onnxruntime'")
+    targets = tuple(dict.fromkeys(Target.parse(text) for text in texts))
+    for target in targets:
+        resolve(target)
+    return targets
 
 
 def single_plan(model: Model, target: Target) -> Plan:

@@ -18,7 +18,7 @@ from typing import Any
 
 from backends.policy import default_threads
 from backends.reference import seeded_inputs
-from backends.registry import resolve, target_spec
+from backends.registry import target_spec
 from backends.samples import write_samples
 from collage.artifact import write_artifact
 from collage.budget import BudgetSearch, choose_targets
@@ -30,17 +30,18 @@ from collage.evidence import verify_plan, versions_of
 from collage.finals import Finals
 from collage.intake import Reference, Sample, read_samples, take_in
 from collage.lazy_search import LazySearch
+from collage.local_search import LocalSettings
 from collage.options import TuneOptions
 from collage.refine import Arena, Entry
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
-from collage.strategies import check_covered, given_plan, pinned_plan, respects
+from collage.strategies import check_covered, given_plan, parse_targets, pinned_plan, respects
 from collage.why import Witness, whole_model_failures
 from cost_db.database import CostDatabase
 from partitioner.candidate import Candidate
 from partitioner.constraints import Constraints
 from partitioner.cost import Measured
-from partitioner.errors import BadInputError, CancelledError
+from partitioner.errors import CancelledError
 from partitioner.search import Solution
 from partitioner.target import Target
 from partitioner.target_spec import enumerate_candidates
@@ -48,6 +49,7 @@ from partitioner.transition import Transitions
 
 # Without --time-limit, looking for better plans stops after this long; see docs/tune.md.
 _DEFAULT_TIME_LIMIT_S = 150.0
+_MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
 _SEEDS = 2
 # What a call and a border between partitions cost before anything is learnt; see docs/measurement.md.
 _CALL_US = 5.0
@@ -108,7 +110,7 @@ def tune_file(
     """
     run = _Run(
         source,
-        _parse_targets(targets),
+        parse_targets(targets),
         options,
         database,
         work_dir,
@@ -119,15 +121,6 @@ def tune_file(
         measurer,
     )
     return run.go()
-
-
-def _parse_targets(texts: Sequence[str]) -> tuple[Target, ...]:
-    if not texts:
-        raise BadInputError("no target is given; name at least one, for example 'onnxruntime'")
-    targets = tuple(dict.fromkeys(Target.parse(text) for text in texts))
-    for target in targets:
-        resolve(target)
-    return targets
 
 
 @dataclass
@@ -150,6 +143,7 @@ class _Run:
         begin = time.monotonic()
         limit_s = self.options.time_limit_s or _DEFAULT_TIME_LIMIT_S
         self.deadline_s = begin + limit_s
+        self._local_s = min(_MOST_LOCAL_S, _LOCAL_SHARE * limit_s)
         with self._stage("ingest", "reading the model"):
             self.model, self.info = take_in(self.source, self.work_dir, self.options.dims, self.cancel)
         with self._stage("candidates", "enumerating candidates"):
@@ -260,14 +254,11 @@ class _Run:
             self.estimates,
             self._transitions(),
             self.constraints,
-            self.deadline_s,
+            self.deadline_s - self._local_s,
             self.listener,
         )
-        begin = time.monotonic()
         incumbent_us = min(self._known_singles().values(), default=float("inf"))
-        solution = self.lazy.run(self.options.plans, incumbent_us)
-        self.seconds["search"] = time.monotonic() - begin
-        return solution
+        return self.lazy.run(self.options.plans, incumbent_us)
 
     def _spend_budget(self) -> None:
         """Find out which blocks may be less exact, as plans and as a constraint of the search."""
@@ -294,7 +285,8 @@ class _Run:
         eligible = partial(respects, self.model.index, self.constraints, self.specs)
         self.arena = Arena(self.regions, self._template(), self.listener, self.cancel, eligible)
         unlimited = replace(self.constraints, budgets=())
-        finals = Finals(self.model, self.specs, unlimited, self.arena, self._known_singles())
+        moves = LocalSettings(seconds=self._local_s, seed=self.options.seed)
+        finals = Finals(self.model, self.specs, unlimited, self.arena, self._known_singles(), moves)
         strategy = self.options.strategy
         if self.options.plan is not None:
             return finals.asked_for(given_plan(self.model, self.options.plan))

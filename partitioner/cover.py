@@ -188,21 +188,24 @@ class Cover:
                     self.program.add_row(np.array([column, *shares]), values, 0.0, np.inf)
 
     def _add_pairs(self) -> None:
+        """One toll per reading target, whose origins are the others: tighter than one per pair."""
         targets = self._structure.targets
-        number = dict(zip(targets, self._class_of_target.tolist(), strict=True))
-        for (maker, reader), cost in self._transitions.pair_us.items():
-            if not cost or maker not in number or reader not in number:
-                continue
+        if not any(self._transitions.pair_us.values()):
+            return
+        shared = np.array([len(value.readers) > 1 for value in self._structure.crossings])
+        for kind, reader in zip(self._class_of_target.tolist(), targets, strict=True):
             # A value that only one node reads is paid once in any case, so that what its reader pays
             # whoever made it is among the candidate's own costs.
-            private = cost - self._transitions.least_pair_us(targets, reader)
-            shared = [len(value.readers) > 1 for value in self._structure.crossings]
-            costs = np.where(shared, cost, private)
-            if maker == reader:
-                self._add_same_pair(number[maker], costs)
-            else:
-                toll = _Toll(((frozenset([number[maker]]), costs),), frozenset([number[reader]]))
-                self._add_toll(toll, wanted_outside=False)
+            least = np.where(shared, 0.0, self._transitions.least_pair_us(targets, reader))
+            costs = {
+                other: self._transitions.pair_us.get((maker, reader), 0.0) - least
+                for other, maker in zip(self._class_of_target.tolist(), targets, strict=True)
+            }
+            own = np.maximum(costs.pop(kind), 0.0)
+            origins = tuple((frozenset([o]), np.maximum(cost, 0.0)) for o, cost in costs.items())
+            self._add_toll(_Toll(origins, frozenset([kind])), wanted_outside=False)
+            if own.any():
+                self._add_same_pair(kind, own)
 
     def _add_same_pair(self, kind: int, costs: Floats) -> None:
         """Paid when the reader's candidate is of this class and does not hold the maker, whose is too."""

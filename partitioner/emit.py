@@ -17,7 +17,7 @@ from pathlib import Path
 
 from partitioner import plan_text, weights
 from partitioner.candidate import Plan, bits
-from partitioner.errors import BadInputError
+from partitioner.errors import BadInputError, ModelError
 from partitioner.model import Model
 
 PLAN_KEY = f"{weights.METADATA_PREFIX}plan"
@@ -96,7 +96,11 @@ def read_plan(path: Path | str) -> ArtifactPlan:
         ModelError: the file is not a normalised ONNX model.
         BadInputError: it holds no plan, or a plan that is damaged or not for this model.
     """
-    model = Model.open(path)
+    try:
+        model = Model.open(path)
+    except ModelError as error:
+        name = Path(path).name
+        raise ModelError(f"{name} is no artifact: {error}; make one with collage tune") from None
     found = model.ir.metadata_props
     if PLAN_KEY not in found:
         raise BadInputError(

@@ -187,10 +187,11 @@ class _Run:
         for limit in self._limits(active, spare):
             here = np.flatnonzero(self._base_us + spare <= limit + tolerance_us(limit))
             plans, proven = self._branch(active[here], costs[here], list(found), limit)
-            within = sum(self._pool.cost_us(plan) <= limit for plan in plans)
-            if within == task.k or task.left_s() == 0.0:
-                proven = min(proven, within)
+            best = [plan for plan in plans[:proven] if self._pool.cost_us(plan) <= limit]
+            if len(best) == task.k or task.left_s() == 0.0:
+                proven = len(best)
                 break
+            found = best
         return self._solution(plans, "program", len(active), proven)
 
     def _proven(self, ways: Ways, active: Ints, costs: Floats) -> bool:

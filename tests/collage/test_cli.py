@@ -200,8 +200,8 @@ def test_tune_run_bench_explain(collage: Collage, tmp_path: Path) -> None:
     assert bench["speedup_over_best_single"] > 0
     collage("explain", str(out), "--picture", str(tmp_path / "p.svg"))
     assert (tmp_path / "p.svg").read_text().startswith("<svg")
-    costs = json.loads(collage("costs", "list", "--json", "-t", "openvino").stdout)
-    assert costs and all(row["target"].startswith("openvino") for row in costs)
+    costs = json.loads(collage("costs", "list", "--json", "-t", "onnxruntime").stdout)
+    assert costs and all(row["target"].startswith("onnxruntime") for row in costs)
 
 
 def onnx_shape(path: Path) -> list[int]:

@@ -30,10 +30,10 @@ demo: $(STAMP)
 check: $(STAMP)
 	scripts/check
 
-# The whole suite, the slow tests included; scripts/check only fails sooner.
+# scripts/check runs the quick tests, the second line all others.
 test: $(STAMP)
 	scripts/check
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -m 'slow or browser or chaos'
 
 clean:
 	rm -rf .venv build dist demo-output tests/output *.egg-info .mypy_cache .ruff_cache .pytest_cache

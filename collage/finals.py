@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from collage.lazy_search import WORTH_MEASURING, LazySearch
 from collage.local_moves import LocalMoves
 from collage.local_search import LocalSearch, LocalSettings, worth_a_search
-from collage.refine import Arena, Entry, residuals
+from collage.refine import Arena, Entry, border_surplus_us, residuals
 from collage.strategies import single_plan
 from partitioner.baselines import greedy, priority
 from partitioner.candidate import Plan
@@ -70,11 +70,13 @@ class Finals:
             plans: how many plans of a search to time.
             proposed: plans from elsewhere that take part in the first contest.
         """
-        first = [*self._singles, *self._greedy(), *proposed, *searched(solution)]
+        promised = searched(solution)
+        first = [*self._singles, *self._greedy(), *proposed, *promised]
         self._arena.hold(_distinct(first))
         for _ in range(_MAX_CONTESTS - 1):
             if lazy.out_of_time:
                 break
+            lazy.raise_borders(border_surplus_us(promised, self._singles))
             lazy.corrections = residuals(self._arena.entries)
             best = self._arena.winner()
             promised = self._promised(lazy.run(plans, best.latency_us), best)

@@ -76,6 +76,11 @@ class LazySearch:
         """True when the deadline has passed."""
         return self._deadline_s is not None and time.monotonic() >= self._deadline_s
 
+    def raise_borders(self, extra_us: float) -> None:
+        """Add to what every border costs; plans that ran have shown that borders were reckoned too low."""
+        raised = {target: us + extra_us for target, us in self.transitions.border_us.items()}
+        self.transitions = replace(self.transitions, border_us=raised)
+
     def price_us(self, candidate: Candidate, measured_only: bool = False) -> float | None:
         """What search reckons for a candidate; None when it cannot be used."""
         corrected = self.corrections.get((candidate.nodes, candidate.target))

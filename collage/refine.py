@@ -233,6 +233,22 @@ def residuals(entries: Sequence[Entry]) -> dict[tuple[int, Target], float]:
     return {key: statistics.median(times) for key, times in seen.items()}
 
 
+def border_surplus_us(mixed: Sequence[Entry], singles: Sequence[Entry]) -> float:
+    """What each border of mixed plans took beyond what was promised; the lower median.
+
+    The single targets say how fast the machine is now against when it measured the parts. The surplus is
+    never negative: a plan that ran faster than promised teaches nothing about borders.
+    """
+    pace = [e.latency_us / e.predicted_us for e in singles if e.timed and e.predicted_us]
+    now = statistics.median(pace) if pace else 1.0
+    surplus = [
+        (entry.latency_us / now - entry.predicted_us) / (len(entry.plan.partitions) - 1)
+        for entry in mixed
+        if entry.timed and entry.predicted_us is not None and len(entry.plan.partitions) > 1
+    ]
+    return max(0.0, statistics.median_low(surplus)) if surplus else 0.0
+
+
 def _same(one: Plan, other: Plan) -> bool:
     return {(p.nodes, p.target) for p in one.partitions} == {
         (p.nodes, p.target) for p in other.partitions

@@ -1,0 +1,48 @@
+"""What contests teach: who wins, what partitions took, what borders cost."""
+
+from __future__ import annotations
+
+import random
+
+from collage.end_to_end import PlanTiming
+from collage.refine import Entry, border_surplus_us, clearly_faster, residuals, speedup
+from partitioner.candidate import Candidate, Plan
+from partitioner.target import Target
+
+ONE, TWO = Target("one"), Target("two")
+
+
+def _entry(
+    parts: int, latency_us: float, predicted_us: float | None = None, noise: float = 0.0
+) -> Entry:
+    generator = random.Random(parts)
+    plan = Plan(tuple(Candidate(1 << i, (ONE, TWO)[i % 2]) for i in range(parts)))
+    samples = tuple(latency_us * (1 + generator.uniform(-noise, noise)) for _ in range(16))
+    steps = tuple(latency_us / parts for _ in range(parts))
+    entry = Entry(plan, f"{parts} parts", predicted_us)
+    entry.timings[0] = PlanTiming(samples, steps, 0.0)
+    entry.ratios = [sample / 1000.0 for sample in samples]
+    return entry
+
+
+def test_a_clear_difference_is_seen_through_noise_and_a_small_one_is_not() -> None:
+    assert clearly_faster(_entry(2, 900, noise=0.02), _entry(1, 1000, noise=0.02))
+    assert not clearly_faster(_entry(2, 998, noise=0.05), _entry(1, 1000, noise=0.05))
+    ratio = speedup(_entry(1, 1000), _entry(2, 800))
+    assert ratio.low <= ratio.ratio <= ratio.high
+    assert abs(ratio.ratio - 1.25) < 1e-9
+
+
+def test_partitions_are_repriced_by_what_they_took_inside_the_plan() -> None:
+    mixed, single = _entry(2, 900), _entry(1, 1000)
+    costs = residuals([single, mixed])
+    assert costs[1, ONE] in (450.0, 725.0, 1000.0)
+    assert costs[2, TWO] == 450.0
+
+
+def test_borders_are_charged_what_the_plans_took_too_long() -> None:
+    assert border_surplus_us([_entry(3, 1200, predicted_us=1000)], [_entry(1, 1000, 1000)]) == 100.0
+    # A machine that has slowed down altogether says nothing about borders.
+    assert border_surplus_us([_entry(3, 2000, predicted_us=1000)], [_entry(1, 2000, 1000)]) == 0.0
+    assert border_surplus_us([_entry(3, 900, predicted_us=1000)], [_entry(1, 1000, 1000)]) == 0.0
+    assert border_surplus_us([], []) == 0.0

@@ -31,7 +31,6 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
         max_devices: at most so many distinct devices.
         min_partition_nodes: no partition smaller than this, unless it is the whole graph.
         plan: a plan to apply instead of searching (the JSON that `plan` gives out).
-        pareto: also find the front of latency against error.
     """
 
     tolerance: float = pydantic.Field(default=1e-3, gt=0, le=1)
@@ -48,7 +47,6 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
     max_devices: int | None = pydantic.Field(default=None, ge=1)
     min_partition_nodes: int = pydantic.Field(default=1, ge=1)
     plan: Mapping[str, Any] | None = None
-    pareto: bool = False
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TuneOptions:

@@ -23,6 +23,8 @@ import numpy as np
 
 import collage
 from backends.contract import Available
+from backends.hardware import hardware
+from backends.policy import default_threads
 from backends.registry import backends
 from benchmarks.models import benchmark_model, names, seeded_inputs
 from collage.rebench import bench
@@ -41,6 +43,8 @@ def main() -> None:
     parser.add_argument("--targets", nargs="+", default=None)
     parser.add_argument("--tolerance", type=float, default=1e-3)
     parser.add_argument("--time-limit", type=float, default=None)
+    parser.add_argument("--readme", type=Path, default=None, help="write the table between its marks")
+    parser.add_argument("--mark", default="exact", help="which marks: exact or budget")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/compare.json"))
     chosen = parser.parse_args()
     targets = chosen.targets or [
@@ -54,6 +58,8 @@ def main() -> None:
         chosen.output.parent.mkdir(parents=True, exist_ok=True)
         chosen.output.write_text(json.dumps({"targets": targets, "rows": rows}, indent=2) + "\n")
     _print_summary(rows)
+    if chosen.readme is not None:
+        _write_table(chosen.readme, chosen.mark, _table(rows, targets, chosen.tolerance))
 
 
 def _measure(
@@ -134,6 +140,40 @@ def _print_summary(rows: list[dict[str, Any]]) -> None:
         )
     if over_ort:
         print(f"onnxruntime / ours: geomean {_geomean(over_ort):.3f}")
+
+
+def _write_table(path: Path, mark: str, table: str) -> None:
+    """Replace what stands between the marks `<!-- mark -->` and `<!-- /mark -->`."""
+    begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
+    head, rest = path.read_text().split(begin, 1)
+    path.write_text(head + begin + table + end + rest.split(end, 1)[1])
+
+
+def _table(rows: list[dict[str, Any]], targets: list[str], tolerance: float) -> str:
+    command = f"python -m benchmarks.compare --tolerance {tolerance:g} --targets " + " ".join(
+        f"'{target}'" if " " in target else target for target in targets
+    )
+    lines = [
+        f"Measured by `{command}`, batch 1, {default_threads()} threads, {hardware().describe()}; ratios of medians,",
+        "interleaved in a fresh process, with 95 % intervals. Greater than 1 means that ours is faster.",
+        "",
+        "| model | partitions | best single / ours | onnxruntime / ours | largest error |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if row.get("speedup") is None:
+            lines.append(f"| {row['model']} | | {row.get('error', 'no single target runs it')} | | |")
+            continue
+        ort = next((b for b in row["baselines"] if b["target"] == "onnxruntime"), {})
+        over = f"{ort['latency_us'] / row['latency_us']:.2f}" if ort.get("latency_us") else ""
+        low, high = row["interval"]
+        plan = ", ".join(f"{target} ({count})" for target, count in row["partitions"][:4])
+        more = f" and {len(row['partitions']) - 4} more" if len(row["partitions"]) > 4 else ""
+        lines.append(
+            f"| {row['model']} | {plan}{more} | {row['speedup']:.3f} [{low:.3f}, {high:.3f}] | {over} "
+            f"| {row['max_relative_error']:.1e} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def _geomean(ratios: list[float]) -> float:

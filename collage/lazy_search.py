@@ -44,6 +44,9 @@ class LazySearch:
         transitions: what borders cost.
         constraints: what a plan must respect.
         deadline_s: `time.monotonic()` after which nothing more is measured; None for never.
+        most_regions: how many regions of this model may be known before no more are measured, those
+            that the team measured before included; None for no limit. So a model that was tuned
+            needs nothing new, and one whose tuning was interrupted goes on.
         listener: is told about every solution.
     """
 
@@ -57,7 +60,9 @@ class LazySearch:
         constraints: Constraints,
         deadline_s: float | None,
         listener: Listener,
+        most_regions: int | None = None,
     ) -> None:
+        self._most_regions = most_regions
         self._index = index
         self.candidates = candidates
         self._costs = costs
@@ -75,6 +80,15 @@ class LazySearch:
     def out_of_time(self) -> bool:
         """True when the deadline has passed."""
         return self._deadline_s is not None and time.monotonic() >= self._deadline_s
+
+    @property
+    def spent(self) -> bool:
+        """True when nothing more is to be measured: the time is up, or enough regions are known."""
+        if self.out_of_time or self._most_regions is None:
+            return self.out_of_time
+        regions = (c for c in self.candidates.candidates if c.nodes != self._index.all_nodes)
+        known = {self._costs.key(c).digest for c in regions if self.is_known(c)}
+        return len(known) >= self._most_regions
 
     def raise_borders(self, extra_us: float) -> None:
         """Add to what every border costs; plans that ran have shown that borders were reckoned too low."""
@@ -164,7 +178,7 @@ class LazySearch:
             self._tell(best, solution.bound_us, known_us, len(unknown))
             if not unknown or best.objective_us >= known_us * (1 - WORTH_MEASURING):
                 return solution.bound_us
-            if self.out_of_time and known_us < float("inf"):
+            if self.spent and known_us < float("inf"):
                 return solution.bound_us
             self._measure(unknown, self._stop(known_us))
 
@@ -193,7 +207,7 @@ class LazySearch:
 
     def _stop(self, known_us: float) -> Callable[[], bool]:
         # Without any plan there is nothing to return, so even a passed deadline must wait for one.
-        return lambda: self.out_of_time and known_us < float("inf")
+        return lambda: self.spent and known_us < float("inf")
 
     def _unknown(self, plan: ScoredPlan) -> list[Candidate]:
         found = [c for c in plan.plan.partitions if not self.is_known(c)]

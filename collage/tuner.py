@@ -47,8 +47,9 @@ from partitioner.target import Target
 from partitioner.target_spec import enumerate_candidates
 from partitioner.transition import Transitions
 
-# Without --time-limit, looking for better plans stops after this long; see docs/tune.md.
+# Without --time-limit, looking for better plans ends with either of these; see docs/tune.md.
 _DEFAULT_TIME_LIMIT_S = 150.0
+_MOST_REGIONS = 40
 _MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
 _SEEDS = 2
 # What a call and a border between partitions cost before anything is learnt; see docs/measurement.md.
@@ -256,6 +257,7 @@ class _Run:
             self.constraints,
             self.deadline_s - self._local_s,
             self.listener,
+            _MOST_REGIONS if self.options.time_limit_s is None else None,
         )
         incumbent_us = min(self._known_singles().values(), default=float("inf"))
         return self.lazy.run(self.options.plans, incumbent_us)

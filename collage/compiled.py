@@ -53,8 +53,7 @@ class CompiledRegions:
         """
         key = (name, target)
         if key not in self._made:
-            folder = self._work_dir / f"{len(self._made)}"
-            folder.mkdir()
+            folder = Path(tempfile.mkdtemp(dir=self._work_dir))
             values = tuple(samples[s.name] for s in model.inputs) if samples is not None else ()
             context = CompileContext(self._threads, folder, self._cache_dir, values)
             try:

@@ -1,0 +1,35 @@
+"""Compiled sub-models: one that is refused leaves nothing behind that the next one trips over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from backends.contract import SubModel
+from collage.compiled import CompiledRegions, CompileError
+from partitioner.target import Target
+from partitioner.tensor import TensorSpec
+
+ORT = Target.parse("onnxruntime")
+
+
+def _model(path: Path, op_type: str) -> SubModel:
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "xy")
+    graph = helper.make_graph([helper.make_node(op_type, ["x"], ["y"])], "g", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    specs = (TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "float32", (4,)),)
+    return SubModel(path, *specs)
+
+
+def test_compiles_on_after_a_refusal(tmp_path: Path) -> None:
+    compiled = CompiledRegions(threads=1)
+    try:
+        with pytest.raises(CompileError, match="onnxruntime refused partition bad"):
+            compiled.get("bad", _model(tmp_path / "bad.onnx", "NoSuchOperator"), ORT)
+        good = _model(tmp_path / "good.onnx", "Relu")
+        assert compiled.get("good", good, ORT) is compiled.get("good", good, ORT)
+    finally:
+        compiled.close()

@@ -19,7 +19,9 @@ ORT = Target.parse("onnxruntime")
 def _model(path: Path, op_type: str) -> SubModel:
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "xy")
     graph = helper.make_graph([helper.make_node(op_type, ["x"], ["y"])], "g", [x], [y])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path
+    )
     specs = (TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "float32", (4,)),)
     return SubModel(path, *specs)
 

@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--tolerance", type=float, default=1e-3)
     parser.add_argument("--time-limit", type=float, default=None)
     parser.add_argument("--readme", type=Path, default=None, help="write the table between its marks")
-    parser.add_argument("--mark", default="exact", help="which marks: exact or budget")
+    parser.add_argument("--mark", default="exact", help="which marks of the file")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/compare.json"))
     chosen = parser.parse_args()
     targets = chosen.targets or [

@@ -9,6 +9,7 @@ only when they are initializers; other operators only while small, except those 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -47,6 +48,12 @@ class _MainGraphFolder(constant_folding.FoldConstantsPass):  # type: ignore[misc
 
     def visit_attribute(self, attr: ir.Attr) -> None:
         return
+
+    def process_node(self, node: ir.Node, is_function: bool) -> Any:
+        # The library writes the Unsqueeze of opset 13 whatever the model's opset is.
+        if node.op_type == "ConcatFromSequence" and self._opset_imports.get("", 0) < 13:
+            return None
+        return super().process_node(node, is_function)
 
     def _do_inference(self, node: ir.Node) -> None:
         if node.domain == "com.microsoft":
@@ -134,13 +141,19 @@ def lift_constants(model: ir.Model) -> None:
 def tidy(model: ir.Model) -> None:
     """Lift constants, then drop nodes and initializers that nothing needs."""
     lift_constants(model)
+    _forget_dead_readers(model)
     passes.RemoveUnusedNodesPass()(model)
-    # The library counts uses by branches that were cut off when an If was decided.
+
+
+def _forget_dead_readers(model: ir.Model) -> None:
+    """Make branches that were cut off when an If was decided give up the values that they read."""
     graph = model.graph
-    used = {value for node in ir.traversal.RecursiveGraphIterator(graph) for value in node.inputs}
-    used.update(output for inner in model.graphs() for output in inner.outputs)
-    for name in [name for name, value in graph.initializers.items() if value not in used]:
-        del graph.initializers[name]
+    alive = set(ir.traversal.RecursiveGraphIterator(graph))
+    made = (value for node in alive for value in node.outputs)
+    for value in (*graph.inputs, *graph.initializers.values(), *made):
+        for reader, position in tuple(value.uses()):
+            if reader not in alive:
+                reader.replace_input_with(position, None)
 
 
 def _elements(value: ir.Value) -> int:

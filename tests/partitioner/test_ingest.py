@@ -170,6 +170,34 @@ def test_outputs_that_no_node_computes_are_made_by_an_identity(tmp_path: Path) -
     assert [out[n].tolist() for n in "ycrs"] == [[-1, 2], [1, 2], [0, 2], [0, 2]]
 
 
+def test_what_only_a_branch_that_was_cut_off_read_goes_away(tmp_path: Path) -> None:
+    model = _normalised(
+        tmp_path,
+        """g (float[2] x) => (float[2] y) {
+            never = Constant<value = bool {0}>()  a = Exp(x)  w = Constant<value = float[2] {3, 4}>()
+            z = If(never) <
+                then_branch = a () => (float[2] t) { t = Add(a, w) },
+                else_branch = b () => (float[2] e) { e = Neg(x) }
+            >
+            y = Relu(z)
+        }""",
+    )
+    assert _ops(model) == ["Neg", "Relu"] and not model.index.constants
+
+
+def test_folding_writes_no_operator_of_a_later_opset(tmp_path: Path) -> None:
+    model = _normalised(
+        tmp_path,
+        """<ir_version: 7, opset_import: ["" : 12]>
+        g (float[2, 3] x, float[2, 3] y) => (float[2, 2, 3] z) {
+            both = SequenceConstruct(x, y)
+            z = ConcatFromSequence<axis = 0, new_axis = 1>(both)
+        }""",
+    )
+    feed = {"x": np.zeros((2, 3), np.float32), "y": np.ones((2, 3), np.float32)}
+    assert run(model.path, feed)["z"].tolist() == np.stack([feed["x"], feed["y"]]).tolist()
+
+
 def test_what_bodies_capture_lives_in_the_main_graph(tmp_path: Path) -> None:
     model = _normalised(
         tmp_path,

@@ -44,6 +44,7 @@ from partitioner.target import Target
 
 _PRECISION = {"f32": "f32", "bf16": "bf16", "f16": "f16"}
 _CAPABILITY = {"bf16": "BF16", "f16": "FP16"}
+_REFUSED_DTYPES = ("object", "bfloat16", "complex64", "complex128")
 
 
 class OpenVinoBackend(Backend):
@@ -104,7 +105,7 @@ class OpenVinoBackend(Backend):
             index,
             index.nodes[node],
             predicates.refuse_other_ops(ONNX_OPERATORS),
-            predicates.refuse_dtypes(("object", "bfloat16", "complex64", "complex128")),
+            predicates.refuse_dtypes(_REFUSED_DTYPES),
         )
 
     def patterns(self, target: Target) -> tuple[Pattern, ...]:
@@ -137,24 +138,34 @@ class OpenVinoExecutable(Executable):
     def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
         self._model, self._target, self._context = model, target, context
         self._compiled, self._request = _compile(model, _properties(target, context), context)
+        self._ports = _ports(self._compiled, model)
+        self._passed = _passed_through(self._compiled, model)
         self._inputs: tuple[Array, ...] = ()
         self._bound: tuple[Array | None, ...] = ()
         self._own: list[int] = []
+        self._copies: list[tuple[Array, Array]] = []
         self._results: tuple[Array, ...] = ()
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         ov = _ov()
-        for i, array in enumerate(inputs):
-            self._request.set_input_tensor(i, ov.Tensor(_plain(array), shared_memory=True))
+        for port, array in zip(self._ports, inputs, strict=True):
+            if port is not None:
+                self._request.set_input_tensor(port, ov.Tensor(_plain(array), shared_memory=True))
+        self._copies = []
         for i, output in enumerate(outputs):
-            if output is not None:
-                self._request.set_output_tensor(i, ov.Tensor(_plain(output), shared_memory=True))
+            if output is None:
+                continue
+            self._request.set_output_tensor(i, ov.Tensor(_plain(output), shared_memory=True))
+            if i in self._passed:
+                self._copies.append((output, inputs[self._passed[i]]))
         self._inputs, self._bound = tuple(inputs), tuple(outputs)
         self._own = [i for i, output in enumerate(outputs) if output is None]
         self._results = tuple(outputs) if not self._own else ()  # type: ignore[arg-type]
 
     def run(self) -> None:
         self._request.infer()
+        for output, given in self._copies:
+            np.copyto(output, given.reshape(output.shape))
         if self._own:
             results = list(self._bound)
             for i in self._own:
@@ -168,8 +179,9 @@ class OpenVinoExecutable(Executable):
     def profile(self, runs: int) -> list[OpTime]:
         properties = _properties(self._target, self._context) | {"PERF_COUNT": True}
         compiled, request = _compile(self._model, properties, self._context)
-        for i, array in enumerate(self._inputs):
-            request.set_input_tensor(i, _ov().Tensor(_plain(array), shared_memory=True))
+        for port, array in zip(self._ports, self._inputs, strict=True):
+            if port is not None:
+                request.set_input_tensor(port, _ov().Tensor(_plain(array), shared_memory=True))
         request.infer()
         times: dict[str, list[float]] = {}
         kinds: dict[str, str] = {}
@@ -188,12 +200,38 @@ class OpenVinoExecutable(Executable):
 
     def close(self) -> None:
         self._request = self._compiled = None
-        self._inputs, self._bound = (), ()
+        self._inputs, self._bound, self._copies = (), (), []
 
 
 def _plain(array: Array) -> Array:
     """The same memory under numpy's usual type: OpenVINO knows int64 as long, not as long long."""
     return array.view(np.dtype(array.dtype.name))
+
+
+def _ports(compiled: Any, model: SubModel) -> tuple[int | None, ...]:
+    """Where each input of the sub-model is bound; None for one that was optimised away.
+
+    An input that decides nothing (the empty axes of a reduction) is dropped, and the next ones move up.
+    """
+    if len(compiled.inputs) == len(model.inputs):
+        return tuple(range(len(model.inputs)))
+    found = {name: i for i, port in enumerate(compiled.inputs) for name in port.get_names()}
+    return tuple(found.get(spec.name) for spec in model.inputs)
+
+
+def _passed_through(compiled: Any, model: SubModel) -> dict[int, int]:
+    """Outputs that came out as a bare input: by output, which input.
+
+    OpenVINO 2026.4 never writes such an output's own tensor, so the values must be copied.
+    """
+    inputs = {spec.name: i for i, spec in enumerate(model.inputs)}
+    found: dict[int, int] = {}
+    results = compiled.get_runtime_model().get_results()
+    for i, result in enumerate(results):
+        source = result.input_value(0).get_node()
+        if source.get_type_name() == "Parameter":
+            found[i] = inputs[source.get_friendly_name()]
+    return found
 
 
 def _ov() -> Any:

@@ -60,6 +60,17 @@ def describe() -> dict[str, Any]:
     }
 
 
+def refuse_files(target: Target) -> None:
+    """Refuse a target from a request when it names a file of this machine.
+
+    Raises:
+        TargetError: it does.
+    """
+    for name, _ in target.options:
+        if name in _FILE_OPTIONS:
+            raise TargetError(f"target {str(target)!r}: -{name} names a file; it works locally only")
+
+
 class Catalogue:
     """The description of this machine, made when it is first asked for; safe from many threads."""
 
@@ -96,11 +107,7 @@ class Catalogue:
         known = {entry["name"]: entry for entry in self.get()["targets"]}
         for target in targets:
             check_options(target)
-            for name, _ in target.options:
-                if name in _FILE_OPTIONS:
-                    raise TargetError(
-                        f"target {str(target)!r}: -{name} names a file; it works locally only"
-                    )
+            refuse_files(target)
             entry = known.get(target.backend)
             if entry is not None and not entry["available"]:
                 raise TargetError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,19 @@ from fastapi import Request
 
 from collage.options import TuneOptions
 from cost_db.job import Job
+from partitioner.errors import BadInputError
+from partitioner.target import Target
 from service.auth import Caller
+from service.catalogue import refuse_files
 from service.problems import ProblemError, not_found
 from service.services import Services
 from service.uploads import Form, UploadedFile, bad_form, receive
 
 MODEL_TYPE = "application/octet-stream"
 _NAME_CHARACTERS = 200
+
+# What names code or a file of the caller's machine means nothing, or too much, on this one.
+LOCAL_OPTIONS = ("evaluate",)
 
 
 @dataclass(frozen=True)
@@ -131,8 +138,21 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
         json.dumps(options, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         raise bad_form(f"the options cannot be kept as JSON: {error}") from None
-    TuneOptions.from_json(options)
+    for name in LOCAL_OPTIONS:
+        if name in options:
+            raise BadInputError(f"option {name!r} names code of your own; it works locally only")
+    checked = TuneOptions.from_json(options)
+    for target in _targets_of(checked.plan):
+        refuse_files(Target.parse(target))
     return options
+
+
+def _targets_of(plan: Mapping[str, Any] | None) -> list[str]:
+    """The targets that a given plan names; whether the rest of it fits is for the job to find out."""
+    partitions = (plan or {}).get("partitions")
+    entries = partitions if isinstance(partitions, list) else []
+    named = [entry.get("target") for entry in entries if isinstance(entry, dict)]
+    return [target for target in named if isinstance(target, str)]
 
 
 def _no_constant(name: str) -> float:

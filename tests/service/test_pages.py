@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from service.graph import layered
 from service.html import _environment
+from service.routes.pages import costs_page
 from tests.cost_db.builders import infeasible, measured, store_all
 from tests.service.conftest import RunningServer, post_job
 
@@ -86,6 +88,13 @@ def test_layers_of_a_large_graph_are_quick() -> None:
 
 def test_the_cost_browser_filters(server: RunningServer) -> None:
     store_all(server.services.database, measured(1), infeasible(2))
+    fields = re.findall(r'<(?:input|select) name="(\w+)"', server.http.get("/costs").text)
+    assert set(fields) == {*signature(costs_page).parameters} - {
+        "request",
+        "services",
+        "visitor",
+        "cursor",
+    }
     everything = server.http.get("/costs").text
     assert "crash: signal 11" in everything and "1.3 µs" in everything
     only = server.http.get("/costs", params={"outcome": "measured", "op_types": "Conv, Relu"}).text

@@ -86,6 +86,21 @@ class Estimates:
         self._times: dict[Target, dict[int, float]] = {}
         self._factors: dict[Target, list[float]] = {}
         self._borders: dict[int, float] = {}
+        self._guessed: set[Target] = set()
+
+    def spread(self, target: Target, latency_us: float) -> None:
+        """Take in how long the whole graph took on a target that has no profiler.
+
+        The time is shared among the nodes as the fastest profiled targets share theirs; regions that are
+        measured later set the shares right.
+        """
+        scale = latency_us / sum(self.shares_us())
+        self._times[target] = {i: share * scale for i, share in enumerate(self.shares_us())}
+        self._guessed.add(target)
+
+    def shares_us(self) -> list[float]:
+        """Per node what it takes on the target that runs it fastest."""
+        return [max(self._elsewhere(i), _LEAST_US) for i in range(len(self._index.nodes))]
 
     def learn(self, target: Target, times_us: Mapping[int, float]) -> None:
         """Take in the times of a region's nodes; what was seen in a larger region stays."""
@@ -95,7 +110,12 @@ class Estimates:
 
     def learn_region(self, target: Target, nodes: int, latency_us: float) -> None:
         """Take in what a region took that was measured alone."""
-        if target in self._times:
+        if target in self._guessed:
+            times = self._times[target]
+            inside_us = max(latency_us - self._border_us(nodes), _LEAST_US)
+            scale = inside_us / sum(times[i] for i in bits(nodes))
+            times.update({i: times[i] * scale for i in bits(nodes)})
+        elif target in self._times:
             surplus = latency_us - self._sum_us(nodes, target)
             self._factors.setdefault(target, []).append(surplus / self._border_us(nodes))
 

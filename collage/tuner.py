@@ -24,7 +24,6 @@ from collage.artifact import write_artifact
 from collage.budget import BudgetSearch, choose_targets
 from collage.costs import CostSettings, CostSource, Measurer, local_measurer
 from collage.end_to_end import Contest
-from collage.estimates import Estimates
 from collage.events import Event, Listener, ignore
 from collage.evidence import verify_plan, versions_of
 from collage.finals import Finals
@@ -36,11 +35,10 @@ from collage.refine import Arena, Entry
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
 from collage.strategies import check_covered, given_plan, parse_targets, pinned_plan, respects
+from collage.whole_models import WholeModels
 from collage.why import Witness, whole_model_failures
 from cost_db.database import CostDatabase
-from partitioner.candidate import Candidate
 from partitioner.constraints import Constraints
-from partitioner.cost import Measured
 from partitioner.errors import CancelledError
 from partitioner.search import Solution
 from partitioner.target import Target
@@ -156,7 +154,8 @@ class _Run:
             self.constraints.check(self.model.index, self.targets, self.candidates.refusals, domains)
         self._prepare()
         with self._stage("measure", f"measuring among {len(self.candidates.candidates)} candidates"):
-            self._measure_whole_models()
+            self.whole = WholeModels(self.model.index, self.targets, self.costs)
+            self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time)
             self._spend_budget()
             solution = self._search()
         with self._stage("end_to_end", "timing whole plans in turn"):
@@ -231,19 +230,6 @@ class _Run:
             min_partition_nodes=self.options.min_partition_nodes,
         )
 
-    def _measure_whole_models(self) -> None:
-        """The single-target plans: baselines, and profiles from which all else is estimated."""
-        index = self.model.index
-        self.whole = [Candidate(index.all_nodes, target, "whole") for target in self.targets]
-        offered = {(c.nodes, c.target) for c in self.candidates.candidates}
-        wanted = [c for c in self.whole if (c.nodes, c.target) in offered]
-        self.costs.measure(wanted, stop=lambda: self._out_of_time and bool(self._known_singles()))
-        self.estimates = Estimates(index)
-        for candidate in wanted:
-            row = self.costs.row(candidate)
-            if row is not None and row.node_times_us:
-                self.estimates.learn(candidate.target, dict(enumerate(row.node_times_us)))
-
     def _search(self) -> Solution | None:
         """The best plans by measured costs; None where the strategy needs no search."""
         if self.options.strategy != "optimal" or self.options.plan is not None:
@@ -259,7 +245,7 @@ class _Run:
             self.listener,
             _MOST_REGIONS if self.options.time_limit_s is None else None,
         )
-        incumbent_us = min(self._known_singles().values(), default=float("inf"))
+        incumbent_us = min(self.whole.latencies_us().values(), default=float("inf"))
         return self.lazy.run(self.options.plans, incumbent_us)
 
     def _spend_budget(self) -> None:
@@ -267,8 +253,7 @@ class _Run:
         self.proposed: list[Entry] = []
         if not self._has_budget or self.options.strategy != "optimal":
             return
-        rows = {c.target: self.costs.row(c) for c in self.whole}
-        exact, reduced = choose_targets(rows, self.estimates, _EXACT_TOLERANCE)
+        exact, reduced = choose_targets(self.whole.rows(), self.estimates, _EXACT_TOLERANCE)
         if not exact:
             return
         used = len(self.reference.samples)
@@ -288,7 +273,7 @@ class _Run:
         self.arena = Arena(self.regions, self._template(), self.listener, self.cancel, eligible)
         unlimited = replace(self.constraints, budgets=())
         moves = LocalSettings(seconds=self._local_s, seed=self.options.seed)
-        finals = Finals(self.model, self.specs, unlimited, self.arena, self._known_singles(), moves)
+        finals = Finals(self.model, self.specs, unlimited, self.arena, self.whole.latencies_us(), moves)
         strategy = self.options.strategy
         if self.options.plan is not None:
             return finals.asked_for(given_plan(self.model, self.options.plan))
@@ -332,10 +317,6 @@ class _Run:
     @property
     def _out_of_time(self) -> bool:
         return time.monotonic() >= self.deadline_s
-
-    def _known_singles(self) -> dict[Target, float]:
-        costs = {c.target: self.costs.cost(c) for c in self.whole}
-        return {t: cost.latency_us for t, cost in costs.items() if isinstance(cost, Measured)}
 
     def _emit(self, winner: Entry, solution: Solution | None) -> TuneResult:
         report = self._report(winner, solution)

@@ -11,6 +11,7 @@ import pytest
 from collage.estimates import Estimates
 from collage.events import ignore
 from collage.lazy_search import WORTH_MEASURING, LazySearch
+from collage.probing import blocks
 from partitioner.candidate import Candidate, bits
 from partitioner.candidate_set import CandidateSet
 from partitioner.constraints import Constraints
@@ -94,10 +95,14 @@ class World:
         costs: StatedCosts,
         deadline_s: float | None = None,
         candidates: CandidateSet | None = None,
+        unprofiled: tuple[Target, ...] = (),
     ) -> LazySearch:
         estimates = Estimates(self.model.index)
         for target in TARGETS:
-            estimates.learn(target, dict(enumerate(self.node_us[target])))
+            if target not in unprofiled:
+                estimates.learn(target, dict(enumerate(self.node_us[target])))
+        for target in unprofiled:
+            estimates.spread(target, sum(self.node_us[target]))
         return LazySearch(
             self.model.index,
             candidates or self.candidates,
@@ -123,6 +128,32 @@ def test_the_plan_is_as_good_as_with_everything_measured(seed: int) -> None:
     # The luck of single measurements, which no profile can know, is not looked for.
     assert found.objective_us <= best.objective_us * 1.03
     assert len(costs.asked) <= len(world.candidates) // 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_target_without_a_profiler_is_learnt_from_its_regions(seed: int) -> None:
+    world = World(48, seed)
+    costs = StatedCosts(world.truth, most=len(world.candidates) // 4)
+    costs.measure([Candidate(world.model.index.all_nodes, target) for target in TARGETS])
+    shares = [min(world.node_us[target][i] for target in TARGETS[:2]) for i in range(48)]
+    costs.measure(blocks(world.model.index, world.candidates.candidates, TARGETS[2], shares))
+    search = world.search(costs, unprofiled=(TARGETS[2],))
+    found = search.run(1, INFINITE).plans[0]
+    profiled = world.search(StatedCosts(world.truth, most=len(world.candidates))).run(1, INFINITE)
+    assert found.objective_us <= profiled.plans[0].objective_us * 1.1
+
+
+def test_a_target_without_a_profiler_is_expected_to_take_as_long_as_it_took() -> None:
+    model = _chain(8)
+    fast, unprofiled = TARGETS[:2]
+    estimates = Estimates(model.index)
+    estimates.learn(fast, {i: 100.0 if i < 4 else 10.0 for i in range(8)})
+    estimates.spread(unprofiled, 880.0)
+    half = 0b1111
+    assert 800.0 <= estimates.bound_us(half, unprofiled) < 840.0
+    estimates.learn_region(unprofiled, half, 430.0)
+    assert estimates.bound_us(half, unprofiled) == pytest.approx(430.0)
+    assert estimates.bound_us(0b11110000, unprofiled) < 120.0
 
 
 def test_an_infeasible_region_is_never_in_the_plan() -> None:

@@ -1,0 +1,68 @@
+"""Every target alone on the whole graph: the baselines, and what all estimates start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from collage.costs import CostSource
+from collage.estimates import Estimates
+from collage.probing import blocks
+from cost_db.row import CostRow
+from partitioner.candidate import Candidate
+from partitioner.candidate_set import CandidateSet
+from partitioner.cost import Measured
+from partitioner.graph_index import GraphIndex
+from partitioner.target import Target
+
+# A target that is further behind as a whole is not looked into without a profile.
+_WORTH_PROBING = 3.0
+
+
+class WholeModels:
+    """Measures the single-target plans.
+
+    Args:
+        index: the graph.
+        targets: all targets of the run.
+        costs: where costs come from.
+    """
+
+    def __init__(self, index: GraphIndex, targets: Sequence[Target], costs: CostSource) -> None:
+        self._index = index
+        self._costs = costs
+        self._candidates = [Candidate(index.all_nodes, target, "whole") for target in targets]
+
+    def measure(self, candidates: CandidateSet, late: Callable[[], bool]) -> Estimates:
+        """Measure and profile each target that takes the whole graph.
+
+        Args:
+            candidates: what the targets offer.
+            late: True when the time is up; one target is measured all the same.
+        """
+        offered = {(c.nodes, c.target) for c in candidates.candidates}
+        wanted = [c for c in self._candidates if (c.nodes, c.target) in offered]
+        self._costs.measure(wanted, stop=lambda: late() and bool(self.latencies_us()))
+        estimates = Estimates(self._index)
+        unprofiled = self.latencies_us()
+        for target, row in self.rows().items():
+            if row is not None and row.node_times_us:
+                estimates.learn(target, dict(enumerate(row.node_times_us)))
+                unprofiled.pop(target, None)
+        best_us = min(self.latencies_us().values(), default=0.0)
+        for target, latency_us in unprofiled.items():
+            if latency_us <= _WORTH_PROBING * best_us:
+                shares = estimates.shares_us()
+                self._costs.measure(
+                    blocks(self._index, candidates.candidates, target, shares), stop=late
+                )
+            estimates.spread(target, latency_us)
+        return estimates
+
+    def latencies_us(self) -> dict[Target, float]:
+        """Microseconds of each target that ran the whole graph."""
+        costs = {c.target: self._costs.cost(c) for c in self._candidates}
+        return {t: cost.latency_us for t, cost in costs.items() if isinstance(cost, Measured)}
+
+    def rows(self) -> dict[Target, CostRow | None]:
+        """What the database has of each target on the whole graph."""
+        return {c.target: self._costs.row(c) for c in self._candidates}

@@ -2,10 +2,11 @@
 
     python -m benchmarks.compare --models resnet50 alexnet --targets onnxruntime openvino mnn
 
-Each model is tuned from an empty database, tuned again with the costs known, and its artifact is then timed
-against every single target once more, interleaved, in a fresh process (`collage bench`). What is printed
-and written are ratios of that last measurement: the best single target's time over ours (and ONNX
-Runtime's), with 95 % intervals.
+Each model is tuned from an empty database (with `--known` once more, its costs being known), and its
+artifact is then timed against every single target once more, interleaved, in a fresh process (`collage
+bench`). What is printed and written are ratios of that last measurement: the best single target's time
+over ours (and ONNX Runtime's), with 95 % intervals. Models that the output file has already, with the
+same targets and tolerance, are not measured again.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--targets", nargs="+", default=None)
     parser.add_argument("--tolerance", type=float, default=1e-3)
     parser.add_argument("--time-limit", type=float, default=None)
+    parser.add_argument("--known", action="store_true", help="also tune again with the costs known")
     parser.add_argument("--readme", type=Path, default=None, help="write the table between its marks")
     parser.add_argument("--mark", default="exact", help="which marks of the file")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/compare.json"))
@@ -51,20 +53,32 @@ def main() -> None:
     targets = chosen.targets or [
         name for name in _DEFAULT_TARGETS if isinstance(backends()[name].probe(), Available)
     ]
-    rows = []
+    settings = {"targets": targets, "tolerance": chosen.tolerance}
+    measured = _measured_before(chosen.output, settings)
     for name in chosen.models:
-        row = _measure(name, targets, chosen.tolerance, chosen.time_limit)
-        rows.append(row)
-        print(_line(row), flush=True)
+        if name not in measured:
+            measured[name] = _measure(name, targets, chosen.tolerance, chosen.time_limit, chosen.known)
+        print(_line(measured[name]), flush=True)
         chosen.output.parent.mkdir(parents=True, exist_ok=True)
-        chosen.output.write_text(json.dumps({"targets": targets, "rows": rows}, indent=2) + "\n")
+        written = settings | {"rows": [measured[model] for model in names() if model in measured]}
+        chosen.output.write_text(json.dumps(written, indent=2) + "\n")
+    rows = [measured[model] for model in names() if model in measured]
     _print_summary(rows)
     if chosen.readme is not None:
         _write_table(chosen.readme, chosen.mark, _table(rows, targets, chosen.tolerance))
 
 
+def _measured_before(output: Path, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    if not output.is_file():
+        return {}
+    found = json.loads(output.read_text())
+    if any(found.get(name) != value for name, value in settings.items()):
+        return {}
+    return {row["model"]: row for row in found["rows"]}
+
+
 def _measure(
-    name: str, targets: list[str], tolerance: float, time_limit_s: float | None
+    name: str, targets: list[str], tolerance: float, time_limit_s: float | None, twice: bool
 ) -> dict[str, Any]:
     model = benchmark_model(name)
     with tempfile.TemporaryDirectory(prefix="collage-compare-") as folder:
@@ -84,7 +98,9 @@ def _measure(
         except CollageError as error:
             return {"model": name, "error": str(error)}
         cold_s = time.monotonic() - begin
-        known = collage.tune(model.path, targets, output=work / "b.onnx", **arguments)
+        known = None
+        if twice:
+            known = collage.tune(model.path, targets, output=work / "b.onnx", **arguments).report
         found = bench(artifact.path)
     report = artifact.report
     return {
@@ -92,8 +108,8 @@ def _measure(
         "seconds_cold": cold_s,
         "measured": report["candidates"]["measured"],
         "unique": report["candidates"]["unique"],
-        "measured_again": known.report["candidates"]["measured"],
-        "seconds_known": sum(known.report["seconds"][stage] for stage in _BEFORE_TIMING),
+        "measured_again": known and known["candidates"]["measured"],
+        "seconds_known": known and sum(known["seconds"][stage] for stage in _BEFORE_TIMING),
         "partitions": [[part["target"], len(part["nodes"])] for part in report["partitions"]],
         "tuned_speedup": report["speedup_over_best_single"],
         "tuned_interval": report["speedup_interval"],
@@ -129,9 +145,10 @@ def _line(row: dict[str, Any]) -> str:
         return f"{row['model']}: {row['error']}"
     low, high = row["interval"] or (math.nan, math.nan)
     plan = " + ".join(f"{target}×{count}" for target, count in row["partitions"][:6])
+    known = "" if row["seconds_known"] is None else f"{row['seconds_known']:.1f} s known, "
     return (
         f"{row['model']}: {row['speedup'] or math.nan:.3f} [{low:.3f}, {high:.3f}] over the best single, "
-        f"{row['seconds_cold']:.0f} s cold, {row['seconds_known']:.1f} s known, "
+        f"{row['seconds_cold']:.0f} s cold, {known}"
         f"{row['measured']} of {row['unique']} costs measured, error {row['max_relative_error']:.1e}: {plan}"
     )
 

@@ -9,9 +9,10 @@ thread, several at a time, and from processes that were forked themselves.
 
 What a child gets: its own session and process group, an empty working directory (which is also HOME
 and TMPDIR, and is removed afterwards), an environment of a few harmless names and the policy's thread
-settings, resource limits, only the files that it was given and no network where the platform allows
-that (`sandbox_files`), `no_new_privs`, and death by the kernel when the nursery or the owner dies. stdout and stderr go to a file whose last
-lines end up in the failure's reason. What it sends back is decoded as plain data (`sandbox_codec`).
+settings, a user of its own where the owner is root (`sandbox_user`), resource limits, only the files
+that it was given and no network where the platform allows that (`sandbox_files`), `no_new_privs`, and
+death by the kernel when the nursery or the owner dies. stdout and stderr go to a file whose last lines
+end up in the failure's reason. What it sends back is decoded as plain data (`sandbox_codec`).
 
 Source: the fork server of Python's multiprocessing, whose children import the user's main module and
 outlive a killed owner; pebble for the idea of one process per task.
@@ -47,6 +48,7 @@ __all__ = [
     "in_child",
     "network_isolated",
     "run_in_child",
+    "runs_as_root",
     "send_message",
 ]
 
@@ -101,6 +103,11 @@ def run_in_child(
 def network_isolated() -> bool:
     """True when children have no network (starts the nursery if there is none)."""
     return nursery().network_isolated
+
+
+def runs_as_root() -> bool:
+    """True when this is root and children stay root too, since the platform lets them be nobody else."""
+    return os.geteuid() == 0 and not nursery().own_users
 
 
 class _Run:

@@ -13,7 +13,7 @@ Invariants:
   what fled the group is handed to the nursery by the kernel (child subreaper) and killed there.
 * A child's working directory is empty at the start and gone at the end.
 
-Only the standard library is imported at the top: a nursery is up in about 50 ms.
+Only the standard library and what needs no more is imported at the top: a nursery is up in about 50 ms.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import ctypes
 import faulthandler
 import gc
 import importlib
+import itertools
 import json
 import os
 import pickle
@@ -42,6 +43,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from backends.sandbox_user import can_change_user, give_up_privileges, prctl, user_for
+
 REQUEST_BYTES = 1 << 20
 OWNER_POLL_S = 0.5
 
@@ -49,9 +52,6 @@ _HEADER = struct.Struct("<cQ")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_SET_CHILD_SUBREAPER = 36
-_PR_CAPBSET_DROP = 24
-_CAP_DAC_OVERRIDE = 1
-_CAPABILITY_VERSION = 0x20080522
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
 _OUT_OF_MEMORY = re.compile(
@@ -106,8 +106,10 @@ def serve(control_fd: int, preload: Sequence[str]) -> None:
     """Run the nursery until its owner is gone."""
     control = socket.socket(fileno=control_fd)
     owner = os.getppid()
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
     isolated = _cut_off_network()
+    # Two nurseries of one machine are unlikely to have children of one number at the same time.
+    own_users = itertools.count(os.getpid()) if can_change_user() else None
     for name in preload:
         _import_quietly(name)
     from backends.sandbox_files import package_folders
@@ -115,7 +117,8 @@ def serve(control_fd: int, preload: Sequence[str]) -> None:
     package_folders()
     gc.collect()
     gc.freeze()  # children share these pages as long as nobody touches them
-    control.send(json.dumps({"network_isolated": isolated}).encode())
+    hello = {"network_isolated": isolated, "own_users": own_users is not None}
+    control.send(json.dumps(hello).encode())
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, _on_signal)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what an interrupt means
@@ -128,7 +131,7 @@ def serve(control_fd: int, preload: Sequence[str]) -> None:
             while os.getppid() == owner:
                 for key, _ in selector.select(OWNER_POLL_S):
                     if key.fileobj is control:
-                        if not _accept(control, children, selector):
+                        if not _accept(control, children, selector, own_users):
                             return
                     elif key.fileobj == wake_read:
                         with contextlib.suppress(BlockingIOError):
@@ -145,7 +148,10 @@ def serve(control_fd: int, preload: Sequence[str]) -> None:
 
 
 def _accept(
-    control: socket.socket, children: dict[int, _Nursling], selector: selectors.BaseSelector
+    control: socket.socket,
+    children: dict[int, _Nursling],
+    selector: selectors.BaseSelector,
+    own_users: Iterator[int] | None,
 ) -> bool:
     """Fork one child as asked; False when the owner is gone."""
     data, fds, _, _ = socket.recv_fds(control, REQUEST_BYTES, 3)
@@ -158,6 +164,8 @@ def _accept(
         _import_quietly(request["preload"])
     status = socket.socket(fileno=status_fd)
     work_dir = Path(tempfile.mkdtemp(prefix="collage-child-"))
+    if request["user"] is None and own_users is not None:
+        request["user"] = user_for(next(own_users))
     if request["user"] is not None:
         os.chown(work_dir, request["user"], request["user"])
     nursery = os.getpid()
@@ -271,6 +279,7 @@ def _settle(request: Mapping[str, Any], log_fd: int, work_dir: Path, nursery: in
     faulthandler.enable()
     os.chdir(work_dir)
     os.environ.update({**request["environment"], "HOME": str(work_dir), "TMPDIR": str(work_dir)})
+    os.environ["LOGNAME"] = "collage"  # some library asks for a name, and a user of its own has none
     tempfile.tempdir = str(work_dir)
     sys.path[:] = request["path"]
     for name, value in request["rlimits"].items():
@@ -281,18 +290,14 @@ def _settle(request: Mapping[str, Any], log_fd: int, work_dir: Path, nursery: in
             # At the hard limit of processor time the kernel kills without saying why.
             spare = 5 if name == "RLIMIT_CPU" and hard == resource.RLIM_INFINITY else 0
             resource.setrlimit(number, (limit, limit + spare))
-    if request["user"] is not None:
-        os.setgroups([])
-        os.setresgid(request["user"], request["user"], request["user"])
-        os.setresuid(request["user"], request["user"], request["user"])
-    _drop_privileges()
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    give_up_privileges(request["user"])
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if request["confine"]:
         from backends.sandbox_files import confine
 
         confine(request["readable"], [*request["writable"], str(work_dir)])
     # After any change of user, which would clear it; then make sure that it was not too late.
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != nursery:
         os._exit(1)
 
@@ -343,25 +348,6 @@ def _cut_off_network() -> bool:
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     return True
-
-
-def _drop_privileges() -> None:
-    """Let even root be nobody special, but for reading files of other users that it was given."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "capset"):
-        return
-    for capability in range(64):
-        if capability != _CAP_DAC_OVERRIDE:
-            _prctl(_PR_CAPBSET_DROP, capability)
-    kept = 1 << _CAP_DAC_OVERRIDE if os.geteuid() == 0 else 0
-    header = struct.pack("<Ii", _CAPABILITY_VERSION, 0)
-    libc.capset(header, struct.pack("<6I", kept, kept, 0, 0, 0, 0))
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if hasattr(libc, "prctl"):
-        libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
 def _import_quietly(name: str) -> None:

@@ -46,6 +46,11 @@ _SYSTEM = (
 _DEVICE_FOLDER = "/dev"
 
 
+def confinable() -> bool:
+    """True where the kernel can restrict a process to the files that it was given."""
+    return sys.platform == "linux" and _version(ctypes.CDLL(None, use_errno=True)) >= 1
+
+
 def confine(readable: Iterable[str], writable: Iterable[str]) -> bool:
     """Restrict this process and all that it starts, for good.
 
@@ -61,7 +66,7 @@ def confine(readable: Iterable[str], writable: Iterable[str]) -> bool:
     if sys.platform != "linux":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
-    version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
+    version = _version(libc)
     if version < 1:
         return False
     handled = _handled(version)
@@ -122,6 +127,10 @@ def granted(paths: Sequence[Path]) -> tuple[list[str], list[str]]:
         elif whole.parent.is_dir():
             writable.append(str(whole.parent))
     return readable, writable
+
+
+def _version(libc: ctypes.CDLL) -> int:
+    return int(libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG)))
 
 
 def _handled(version: int) -> int:

@@ -29,8 +29,8 @@ class ChildLimits:
         confine_files: only files that the task's arguments name (`sandbox_files.granted`), its own
             folder and installed software are there for it, where the kernel can enforce that.
         writable: more files and folders that it may write.
-        user: user and group number to run as, where the owner is root; files that the task reads or
-            writes must be accessible to that user. None keeps the owner's.
+        user: user and group number to run as, where the owner is root; None for one of its own
+            (`sandbox_user`), or the owner's where that cannot be.
         environment: more environment variables, over those of the policy.
     """
 

@@ -64,7 +64,9 @@ class Nursery:
         if not hello:
             self.close()
             raise CollageError("the helper process for sandboxed children could not start (see stderr)")
-        self.network_isolated: bool = json.loads(hello)["network_isolated"]
+        said = json.loads(hello)
+        self.network_isolated: bool = said["network_isolated"]
+        self.own_users: bool = said["own_users"]
 
     @property
     def alive(self) -> bool:

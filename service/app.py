@@ -14,7 +14,8 @@ from fastapi import FastAPI, Request
 from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from backends.sandbox import network_isolated
+from backends.sandbox import network_isolated, runs_as_root
+from backends.sandbox_files import confinable
 from partitioner.errors import BadInputError
 from service import logs, problems
 from service.metrics import Metrics
@@ -91,6 +92,10 @@ def serve(settings: Settings) -> None:
     logs.configure(settings.log_level, settings.log_format)
     if not network_isolated():
         _log.warning("children that run models cannot be cut off the network on this platform")
+    if runs_as_root():
+        _log.warning("children that run models are root like this server: start it as another user")
+    if not confinable():
+        _log.warning("children that run models see all files of the server's user: no Landlock here")
     app = create_app(settings)
     scheme = "https" if settings.tls_certificate else "http"
     tokens = "tokens needed" if settings.needs_tokens else "no tokens on loopback"

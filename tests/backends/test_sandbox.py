@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
-from backends.sandbox import ChildFailed, ChildLimits, network_isolated, run_in_child
+from backends.sandbox import ChildFailed, ChildLimits, network_isolated, run_in_child, runs_as_root
 from backends.sandbox_nursery import nursery
 from tests.backends import child_tasks
 
@@ -187,14 +187,61 @@ def test_the_network_is_cut_off_where_it_says_so() -> None:
             assert run_in_child(child_tasks.connect, port, limits=open_files) == "connected"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_a_child_may_run_as_another_user() -> None:
-    limits = ChildLimits(user=64001)
+def test_every_limit_is_set() -> None:
+    limits = ChildLimits(
+        memory_bytes=3 << 30, cpu_s=77, open_files=99, file_bytes=1 << 20, processes=55
+    )
     found = run_in_child(child_tasks.surroundings, Path("/"), limits=limits)
-    assert found["user"] == 64001
+    assert found["limits"].pop("RLIMIT_NPROC") > 55  # beyond what runs now
+    assert found["limits"] == {
+        "RLIMIT_AS": 3 << 30,
+        "RLIMIT_CPU": 78,
+        "RLIMIT_NOFILE": 99,
+        "RLIMIT_FSIZE": 1 << 20,
+    }
+    assert "NoNewPrivs:\t1" in found["status"]
+
+
+needs_root = pytest.mark.skipif(
+    os.getuid() != 0 or runs_as_root(), reason="only root, allowed to change users, can do so"
+)
+
+
+@needs_root
+def test_a_child_of_root_is_a_user_of_its_own() -> None:
+    one, two = (run_in_child(child_tasks.surroundings, Path("/")) for _ in range(2))
+    assert len({one["user"], two["user"], 0}) == 3
+    status = dict(line.split(":\t", 1) for line in one["status"].splitlines() if ":\t" in line)
+    assert set(status["Uid"].split()) == set(status["Gid"].split()) == {str(one["user"])}
+    assert status["Groups"].strip() == ""
+    # Bit 1 is to pass by the permission bits of files, and all that is left.
+    assert {int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")} == {1 << 1}
     # The kernel counts processes of plain users only; the limit stops a fork bomb.
-    failure = _failure(child_tasks.fork_bomb, 4000, limits=ChildLimits(user=64001, processes=20))
+    failure = _failure(child_tasks.fork_bomb, 4000, limits=ChildLimits(processes=20))
     assert failure.error_type == "BlockingIOError"
+
+
+@needs_root
+def test_a_child_of_its_own_user_works_in_roots_folders(tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o700)
+    (locked / "model").write_text("model")
+    (locked / "model").chmod(0o600)
+    out = locked / "out"
+    out.mkdir(mode=0o700)
+    assert run_in_child(child_tasks.read_beside, locked / "model", "model") == "model"
+    assert run_in_child(child_tasks.write_in, out) == str(out / "made")
+    run_in_child(child_tasks.copy_by_program, locked / "model", out)
+    assert (out / "copy").read_text() == "model"
+    assert (out / "made").stat().st_uid != 0
+
+
+@needs_root
+def test_a_child_may_be_given_a_user() -> None:
+    assert (
+        run_in_child(child_tasks.surroundings, Path("/"), limits=ChildLimits(user=64001))["user"]
+        == 64001
+    )
 
 
 def test_a_function_that_a_child_cannot_find_is_refused() -> None:

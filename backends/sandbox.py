@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import select
+import selectors
 import signal
 import socket
 import tempfile
@@ -211,18 +211,19 @@ class _Run:
             if cancel is not None and cancel.is_set():
                 self._killed_for = "cancelled"
                 return
-            readers = [status, *([channel] if channel_open else [])]
-            writers = [channel] if to_send and channel_open else []
+            wanted = {status: selectors.EVENT_READ}
+            if channel_open:
+                wanted[channel] = selectors.EVENT_READ | (selectors.EVENT_WRITE if to_send else 0)
             wait_s = min(left, _POLL_S if cancel is not None else 1.0)
-            readable, writable, _ = select.select(readers, writers, [], wait_s)
-            if writable:
+            ready = _ready(wanted, wait_s)
+            if ready.get(channel, 0) & selectors.EVENT_WRITE:
                 try:
                     to_send = to_send[channel.send(to_send) :]
                 except OSError:
                     to_send = memoryview(b"")
-            if channel in readable:
+            if ready.get(channel, 0) & selectors.EVENT_READ:
                 channel_open = self._read_channel()
-            if status in readable:
+            if status in ready:
                 self._read_status()
                 if self._gone:  # what it said before it ended is still in the channel
                     while channel_open and self._outcome is None:
@@ -274,7 +275,7 @@ class _Run:
             if left <= 0:
                 helper.kill()
                 return
-            if select.select([self._status], [], [], left)[0]:
+            if _ready({self._status: selectors.EVENT_READ}, left):
                 self._read_status()
 
     def _conclude(self, log: IO[bytes], kills_before: int) -> Any:
@@ -298,6 +299,15 @@ class _Run:
             return decode(content, self._packages)
         except UnsafeValueError as error:
             raise ChildFailed("error", f"its answer cannot be trusted: {error}") from None
+
+
+def _ready(wanted: Mapping[socket.socket, int], wait_s: float) -> dict[socket.socket, int]:
+    """Which of the sockets can be read or written, after `wait_s` seconds at the most."""
+    # Not select(): it fails for descriptors from 1024 on, which a server with many connections has.
+    with selectors.PollSelector() as selector:
+        for each, events in wanted.items():
+            selector.register(each, events, each)
+        return {key.data: events for key, events in selector.select(wait_s)}
 
 
 def _post_mortem(code: int | None, tail: str, memory_kill: bool) -> ChildFailed:

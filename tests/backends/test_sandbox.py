@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -323,3 +324,18 @@ def test_from_a_dask_worker() -> None:
     ):
         tasks = [client.submit(run_in_child, child_tasks.echo, i) for i in range(4)]
         assert client.gather(tasks) == [0, 1, 2, 3]
+
+
+def test_a_process_with_thousands_of_open_files_can_start_children() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2000:
+        pytest.skip(f"this user may open {hard} files only")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert max(opened) > 1024  # where select() ends
+        assert run_in_child(child_tasks.echo, 5) == 5
+    finally:
+        for number in opened:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

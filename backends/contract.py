@@ -107,11 +107,46 @@ class SubModel:
 
     path: Path
     inputs: tuple[TensorSpec, ...]
+        calibration: samples of the inputs (`backends.samples`), for targets that calibrate.
+        prepared: True for what `Backend.prepare` gave, in this run or when an artifact was made.
     outputs: tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True)
 class CompileContext:
+    calibration: Path | None = None
+    prepared: bool = False
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How a target has sub-models rewritten before it compiles them.
+
+    Args:
+        by: what it is made into and what makes it, with its version; part of every cost key.
+        calibrated: True when it needs samples of the inputs.
+        least_opset: older models are converted up to this one first.
+    """
+
+    by: str
+    calibrated: bool = False
+    least_opset: int = 0
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What a target computes in, as reports and artifacts say it.
+
+    Args:
+        numbers: of products and convolutions: `f32`, `bf16`, `int8` …
+        in_file: True when the artifact's operators say so themselves; False when the runtime does it
+            inside, and another runtime computes the same file otherwise.
+        sense: for which nodes and hardware it pays, and whether that is so here; empty for f32.
+    """
+
+    numbers: str = "f32"
+    in_file: bool = True
+    sense: str = ""
     """What compiling may use.
 
     Args:
@@ -206,6 +241,37 @@ class Backend(ABC):
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         """Compile a sub-model.
 
+    def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
+        """Why nodes (bitset) that are all supported make no sense as one partition, or None; cheap."""
+        return None
+
+    def arithmetic(self, target: Target) -> Arithmetic:
+        """What this target computes in on this machine."""
+        return Arithmetic()
+
+    def preparation(self, target: Target) -> Preparation | None:
+        """How `prepare` rewrites sub-models for this target; None where it leaves them as they are."""
+        return None
+
+    def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
+        """Rewrite a sub-model before it is compiled: what comes out is measured, timed and emitted.
+
+        It is called before `compile` and never on what is prepared already, so `compile` takes
+        sub-models as they are. Equal input gives equal bytes. What comes out has `prepared` set, only
+        operators of ai.onnx, the opset, the inputs and the outputs of what went in.
+
+        Raises:
+            Exception: as for `compile`.
+        """
+        return model
+
         Raises:
             Exception: anything the runtime raises; the caller turns it into Infeasible(reason).
         """
+
+
+def ready(backend: Backend, model: SubModel, target: Target, context: CompileContext) -> SubModel:
+    """The sub-model as `compile` takes it: prepared for its target, unless it is already."""
+    if model.prepared or backend.preparation(target) is None:
+        return model
+    return backend.prepare(model, target, context)

@@ -19,6 +19,8 @@ import onnx_ir as ir
 from partitioner.graph_index import GraphIndex, NodeInfo
 
 _SUMS = "SHA256SUMS"
+# Part of every conversion's key: raise it when `write_explicit` writes something else.
+_EDITION = 1
 _FLAT_SOFTMAX_BEFORE = 13
 _SOFTMAXES = {"Softmax", "LogSoftmax"}
 _POOLS = {"AveragePool", "MaxPool"}
@@ -67,20 +69,50 @@ def converted(
         work_dir: an empty folder for everything else.
         cache_dir: where conversions are kept, or None.
     """
-    explicit = work_dir / "explicit.onnx"
-    write_explicit(source, explicit)
-    try:
-        if cache_dir is None:
-            convert(explicit, work_dir)
-            return work_dir
-        folder = cache_dir / f"{converter.split()[0]}-{_digest(explicit, converter)}"
-        if not _is_whole(folder, files):
-            shutil.rmtree(folder, ignore_errors=True)
-            convert(explicit, work_dir)
-            _keep([work_dir / name for name in files], folder)
-        return folder
-    finally:
-        explicit.unlink(missing_ok=True)
+
+    def make(folder: Path) -> None:
+        explicit = work_dir / "explicit.onnx"
+        write_explicit(source, explicit)
+        try:
+            convert(explicit, folder)
+        finally:
+            explicit.unlink(missing_ok=True)
+
+    beside = source.with_name(f"{source.name}.weights")
+    sources = [source, beside] if beside.is_file() else [source]
+    return cached(sources, files, f"{converter} {_EDITION}", make, work_dir, cache_dir)
+
+
+def cached(
+    sources: Sequence[Path],
+    files: Sequence[str],
+    maker: str,
+    make: Callable[[Path], None],
+    work_dir: Path,
+    cache_dir: Path | None,
+) -> Path:
+    """The folder with files that are made from others, from the cache where they are in it.
+
+    Args:
+        sources: everything that decides the content of what is made, beside the maker.
+        files: names of the files that `make` makes.
+        maker: name and version of what makes them, part of the cache's key.
+        make: makes the files in a folder.
+        work_dir: an empty folder for everything else.
+        cache_dir: where files are kept, or None.
+    """
+    if cache_dir is None:
+        make(work_dir)
+        return work_dir
+    digest = maker
+    for source in sources:
+        digest = _digest(source, digest)
+    folder = cache_dir / f"{maker.split()[0]}-{digest}"
+    if not _is_whole(folder, files):
+        shutil.rmtree(folder, ignore_errors=True)
+        make(work_dir)
+        _keep([work_dir / name for name in files], folder)
+    return folder
 
 
 def _is_whole(folder: Path, files: Sequence[str]) -> bool:

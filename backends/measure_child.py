@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from backends.contract import Backend, CompileContext, Executable, OpTime
+from backends.contract import Backend, CompileContext, Executable, OpTime, ready
 from backends.measurement import Measurement, MeasureRequest, versions_of
 from backends.registry import resolve
 from backends.samples import read_samples
@@ -76,7 +76,8 @@ def _measure_here(
     tell("compiling")
     begin = time.perf_counter()
     try:
-        executable = _attempt("compile", lambda: backend.compile(model, request.target, context))
+        prepared = _attempt("prepare", lambda: ready(backend, model, request.target, context))
+        executable = _attempt("compile", lambda: backend.compile(prepared, request.target, context))
     except _RefusedError as refusal:
         return Measurement(Infeasible(str(refusal)))
     partial = Measurement(

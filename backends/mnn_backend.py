@@ -30,6 +30,7 @@ from backends import conversion, predicates
 from backends import patterns as p
 from backends.contract import (
     THREADS,
+    Arithmetic,
     Array,
     Available,
     Backend,
@@ -41,6 +42,7 @@ from backends.contract import (
     Unavailable,
     threads_of,
 )
+from backends.hardware import hardware
 from backends.mnn_ops import ONNX_OPERATORS, refuse_forms
 from backends.profile_map import Step, op_times
 from backends.quiet import quiet
@@ -55,6 +57,7 @@ _NOT_INSIDE = (
     *("int8", "uint8", "int16", "uint16", "uint32", "uint64"),
 )
 _FILE = "model.mnn"
+_HALF = "asimdhp"  # as Linux names f16 arithmetic of ARM CPUs
 _AT_BORDER: Mapping[str, str] = {"float32": "float", "int32": "int"}
 
 
@@ -100,6 +103,13 @@ class MnnBackend(Backend):
             # A product of one row streams each weight once; the bias is its starting value.
             *(p.MATMUL_BIAS, p.GEMM_RELU),
         )
+
+    def arithmetic(self, target: Target) -> Arithmetic:
+        if target.option("precision", "normal") != "low":
+            return Arithmetic()
+        if _HALF not in hardware().features:
+            return Arithmetic("f32", True, "low is f16 on ARM CPUs that have it; here it changes nothing")
+        return Arithmetic("f16", False, "pays for convolutions and products, on ARM CPUs with f16")
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         for spec in model.inputs:

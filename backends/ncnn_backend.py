@@ -33,6 +33,7 @@ from backends import conversion, policy, predicates
 from backends import patterns as p
 from backends.contract import (
     THREADS,
+    Arithmetic,
     Array,
     Available,
     Backend,
@@ -102,6 +103,11 @@ class NcnnBackend(Backend):
             # InnerProduct streams each weight once and applies the activation at the end.
             p.GEMM_RELU,
         )
+
+    def arithmetic(self, target: Target) -> Arithmetic:
+        if target.option("precision", "f32") == "f32":
+            return Arithmetic()
+        return Arithmetic("bf16", False, "pays for layers larger than the caches: values are stored in bf16")
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         if not model.inputs:

@@ -22,9 +22,11 @@ import numpy as np
 import onnx_ir as ir
 
 from backends import onnxruntime_profile, policy, predicates
+from backends import onnxruntime_quantisation as quantisation
 from backends import patterns as p
 from backends.contract import (
     THREADS,
+    Arithmetic,
     Array,
     Available,
     Backend,
@@ -32,6 +34,7 @@ from backends.contract import (
     Executable,
     OpTime,
     Option,
+    Preparation,
     SubModel,
     Unavailable,
     threads_of,
@@ -103,6 +106,7 @@ class OnnxRuntimeBackend(Backend):
         ),
         Option("ep", "cpu", "Execution provider.", choices=tuple(_PROVIDERS)),
         Option("device", "0", "Device number for providers that have several.", pattern="[0-9]{1,2}"),
+        quantisation.option(quantisation.DYNAMIC, quantisation.STATIC),
     )
 
     def probe(self) -> Available | Unavailable:
@@ -113,6 +117,8 @@ class OnnxRuntimeBackend(Backend):
 
     def check_target(self, target: Target) -> str | None:
         ep = target.option("ep", "cpu")
+        if ep != "cpu" and quantisation.kind_of(target) is not None:
+            return "-quant was made for the CPU's integer kernels; use it without -ep"
         present = _ort().get_available_providers()
         if _PROVIDERS[ep] in present:
             return None
@@ -154,6 +160,19 @@ class OnnxRuntimeBackend(Backend):
             # One pass over a row that stays in the first cache, instead of five to nine.
             *(p.LAYER_NORM, p.LAYER_NORM_OLD, p.MATMUL_BIAS_GELU),
         )
+
+    def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
+        return quantisation.refuse_region(index, nodes, target)
+
+    def arithmetic(self, target: Target) -> Arithmetic:
+        kind = quantisation.kind_of(target)
+        return Arithmetic() if kind is None else Arithmetic("int8", True, quantisation.sense(kind))
+
+    def preparation(self, target: Target) -> Preparation | None:
+        return quantisation.preparation(target)
+
+    def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
+        return quantisation.quantise(model, target, context)
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         for spec in (*model.inputs, *model.outputs):

@@ -21,10 +21,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from backends import onnxruntime_quantisation as quantisation
 from backends import patterns as p
 from backends import predicates
 from backends.contract import (
     THREADS,
+    Arithmetic,
     Array,
     Available,
     Backend,
@@ -32,6 +34,7 @@ from backends.contract import (
     Executable,
     OpTime,
     Option,
+    Preparation,
     SubModel,
     Unavailable,
     threads_of,
@@ -44,6 +47,7 @@ from partitioner.target import Target
 
 _PRECISION = {"f32": "f32", "bf16": "bf16", "f16": "f16"}
 _CAPABILITY = {"bf16": "BF16", "f16": "FP16"}
+_SENSE = "pays for convolutions and products, on CPUs with AVX-512 BF16 or AMX; refused on others"
 _REFUSED_DTYPES = ("object", "bfloat16", "complex64", "complex128")
 
 
@@ -80,6 +84,7 @@ class OpenVinoBackend(Backend):
             "Keep denormal numbers or flush them to zero.",
             choices=("keep", "flush"),
         ),
+        quantisation.option(quantisation.STATIC),
     )
 
     def probe(self) -> Available | Unavailable:
@@ -125,6 +130,23 @@ class OpenVinoBackend(Backend):
             # Local response normalization vectorised over channels: 7 to 20 times ONNX Runtime's.
             p.NORM_POOL,
         )
+
+    def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
+        return quantisation.refuse_region(index, nodes, target)
+
+    def arithmetic(self, target: Target) -> Arithmetic:
+        kind = quantisation.kind_of(target)
+        precision = target.option("precision", "f32")
+        if kind is not None:
+            rest = "" if precision == "f32" else f"; what stays float is {precision} inside"
+            return Arithmetic("int8", not rest, quantisation.sense(kind) + rest)
+        return Arithmetic() if precision == "f32" else Arithmetic(precision, False, _SENSE)
+
+    def preparation(self, target: Target) -> Preparation | None:
+        return quantisation.preparation(target)
+
+    def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
+        return quantisation.quantise(model, target, context)
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         for spec in (*model.inputs, *model.outputs):

@@ -21,6 +21,7 @@ from types import MappingProxyType
 
 from backends.contract import (
     RULES,
+    THREADS,
     Backend,
     CompileContext,
     Executable,
@@ -179,6 +180,9 @@ def _load(plugins: tuple[EntryPoint, ...]) -> Mapping[str, Backend]:
         if plugin.name in table:
             raise CollageError(
                 f"two backends are named {plugin.name!r}; the second one is {plugin.value} "
+    def refuse_region(index: GraphIndex, nodes: int) -> str | None:
+        return backend.refuse_region(index, nodes, target)
+
                 f"of package {_distribution(plugin)}: uninstall one of them"
             )
         table[plugin.name] = _load_plugin(plugin)
@@ -187,6 +191,7 @@ def _load(plugins: tuple[EntryPoint, ...]) -> Mapping[str, Backend]:
 
 def _load_plugin(plugin: EntryPoint) -> Backend:
     try:
+        refuse_region=refuse_region,
         backend = plugin.load()()
     except Exception as error:  # a stranger's code may raise anything; the reason is kept and shown
         reason = f"plugin {plugin.value} fails with {type(error).__name__}: {error}"

@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from backends.contract import (
     THREADS,
+    Arithmetic,
     Array,
     Available,
     Backend,
@@ -64,6 +65,10 @@ class SimulatedBackend(Backend):
 
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
         return self._exact.supports(index, node, _EXACT)
+
+    def arithmetic(self, target: Target) -> Arithmetic:
+        precision = target.option("precision", "bf16")
+        return Arithmetic() if precision == "f32" else Arithmetic(precision, False, "for tests only")
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         exact = self._exact.compile(model, _EXACT, context)

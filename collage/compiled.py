@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from backends.contract import CompileContext, Executable, SubModel
+from backends.contract import CompileContext, Executable, SubModel, ready
 from backends.policy import apply_environment, caller_kept
 from backends.registry import resolve
 from partitioner.errors import CollageError
@@ -57,8 +57,10 @@ class CompiledRegions:
             values = tuple(samples[s.name] for s in model.inputs) if samples is not None else ()
             context = CompileContext(self._threads, folder, self._cache_dir, values)
             try:
+                backend = resolve(target)
                 with caller_kept():
-                    self._made[key] = resolve(target).compile(model, target, context)
+                    prepared = ready(backend, model, target, context)
+                    self._made[key] = backend.compile(prepared, target, context)
             except CollageError:
                 raise
             except Exception as error:

@@ -47,6 +47,7 @@ class TargetSpec:
         patterns: what it computes as one kernel.
         memory_domain: where its inputs and outputs live, e.g. `host` or `cuda:0`.
         rule: replaces the default rule of the style.
+        refuse_region: None when taken nodes (bitset) make sense as one partition, else why not.
     """
 
     target: Target
@@ -55,6 +56,7 @@ class TargetSpec:
     patterns: tuple[Pattern, ...] = ()
     memory_domain: str = "host"
     rule: Rule | None = None
+    refuse_region: Callable[[GraphIndex, int], str | None] = lambda index, nodes: None
 
 
 def rule_for(spec: TargetSpec) -> Rule:
@@ -92,12 +94,14 @@ def enumerate_candidates(model: IndexedModel, specs: Sequence[TargetSpec]) -> Ca
     for spec in specs:
         scope = Scope(model, spec.supports)
         proposals = rule_for(spec).candidates(scope)
-        found += [Candidate(p.nodes, spec.target, p.rule) for p in proposals.found]
+        sensible = [p for p in proposals.found if spec.refuse_region(model.index, p.nodes) is None]
+        found += [Candidate(p.nodes, spec.target, p.rule) for p in sensible]
         notes += [f"{spec.target}: {note}" for note in proposals.notes]
         covered = 0
-        for proposal in proposals.found:
+        for proposal in sensible:
             covered |= proposal.nodes
         for i, refusal in enumerate(scope.refusals):
             if not covered >> i & 1:
+                refusal = refusal or spec.refuse_region(model.index, 1 << i)
                 refusals[i, spec.target] = refusal or "the target's rules propose nothing for it"
     return CandidateSet.build(model.index, found, refusals, notes)

@@ -1,0 +1,283 @@
+"""Int8 that stands in the file: a sub-model's products and convolutions become integer operators.
+
+`-quant=dynamic_int8` scales the activations while the model runs: MatMul and Gemm become
+DynamicQuantizeLinear, MatMulInteger and a multiplication. `-quant=static_int8` fixes the scales
+beforehand, from samples: Conv, MatMul and Gemm stand between QuantizeLinear and DequantizeLinear, which
+a runtime fuses into one integer kernel. Weights are int8 with a scale for each channel. Everything is
+of plain ai.onnx, so any runtime computes the same file. The work is that of `onnxruntime.quantization`.
+
+What is *quantisable* is a node that becomes an integer kernel; other nodes may be in the same partition
+and stay float (layer normalisation, softmax), so that a whole transformer can be one partition. A
+partition without any quantisable node is refused: it would be the float target by another name.
+
+Traps, each with a test:
+
+* convolutions quantised dynamically are 3 to 12 times slower than in float, so they stay float there.
+* Gemm is made into MatMul by transposing its weight in place, under its old shape, and twice where two
+  Gemms share it: so it is transposed here, into a weight of its own.
+* without VNNI a pair of products may not fit the 16 bits that they are added in: weights get 7 bits there.
+* batch normalisation between a convolution and its activation would end the integer kernel: it is
+  folded into the weights first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+
+from backends.contract import CompileContext, Option, Preparation, SubModel
+from backends.conversion import cached
+from backends.hardware import hardware
+from backends.predicates import is_constant
+from backends.samples import read_samples
+from partitioner.errors import CollageError
+from partitioner.graph_index import GraphIndex, NodeInfo
+from partitioner.target import Target
+
+DYNAMIC, STATIC = "dynamic_int8", "static_int8"
+LEAST_OPSET = 13
+"""From here on QuantizeLinear and DequantizeLinear have a scale for each channel."""
+
+_NAME = "quant"
+_FILE = "quantised.onnx"
+_PRODUCTS = ("MatMul", "Gemm")
+_WEIGHTED = {DYNAMIC: _PRODUCTS, STATIC: ("Conv", *_PRODUCTS)}
+# Between two integer kernels these compute on int8 too; alone they are never worth it.
+_CARRIERS = ("Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "MaxPool", "Relu")
+_WITH_VNNI = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
+
+_MASKS: WeakKeyDictionary[GraphIndex, dict[str, int]] = WeakKeyDictionary()
+
+
+def option(*choices: str) -> Option:
+    """The `-quant` option of a backend that takes these kinds."""
+    return Option(
+        _NAME,
+        "none",
+        "Weights of products and convolutions as int8 in the file itself (see docs/accuracy.md).",
+        choices=("none", *choices),
+    )
+
+
+def kind_of(target: Target) -> str | None:
+    """What a target quantises to, or None."""
+    kind = target.option(_NAME, "none")
+    return None if kind == "none" else kind
+
+
+def preparation(target: Target) -> Preparation | None:
+    """How sub-models are rewritten for a target; None where it does not quantise."""
+    kind = kind_of(target)
+    if kind is None:
+        return None
+    return Preparation(f"{kind} by {_version()}", calibrated=kind == STATIC, least_opset=LEAST_OPSET)
+
+
+def sense(kind: str) -> str:
+    """For which nodes and hardware it pays, and whether that is so here."""
+    nodes = (
+        "products with constant weights; convolutions stay float, since they get slower"
+        if kind == DYNAMIC
+        else "convolutions and products with constant weights"
+    )
+    here = "which this CPU has" if _has_dot_product() else "which this CPU has not: 7-bit weights here"
+    return f"pays for {nodes}, on CPUs with int8 dot products (VNNI, AMX, NEON), {here}"
+
+
+def refuse_region(index: GraphIndex, nodes: int, target: Target) -> str | None:
+    """Why it makes no sense to quantise these nodes (bitset), or None."""
+    kind = kind_of(target)
+    if kind is None or nodes & quantisable(index, kind):
+        return None
+    reasons = (refusal(index, node, kind) for node in index.nodes if nodes >> node.index & 1)
+    return f"nothing here can be {kind}: {next(reasons)}"
+
+
+def quantisable(index: GraphIndex, kind: str) -> int:
+    """The nodes (bitset) that become integer kernels."""
+    known = _MASKS.setdefault(index, {})
+    if kind not in known:
+        taken = (node.index for node in index.nodes if refusal(index, node, kind) is None)
+        known[kind] = sum(1 << i for i in taken)
+    return known[kind]
+
+
+def refusal(index: GraphIndex, node: NodeInfo, kind: str) -> str | None:
+    """Why a node cannot become an integer kernel, or None."""
+    if node.domain or node.op_type not in _WEIGHTED[kind]:
+        return f"{node.op} is not one of {', '.join(_WEIGHTED[kind])}"
+    if node.opset < LEAST_OPSET:
+        return f"the model is of opset {node.opset}, and scales for each channel need {LEAST_OPSET}"
+    if not is_constant(index, node, 1):
+        return f"{node.op} has no constant weights"
+    weight = index.values[node.inputs[1]]
+    if weight.dtype != "float32":
+        return f"{node.op} has weights of {weight.dtype}, not float32"
+    if node.op_type in _PRODUCTS and len(weight.shape or ()) != 2:
+        return f"{node.op} has weights of other than two dimensions"
+    if node.op_type == "Gemm" and not _is_plain(node):
+        return "Gemm transposes its first input or scales its terms"
+    return None
+
+
+def quantise(model: SubModel, target: Target, context: CompileContext) -> SubModel:
+    """The sub-model with int8 weights, as a file of its own; from the cache where it is in it.
+
+    Raises:
+        CollageError: nothing in it can be quantised, or there are no samples to calibrate with.
+    """
+    kind = kind_of(target)
+    assert kind is not None
+    if kind == STATIC and model.calibration is None:
+        raise CollageError(f"{target} needs samples to calibrate with, and this partition has none")
+    sources = [model.path] if kind == DYNAMIC else [model.path, model.calibration or model.path]
+    external = model.path.with_name(f"{model.path.name}.weights")
+    sources += [external] if external.exists() else []
+    name = f"{kind} {_version()} {_has_dot_product()}"
+
+    def make(folder: Path) -> None:
+        _make(model, kind, folder)
+
+    folder = cached(sources, [_FILE], name, make, context.work_dir, context.cache_dir)
+    return replace(model, path=folder / _FILE, prepared=True)
+
+
+def _make(model: SubModel, kind: str, folder: Path) -> None:
+    source, made = folder / "source.onnx", folder / "made.onnx"
+    _write_ready(model.path, source, kind)
+    logging.getLogger().setLevel(logging.ERROR)  # it advises, on the root logger, what was done here
+    if kind == DYNAMIC:
+        _dynamic(source, made)
+    else:
+        _static(model, source, made)
+    result = ir.load(made)
+    _check(result, model)
+    for node in result.graph:
+        node.metadata_props.clear()
+    result.metadata_props.clear()
+    ir.save(result, folder / _FILE)
+    for file in (source, made):
+        file.unlink()
+
+
+def _write_ready(source: Path, destination: Path, kind: str) -> None:
+    """A copy with all weights inside, in the form that the quantiser reads rightly."""
+    model = ir.load(source)
+    ir.external_data.load_to_model(model)
+    if kind == STATIC:
+        from onnxscript.rewriter import RewriteRuleSet
+        from onnxscript.rewriter.rules.common import fuse_batchnorm_into_conv_rule
+
+        RewriteRuleSet([fuse_batchnorm_into_conv_rule]).apply_to_model(model)
+    else:
+        _turn_weights(model)
+    passes.RemoveUnusedNodesPass()(model)
+    passes.NameFixPass()(model)
+    ir.save(model, destination)
+
+
+def _turn_weights(model: ir.Model) -> None:
+    """Transpose the weights of Gemms here, once for each of them."""
+    for node in model.graph:
+        if node.op_type != "Gemm" or not node.attributes.get_int("transB", 0):
+            continue
+        weight = node.inputs[1]
+        if weight is None or weight.const_value is None:
+            continue
+        name = f"{weight.name}/turned for {node.name}"
+        turned = ir.tensor(np.ascontiguousarray(weight.const_value.numpy().T), name=name)
+        own = ir.Value(
+            name=name,
+            type=ir.TensorType(turned.dtype),
+            shape=ir.Shape(turned.numpy().shape),
+            const_value=turned,
+        )
+        model.graph.register_initializer(own)
+        node.replace_input_with(1, own)
+        node.attributes["transB"] = ir.AttrInt64("transB", 0)
+
+
+def _dynamic(source: Path, destination: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(
+        source,
+        destination,
+        op_types_to_quantize=["MatMul"],  # it makes Gemm into MatMul by itself
+        per_channel=True,
+        reduce_range=not _has_dot_product(),
+        weight_type=QuantType.QInt8,
+        extra_options={"MatMulConstBOnly": True},
+    )
+
+
+def _static(model: SubModel, source: Path, destination: Path) -> None:
+    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+
+    assert model.calibration is not None
+    samples = read_samples(model.calibration, model.inputs)
+    given = [{spec.name: sample[spec.name] for spec in model.inputs} for sample in samples]
+    quantize_static(
+        source,
+        destination,
+        _Reader(given),
+        quant_format=QuantFormat.QDQ,
+        op_types_to_quantize=[*_WEIGHTED[STATIC], *_CARRIERS],
+        per_channel=True,
+        reduce_range=not _has_dot_product(),
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        calibrate_method=CalibrationMethod.MinMax,
+        extra_options={"MatMulConstBOnly": True},
+    )
+
+
+class _Reader:
+    """Samples as `onnxruntime.quantization` wants them: one at a time, then None."""
+
+    def __init__(self, samples: Sequence[dict[str, np.ndarray]]) -> None:
+        self._left: Iterator[dict[str, np.ndarray]] = iter(samples)
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._left, None)
+
+
+def _check(result: ir.Model, model: SubModel) -> None:
+    foreign = {node.op_type for node in result.graph if node.domain}
+    if foreign:
+        raise CollageError(
+            f"the quantiser made operators outside ai.onnx: {', '.join(sorted(foreign))}"
+        )
+    names = [value.name for value in (*result.graph.inputs, *result.graph.outputs)]
+    if names != [spec.name for spec in (*model.inputs, *model.outputs)]:
+        raise CollageError("the quantiser changed the inputs or outputs")
+    if not any(value.dtype == ir.DataType.INT8 for value in _weights(result)):
+        raise CollageError("nothing in this partition could be quantised")
+
+
+def _weights(model: ir.Model) -> Iterator[ir.Value]:
+    used = {value for node in model.graph for value in node.inputs if value is not None}
+    return (v for v in model.graph.initializers.values() if v in used and len(v.shape or ()) > 1)
+
+
+def _is_plain(node: NodeInfo) -> bool:
+    attributes: dict[str, Any] = {"alpha": 1.0, "beta": 1.0, "transA": 0, **node.attributes}
+    return (attributes["alpha"], attributes["beta"], attributes["transA"]) == (1.0, 1.0, 0)
+
+
+def _has_dot_product() -> bool:
+    return bool(_WITH_VNNI & set(hardware().features))
+
+
+def _version() -> str:
+    import onnxruntime
+
+    return f"onnxruntime.quantization {onnxruntime.__version__}"

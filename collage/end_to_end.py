@@ -46,13 +46,21 @@ class PlanStep:
     region: str
     target: Target
 
+@dataclass(frozen=True)
+class PlanSteps:
+    """A plan's steps in execution order, and how many of them may run at once."""
+
+    steps: tuple[PlanStep, ...]
+    lanes: int = 1
+
+
 
 @dataclass(frozen=True)
 class Contest:
     """Plans to be timed against each other.
 
     Args:
-        plans: each a sequence of steps in execution order.
+        plans: what is timed.
         regions: sub-models by name.
         inputs: the graph's inputs.
         outputs: the graph's outputs that steps make.
@@ -66,7 +74,7 @@ class Contest:
         cache_dir: where what was converted or compiled once is kept; None for nowhere.
     """
 
-    plans: tuple[tuple[PlanStep, ...], ...]
+    plans: tuple[PlanSteps, ...]
     regions: Mapping[str, SubModel]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[str, ...]
@@ -171,6 +179,7 @@ def _hold(contest: Contest, skip: list[int]) -> list[PlanTiming]:
         runners.append(runner)
     _race(contest, runners, samples[0])
     for runner in runners:
+        runner.executor.close()
         steps = tuple(statistics.median(times) for times in zip(*runner.steps, strict=True))
         results[runner.position] = PlanTiming(tuple(runner.samples), steps, runner.error)
     compiled.close()
@@ -180,16 +189,16 @@ def _hold(contest: Contest, skip: list[int]) -> list[PlanTiming]:
 def _prepare(
     contest: Contest,
     position: int,
-    plan: Sequence[PlanStep],
+    plan: PlanSteps,
     compiled: CompiledRegions,
     samples: Sequence[Mapping[str, np.ndarray]],
     expected: Sequence[Mapping[str, np.ndarray]],
 ) -> _Runner:
     steps = []
-    for step in plan:
+    for step in plan.steps:
         model = contest.regions[step.region]
         steps.append(Step(compiled.get(step.region, model, step.target), model.inputs, model.outputs))
-    runner = _Runner(position, Executor(steps, contest.inputs, contest.outputs))
+    runner = _Runner(position, Executor(steps, contest.inputs, contest.outputs, plan.lanes))
     runner.executor.bind()
     for sample, wanted in zip(samples, expected, strict=True):
         runner.executor.feed(sample)

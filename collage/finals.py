@@ -12,13 +12,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from backends.registry import tunable_options
 from collage.lazy_search import WORTH_MEASURING, LazySearch
-from collage.local_moves import LocalMoves
+from collage.local_moves import KINDS, Kind, LocalMoves
 from collage.local_search import LocalSearch, LocalSettings, worth_a_search
-from collage.refine import Arena, Entry, border_surplus_us, residuals
+from collage.refine import Arena, Entry, border_surplus_us, identity, residuals
 from collage.strategies import single_plan
 from partitioner.baselines import greedy, priority
-from partitioner.candidate import Plan
 from partitioner.constraints import Constraints
 from partitioner.errors import NoPlanError
 from partitioner.model import Model
@@ -27,6 +27,8 @@ from partitioner.target import Target
 from partitioner.target_spec import TargetSpec
 
 _MAX_CONTESTS = 5
+# What may pay although no other plan comes near.
+_ON_THE_SPOT: tuple[Kind, ...] = ("option", "fork")
 
 
 class Finals:
@@ -90,11 +92,19 @@ class Finals:
     def _try_neighbours(self, lazy: LazySearch, local: LocalSettings) -> None:
         best = self._arena.winner()
         targets = tuple(spec.target for spec in self._specs)
-        if not worth_a_search(self._arena.entries, best, targets):
-            return
+        near = worth_a_search(self._arena.entries, best, targets)
+        moves = LocalMoves(
+            self._model.index,
+            lazy.candidates,
+            targets,
+            self._arena.allows,
+            {target: tunable_options(target, self._arena.threads) for target in targets},
+            self._arena.threads,
+            KINDS if near else _ON_THE_SPOT,
+        )
         end_s = time.monotonic() + local.seconds
-        moves = LocalMoves(self._model.index, lazy.candidates, targets, self._arena.allows)
-        LocalSearch(moves, self._arena, local, lambda: time.monotonic() >= end_s).improve(best)
+        if moves.kinds:
+            LocalSearch(moves, self._arena, local, lambda: time.monotonic() >= end_s).improve(best)
 
     def asked_for(self, entry: Entry) -> Entry:
         """A plan that the caller asked for, timed beside every single target.
@@ -103,7 +113,7 @@ class Finals:
             NoPlanError: it cannot be run.
         """
         self._arena.hold(_distinct([*self._singles, entry]))
-        same = next(e for e in self._arena.entries if _identity(e.plan) == _identity(entry.plan))
+        same = next(e for e in self._arena.entries if identity(e.plan) == identity(entry.plan))
         if not same.timed:
             raise NoPlanError(f"the {entry.name} cannot be run: {same.failure}")
         return same
@@ -146,9 +156,9 @@ class Finals:
         ]
 
     def _confirmed(self, winner: Entry) -> Entry:
-        if len(winner.plan.partitions) == 1:
+        singles = [entry for entry in self._singles if entry.timed]
+        if any(entry is winner for entry in singles):
             return winner
-        singles = [e for e in self._arena.entries if e.timed and len(e.plan.partitions) == 1]
         again = sorted(singles, key=lambda entry: entry.ratio)[:1]
         origin = winner.challenges
         if origin is not None and all(entry is not origin for entry in again):
@@ -166,11 +176,7 @@ def searched(solution: Solution) -> list[Entry]:
 
 
 def _distinct(entries: Sequence[Entry]) -> list[Entry]:
-    kept: dict[frozenset[tuple[int, Target]], Entry] = {}
+    kept: dict[object, Entry] = {}
     for entry in entries:
-        kept.setdefault(_identity(entry.plan), entry)
+        kept.setdefault(identity(entry.plan), entry)
     return list(kept.values())
-
-
-def _identity(plan: Plan) -> frozenset[tuple[int, Target]]:
-    return frozenset((p.nodes, p.target) for p in plan.partitions)

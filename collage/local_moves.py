@@ -1,9 +1,13 @@
-"""Small changes to a plan: shift a border, merge two partitions, split one, give one to another target.
+"""Small changes to a plan: shift a border, merge two partitions, split one, give one to another target,
+set an option of its target, or cut out branches that then run at once.
 
 Terms: the *line* is the model's nodes branch by branch (`partitioner.linear_order`); *where* a move acts
 is a position on it, so that one place keeps its number however the plan changes. Two partitions are
 *neighbours* when one reads what the other makes; their *border* stands where the reader's first node
 stands on the line.
+
+A *variant* is a target of the caller's with one of its tunable options set; it takes what the target
+takes. The two halves of a *fork* get half of the threads each.
 
 Invariants: `apply` is pure; a plan that comes out covers the graph, can be run (`plan_check`), gives no
 node to a target that refuses it, and differs from the plan that went in.
@@ -11,10 +15,12 @@ node to a target that refuses it, and differs from the plan that went in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal, get_args
 
+from collage.branches import heavy_arms, joins, shared_out
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.candidate_set import CandidateSet
 from partitioner.graph_index import GraphIndex
@@ -22,9 +28,11 @@ from partitioner.linear_order import Line, line, linear_order
 from partitioner.plan_check import PlanError, check_plan, execution_order, quotient
 from partitioner.target import Target
 
-Kind = Literal["border", "merge", "split", "retarget"]
+Kind = Literal["border", "merge", "split", "retarget", "option", "fork"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 RULE = "local move"
+LANES = 2
+_NONE = Target("none")
 
 
 @dataclass(frozen=True)
@@ -38,23 +46,28 @@ class Move:
             nearest to `where` that many cuts forwards or back go to `target`.
         unit: whether a border moves node by node or from cut to cut.
         target: of what is merged, split off or retargeted; a border moves whatever it is.
+        option: name and value that the partition's target gets; of `option` alone.
     """
 
     kind: Kind
     where: int
-    step: int
-    unit: Literal["node", "cut"]
-    target: Target
+    step: int = 0
+    unit: Literal["node", "cut"] = "cut"
+    target: Target = _NONE
+    option: tuple[str, str] = ("", "")
 
 
 class LocalMoves:
-    """Applies moves to plans of one model.
+    """Applies moves to plans of one model; `kinds` are those that the model and targets leave room for.
 
     Args:
         index: the graph.
         candidates: whose refusals say which node a target does not take.
         targets: those that may be used.
         eligible: whether a plan respects what the caller asked for.
+        tunable: per target the values that its open options may take.
+        threads: of one call; a fork needs at least two.
+        kinds: the moves to make.
     """
 
     def __init__(
@@ -63,11 +76,21 @@ class LocalMoves:
         candidates: CandidateSet,
         targets: Sequence[Target],
         eligible: Callable[[Plan], bool] = lambda plan: True,
+        tunable: Mapping[Target, Mapping[str, Sequence[str]]] = MappingProxyType({}),
+        threads: int = 1,
+        kinds: Sequence[Kind] = KINDS,
     ) -> None:
         self._index = index
         self._eligible = eligible
         self.targets = tuple(targets)
         self.length = len(index.nodes)
+        self._tunable = tunable
+        self._threads = threads
+        self._origins = {target: target for target in self.targets}
+        self.settings = sorted({(n, v) for o in tunable.values() for n, vs in o.items() for v in vs})
+        self._joins = joins(index, index.all_nodes) if threads >= LANES else []
+        room: dict[Kind, object] = {"option": self.settings, "fork": self._joins}
+        self.kinds = tuple(kind for kind in kinds if room.get(kind, True))
         order = linear_order(index, index.all_nodes)
         self._position = {node: position for position, node in enumerate(order)}
         self._taken = dict.fromkeys(self.targets, index.all_nodes)
@@ -84,25 +107,40 @@ class LocalMoves:
             "merge": self._merge,
             "split": self._split,
             "retarget": self._retarget,
+            "option": self._set_option,
+            "fork": self._fork,
         }[move.kind](parts, move)
         if made is None or set(made) == set(parts) or not all(self._takes(*part) for part in made):
             return None
-        changed = self._in_order(plan, made)
+        lanes = LANES if move.kind == "fork" else plan.lanes
+        changed = self._in_order(plan, made, lanes)
         return changed if changed is not None and self._eligible(changed) else None
 
     def _takes(self, nodes: int, target: Target) -> bool:
-        return bool(nodes) and not nodes & ~self._taken.get(target, 0)
+        origin = self._origins.get(target)
+        return bool(nodes) and origin is not None and not nodes & ~self._taken[origin]
 
-    def _in_order(self, plan: Plan, parts: Sequence[tuple[int, Target]]) -> Plan | None:
+    def _in_order(self, plan: Plan, parts: Sequence[tuple[int, Target]], lanes: int) -> Plan | None:
         kept = {(p.nodes, p.target): p for p in plan.partitions}
         try:
             order = execution_order(self._index, [nodes for nodes, _ in parts])
             made = [kept.get(parts[i], Candidate(*parts[i], RULE)) for i in order]
-            changed = Plan(tuple(made))
+            changed = Plan(tuple(made), lanes)
             check_plan(self._index, changed)
         except PlanError:
             return None
+        if lanes > 1 and not self._has_wave(changed):
+            return replace(changed, lanes=1)
         return changed
+
+    def _has_wave(self, plan: Plan) -> bool:
+        """True when two partitions of a plan could run at once."""
+        readers = quotient(self._index, [p.nodes for p in plan.partitions])
+        depth = [0] * len(readers)
+        for maker, found in enumerate(readers):
+            for reader in found:
+                depth[reader] = max(depth[reader], depth[maker] + 1)
+        return len(set(depth)) < len(depth)
 
     def _shift_border(
         self, parts: list[tuple[int, Target]], move: Move
@@ -156,6 +194,48 @@ class LocalMoves:
     def _retarget(self, parts: list[tuple[int, Target]], move: Move) -> list[tuple[int, Target]] | None:
         nodes, _ = self._holder(parts, move.where)
         return [(own, move.target if own == nodes else target) for own, target in parts]
+
+    def _set_option(
+        self, parts: list[tuple[int, Target]], move: Move
+    ) -> list[tuple[int, Target]] | None:
+        """Give an option its value, or leave it open again where it has that value."""
+        nodes, target = self._holder(parts, move.where)
+        name, value = move.option
+        if value not in self._tunable.get(self._origins[target], {}).get(name, ()):
+            return None
+        options = dict(target.options)
+        if options.get(name) == value:
+            del options[name]
+        else:
+            options[name] = value
+        variant = self._variant(target, options)
+        return [(own, variant if own == nodes else other) for own, other in parts]
+
+    def _variant(self, target: Target, options: Mapping[str, str]) -> Target:
+        variant = Target(target.backend, tuple(sorted(options.items())))
+        self._origins.setdefault(variant, self._origins[target])
+        return variant
+
+    def _fork(self, parts: list[tuple[int, Target]], move: Move) -> list[tuple[int, Target]] | None:
+        """Cut the arms of the join nearest to the place out of its partition, in two sets."""
+        if not self._joins:
+            return None
+        join = min(self._joins, key=lambda node: abs(self._position[node] - move.where))
+        nodes, target = next(part for part in parts if part[0] >> join & 1)
+        offered = self._tunable.get(self._origins[target], {}).get("threads", ())
+        fitting = [value for value in offered if int(value) <= self._threads // LANES]
+        groups = shared_out(heavy_arms(self._index, nodes, join), LANES)
+        if not fitting or len(groups) < LANES:
+            return None
+        half = self._variant(target, {**dict(target.options), "threads": max(fitting, key=int)})
+        forked = sum(groups)
+        after = 0
+        for node in bits(forked):
+            after |= self._index.descendants[node]
+        after &= nodes & ~forked
+        before = nodes & ~forked & ~after
+        rest = [(piece, target) for piece in (before, after) if piece]
+        return [*(p for p in parts if p[0] != nodes), *((group, half) for group in groups), *rest]
 
     def _holder(self, parts: Sequence[tuple[int, Target]], where: int) -> tuple[int, Target]:
         def distance(part: tuple[int, Target]) -> int:

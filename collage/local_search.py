@@ -4,7 +4,7 @@ Terms: the *incumbent* is the best plan so far; a *proposal* is a move applied t
 several proposals beside the incumbent over a few rounds, and whoever looks faster in it runs a *final*
 of many rounds against the incumbent.
 
-Optuna is asked for a move (kind, place, step, unit, target) and told the latency of the plan that came
+Optuna is asked for a move (kind, place and what its kind needs: step, unit, target, option) and told the latency of the plan that came
 of it relative to the arena's anchor, so that trials of different heats compare. A move that cannot be
 made, or whose plan cannot be run, is told as pruned, which its sampler counts as bad.
 
@@ -21,9 +21,9 @@ from typing import Protocol
 import optuna
 from optuna.trial import Trial, TrialState
 
-from collage.local_moves import KINDS, LocalMoves, Move
+from collage.local_moves import LocalMoves, Move
 from collage.refine import Entry, clearly_faster, speedup
-from cost_db.connections import Connections
+from collage.study_keeper import PLAN
 from partitioner.candidate import Plan
 from partitioner.target import Target
 
@@ -55,15 +55,13 @@ class LocalSettings:
         trials: end after so many timed proposals without a gain; 0 leaves local search out.
         seconds: begin no new contest after this long.
         seed: of the sampler.
-        database: URL under which Optuna keeps its study, for optuna-dashboard; None for memory.
-        study: the study's name in that database.
+        keep: is given the study when all is done.
     """
 
     trials: int = 24
     seconds: float = 20.0
     seed: int = 0
-    database: str | None = None
-    study: str | None = None
+    keep: Callable[[optuna.Study], None] = lambda study: None
 
 
 @dataclass
@@ -85,7 +83,9 @@ class LocalSearch:
 
     def improve(self, incumbent: Entry) -> Entry:
         """The best plan that local moves reach from a timed one; that one itself when none is faster."""
-        study = _study(self.settings)
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        sampler = optuna.samplers.TPESampler(seed=self.settings.seed, n_startup_trials=2 * _HEAT)
+        study = optuna.create_study(sampler=sampler, direction="minimize")
         best = incumbent
         idle = 0
         while idle < self.settings.trials and not self.out_of_time():
@@ -102,6 +102,7 @@ class LocalSearch:
             self.arena.hold([], again=[best, challenger], rounds=_FINAL_ROUNDS)
             if challenger.timed and clearly_faster(challenger, best):
                 best, idle = challenger, 0
+        self.settings.keep(study)
         return best
 
     def _propose(self, study: optuna.Study, best: Entry) -> list[tuple[Trial, Entry]]:
@@ -117,7 +118,7 @@ class LocalSearch:
                 continue
             self._count += 1
             name = f"local {self._count} ({move.kind})"
-            trial.set_user_attr("plan", name)
+            trial.set_user_attr(PLAN, name)
             plans.append(plan)
             proposals.append((trial, Entry(plan, name, challenges=best)))
             if len(proposals) == _HEAT:
@@ -126,9 +127,17 @@ class LocalSearch:
 
     def _move(self, trial: Trial) -> Move:
         targets = {str(target): target for target in self.moves.targets}
+        kind = trial.suggest_categorical("kind", self.moves.kinds)
+        where = trial.suggest_int("where", 0, self.moves.length - 1)
+        if kind == "fork":
+            return Move(kind, where)
+        if kind == "option":
+            settings = {f"-{name}={value}": (name, value) for name, value in self.moves.settings}
+            option = settings[trial.suggest_categorical("option", list(settings))]
+            return Move(kind, where, option=option)
         return Move(
-            trial.suggest_categorical("kind", KINDS),
-            trial.suggest_int("where", 0, self.moves.length - 1),
+            kind,
+            where,
             trial.suggest_categorical("step", _STEPS),
             trial.suggest_categorical("unit", ("cut", "node")),
             targets[trial.suggest_categorical("target", list(targets))],
@@ -140,22 +149,6 @@ class LocalSearch:
         gains = {i: speedup(best, entry).ratio for i, entry in enumerate(entries) if entry.timed}
         fastest = max(gains, key=lambda i: gains[i], default=None)
         return entries[fastest] if fastest is not None and gains[fastest] > 1.0 else None
-
-
-def _study(settings: LocalSettings) -> optuna.Study:
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = None
-    if settings.database is not None:
-        connections = Connections(settings.database)  # knows the drivers and the folders
-        url = connections.engine.url.render_as_string(hide_password=False)
-        connections.close()
-        storage = optuna.storages.RDBStorage(url)
-    return optuna.create_study(
-        storage=storage,
-        sampler=optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=2 * _HEAT),
-        study_name=settings.study,
-        direction="minimize",
-    )
 
 
 def _tell(study: optuna.Study, trial: Trial, entry: Entry) -> None:

@@ -62,6 +62,8 @@ def prove(
 
         executor.feed(sample)
         executor.check_each(judge)
+        if executor.is_concurrent:
+            executor.check_outputs(judge)
     return errors
 
 

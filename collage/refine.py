@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from backends.timing import Ratio, compare
-from collage.end_to_end import Contest, PlanStep, PlanTiming, hold
+from collage.end_to_end import Contest, PlanStep, PlanSteps, PlanTiming, hold
 from collage.events import Event, Listener
 from collage.region_files import RegionFiles
 from partitioner.candidate import Plan
@@ -121,7 +121,12 @@ class Arena:
 
     def knows(self, plan: Plan) -> bool:
         """True when this very plan took part in a contest."""
-        return any(_same(entry.plan, plan) for entry in self.entries)
+        return any(identity(entry.plan) == identity(plan) for entry in self.entries)
+
+    @property
+    def threads(self) -> int:
+        """How many threads one call may use."""
+        return self._template.threads
 
     def allows(self, plan: Plan) -> bool:
         """True when this plan may be returned."""
@@ -149,7 +154,7 @@ class Arena:
                 name = model.path.parent.name
                 regions[name] = model
                 steps.append(PlanStep(name, partition.target))
-            plans.append(tuple(steps))
+            plans.append(PlanSteps(tuple(steps), entry.plan.lanes))
         contest = replace(self._template, plans=tuple(plans), regions=regions, rounds=rounds)
         timings = hold(contest, self._cancel)
         anchor = next((timing for timing in timings if timing.samples_us), PlanTiming())
@@ -249,7 +254,6 @@ def border_surplus_us(mixed: Sequence[Entry], singles: Sequence[Entry]) -> float
     return max(0.0, statistics.median_low(surplus)) if surplus else 0.0
 
 
-def _same(one: Plan, other: Plan) -> bool:
-    return {(p.nodes, p.target) for p in one.partitions} == {
-        (p.nodes, p.target) for p in other.partitions
-    }
+def identity(plan: Plan) -> tuple[int, frozenset[tuple[int, Target]]]:
+    """What makes two plans the same, whatever proposed them."""
+    return plan.lanes, frozenset((p.nodes, p.target) for p in plan.partitions)

@@ -66,8 +66,8 @@ class Findings:
 def build_report(found: Findings) -> dict[str, Any]:
     """The report as JSON-ready data; its fields are described in docs/report.md."""
     winner = found.winner
-    singles = {single_target(e): e for e in found.entries if single_target(e) is not None}
-    timed = [e for e in singles.values() if e.timed]
+    singles = {t: e for e in found.entries if (t := single_target(e)) in found.targets}
+    timed = [e for e in singles.values() if e.timed and not (e.error or 0.0) > found.tolerance]
     best = min(timed, key=lambda e: e.ratio, default=None)
     gain = None if best is None else speedup(best, winner)
     greedy = next((e for e in found.entries if e.name.startswith("greedy") and e.timed), None)

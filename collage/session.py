@@ -71,6 +71,10 @@ class Session:
         self._lock = threading.Lock()
         self._directory = Path(tempfile.mkdtemp(prefix="collage-session-"))
         self._compiled = CompiledRegions(threads or default_threads(), cache_dir)
+        # What is given back at the end, the newest first.
+        self._owned = contextlib.ExitStack()
+        self._owned.callback(shutil.rmtree, self._directory, ignore_errors=True)
+        self._owned.callback(self._compiled.close)
         self.fallbacks: dict[int, str] = {}
         self.errors: dict[str, float] = {}
         self._closed = False
@@ -103,7 +107,8 @@ class Session:
             for spec in self._outputs
             if spec.name in index.constants
         }
-        self._executor = Executor(steps, self.inputs, made)
+        self._executor = Executor(steps, self.inputs, made, stored.plan.lanes)
+        self._owned.callback(self._executor.close)
         self._executor.bind()
         self._verify(Verification.from_text(stored.metadata[VERIFICATION_KEY]))
 
@@ -196,8 +201,7 @@ class Session:
         """Give back memory and threads; may be called twice."""
         with self._lock:
             self._closed = True
-            self._compiled.close()
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._owned.close()
 
     def __enter__(self) -> Session:
         return self

@@ -94,7 +94,7 @@ def respects(
 ) -> bool:
     """True when a plan keeps pins, bans and limits; its accuracy is measured, not reckoned, so not here."""
     domains = {spec.target: spec.memory_domain for spec in specs}
-    devices = {domains.get(target, "host") for target in plan.targets}
+    devices = {domains[t] if t in domains else resolve(t).memory_domain(t) for t in plan.targets}
     most, devices_allowed = constraints.max_partitions, constraints.max_devices
     return (
         all(replace(constraints, budgets=()).allowed(index, plan.partitions))

@@ -33,9 +33,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """Candidates that cover every node exactly once, in an order in which they can run."""
+    """Candidates that cover every node exactly once, in an order in which they can run.
+
+    Args:
+        partitions: the candidates.
+        lanes: how many partitions that do not wait for each other may run at once.
+    """
 
     partitions: tuple[Candidate, ...]
+    lanes: int = 1
 
     @property
     def targets(self) -> tuple[Target, ...]:

@@ -4,7 +4,9 @@
      "partitions": [{"target": "…", "nodes": ["…"], "latency_us": 1.0}]}
 
 Partitions stand in execution order, nodes in the model's order. `latency_us` is what was measured for
-the partition, or null. Nodes are named, never numbered: the text speaks of any copy of the model.
+the partition, or null. `"lanes": 2` beside them says that two partitions may run at once; it is left
+out where one runs after the other. Nodes are named, never numbered: the text speaks of any copy of the
+model.
 
 Invariant: `decode` gives only plans that `partitioner.plan_check` accepts, for the very model that the
 text was made for.
@@ -25,6 +27,7 @@ from partitioner.target import Target
 
 FORMAT = 1
 RULE = "plan"
+_MOST_LANES = 64
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,14 @@ def encode(
         }
         for partition, time in zip(plan.partitions, times, strict=True)
     ]
-    content = {
+    content: dict[str, object] = {
         "format": FORMAT,
         "model_sha256": model.sha256,
         "partitions": partitions,
         "versions": dict(versions or {}),
     }
+    if plan.lanes > 1:
+        content["lanes"] = plan.lanes
     return json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
@@ -94,7 +99,7 @@ def decode(model: Model, text: str) -> PlanText:
         raise BadInputError("the plan has no list of partitions; it is damaged")
     position = {node.name: node.index for node in model.index.nodes}
     candidates = [_candidate(entry, i, position) for i, entry in enumerate(partitions)]
-    plan = Plan(tuple(candidates))
+    plan = Plan(tuple(candidates), _lanes(content))
     check_plan(model.index, plan)
     versions = content.get("versions", {})
     if not isinstance(versions, dict):
@@ -111,6 +116,13 @@ def _object(text: str) -> dict[str, object]:
     if not isinstance(content, dict):
         raise BadInputError("the plan is not a JSON object")
     return content
+
+
+def _lanes(content: Mapping[str, object]) -> int:
+    lanes = content.get("lanes", 1)
+    if not isinstance(lanes, int) or isinstance(lanes, bool) or not 1 <= lanes <= _MOST_LANES:
+        raise BadInputError(f"the plan has lanes {lanes!r}; give a number from 1 to {_MOST_LANES}")
+    return lanes
 
 
 def _candidate(entry: object, i: int, position: Mapping[str, int]) -> Candidate:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pytest
 
 from backends.contract import Executable
 from collage.executor import Executor, Step
+from collage.lanes import waves
 from partitioner.tensor import TensorSpec
 
 Array = np.ndarray
@@ -118,3 +123,75 @@ def test_each_value_is_checked_right_after_its_step() -> None:
     seen: list[tuple[int, str, float]] = []
     executor.check_each(lambda step, name, value: seen.append((step, name, float(value[0]))))
     assert seen == [(0, "a", 1.0), (1, "b", 2.0), (2, "c", 3.0)]
+
+
+def _forked(lanes: int, run: Callable[[Array], Array]) -> Executor:
+    """A stem, two arms that both call `run`, and their sum."""
+    x, a, b, c, y = (_spec(name, 4) for name in "xabcy")
+    steps = [
+        Step(NumpyExecutable(lambda v: v + 1), (x,), (a,)),
+        Step(NumpyExecutable(run), (a,), (b,)),
+        Step(NumpyExecutable(lambda v: run(v) * 2), (a,), (c,)),
+        Step(NumpyExecutable(lambda v, w: v + w), (b, c), (y,)),
+    ]
+    return Executor(steps, [x], ["y"], lanes)
+
+
+def test_independent_steps_run_at_once_when_the_plan_says_so() -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def meet(value: Array) -> Array:
+        both.wait()  # ends only when the other arm has come here too
+        return value
+
+    with contextlib.closing(_forked(2, meet)) as executor:
+        assert executor.is_concurrent
+        executor.bind()
+        for value in (0.0, 3.0):
+            executor.feed({"x": np.full(4, value, np.float32)})
+            executor.run()
+            np.testing.assert_array_equal(executor.results()["y"], np.full(4, 3 * (value + 1)))
+        assert len(executor.run_timed()) == 4
+
+
+def test_a_step_always_runs_on_the_same_thread() -> None:
+    threads: list[str] = []
+
+    def note(value: Array) -> Array:
+        threads.append(threading.current_thread().name)
+        return value
+
+    with contextlib.closing(_forked(2, note)) as executor:
+        executor.bind()
+        for _ in range(5):
+            executor.feed({"x": np.zeros(4, np.float32)})
+            executor.run()
+    assert sorted(set(threads)) == ["MainThread", "collage-lane-1_0"]
+    assert len(threads) == 10
+
+
+def test_what_one_lane_raises_is_raised_when_all_have_ended() -> None:
+    ended = threading.Event()
+
+    def fail_or_end(value: Array) -> Array:
+        if threading.current_thread() is not threading.main_thread():
+            raise ValueError("the other lane")
+        time.sleep(0.02)
+        ended.set()
+        return value
+
+    with contextlib.closing(_forked(2, fail_or_end)) as executor:
+        executor.bind()
+        executor.feed({"x": np.zeros(4, np.float32)})
+        with pytest.raises(ValueError, match="the other lane"):
+            executor.run()
+        assert ended.is_set()
+
+
+def test_one_lane_keeps_the_order_given() -> None:
+    executor = _forked(1, lambda v: v)
+    assert not executor.is_concurrent
+    reads, makes = [["x"], ["a"], ["a"], ["b", "c"], ["x"]], [["a"], ["b"], ["c"], ["y"], ["z"]]
+    assert waves(reads, makes, 1) == [(0,), (1,), (2,), (3,), (4,)]
+    assert waves(reads, makes, 2) == [(0, 4), (1, 2), (3,)]
+    assert waves(reads, makes, 3) == [(0, 4), (1, 2), (3,)]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collage.branches import arms
 from collage.local_moves import KINDS, LocalMoves, Move
-from partitioner.candidate import Candidate, Plan
+from partitioner.candidate import Candidate, Plan, bits
 from partitioner.candidate_set import CandidateSet
 from partitioner.graph_index import GraphIndex
 from partitioner.plan_check import check_plan
+from partitioner.sub_graph import SubGraph
 from partitioner.target import Target
 from tests.partitioner.graphs import TextModel, names, text_model
 from tests.partitioner.random_graphs import random_models
@@ -101,7 +103,9 @@ def test_every_plan_that_moves_reach_can_run(model: TextModel, data: st.DataObje
     index = model.index
     count = len(index.nodes)
     refused = data.draw(st.sets(st.tuples(st.integers(0, count - 1), st.just(B)), max_size=3))
-    moves = LocalMoves(index, CandidateSet.build(index, [], dict.fromkeys(refused, "no")), (A, B, C))
+    candidates = CandidateSet.build(index, [], dict.fromkeys(refused, "no"))
+    tunable = {A: {"mode": ("fast", "slow")}, B: {"mode": ("fast",)}}
+    moves = LocalMoves(index, candidates, (A, B, C), tunable=tunable)
     plan = _plan((index.all_nodes, A))
     for _ in range(12):
         move = data.draw(
@@ -112,6 +116,7 @@ def test_every_plan_that_moves_reach_can_run(model: TextModel, data: st.DataObje
                 st.sampled_from((-4, -2, -1, 1, 2, 4)),
                 st.sampled_from(("node", "cut")),
                 st.sampled_from((A, B, C)),
+                st.sampled_from((("mode", "fast"), ("mode", "slow"))),
             )
         )
         changed = moves.apply(plan, move)
@@ -122,5 +127,82 @@ def test_every_plan_that_moves_reach_can_run(model: TextModel, data: st.DataObje
             (p.nodes, p.target) for p in plan.partitions
         }
         for node, target in refused:
-            assert all(not p.nodes >> node & 1 for p in changed.partitions if p.target == target)
+            assert all(
+                not p.nodes >> node & 1
+                for p in changed.partitions
+                if p.target.backend == target.backend
+            )
         plan = changed
+
+
+TUNABLE = {A: {"threads": ("1",), "mode": ("fast", "slow")}}
+
+
+def _fork_model() -> GraphIndex:
+    """A stem, two arms of two convolutions each, a join and a tail."""
+    return text_model(
+        """g (float[1,1,4,4] x) => (float[1,1,4,4] y)
+        <float[1,1,1,1] w = {2.0}> {
+            a = Relu(x)
+            b = Conv(a, w) c = Conv(b, w)
+            d = Conv(a, w) e = Conv(d, w)
+            s = Add(c, e)
+            y = Relu(s)
+        }"""
+    ).index
+
+
+def test_an_option_is_set_and_left_open_again() -> None:
+    index = _chain(4)
+    moves = LocalMoves(index, CandidateSet.build(index, []), (A, B), tunable=TUNABLE)
+    plan = _plan((0b0011, A), (0b1100, B))
+    fast = moves.apply(plan, Move("option", 0, option=("mode", "fast")))
+    assert _shown(index, fast) == ["a -mode=fast: Relu0 Relu1", "b: Relu2 Relu3"]
+    assert fast is not None
+    single = moves.apply(fast, Move("option", 1, option=("threads", "1")))
+    assert _shown(index, single)[0] == "a -mode=fast -threads=1: Relu0 Relu1"
+    assert _shown(index, moves.apply(fast, Move("option", 1, option=("mode", "fast")))) == _shown(
+        index, plan
+    )
+    assert moves.apply(plan, Move("option", 3, option=("mode", "fast"))) is None  # b has no such option
+    assert moves.apply(fast, Move("retarget", 0, target=B)) is not None
+
+
+def test_arms_of_a_join_fork_onto_half_of_the_threads() -> None:
+    index = _fork_model()
+    moves = LocalMoves(index, CandidateSet.build(index, []), (A, B), tunable=TUNABLE, threads=2)
+    assert "fork" in moves.kinds
+    whole = _plan((index.all_nodes, A))
+    forked = moves.apply(whole, Move("fork", 5))
+    assert forked is not None and forked.lanes == 2
+    assert _shown(index, forked) == [
+        "a: Relu0",
+        "a -threads=1: Conv1 Conv2",
+        "a -threads=1: Conv3 Conv4",
+        "a: Add5 Relu6",
+    ]
+    on_b = _plan((index.all_nodes, B))
+    assert moves.apply(on_b, Move("fork", 5)) is None  # b's threads cannot be set
+    merged = moves.apply(forked, Move("merge", 3, target=A))
+    assert merged is not None and merged.lanes == 1, "nothing is left that could run at once"
+
+
+def test_no_fork_where_there_is_nothing_to_run_at_once() -> None:
+    chain, wide = _chain(4), _fork_model()
+    for index, threads in ((chain, 2), (wide, 1)):
+        moves = LocalMoves(index, CandidateSet.build(index, []), (A,), tunable=TUNABLE, threads=threads)
+        assert "fork" not in moves.kinds
+
+
+@given(random_models())
+@settings(max_examples=60, deadline=None)
+def test_arms_wait_for_nobody(model: TextModel) -> None:
+    index = model.index
+    for join in range(len(index.nodes)):
+        found = arms(index, index.all_nodes, join)
+        for one in found:
+            assert SubGraph(index, one).is_convex
+            for other in found:
+                if one != other:
+                    assert not one & other
+                    assert not any(index.descendants[i] & other for i in bits(one))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import optuna
 import pytest
 
+from collage import study_keeper
 from collage.end_to_end import PlanTiming
+from collage.events import Event
 from collage.local_moves import LocalMoves
 from collage.local_search import LocalSearch, LocalSettings, worth_a_search
 from collage.refine import Arena, Entry
+from cost_db.database import CostDatabase
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.candidate_set import CandidateSet
 from partitioner.target import Target
@@ -130,14 +135,23 @@ def test_ends_when_there_is_nothing_left_to_try() -> None:
 
 
 @pytest.mark.slow
-def test_the_study_can_be_read_from_the_database(tmp_path: Path) -> None:
+def test_the_study_can_be_read_from_the_database_with_the_costs(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'costs.db'}"
-    arena = StatedArena(cost_us)
-    search, start = _search(arena, trials=6, database=url, study="a model")
-    search.improve(start)
-    trials = optuna.load_study(study_name="a model", storage=url).trials
-    assert {trial.state.name for trial in trials} >= {"COMPLETE"}
-    assert all(trial.params["kind"] for trial in trials)
+    database = CostDatabase(url)
+    told: list[Event] = []
+    for name in ("a model", "a model again", "a model"):  # a name that is taken is told, not raised
+        keep = partial(study_keeper.keep, database.connections, name, listener=told.append)
+        search, start = _search(StatedArena(cost_us), trials=6, keep=keep)
+        search.improve(start)
+    assert database.look_up(["0" * 64]) == {}
+    database.close()
+    storage = optuna.storages.RDBStorage(url)
+    trials = optuna.load_study(study_name="a model", storage=storage).trials
+    storage.remove_session()
+    storage.engine.dispose()
+    assert {trial.state.name for trial in trials} == {"COMPLETE"}
+    assert all(trial.params["kind"] and trial.user_attrs["plan"] for trial in trials)
+    assert len(told) == 1 and "already exists" in told[0].message
 
 
 def test_is_left_out_where_nothing_can_come_of_it() -> None:
@@ -147,3 +161,19 @@ def test_is_left_out_where_nothing_can_come_of_it() -> None:
     slow.ratios = [1.05]
     assert worth_a_search([single, slow], single, (A, B))
     assert not worth_a_search([single], single, (A,))
+
+
+def test_options_of_partitions_are_tried_where_they_are_open() -> None:
+    """`-fast=yes` halves what b takes; nothing else is told apart, so it must be found."""
+
+    def cost(plan: Plan) -> float:
+        return cost_us(
+            Plan(tuple(replace(p, target=Target(p.target.backend)) for p in plan.partitions))
+        ) - (50 if any(p.target.option("fast", "no") == "yes" for p in plan.partitions) else 0)
+
+    arena = StatedArena(cost)
+    start = Entry(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    arena.hold([start])
+    moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B), tunable={A: {"fast": ("yes",)}})
+    best = LocalSearch(moves, arena, LocalSettings(60), lambda: False).improve(start)
+    assert "a -fast=yes" in {str(p.target) for p in best.plan.partitions}

@@ -30,7 +30,10 @@ app.add_typer(costs_app, name="costs")
 app.add_typer(db_app, name="db")
 app.add_typer(tokens_app, name="token")
 
-Targets = Annotated[list[str], typer.Option("-t", "--target", help="A target; give one per option.")]
+PlanTargets = Annotated[
+    list[str] | None,
+    typer.Option("-t", "--target", help="A target; give one per option. [those of --plan]"),
+]
 Database = Annotated[
     str | None, typer.Option("--database", help="URL of the cost database [COLLAGE_DATABASE_URL].")
 ]
@@ -48,7 +51,7 @@ def _common(
 @app.command()
 def tune(
     model: Annotated[Path, typer.Argument(help="An ONNX file, or a zip with external data.")],
-    target: Targets,
+    target: PlanTargets = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Where the artifact goes.")
     ] = None,
@@ -72,7 +75,12 @@ def tune(
     max_partitions: Annotated[int | None, typer.Option(help="At most so many partitions.")] = None,
     max_devices: Annotated[int | None, typer.Option(help="At most so many devices.")] = None,
     min_partition_nodes: Annotated[int, typer.Option(help="No smaller partition than this.")] = 1,
-    plan: Annotated[Path | None, typer.Option(help="Apply this plan instead of searching.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Apply this plan (or an artifact's) instead of searching.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Also draw the partitioned graph as SVG.")
+    ] = None,
     server: Annotated[
         str | None, typer.Option(help="Tune on a server at this URL instead of here.")
     ] = None,
@@ -82,8 +90,11 @@ def tune(
     database: Database = None,
 ) -> None:
     """Find the fastest partition of MODEL over the targets and write it as one ONNX file."""
+    from collage.export import plan_targets, read_plan_file
     from collage.progress import progress
 
+    applied = read_plan_file(plan) if plan is not None else None
+    targets = target or plan_targets(applied or {})
     options: dict[str, Any] = {
         "tolerance": tolerance,
         "metric": metric,
@@ -97,7 +108,7 @@ def tune(
         "max_partitions": max_partitions,
         "max_devices": max_devices,
         "min_partition_nodes": min_partition_nodes,
-        "plan": _read_json(plan) if plan is not None else None,
+        "plan": applied,
     }
     destination = output or model.with_suffix(".collage.onnx")
     cancel = threading.Event()
@@ -111,7 +122,7 @@ def tune(
                 artifact = tune_remotely(
                     client,
                     model,
-                    target,
+                    targets,
                     output=destination,
                     inputs=inputs,
                     options=options,
@@ -123,7 +134,7 @@ def tune(
 
             artifact = tune_here(
                 model,
-                target,
+                targets,
                 output=destination,
                 inputs=inputs,
                 database=database,
@@ -133,6 +144,10 @@ def tune(
             )
     if report is not None:
         report.write_text(json.dumps(artifact.report, indent=2) + "\n")
+    if picture is not None:
+        from collage.explain import draw_artifact
+
+        picture.write_text(draw_artifact(artifact.path, artifact.report))
     from collage.show import show_report
 
     show_report(artifact.report)
@@ -157,13 +172,16 @@ def run(
 @app.command()
 def bench(
     artifact: Annotated[Path, typer.Argument(help="A partitioned model.")],
+    against: Annotated[
+        Path | None, typer.Option(help="Another artifact of the same model, timed in the same rounds.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time ARTIFACT's plan against every single target again, interleaved."""
     from collage.rebench import bench as bench_artifact
     from collage.show import show_bench
 
-    found = bench_artifact(artifact)
+    found = bench_artifact(artifact, against=against)
     typer.echo(json.dumps(found, indent=2)) if as_json else show_bench(found)
 
 
@@ -181,6 +199,29 @@ def explain(
 
     found = explain_artifact(artifact, picture)
     typer.echo(json.dumps(found, indent=2)) if as_json else show_explanation(found)
+
+
+@app.command()
+def export(
+    artifact: Annotated[Path, typer.Argument(help="A partitioned model.")],
+    plan: Annotated[Path | None, typer.Option(help="Where the plan alone goes, as JSON.")] = None,
+    outline: Annotated[
+        Path | None, typer.Option(help="Where the model with one function per partition goes.")
+    ] = None,
+    layers: Annotated[
+        Path | None, typer.Option(help="Where the model with ONNX Runtime's layer annotations goes.")
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(help="ONNX Runtime's device for a target's partitions, as openvino=npu."),
+    ] = None,
+) -> None:
+    """Write ARTIFACT's plan in forms that other tools use."""
+    from collage.export import export as export_artifact
+    from collage.export import parse_devices
+
+    written = export_artifact(artifact, plan, outline, layers, parse_devices(device or []))
+    typer.echo(json.dumps(written, indent=2))
 
 
 @app.command()
@@ -248,13 +289,6 @@ def _dims(texts: list[str]) -> dict[str, int]:
             raise BadInputError(f"--dim {text!r} is not of the form name=value with a positive number")
         dims[name] = int(value)
     return dims
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise BadInputError(f"{path} cannot be read as JSON: {error}") from None
 
 
 def main() -> None:

@@ -13,18 +13,29 @@ from collage.end_to_end import Contest
 from collage.events import Listener, ignore
 from collage.explain import read_report
 from collage.intake import Reference
-from collage.refine import Arena, Entry, speedup
+from collage.refine import Arena, Entry, identity, speedup
 from collage.region_files import RegionFiles
 from partitioner.candidate import Candidate, Plan
-from partitioner.emit import read_plan
+from partitioner.emit import PLAN_KEY, read_plan
+from partitioner.model import Model
+from partitioner.plan_text import decode
 from partitioner.target import Target
 
 
-def bench(path: Path, listener: Listener = ignore) -> dict[str, Any]:
+def bench(path: Path, listener: Listener = ignore, against: Path | None = None) -> dict[str, Any]:
     """Time the plan and every single target of its report, interleaved in one child.
 
+    Args:
+        path: the artifact.
+        listener: is told about the contest.
+        against: another artifact of the same model, timed in the same rounds.
+
     Returns:
-        `latency_us`, `baselines` and `speedup_over_best_single` with its interval, as in the report.
+        `latency_us`, `baselines` and `speedup_over_best_single` with its interval, as in the report; with
+        `against` also whether its plan is the same, its latency, and its time over ours.
+
+    Raises:
+        BadInputError: a file is no artifact, or the two are of different models.
     """
     report = read_report(path)
     stored = read_plan(path)
@@ -57,7 +68,8 @@ def bench(path: Path, listener: Listener = ignore) -> dict[str, Any]:
             )
             for text in report["targets"]
         }
-        arena.hold([ours, *singles.values()])
+        other = None if against is None else Entry(_plan_for(model, against), "against")
+        arena.hold([ours, *singles.values(), *([] if other is None else [other])])
     baselines: list[dict[str, Any]] = [
         {"target": text, "latency_us": entry.latency_us, "max_relative_error": entry.error}
         if entry.timed
@@ -75,4 +87,27 @@ def bench(path: Path, listener: Listener = ignore) -> dict[str, Any]:
         "baselines": baselines,
         "speedup_over_best_single": None if gain is None else gain.ratio,
         "speedup_interval": None if gain is None else [gain.low, gain.high],
+        **({} if other is None else {"against": _compared(ours, other)}),
+    }
+
+
+def _plan_for(model: Model, against: Path) -> Plan:
+    """Another artifact's plan, for the model at hand.
+
+    Raises:
+        BadInputError: it is for another model.
+    """
+    return decode(model, read_plan(against).metadata[PLAN_KEY]).plan
+
+
+def _compared(ours: Entry, other: Entry) -> dict[str, Any]:
+    found: dict[str, Any] = {"same_plan": identity(ours.plan) == identity(other.plan)}
+    if not ours.timed or not other.timed:
+        return {**found, "infeasible": other.failure or ours.failure}
+    ratio = speedup(other, ours)
+    return {
+        **found,
+        "latency_us": other.latency_us,
+        "ratio": ratio.ratio,
+        "interval": [ratio.low, ratio.high],
     }

@@ -12,7 +12,16 @@ from typing import Any
 
 from collage.costs import Counts
 from collage.refine import Entry, speedup
-from collage.why import Witness, alternatives, reasons
+from collage.why import (
+    Place,
+    Witness,
+    alone_us,
+    alternatives,
+    never_measured,
+    reasons,
+    refused_operators,
+    runner_up,
+)
 from partitioner.candidate import bits
 from partitioner.candidate_set import CandidateSet
 from partitioner.graph_index import GraphIndex
@@ -99,6 +108,8 @@ def build_report(found: Findings) -> dict[str, Any]:
             "infeasible": found.counts.infeasible,
         },
         "search": _search(found.solution),
+        "refused": refused_operators(found.witness),
+        "never_measured": never_measured(found.witness),
         "warnings": list(found.warnings),
         "seconds": {stage: round(spent, 3) for stage, spent in found.seconds.items()},
     }
@@ -121,18 +132,30 @@ def single_target(entry: Entry) -> Target | None:
 
 
 def _partitions(found: Findings) -> list[dict[str, Any]]:
-    steps = found.winner.step_us
+    winner = found.winner
+    steps = winner.step_us
+    timed = {
+        frozenset((p.nodes, p.target) for p in entry.plan.partitions): (
+            (entry.ratio / winner.ratio - 1) * winner.latency_us
+        )
+        for entry in found.entries
+        if entry.timed and entry is not winner
+    }
     parts = []
-    for position, partition in enumerate(found.winner.plan.partitions):
+    for position, partition in enumerate(winner.plan.partitions):
         latency_us = steps[position] if position < len(steps) else None
-        others = alternatives(found.witness, partition)
+        place = Place(winner.plan, position, latency_us, timed)
+        others = alternatives(found.witness, place)
+        own_us = alone_us(found.witness, partition)
         parts.append(
             {
                 "target": str(partition.target),
                 "nodes": [found.index.nodes[i].name for i in bits(partition.nodes)],
                 "latency_us": latency_us,
+                "predicted_us": own_us,
+                "runner_up": runner_up(others),
                 "alternatives": others,
-                "why": reasons(latency_us, others),
+                "why": reasons(place, own_us, others),
             }
         )
     return parts

@@ -90,6 +90,19 @@ def show_bench(found: Mapping[str, Any]) -> None:
         console.print(
             f"speed-up over the best single target: {found['speedup_over_best_single']:.3f} [{low:.3f}, {high:.3f}]"
         )
+    if "against" in found:
+        console.print(_against(found["against"]))
+
+
+def _against(found: Mapping[str, Any]) -> str:
+    plan = "the same plan" if found["same_plan"] else "another plan"
+    if "infeasible" in found:
+        return f"the other artifact has {plan}; not compared: {found['infeasible']}"
+    low, high = found["interval"]
+    return (
+        f"the other artifact has {plan} and takes {_ms(found['latency_us'])}, "
+        f"{found['ratio']:.3f} [{low:.3f}, {high:.3f}] times as long"
+    )
 
 
 def show_explanation(report: Mapping[str, Any]) -> None:
@@ -102,6 +115,13 @@ def show_explanation(report: Mapping[str, Any]) -> None:
         )
         for line in part["why"]:
             console.print(f"  {line}")
+    _show_refused(console, report.get("refused", ()))
+    for row in report.get("never_measured", ()):
+        if row["never_measured"]:
+            console.print(
+                f"\n{row['target']}: {row['never_measured']} of {row['candidates']} candidates were never "
+                f"measured; none of them promises to take less than {_ms(row['at_least_us'])}"
+            )
     search = report["search"]
     if search is None:
         console.print("\nsearch: none, the strategy makes its plan")
@@ -110,6 +130,15 @@ def show_explanation(report: Mapping[str, Any]) -> None:
         f"\nsearch: objective {_ms(search['objective_us'])}, bound {_ms(search['bound_us'])}, "
         f"{'optimal' if search['optimal'] else 'stopped early'} on these costs"
     )
+
+
+def _show_refused(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        return
+    table = Table("target", "refuses", "nodes", "why", "first node")
+    for row in rows:
+        table.add_row(row["target"], row["op"], str(row["nodes"]), row["reason"], row["first"])
+    console.print(table)
 
 
 def show_targets(found: Sequence[Mapping[str, Any]]) -> None:

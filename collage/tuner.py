@@ -343,7 +343,8 @@ class _Run:
         return TuneResult(artifact.path, report, dict(artifact.plan))
 
     def _report(self, winner: Entry, solution: Solution | None) -> dict[str, Any]:
-        witness = Witness(self.model.index, self.targets, self.candidates, self.costs, self.estimates)
+        known = (self.model.index, self.targets, self.candidates, self.costs, self.estimates)
+        witness = Witness(*known, self._transitions())
         warnings = [*self.info.warnings, *self.candidates.notes]
         if self.inputs is None and self.options.tolerance > _EXACT_TOLERANCE:
             warnings.append(

@@ -5,17 +5,19 @@ Invariant: a number that was measured and one that was only estimated are never 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collage.costs import CostSource
 from collage.estimates import Estimates
-from partitioner.candidate import Candidate, bits
+from partitioner.candidate import Candidate, Plan, bits
 from partitioner.candidate_set import CandidateSet
-from partitioner.cost import Infeasible, Measured
+from partitioner.cost import Infeasible, Measured, Unknown
 from partitioner.graph_index import GraphIndex
 from partitioner.target import Target
+from partitioner.transition import Transitions
 
 _SHOWN_REFUSALS = 3
 
@@ -30,6 +32,7 @@ class Witness:
         candidates: all that could be used.
         costs: what was measured.
         estimates: optimistic bounds of the rest.
+        transitions: what borders cost.
     """
 
     index: GraphIndex
@@ -37,10 +40,39 @@ class Witness:
     candidates: CandidateSet
     costs: CostSource
     estimates: Estimates
+    transitions: Transitions = field(default_factory=Transitions)
 
 
-def alternatives(witness: Witness, partition: Candidate) -> list[dict[str, Any]]:
-    """For every other target what the partition would cost there: measured, estimated or refused."""
+@dataclass(frozen=True)
+class Place:
+    """A partition where it stands.
+
+    Args:
+        plan: the plan.
+        position: of the partition in it.
+        latency_us: what it took inside the running plan; None where that was not seen.
+        timed: by (nodes, target) of their partitions, by how much other plans that were timed took longer.
+    """
+
+    plan: Plan
+    position: int
+    latency_us: float | None = None
+    timed: Mapping[frozenset[tuple[int, Target]], float] = field(default_factory=dict)
+
+    @property
+    def partition(self) -> Candidate:
+        """The partition itself."""
+        return self.plan.partitions[self.position]
+
+
+def alternatives(witness: Witness, place: Place) -> list[dict[str, Any]]:
+    """For every other target what a partition would cost there: measured, estimated or refused.
+
+    `moved_us` says by how much the whole plan would change with this partition there and all else where it
+    is, what its borders cost included; beside an estimate it is the least that it can be. Where that very
+    plan was timed, `moved_measured_us` says what came out.
+    """
+    partition = place.partition
     offered = {(c.nodes, c.target) for c in witness.candidates.candidates}
     found = []
     for target in witness.targets:
@@ -62,26 +94,69 @@ def alternatives(witness: Witness, partition: Candidate) -> list[dict[str, Any]]
             cost = witness.costs.cost(Candidate(partition.nodes, target))
             if isinstance(cost, Measured):
                 said["latency_us"] = cost.latency_us
+                said |= _moved(witness, place, target, cost.latency_us)
             elif isinstance(cost, Infeasible):
                 said["infeasible"] = cost.reason
             else:
-                said["at_least_us"] = witness.estimates.bound_us(partition.nodes, target)
+                bound_us = witness.estimates.bound_us(partition.nodes, target)
+                said["at_least_us"] = bound_us
                 said["offered"] = (partition.nodes, target) in offered
+                said |= _moved(witness, place, target, bound_us)
         found.append(said)
     return found
 
 
-def reasons(latency_us: float | None, others: Sequence[dict[str, Any]]) -> list[str]:
-    """The same in sentences, the runner-up first."""
+def _moved(witness: Witness, place: Place, target: Target, there_us: float) -> dict[str, float]:
+    moved = list(place.plan.partitions)
+    moved[place.position] = replace(place.partition, target=target)
+    said = {}
+    here_us = alone_us(witness, place.partition)
+    if here_us is None:
+        here_us = place.latency_us
+    if here_us is not None:
+        borders = witness.transitions.plan_cost
+        change_us = borders(witness.index, moved) - borders(witness.index, place.plan.partitions)
+        said["moved_us"] = there_us - here_us + change_us
+    measured_us = place.timed.get(frozenset((p.nodes, p.target) for p in moved))
+    if measured_us is not None:
+        said["moved_measured_us"] = measured_us
+    return said
+
+
+def alone_us(witness: Witness, partition: Candidate) -> float | None:
+    """What a partition took when it was measured alone; None where it was not."""
+    cost = witness.costs.cost(Candidate(partition.nodes, partition.target))
+    return cost.latency_us if isinstance(cost, Measured) else None
+
+
+def runner_up(others: Sequence[dict[str, Any]]) -> str | None:
+    """The target that would cost the least instead, of those that were measured there."""
+    measured = [o for o in others if "latency_us" in o]
+    best = min(measured, key=lambda o: float(o.get("moved_us", o["latency_us"])), default=None)
+    return None if best is None else str(best["target"])
+
+
+def reasons(place: Place, own_us: float | None, others: Sequence[dict[str, Any]]) -> list[str]:
+    """The same in sentences: this target, the runner-up, then the rest.
+
+    Args:
+        place: the partition.
+        own_us: what it took alone.
+        others: its alternatives.
+    """
     lines = []
-    measured = sorted((o for o in others if "latency_us" in o), key=lambda o: float(o["latency_us"]))
-    for other in measured:
-        moved = (
-            ""
-            if latency_us is None
-            else f", {(other['latency_us'] - latency_us) / 1e3:+.3f} ms if it moved"
-        )
-        lines.append(f"{other['target']}: measured {other['latency_us'] / 1e3:.3f} ms{moved}")
+    own = [f"{_ms(own_us)} alone"] if own_us is not None else []
+    own += [f"{_ms(place.latency_us)} inside the plan"] if place.latency_us is not None else []
+    if own:
+        lines.append(f"{place.partition.target}: chosen; it takes {', '.join(own)}")
+    measured = [o for o in others if "latency_us" in o]
+    for other in sorted(measured, key=lambda o: float(o.get("moved_us", o["latency_us"]))):
+        said = f"{other['target']}: measured {_ms(other['latency_us'])} alone"
+        if "moved_measured_us" in other:
+            said += f"; moved there, the whole took {_change(other['moved_measured_us'])}, as timed"
+        elif "moved_us" in other:
+            said += f"; moved there, the whole is reckoned at {_change(other['moved_us'])}"
+        lines.append(said)
     for other in others:
         if "infeasible" in other:
             lines.append(f"{other['target']}: infeasible, {other['infeasible']}")
@@ -92,11 +167,52 @@ def reasons(latency_us: float | None, others: Sequence[dict[str, Any]]) -> list[
                 f"{other['target']}: refuses {first['node']} ({first['op']}){more}: {first['reason']}"
             )
         elif "at_least_us" in other:
+            least = f"; moved there, the whole is reckoned at no less than {_change(other['moved_us'])}"
             lines.append(
                 f"{other['target']}: never measured here; its profile promises no better than "
-                f"{other['at_least_us'] / 1e3:.3f} ms"
+                f"{_ms(other['at_least_us'])}" + (least if "moved_us" in other else "")
             )
-    return lines or ["no other target was given"]
+    return lines if others else [*lines, "no other target was given"]
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1e3:.3f} ms"
+
+
+def _change(us: float) -> str:
+    return f"{us / 1e3:+.3f} ms"
+
+
+def refused_operators(witness: Witness) -> list[dict[str, Any]]:
+    """What each target refused: by operator and reason, how many nodes, the first one's name."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for (node, target), reason in sorted(witness.candidates.refusals.items()):
+        info = witness.index.nodes[node]
+        # A reason may name the node's own values; what is left is the same for all of them.
+        plain = re.sub(r"'[^']*'", "…", reason)
+        found.setdefault((str(target), info.op, plain), []).append(info.name)
+    return [
+        {"target": target, "op": op, "reason": reason, "nodes": len(names), "first": names[0]}
+        for (target, op, reason), names in found.items()
+    ]
+
+
+def never_measured(witness: Witness) -> list[dict[str, Any]]:
+    """Per target how many of its candidates were never measured, and the least that one may take."""
+    unknown: dict[Target, list[float]] = {target: [] for target in witness.targets}
+    for candidate in witness.candidates.candidates:
+        if isinstance(witness.costs.cost(candidate), Unknown):
+            bound_us = witness.estimates.bound_us(candidate.nodes, candidate.target)
+            unknown[candidate.target].append(bound_us)
+    return [
+        {
+            "target": str(target),
+            "candidates": sum(c.target == target for c in witness.candidates.candidates),
+            "never_measured": len(bounds),
+            "at_least_us": min(bounds, default=None),
+        }
+        for target, bounds in unknown.items()
+    ]
 
 
 def whole_model_failures(witness: Witness) -> dict[Target, str]:

@@ -58,6 +58,10 @@ def outline(model: Model, plan: Plan, destination: Path) -> Path:
     check_plan(model.index, plan)
     proto = weights.whole_structure(model.ir)
     del proto.graph.node[:]
+    # A plan speaks of nodes that are inside functions now.
+    others = [p for p in proto.metadata_props if not p.key.startswith(weights.METADATA_PREFIX)]
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(others)
     names: dict[bytes, str] = {}
     crossing: set[str] = set()
     for number, partition in enumerate(plan.partitions):

@@ -105,6 +105,23 @@ class TestLayerAnnotations:
         feed = feed_for([model.index.values["x"]])
         np.testing.assert_allclose(session.run(None, feed)[0], run(model.path, feed)["y2"], rtol=1e-5)
 
+    def test_a_real_session_maps_each_partition_to_the_provider_of_its_device(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """On a machine with a CPU alone, what it says it does is all that can be seen of steering."""
+        model = _blocks(tmp_path)
+        plan = Plan((Candidate(0b11, ORT), Candidate(0b111100, self.CUDA)))
+        annotated = exports.layer_annotations(model, plan, tmp_path / "a.onnx")
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 0
+        for key, value in annotated.settings.items():
+            options.add_session_config_entry(key, value)
+        onnxruntime.InferenceSession(str(annotated.path), options, providers=["CPUExecutionProvider"])
+        said = capfd.readouterr().err
+        assert "Layering Rule 0 (cpu -> partition_0) mapped to EP: CPUExecutionProvider" in said
+        assert "(device='cuda', annotation='partition_1') could not be mapped" in said
+        assert "Matched 1 out of 2 rules" in said
+
     def test_a_real_session_reads_them(self, tmp_path: Path) -> None:
         """Damaged settings are refused, so the very entry that is written is what it parses."""
         model = _blocks(tmp_path)

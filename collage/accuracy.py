@@ -1,40 +1,62 @@
 """Which blocks of a model may be computed less exactly, found by running the model so.
 
-Terms: an *exact* target keeps the tolerance on the whole model with room to spare; a *reduced* one (bf16,
-int8, …) is faster and does not. The model is cut into *blocks*, runs of nodes between cut points. A *mix* is a
-set of blocks on the reduced target, the rest on the exact one; its error is that of the model's outputs.
+Terms as in `collage.mixes`. The model is cut into blocks at cut points of its line. Each block is compiled for
+every target when it is first needed, in one child, and a mix is judged by running it, which costs one inference
+for each sample. What was run teaches the shares of the blocks; the fastest mix that these promise to keep the
+goal runs next, until nothing faster is promised. Then the blocks that bind the goal are halved, and so on.
 
-Errors of blocks do not add up: they cancel, saturate and pass through each other (see docs/accuracy.md), so no
-sum is trusted. Every block is compiled once for both targets in one child, and a mix is judged by running
-it, which costs one inference. The choice is greedy from both ends: from everything reduced, the block
-whose return to exactness buys the most error for its time goes first; from the best mix found, blocks
-that still fit are taken in again. Prefixes and suffixes are tried too.
-
-Invariant: nothing here decides that a plan keeps the tolerance: it proposes, and the contest of whole
-plans, on more samples than were used here, disposes.
+Invariant: nothing here decides that a plan keeps the tolerance: it proposes, and the contest of whole plans, on
+more samples than were used here, disposes.
 """
 
 from __future__ import annotations
 
 import itertools
-import statistics
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from backends.contract import SubModel
+import numpy as np
+
 from backends.samples import read_samples
+from backends.sandbox import send_message
 from backends.verify import output_error
 from collage.compiled import CompiledRegions
 from collage.executor import Executor, Step
+from collage.mixes import Block, Reduced, choices, fastest_mix, fit_shares, mix_of, time_us
+from collage.region_files import RegionFiles
+from partitioner.candidate import bits
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
-from partitioner.linear_order import line
+from partitioner.linear_order import Line, line
+from partitioner.model import Model
 from partitioner.target import Target
 from partitioner.tensor import TensorSpec
 
-_TIMED, _TIMED_RUNS = 12, 7
+_FIRST_BLOCKS, _MOST_BLOCKS = 16, 44
+_SPLITS, _ROUNDS, _STEPS = 6, 4, 8
+# Proposals: as reckoned, and with dearer borders, since what one costs is only guessed.
+_BORDER_FACTORS = (1.0, 4.0, 16.0)
+_CALL_US, _US_PER_MIB = 40.0, 100.0
+# A block that holds less of the time, or of the error, is not worth halving.
+_TIME_WORTH_HALVING, _SHARE_WORTH_HALVING = 0.015, 0.15
+_TIGHTER = 0.8
+_HOPELESS = 3.0
+
+
+@dataclass(frozen=True)
+class Mix:
+    """A mix that was run.
+
+    Args:
+        reduced: nodes on each reduced target (bitsets).
+        error: of the model's outputs.
+    """
+
+    reduced: Reduced
+    error: float
 
 
 @dataclass(frozen=True)
@@ -42,25 +64,25 @@ class Probe:
     """What to try in the child.
 
     Args:
-        blocks: in execution order.
-        gains_us: per block what the reduced target saves.
-        exact: target of the rest.
-        reduced: the faster target.
+        model: file of the normalised model.
+        targets: the exact one first.
+        times_us: per target what each node takes in context.
         inputs: the graph's inputs.
         samples_file: inputs of every sample.
         expected_file: reference outputs for each.
         used_samples: how many of them to use; the others are held out.
         metric: how an output's error is measured.
-        goals: errors to stay below, one answer for each.
+        goals: errors to stay below, one answer for each; the most important first.
         threads: of one call.
         budget_s: time for trying mixes.
         cache_dir: where what was converted or compiled once is kept; None for nowhere.
+        known: mixes that were run before.
+        cuts: where the line was cut before; empty to begin anew.
     """
 
-    blocks: tuple[SubModel, ...]
-    gains_us: tuple[float, ...]
-    exact: Target
-    reduced: Target
+    model: Path
+    targets: tuple[Target, ...]
+    times_us: tuple[tuple[float, ...], ...]
     inputs: tuple[TensorSpec, ...]
     samples_file: Path
     expected_file: Path
@@ -68,23 +90,10 @@ class Probe:
     metric: str
     goals: tuple[float, ...]
     threads: int
-    budget_s: float = 25.0
+    budget_s: float = 40.0
     cache_dir: Path | None = None
-
-
-@dataclass(frozen=True)
-class Mix:
-    """A mix.
-
-    Args:
-        blocks: those on the reduced target (bitset).
-        error: of the model's outputs.
-        latency_us: a quick measurement, to rank by; None where it was not worth one.
-    """
-
-    blocks: int
-    error: float
-    latency_us: float | None = None
+    known: tuple[Mix, ...] = ()
+    cuts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,147 +101,283 @@ class ProbeResult:
     """What came out.
 
     Args:
-        best: per goal the mixes that keep it, the fastest first; empty where none does.
-        tried: every mix that was run.
+        best: per goal mixes that keep it, the most promising first; empty where none does.
+        tried: every mix that was run, those known before included.
+        cuts: positions of the model's line between blocks, both ends included.
+        shares: per block and target of the squared error, fitted near the first goal.
     """
 
     best: tuple[tuple[Mix, ...], ...]
     tried: tuple[Mix, ...]
+    cuts: tuple[int, ...]
+    shares: tuple[tuple[float, ...], ...]
 
 
-def cut_into_blocks(index: GraphIndex, time_us: Mapping[int, float], count: int) -> list[int]:
-    """Runs of nodes (bitsets) between cut points, of about equal time, in execution order."""
-    laid = line(index, index.all_nodes)
-    spent = [0.0]
-    for node in laid.order:
-        spent.append(spent[-1] + time_us.get(node, 0.0))
+def first_cuts(laid: Line, node_us: tuple[float, ...], count: int = _FIRST_BLOCKS) -> tuple[int, ...]:
+    """Cut points of a line that part it into runs of about equal time."""
+    spent = _spent(laid, node_us)
     cuts = [0]
     for number in range(1, count):
         wanted = spent[-1] * number / count
         nearest = min(laid.cuts, key=lambda position: abs(spent[position] - wanted))
-        if nearest > cuts[-1] and nearest < len(laid.order):
+        if cuts[-1] < nearest < len(laid.order):
             cuts.append(nearest)
-    cuts.append(len(laid.order))
-    return [laid.run(start, end) for start, end in itertools.pairwise(cuts)]
+    return (*cuts, len(laid.order))
+
+
+def crossing_bytes(index: GraphIndex, before: int) -> int:
+    """Size of the values that the nodes of a set make and others read."""
+    after = index.all_nodes & ~before
+    names = [name for node in bits(before) for name in index.nodes[node].outputs if name]
+    return sum(index.values[name].size_bytes for name in names if index.consumers.get(name, 0) & after)
 
 
 def probe(request: Probe) -> ProbeResult:
     """Try mixes until each goal has an answer or the time is up; runs in a child."""
     compiled = CompiledRegions(request.threads, request.cache_dir)
-    steps: list[tuple[Step, ...]] = []
-    for i, model in enumerate(request.blocks):
-        exact = Step(compiled.get(f"{i}", model, request.exact), model.inputs, model.outputs)
-        try:
-            executable = compiled.get(f"{i}", model, request.reduced)
-            steps.append((exact, Step(executable, model.inputs, model.outputs)))
-        except CollageError:
-            steps.append((exact,))  # the reduced target refuses this block, so it stays exact
-    found = _Trials(request, steps).go()
-    compiled.close()
-    return found
+    try:
+        return _Trials(request, Model.open(request.model), compiled).go()
+    finally:
+        compiled.close()
 
 
 @dataclass
 class _Trials:
     request: Probe
-    steps: Sequence[tuple[Step, ...]]
-    errors: dict[int, float] = field(default_factory=dict)
-    latencies_us: dict[int, float] = field(default_factory=dict)
+    model: Model
+    compiled: CompiledRegions
+    steps: dict[tuple[int, int], Step] = field(default_factory=dict)
 
-    def go(self) -> ProbeResult:
+    def __post_init__(self) -> None:
         request = self.request
         self.deadline_s = time.monotonic() + request.budget_s
+        self.regions = RegionFiles(self.model, Path("regions").absolute())
         self.samples = read_samples(request.samples_file, request.inputs)[: request.used_samples]
         self.expected = read_samples(request.expected_file, ())[: request.used_samples]
-        count = len(self.steps)
-        self.reducible = sum(1 << i for i, pair in enumerate(self.steps) if len(pair) == 2)
-        everything = self.reducible
-        self.error(everything)
-        for i in range(count):
-            self.error(everything & 1 << i)
-            self.error(everything >> i << i)
-            self.error(everything & (1 << i) - 1)
-        for goal in sorted(request.goals, reverse=True):
-            self.descend(everything, goal)
-            self.grow(goal)
-        tried = [Mix(mask, error) for mask, error in self.errors.items()]
-        best = tuple(self.ranked(self.keeping(goal)) for goal in request.goals)
-        return ProbeResult(best, tuple(tried))
+        self.errors: dict[Reduced, float] = {mix.reduced: mix.error for mix in request.known}
+        self.laid = line(self.model.index, self.model.index.all_nodes)
+        self.refused: set[tuple[int, int]] = set()
+        self.cut(request.cuts or first_cuts(self.laid, request.times_us[0]))
+
+    def go(self) -> ProbeResult:
+        for _ in range(_ROUNDS):
+            for goal in self.request.goals:
+                for target in range(1, len(self.request.targets)):
+                    self.try_ends(target, goal)
+                self.seek(goal)
+            if self.out_of_time or not self.halve():
+                break
+        shares = self.shares(self.request.goals[0])
+        return ProbeResult(
+            best=tuple(self.ranked(goal) for goal in self.request.goals),
+            tried=tuple(Mix(reduced, error) for reduced, error in self.errors.items()),
+            cuts=self.cuts,
+            shares=tuple(tuple(map(float, row)) for row in shares),
+        )
 
     @property
     def out_of_time(self) -> bool:
         return time.monotonic() > self.deadline_s
 
-    def gain_us(self, mask: int) -> float:
-        return sum(gain for i, gain in enumerate(self.request.gains_us) if mask >> i & 1)
+    def cut(self, cuts: tuple[int, ...]) -> None:
+        """Make blocks between these positions, and know each one's error alone."""
+        self.cuts = cuts
+        before, blocks = 0, []
+        for start, end in itertools.pairwise(cuts):
+            nodes = self.laid.run(start, end)
+            times = [sum(per_node[i] for i in bits(nodes)) for per_node in self.request.times_us]
+            border = crossing_bytes(self.model.index, before) if before else 0
+            blocks.append(Block(nodes, tuple(times), _CALL_US + _US_PER_MIB * border / (1 << 20)))
+            before |= nodes
+        self.blocks = [self.usable(block) for block in blocks]
+        self.known_values = self.exact_values()
+        self.alone = np.zeros((len(blocks), len(self.request.targets)))
+        for i, block in enumerate(self.blocks):
+            for target in range(1, len(self.request.targets)):
+                mix = [0] * (len(self.request.targets) - 1)
+                mix[target - 1] = block.nodes
+                worth = math.isfinite(block.times_us[target])
+                self.alone[i, target] = self.error(tuple(mix)) ** 2 if worth else math.inf
 
-    def ranked(self, mixes: Sequence[Mix]) -> tuple[Mix, ...]:
-        """The most promising mixes by measured time: gains do not know what borders cost."""
-        timed = []
-        for mix in mixes[:_TIMED]:
-            if mix.blocks not in self.latencies_us:
-                self.latencies_us[mix.blocks] = self.time_us(mix.blocks)
-            timed.append(replace(mix, latency_us=self.latencies_us[mix.blocks]))
-        return tuple(sorted(timed, key=lambda mix: mix.latency_us or 0.0))
+    def usable(self, block: Block) -> Block:
+        """A block that a target refuses takes for ever there."""
+        times = [
+            us if target == 0 or self.step(block.nodes, target) is not None else math.inf
+            for target, us in enumerate(block.times_us)
+        ]
+        return replace(block, times_us=tuple(times))
 
-    def time_us(self, mask: int) -> float:
-        executor = self.executor(mask)
-        executor.feed(self.samples[0])
-        executor.run()
-        times = []
-        for _ in range(_TIMED_RUNS):
-            begin = time.perf_counter()
+    def step(self, nodes: int, target: int) -> Step | None:
+        """A block compiled for a target; None where that refuses it."""
+        key = (nodes, target)
+        if key not in self.steps and key not in self.refused:
+            send_message(target)
+            model = self.regions.get(nodes)
+            name = model.path.parent.name
+            try:
+                executable = self.compiled.get(name, model, self.request.targets[target])
+            except CollageError:
+                if target == 0:
+                    raise
+                self.refused.add(key)
+                return None
+            self.steps[key] = Step(executable, model.inputs, model.outputs)
+        return self.steps.get(key)
+
+    def error(self, mix: Reduced) -> float:
+        """The largest error over the samples; where it is hopeless, over the first alone."""
+        if mix not in self.errors:
+            worst = 0.0
+            for made, wanted in zip(self.outputs(mix), self.expected, strict=True):
+                actual = [made[name] for name in wanted]
+                worst = max(worst, output_error(self.request.metric, actual, list(wanted.values())))
+                if not worst <= _HOPELESS * max(self.request.goals):
+                    break
+            self.errors[mix] = worst
+        return self.errors[mix]
+
+    def outputs(self, mix: Reduced) -> Iterator[dict[str, np.ndarray]]:
+        """The model's outputs on each sample; what stands before the first reduced block is known."""
+        chosen = choices(self.blocks, mix)
+        first = next(i for i, target in enumerate(chosen) if target)
+        steps = [
+            step
+            for block, target in zip(self.blocks[first:], chosen[first:], strict=True)
+            if (step := self.step(block.nodes, target)) is not None
+        ]
+        made = {spec.name for step in steps for spec in step.outputs}
+        read = {spec.name: spec for step in steps for spec in step.inputs if spec.name not in made}
+        names = [name for name in self.expected[0] if name in made]
+        executor = Executor(steps, tuple(read.values()), names)
+        executor.bind()
+        for sample, known in zip(self.samples, self.known_values, strict=True):
+            executor.feed({**sample, **known})
             executor.run()
-            times.append((time.perf_counter() - begin) * 1e6)
-        return statistics.median(times)
+            yield {**known, **executor.results()}
 
-    def executor(self, mask: int) -> Executor:
-        steps = [pair[mask >> i & 1] for i, pair in enumerate(self.steps)]
+    def exact_values(self) -> list[dict[str, np.ndarray]]:
+        """Per sample every value between blocks and every output, computed exactly."""
+        steps = [step for block in self.blocks if (step := self.step(block.nodes, 0)) is not None]
         executor = Executor(steps, self.request.inputs, list(self.expected[0]))
         executor.bind()
-        return executor
+        found: list[dict[str, np.ndarray]] = []
+        for sample in self.samples:
+            executor.feed(sample)
+            found.append({})
+            executor.check_each(lambda _, name, value: found[-1].update({name: value.copy()}))
+        return found
 
-    def keeping(self, goal: float) -> tuple[Mix, ...]:
-        kept = [Mix(mask, error) for mask, error in self.errors.items() if mask and error <= goal]
-        return tuple(sorted(kept, key=lambda mix: (-self.gain_us(mix.blocks), mix.error)))
+    def chosen_error(self, chosen: tuple[int, ...]) -> float:
+        return self.error(mix_of(self.blocks, chosen, len(self.request.targets)))
 
-    def descend(self, mask: int, goal: float) -> None:
-        """Give blocks back to the exact target, the best bargain first, until the goal is kept."""
-        while mask and self.error(mask) > goal and not self.out_of_time:
-            now = self.error(mask)
-            bargains = {}
-            for i in range(len(self.steps)):
-                if mask >> i & 1:
-                    less = mask & ~(1 << i)
-                    price = max(self.request.gains_us[i], 1.0)
-                    bargains[less] = (now - self.error(less)) / price
-                    if self.out_of_time:
-                        break
-            mask = max(bargains, key=lambda less: bargains[less])
+    def try_ends(self, target: int, goal: float) -> None:
+        """Reduce the longest prefix and the longest suffix that keep a goal, found by bisection."""
+        usable = [math.isfinite(block.times_us[target]) for block in self.blocks]
+        count = len(usable)
+        for at_front in (True, False):
+            kept, broken = 0, count + 1
+            while broken - kept > 1 and not self.out_of_time:
+                length = (kept + broken) // 2 if broken <= count else count
+                inside = range(length) if at_front else range(count - length, count)
+                chosen = tuple(target if i in inside and usable[i] else 0 for i in range(count))
+                if not any(chosen) or self.chosen_error(chosen) <= goal:
+                    kept = length
+                else:
+                    broken = length
+
+    def shares(self, goal: float) -> np.ndarray:
+        return fit_shares(self.blocks, self.alone, self.errors, goal)
+
+    def time_us(self, mix: Reduced, factor: float = 1.0) -> float:
+        return time_us(self.blocks, choices(self.blocks, mix), factor)
+
+    def keeping(self, goal: float) -> list[Mix]:
+        """The mixes of the blocks as they are now that keep a goal."""
+        targets = len(self.request.targets)
+        return [
+            Mix(mix, error)
+            for mix, error in self.errors.items()
+            if error <= goal
+            and any(mix)
+            and mix == mix_of(self.blocks, choices(self.blocks, mix), targets)
+        ]
+
+    def ranked(self, goal: float) -> tuple[Mix, ...]:
+        """The most promising mixes for each price of borders, then whatever else is fast."""
+        kept = self.keeping(goal)
+        first = []
+        for factor in _BORDER_FACTORS if kept else ():
+            times = [self.time_us(mix.reduced, factor) for mix in kept]
+            first.append(kept[times.index(min(times))])
+        rest = sorted(kept, key=lambda mix: self.time_us(mix.reduced))[:_STEPS]
+        return tuple(dict.fromkeys([*first, *rest]))
+
+    def seek(self, goal: float) -> None:
+        """Run what is promised to be the fastest within a goal, learn from it, until it holds."""
+        for factor in _BORDER_FACTORS[:2]:
+            scale = 1.0
+            for _ in range(_STEPS):
+                if self.out_of_time:
+                    return
+                chosen = fastest_mix(self.blocks, self.shares(goal), goal**2 * scale, factor)
+                mix = mix_of(self.blocks, chosen, len(self.request.targets))
+                if not any(chosen) or (mix in self.errors and self.errors[mix] <= goal):
+                    break
+                if mix in self.errors:
+                    scale *= _TIGHTER  # what was learnt does not explain it: ask for less
+                self.error(mix)
+        self.grow(goal)
 
     def grow(self, goal: float) -> None:
-        """From the best mix that keeps the goal, take in further blocks while it is kept."""
+        """Reduce further blocks of the fastest mix found, the most time first, while the goal is kept."""
         kept = self.keeping(goal)
-        mask = kept[0].blocks if kept else 0
-        usable = [i for i in range(len(self.steps)) if self.reducible >> i & 1]
-        for i in sorted(usable, key=lambda i: -self.request.gains_us[i]):
-            if self.out_of_time:
-                return
-            more = mask | 1 << i
-            if more != mask and self.request.gains_us[i] > 0 and self.error(more) <= goal:
-                mask = more
+        best = min((self.time_us(mix.reduced), mix.reduced) for mix in kept)[1] if kept else None
+        chosen = list(choices(self.blocks, best)) if best else [0] * len(self.blocks)
+        moves = [
+            (block.times_us[chosen[i]] - us, i, target)
+            for i, block in enumerate(self.blocks)
+            for target, us in enumerate(block.times_us)
+            if target and target != chosen[i] and math.isfinite(us)
+        ]
+        shares = self.shares(goal)
+        for gain_us, i, target in sorted(moves, reverse=True):
+            more = [*chosen[:i], target, *chosen[i + 1 :]]
+            promised = sum(shares[b, t] for b, t in enumerate(more))
+            if self.out_of_time or gain_us <= 0 or promised > 2 * goal**2:
+                continue
+            faster = time_us(self.blocks, more) < time_us(self.blocks, chosen)
+            if faster and self.chosen_error(tuple(more)) <= goal:
+                chosen = more
 
-    def error(self, mask: int) -> float:
-        if mask not in self.errors:
-            executor = self.executor(mask)
-            worst = 0.0
-            for sample, wanted in zip(self.samples, self.expected, strict=True):
-                executor.feed(sample)
-                executor.run()
-                made = executor.results()
-                names = list(wanted)
-                actual = [made[name] for name in names]
-                error = output_error(self.request.metric, actual, [wanted[name] for name in names])
-                worst = max(worst, error)
-            self.errors[mask] = worst
-        return self.errors[mask]
+    def halve(self) -> bool:
+        """Halve the blocks that bind some goal; False when none is worth it."""
+        total = sum(block.times_us[0] for block in self.blocks)
+        worth: dict[int, float] = {}
+        for goal in self.request.goals:
+            ranked = self.ranked(goal)
+            chosen = choices(self.blocks, ranked[0].reduced) if ranked else (0,) * len(self.blocks)
+            shares = self.shares(goal)
+            for i, (block, target) in enumerate(zip(self.blocks, chosen, strict=True)):
+                saving = (block.times_us[target] - min(block.times_us)) / total
+                costly = target and shares[i, target] > _SHARE_WORTH_HALVING * goal**2
+                if saving > _TIME_WORTH_HALVING or (costly and not all(chosen)):
+                    share = block.times_us[0] / total
+                    worth[i] = max(worth.get(i, 0.0), saving if not costly else share)
+        middles = {i: self.middle(i) for i in sorted(worth, key=lambda i: -worth[i])}
+        found = [middle for middle in middles.values() if middle is not None][:_SPLITS]
+        if not found or len(self.blocks) + len(found) > _MOST_BLOCKS:
+            return False
+        self.cut(tuple(sorted({*self.cuts, *found})))
+        return True
+
+    def middle(self, i: int) -> int | None:
+        """The cut point nearest to the middle of a block, by time."""
+        start, end = self.cuts[i], self.cuts[i + 1]
+        spent = _spent(self.laid, self.request.times_us[0])
+        half = (spent[start] + spent[end]) / 2
+        inner = [position for position in self.laid.cuts if start < position < end]
+        return min(inner, key=lambda position: abs(spent[position] - half), default=None)
+
+
+def _spent(laid: Line, node_us: tuple[float, ...]) -> list[float]:
+    return [0.0, *itertools.accumulate(node_us[node] for node in laid.order)]

@@ -4,192 +4,260 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
-from collage.accuracy import Mix, Probe, ProbeResult, cut_into_blocks, probe
+from collage.accuracy import Mix, Probe, ProbeResult, probe
 from collage.end_to_end import Contest
 from collage.estimates import Estimates
 from collage.events import Event, Listener
+from collage.mixes import Reduced
 from collage.refine import Entry
-from collage.region_files import RegionFiles
 from cost_db.row import CostRow
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.constraints import Budget
 from partitioner.errors import CancelledError
-from partitioner.graph_index import GraphIndex
+from partitioner.linear_order import line
+from partitioner.model import Model
 from partitioner.target import Target
 
-_BLOCKS = 16
+# Up to this error of the whole model (metric `max`) a target counts as exact; fp32 errs far less.
+EXACT_ERROR = 5e-4
 # Probing aims below the tolerance: held-out samples err differently.
-_ROOM = 0.85
-_PLANS = 3
-_MOST_REDUCED = 2
+_ROOM = 0.9
+_MOST_REDUCED = 3
+_MOST_PROPOSALS = 3
+_RULE = "budget"
 
 
 def choose_targets(
-    rows: Mapping[Target, CostRow | None], estimates: Estimates, exact_error: float
+    rows: Mapping[Target, CostRow | None], estimates: Estimates
 ) -> tuple[list[Target], list[Target]]:
     """Which targets are exact on the whole model, and which faster ones are not; fastest first.
 
     Args:
         rows: per target the measurement of the whole model.
         estimates: profiles; targets without one cannot be cut into blocks.
-        exact_error: the largest error that counts as exact.
     """
     timed = [
         (row.latency_us, target, row.error or 0.0)
         for target, row in rows.items()
         if row is not None and row.latency_us is not None and estimates.times_us(target) is not None
     ]
-    exact = [(us, target) for us, target, error in timed if error <= exact_error]
+    exact = [(us, target) for us, target, error in timed if error <= EXACT_ERROR]
     if not exact:
         return [], []
     fastest_us = min(exact)[0]
-    reduced = [(us, t) for us, t, error in timed if error > exact_error and us < fastest_us]
+    reduced = [(us, t) for us, t, error in timed if error > EXACT_ERROR and us < fastest_us]
     return [t for _, t in sorted(exact)], [t for _, t in sorted(reduced)[:_MOST_REDUCED]]
 
 
 @dataclass
 class BudgetSearch:
-    """Finds mixes of an exact and a reduced target within a tolerance.
+    """Finds mixes of an exact and some reduced targets within tolerances, and remembers what it ran.
 
     Args:
-        index: the graph.
-        regions: sub-models.
+        model: the normalised model.
         template: samples, reference outputs and metric.
         used_samples: how many samples probing may see.
+        exact: targets that keep every tolerance, fastest first; the first is mixed in.
+        reduced: faster ones.
+        estimates: profiles of them.
         listener: is told what was found.
         cancel: stops the child.
-        shares: per reduced target and node its share of the squared error, once probed.
+        probe_s: time for trying mixes, each time they are tried.
     """
 
-    index: GraphIndex
-    regions: RegionFiles
+    model: Model
     template: Contest
     used_samples: int
+    exact: Sequence[Target]
+    reduced: Sequence[Target]
+    estimates: Estimates
     listener: Listener
     cancel: threading.Event | None = None
-    shares: dict[Target, dict[int, float]] = field(default_factory=dict)
+    probe_s: float = 40.0
+    found: ProbeResult | None = field(default=None, init=False)
+    _goals: dict[float, float] = field(default_factory=dict, init=False)
 
-    def propose(
-        self,
-        exact: Target,
-        reduced: Target,
-        times_us: Mapping[Target, Mapping[int, float]],
-        tolerances: Sequence[float],
-    ) -> list[list[Entry]]:
+    def propose(self, tolerances: Sequence[float]) -> list[Entry]:
         """Plans for each tolerance, the most promising first.
 
         Args:
-            exact: a target that keeps every tolerance.
-            reduced: a faster one.
-            times_us: per target and node what it took in context.
-            tolerances: bounds on the error of the outputs.
+            tolerances: bounds on the error of the outputs, the most important first.
         """
-        blocks = cut_into_blocks(self.index, times_us[exact], _BLOCKS)
-        gains = tuple(
-            sum(
-                times_us[exact][i] - times_us[reduced][i]
-                for i in range(len(self.index.nodes))
-                if b >> i & 1
-            )
-            for b in blocks
-        )
-        request = Probe(
-            blocks=tuple(self.regions.get(block) for block in blocks),
-            gains_us=gains,
-            exact=exact,
-            reduced=reduced,
-            inputs=self.template.inputs,
-            samples_file=self.template.samples_file,
-            expected_file=self.template.expected_file,
-            used_samples=self.used_samples,
-            metric=self.template.metric,
-            goals=tuple(tolerance * _ROOM for tolerance in tolerances),
-            threads=self.template.threads,
-            cache_dir=self.template.cache_dir,
-        )
-        found = self._run(request)
-        if found is None:
-            return [[] for _ in tolerances]
-        self.shares[reduced] = _shares(blocks, found)
-        return [self._entries(blocks, exact, reduced, mixes) for mixes in found.best]
+        self._goals = {tolerance: tolerance * _ROOM for tolerance in tolerances}
+        return self._probe(self._goals)
 
-    def constraint(
-        self, candidates: Sequence[Candidate], exact: Collection[Target], tolerance: float
-    ) -> Budget:
+    def correct(self, entries: Sequence[Entry], tolerances: Sequence[float]) -> list[Entry]:
+        """Plans for those tolerances that proposals missed on all samples: their goals are tightened.
+
+        Args:
+            entries: what was timed, or failed for its error.
+            tolerances: those that matter.
+
+        Returns:
+            New plans; empty where every tolerance has a proposal that kept it, or nothing is left to try.
+        """
+        if self.found is None:
+            return []
+        tightened = {}
+        for tolerance in tolerances:
+            goal = self._goals[tolerance]
+            mine = [e for e in entries if e.name.endswith(_said(tolerance)) and e.error is not None]
+            errors = [e.error for e in mine if e.error is not None]
+            if errors and min(errors) > tolerance:
+                tightened[tolerance] = goal * min(0.8, tolerance / min(errors))
+        if not tightened:
+            return []
+        self._goals |= tightened
+        said = ", ".join(f"{tolerance:g}" for tolerance in tightened)
+        self.listener(Event("accuracy", f"held-out samples exceed {said}: the budget is tightened"))
+        return self._probe(tightened)
+
+    def constraint(self, candidates: Sequence[Candidate], tolerance: float) -> Budget:
         """The tolerance as a row of the search's program: squares of errors add up.
 
         Independent errors add in quadrature; docs/accuracy.md shows how well that predicts. Candidates of
         targets that were neither exact nor probed are left out.
         """
-        amounts = tuple(0.0 if c.target in exact else self._amount(c) for c in candidates)
-        return Budget("squared error", amounts, (tolerance * _ROOM) ** 2)
+        shares = self._node_shares()
+        amounts = tuple(
+            0.0 if c.target in self.exact else self._amount(shares.get(c.target), c) for c in candidates
+        )
+        goal = self._goals.get(tolerance, tolerance * _ROOM)
+        return Budget("squared error", amounts, goal**2)
 
-    def _amount(self, candidate: Candidate) -> float:
-        shares = self.shares.get(candidate.target)
-        if shares is None:
-            return math.inf
-        return sum(shares[i] for i in bits(candidate.nodes))
+    def _amount(self, shares: Mapping[int, float] | None, candidate: Candidate) -> float:
+        return math.inf if shares is None else sum(shares[i] for i in bits(candidate.nodes))
+
+    def _node_shares(self) -> dict[Target, dict[int, float]]:
+        """Each block's share of the squared error, shared equally among its nodes."""
+        if self.found is None:
+            return {}
+        laid = line(self.model.index, self.model.index.all_nodes)
+        found: dict[Target, dict[int, float]] = {target: {} for target in self.reduced}
+        for i, row in enumerate(self.found.shares):
+            members = laid.order[self.found.cuts[i] : self.found.cuts[i + 1]]
+            for target, share in zip(self.reduced, row[1:], strict=True):
+                found[target] |= dict.fromkeys(members, share / len(members))
+        return found
+
+    def _probe(self, goals: Mapping[float, float]) -> list[Entry]:
+        targets = (self.exact[0], *self.reduced)
+        times = [self.estimates.times_us(target) or {} for target in targets]
+        count = len(self.model.index.nodes)
+        request = Probe(
+            model=self.model.path,
+            targets=targets,
+            times_us=tuple(tuple(per_node[i] for i in range(count)) for per_node in times),
+            inputs=self.template.inputs,
+            samples_file=self.template.samples_file,
+            expected_file=self.template.expected_file,
+            used_samples=self.used_samples,
+            metric=self.template.metric,
+            goals=tuple(goals.values()),
+            threads=self.template.threads,
+            budget_s=self.probe_s,
+            cache_dir=self.template.cache_dir,
+            known=self.found.tried if self.found else (),
+            cuts=self.found.cuts if self.found else (),
+        )
+        found = self._run(request)
+        if found is None:
+            return []
+        self.found = found
+        self._tell(found)
+        plans: dict[Plan, Entry] = {}
+        for tolerance, mixes in zip(goals, found.best, strict=True):
+            for entry in self._entries(tolerance, mixes):
+                plans.setdefault(entry.plan, entry)
+        return list(plans.values())
 
     def _run(self, request: Probe) -> ProbeResult | None:
         limits = ChildLimits(timeout_s=request.budget_s * 4 + 300)
+        last_touched: list[int] = []
         try:
-            found = run_in_child(probe, request, limits=limits, cancel=self.cancel)
+            return run_in_child(
+                probe, request, limits=limits, cancel=self.cancel, on_message=last_touched.append
+            )
         except ChildFailed as failure:
             if failure.kind == "cancelled":
                 raise CancelledError("cancelled while probing accuracy") from None
+            culprit = request.targets[last_touched[-1]] if last_touched else request.targets[0]
             self.listener(
-                Event("accuracy", f"{request.reduced} cannot be mixed in by blocks: {failure.reason}")
+                Event("accuracy", f"{culprit} cannot be mixed in by blocks: {failure.reason}")
             )
+            others = [target for target in self.reduced if target != culprit]
+        if culprit == request.targets[0] or not others:
             return None
-        everything = max(found.tried, key=lambda mix: mix.blocks.bit_count())
+        # Bitsets of the mixes known so far are by target, so what was learnt goes with it.
+        self.reduced, self.found = others, None
+        kept = [i for i, target in enumerate(request.targets) if target != culprit]
+        return self._run(
+            replace(
+                request,
+                targets=tuple(request.targets[i] for i in kept),
+                times_us=tuple(request.times_us[i] for i in kept),
+                known=(),
+                cuts=(),
+            )
+        )
+
+    def _tell(self, found: ProbeResult) -> None:
+        everything = max(found.tried, key=lambda mix: sum(nodes.bit_count() for nodes in mix.reduced))
+        names = ", ".join(map(str, self.reduced))
         self.listener(
             Event(
                 "accuracy",
-                f"{request.reduced}: {len(found.tried)} mixes of {len(request.blocks)} blocks tried, all of it "
-                f"reduced has error {everything.error:.2g}",
+                f"{names}: {len(found.tried)} mixes of {len(found.cuts) - 1} blocks tried, all of it reduced "
+                f"has error {everything.error:.2g}",
                 data={
-                    "target": str(request.reduced),
+                    "targets": [str(target) for target in self.reduced],
                     "mixes": len(found.tried),
+                    "blocks": len(found.cuts) - 1,
                     "whole_error": everything.error,
                 },
             )
         )
-        return found
 
-    def _entries(
-        self, blocks: Sequence[int], exact: Target, reduced: Target, mixes: Sequence[Mix]
-    ) -> list[Entry]:
-        plans: dict[Plan, Entry] = {}
+    def _entries(self, tolerance: float, mixes: Sequence[Mix]) -> list[Entry]:
+        entries: list[Entry] = []
         for mix in mixes:
-            plan = _merged(blocks, exact, reduced, mix.blocks)
-            name = f"{reduced} for {mix.blocks.bit_count()} of {len(blocks)} blocks"
-            plans.setdefault(plan, Entry(plan, name))
-            if len(plans) == _PLANS:
+            plan = self._plan(mix.reduced, self.exact[0])
+            share = sum(nodes.bit_count() for nodes in mix.reduced) / len(self.model.index.nodes)
+            if all(plan != entry.plan for entry in entries):
+                entries.append(Entry(plan, f"{share:.0%} reduced, {_said(tolerance)}"))
+            if len(entries) == _MOST_PROPOSALS:
                 break
-        return list(plans.values())
+        return [*entries, *self._with_neighbour(entries[:1], tolerance, mixes)]
+
+    def _with_neighbour(
+        self, entries: Sequence[Entry], tolerance: float, mixes: Sequence[Mix]
+    ) -> list[Entry]:
+        """The first proposal with another exact target: the reduced one's own runtime, if there is one."""
+        backends = {target.backend for target in self.reduced}
+        others = [t for t in self.exact[1:] if t.backend in backends]
+        if not entries or not others or self.exact[0].backend in backends:
+            return []
+        plan = self._plan(mixes[0].reduced, others[0])
+        return [Entry(plan, f"beside {others[0]}, {_said(tolerance)}")]
+
+    def _plan(self, reduced: Reduced, exact: Target) -> Plan:
+        """Neighbouring nodes of one target are one partition."""
+        assert self.found is not None
+        laid = line(self.model.index, self.model.index.all_nodes)
+        partitions: list[Candidate] = []
+        for start, end in zip(self.found.cuts, self.found.cuts[1:], strict=False):
+            block = laid.run(start, end)
+            by_target = [t for t, nodes in zip(self.reduced, reduced, strict=True) if nodes & block]
+            target = by_target[0] if by_target else exact
+            if partitions and partitions[-1].target == target:
+                block |= partitions.pop().nodes
+            partitions.append(Candidate(block, target, _RULE))
+        return Plan(tuple(partitions))
 
 
-def _shares(blocks: Sequence[int], found: ProbeResult) -> dict[int, float]:
-    """Each block's squared error, shared equally among its nodes."""
-    alone = {mix.blocks: mix.error for mix in found.tried}
-    shares: dict[int, float] = {}
-    for i, block in enumerate(blocks):
-        error = alone.get(1 << i, math.inf)
-        members = bits(block)
-        shares |= {node: error**2 / len(members) for node in members}
-    return shares
-
-
-def _merged(blocks: Sequence[int], exact: Target, reduced: Target, mix: int) -> Plan:
-    """Neighbouring blocks of one target are one partition."""
-    partitions: list[Candidate] = []
-    for i, block in enumerate(blocks):
-        target = reduced if mix >> i & 1 else exact
-        if partitions and partitions[-1].target == target:
-            block |= partitions.pop().nodes
-        partitions.append(Candidate(block, target, "budget"))
-    return Plan(tuple(partitions))
+def _said(tolerance: float) -> str:
+    return f"for {tolerance:g}"

@@ -58,6 +58,9 @@ def tune(
     report: Annotated[Path | None, typer.Option(help="Also write the report as JSON.")] = None,
     tolerance: Annotated[float, typer.Option(help="Bound on the error of every output.")] = 1e-3,
     metric: Annotated[str, typer.Option(help="max, l2, cosine or top1.")] = "max",
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="Also find the fastest plans at other errors.")
+    ] = False,
     dim: Annotated[list[str] | None, typer.Option(help="Size of a free dimension, as batch=1.")] = None,
     inputs: Annotated[Path | None, typer.Option(help="Sample inputs as .npz.")] = None,
     time_limit: Annotated[
@@ -98,6 +101,7 @@ def tune(
     options: dict[str, Any] = {
         "tolerance": tolerance,
         "metric": metric,
+        "pareto": pareto,
         "dims": _dims(dim or []),
         "time_limit_s": time_limit,
         "threads": threads,
@@ -152,6 +156,27 @@ def tune(
 
     show_report(artifact.report)
     typer.echo(f"wrote {artifact.path}")
+    if pareto:
+        from collage.take import write_front
+
+        folder = artifact.path.with_suffix(".front")
+        write_front(artifact.path, folder)
+        typer.echo(f"wrote {folder}; `collage take {artifact.path} --point N` makes an artifact of one")
+
+
+@app.command()
+def take(
+    artifact: Annotated[Path, typer.Argument(help="What `collage tune --pareto` wrote.")],
+    point: Annotated[int, typer.Option(help="Number of the point in its front.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Where the new artifact goes.")
+    ] = None,
+) -> None:
+    """Make another point of ARTIFACT's front an artifact of its own."""
+    from collage.take import take as take_point
+
+    taken = take_point(artifact, point, output or artifact.with_suffix(f".{point}.onnx"))
+    typer.echo(f"wrote {taken.path}: error {taken.report['max_relative_error']:.2g}")
 
 
 @app.command()

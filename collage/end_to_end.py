@@ -72,6 +72,7 @@ class Contest:
         rounds: how many rounds at the most.
         budget_s: time for timing; at least three rounds are run whatever it says.
         cache_dir: where what was converted or compiled once is kept; None for nowhere.
+        prune: drop plans that cannot win any more.
     """
 
     plans: tuple[PlanSteps, ...]
@@ -86,6 +87,7 @@ class Contest:
     rounds: int = 24
     budget_s: float = 20.0
     cache_dir: Path | None = None
+    prune: bool = True
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,7 @@ def _race(contest: Contest, runners: list[_Runner], sample: Mapping[str, np.ndar
         for runner in racing[turn:] + racing[:turn]:
             send_message(runner.position)
             _time_block(runner, sample)
-        if number + 1 >= _PRUNE_AFTER_ROUNDS:
+        if contest.prune and number + 1 >= _PRUNE_AFTER_ROUNDS:
             best = min(statistics.median(r.samples) for r in racing)
             # The first plan is the one that all ratios are taken to, so it stays.
             racing = racing[:1] + [r for r in racing[1:] if min(r.samples) <= best * _HOPELESS_RATIO]

@@ -10,7 +10,7 @@ process, since one build can be lucky.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from backends.registry import tunable_options
 from collage.lazy_search import WORTH_MEASURING, LazySearch
@@ -27,6 +27,7 @@ from partitioner.target import Target
 from partitioner.target_spec import TargetSpec
 
 _MAX_CONTESTS = 5
+_MAX_CORRECTIONS = 3
 # What may pay although no other plan comes near.
 _ON_THE_SPOT: tuple[Kind, ...] = ("option", "fork")
 
@@ -62,7 +63,12 @@ class Finals:
         self._singles = [Entry(single_plan(model, t), f"single {t}", us) for t, us in in_order]
 
     def refined(
-        self, lazy: LazySearch, solution: Solution, plans: int, proposed: Sequence[Entry] = ()
+        self,
+        lazy: LazySearch,
+        solution: Solution,
+        plans: int,
+        proposed: Sequence[Entry] = (),
+        correct: Callable[[], Sequence[Entry]] = list,
     ) -> Entry:
         """The fastest plan after all contests.
 
@@ -71,10 +77,16 @@ class Finals:
             solution: what it found first.
             plans: how many plans of a search to time.
             proposed: plans from elsewhere that take part in the first contest.
+            correct: plans instead of those of them that exceeded their tolerance; empty when none did.
         """
         promised = searched(solution)
         first = [*self._singles, *self._greedy(), *proposed, *promised]
         self._arena.hold(_distinct(first))
+        for _ in range(_MAX_CORRECTIONS):
+            corrected = [e for e in _distinct(correct()) if not self._arena.knows(e.plan)]
+            if not corrected:
+                break
+            self._arena.hold(corrected, again=[self._arena.winner()])
         for _ in range(_MAX_CONTESTS - 1):
             if lazy.out_of_time:
                 break

@@ -19,6 +19,7 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
     Args:
         tolerance: bound on the error of every output, in the unit of `metric`.
         metric: how an output's error is measured; `max` is relative to its largest magnitude.
+        pareto: also look for the fastest plans at other errors, and report the front.
         dims: sizes of free dimensions by name, or by `input:axis`.
         time_limit_s: stop looking for better plans after this many seconds; None for no limit.
         threads: threads of one call; None for the number of cores given to this process.
@@ -35,6 +36,7 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
 
     tolerance: float = pydantic.Field(default=1e-3, gt=0, le=1)
     metric: Metric = "max"
+    pareto: bool = False
     dims: Mapping[str, int] = {}
     time_limit_s: float | None = pydantic.Field(default=None, gt=0)
     threads: int | None = pydantic.Field(default=None, ge=1, le=1024)

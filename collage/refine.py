@@ -100,6 +100,8 @@ class Arena:
         listener: is told about every contest.
         cancel: stops the child that is timing.
         eligible: whether a plan may be returned; baselines that break a constraint are timed only.
+        tolerance: plans with a larger error are timed where the template lets them, but never returned;
+            None for no bound.
     """
 
     def __init__(
@@ -109,7 +111,9 @@ class Arena:
         listener: Listener,
         cancel: threading.Event | None = None,
         eligible: Callable[[Plan], bool] = lambda plan: True,
+        tolerance: float | None = None,
     ) -> None:
+        self._tolerance = tolerance
         self._eligible = eligible
         self._regions = regions
         self._template = template
@@ -131,6 +135,12 @@ class Arena:
     def allows(self, plan: Plan) -> bool:
         """True when this plan may be returned."""
         return self._eligible(plan)
+
+    def may_win(self, entry: Entry) -> bool:
+        """True when a timed plan keeps the tolerance and what the caller asked for."""
+        limit = self._tolerance
+        exact_enough = limit is None or entry.error is None or entry.error <= limit
+        return entry.timed and exact_enough and self._eligible(entry.plan)
 
     def hold(self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), rounds: int = 24) -> None:
         """Time new plans together with the anchor and some known ones.
@@ -179,7 +189,7 @@ class Arena:
         timed = [
             entry
             for entry in self.entries
-            if entry.timed and self._eligible(entry.plan) and entry.beats_its_origin
+            if self.may_win(entry) and entry.beats_its_origin
         ]
         if not timed:
             failures = "; ".join(f"{entry.name}: {entry.failure}" for entry in self.entries)

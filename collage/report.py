@@ -52,6 +52,7 @@ class Findings:
         sampled: `given` or `seeded` inputs.
         warnings: of ingest and of the run.
         witness: what is known of the other targets.
+        front: points of latency against error; None where none were asked for.
     """
 
     model_sha256: str
@@ -70,6 +71,7 @@ class Findings:
     sampled: str
     warnings: Sequence[str]
     witness: Witness
+    front: Sequence[Mapping[str, Any]] | None = None
 
 
 def build_report(found: Findings) -> dict[str, Any]:
@@ -99,6 +101,7 @@ def build_report(found: Findings) -> dict[str, Any]:
         "tolerance": found.tolerance,
         "metric": found.metric,
         "sampled_inputs": found.sampled,
+        "front": None if found.front is None else list(found.front),
         "plans": [_plan(entry, best) for entry in found.entries],
         "candidates": {
             "total": len(found.candidates.candidates),
@@ -167,7 +170,14 @@ def _baseline(target: Target, entry: Entry | None, found: Findings) -> dict[str,
     if not entry.timed:
         return {"target": str(target), "infeasible": entry.failure or "not timed"}
     low, high = _interval(entry)
-    return {"target": str(target), "latency_us": entry.latency_us, "latency_interval_us": [low, high]}
+    said: dict[str, Any] = {
+        "target": str(target),
+        "latency_us": entry.latency_us,
+        "latency_interval_us": [low, high],
+    }
+    if (entry.error or 0.0) > found.tolerance:
+        said["exceeds_tolerance"] = entry.error
+    return said
 
 
 def _plan(entry: Entry, best: Entry | None) -> dict[str, Any]:

@@ -16,24 +16,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from backends.policy import default_threads
-from backends.reference import seeded_inputs
 from backends.registry import target_spec
-from backends.samples import write_samples
 from collage.artifact import write_artifact
-from collage.budget import BudgetSearch, choose_targets
+from collage.budget import EXACT_ERROR, BudgetSearch, choose_targets
+from collage.context import BORDER_US, CALL_US, protocol_for
 from collage.costs import CostSettings, CostSource, Measurer, local_measurer
-from collage.end_to_end import Contest
 from collage.events import Event, Listener, ignore
 from collage.evidence import verify_plan, versions_of
 from collage.finals import Finals
-from collage.intake import Reference, Sample, read_samples, take_in
+from collage.front import front
+from collage.intake import take_in
 from collage.lazy_search import LazySearch
 from collage.local_search import LocalSettings
 from collage.options import TuneOptions
 from collage.refine import Arena, Entry
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
+from collage.sampling import Sampling
 from collage.strategies import check_covered, given_plan, parse_targets, pinned_plan, respects
 from collage.whole_models import WholeModels
 from collage.why import Witness, whole_model_failures
@@ -49,15 +48,15 @@ from partitioner.transition import Transitions
 _DEFAULT_TIME_LIMIT_S = 150.0
 _MOST_REGIONS = 40
 _MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
-_SEEDS = 2
-# What a call and a border between partitions cost before anything is learnt; see docs/measurement.md.
-_CALL_US = 5.0
-_BORDER_US = 20.0
-# With a budget a partition may be this far off on its own outputs; the model's outputs decide.
-_LOCAL_ERROR = 0.5
-_PROPOSALS = 2
 # Up to this tolerance a run asks for exact arithmetic, and each partition alone must keep to it.
 _EXACT_TOLERANCE = 2e-3
+# With a budget a partition may be this far off on its own outputs; the model's outputs decide.
+_LOCAL_ERROR = 0.5
+# The front: errors for which plans are proposed, beside the tolerance asked for.
+_FRONT = (1e-2, 5e-2, 3e-3, 1e-1, 2e-2)
+# With another metric than `max`, what a whole model errs says little about its outputs' budget.
+_ANY_ERROR = 3.0
+_PROBE_S, _PROBE_SHARE = 40.0, 0.3
 
 
 @dataclass(frozen=True)
@@ -139,9 +138,9 @@ class _Run:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def go(self) -> TuneResult:
-        begin = time.monotonic()
+        self.begin_s = time.monotonic()
         limit_s = self.options.time_limit_s or _DEFAULT_TIME_LIMIT_S
-        self.deadline_s = begin + limit_s
+        self.deadline_s = self.begin_s + limit_s
         self._local_s = min(_MOST_LOCAL_S, _LOCAL_SHARE * limit_s)
         with self._stage("ingest", "reading the model"):
             self.model, self.info = take_in(self.source, self.work_dir, self.options.dims, self.cancel)
@@ -160,66 +159,61 @@ class _Run:
             solution = self._search()
         with self._stage("end_to_end", "timing whole plans in turn"):
             winner = self._finals(solution)
-        self.seconds["reference"] = self.reference.seconds
+        self.seconds["reference"] = self.samples.chosen_by.seconds
         self.seconds["end_to_end"] = self.arena.seconds
-        self.seconds["total"] = time.monotonic() - begin
+        self.seconds["total"] = time.monotonic() - self.begin_s
         with self._stage("emit", "writing the artifact"):
             return self._emit(winner, solution)
 
     def _prepare(self) -> None:
-        self.seeds = tuple(self.options.seed + i for i in range(_SEEDS))
-        seeded = [seeded_inputs(self.info.inputs, seed) for seed in self.seeds]
-        self.seeded_reference = self._reference_of(seeded, "seeded")
-        self.reference = self.seeded_reference
-        held_out: list[Sample] = []
-        if self.inputs is not None:
-            given = read_samples(self.inputs, self.info.inputs)
-            middle = (len(given) + 1) // 2
-            self.reference = self._reference_of(given[:middle], "given")
-            held_out = list(given[middle:])
-        elif self._has_budget:
-            more = range(self.options.seed + _SEEDS, self.options.seed + 2 * _SEEDS)
-            held_out = [seeded_inputs(self.info.inputs, seed) for seed in more]
-        self.held_out = self._reference_of(held_out, "held-out", keep_all=False) if held_out else None
+        self.samples = Sampling(
+            self.model,
+            self.info,
+            self.options,
+            self.work_dir,
+            self.inputs,
+            self._has_budget,
+            self.listener,
+            self.cancel,
+        )
         self.regions = RegionFiles(self.model, self.work_dir / "regions")
-        threads = self.options.threads or default_threads()
         tolerance = self.options.tolerance
+        settings = CostSettings(
+            self.samples.threads,
+            _LOCAL_ERROR if self._has_budget else tolerance,
+            _ANY_ERROR if self._has_budget else tolerance,
+            protocol_for(self.model),
+            self.samples.cache_dir,
+        )
         self.costs = CostSource(
             self.model,
             self.regions,
-            self.reference,
+            self.samples.chosen_by,
             self.database,
-            CostSettings(
-                threads,
-                _LOCAL_ERROR if self._has_budget else tolerance,
-                tolerance,
-                cache_dir=self._cache_dir,
-            ),
+            settings,
             self.measurer,
             self.listener,
             self.cancel,
         )
 
     @property
-    def _cache_dir(self) -> Path:
-        """Conversions are slow and the same each time, so this run makes each once."""
-        folder = self.work_dir / "compiled"
-        folder.mkdir(exist_ok=True)
-        return folder
-
-    @property
     def _has_budget(self) -> bool:
-        """True when the tolerance is more than what exact arithmetic needs."""
-        return self.options.tolerance > _EXACT_TOLERANCE or self.options.metric != "max"
-
-    def _reference_of(self, samples: Sequence[Sample], name: str, keep_all: bool = True) -> Reference:
-        folder = self.work_dir / name
-        return Reference(self.model, samples, folder, self.listener, self.cancel, keep_all)
+        """True when more is allowed than what exact arithmetic needs, or a front is asked for."""
+        options = self.options
+        return options.pareto or options.tolerance > _EXACT_TOLERANCE or options.metric != "max"
 
     @property
-    def _made_outputs(self) -> list[str]:
-        """Graph outputs that nodes make; the others are inputs or constants passed through."""
-        return [name for name in self.model.index.outputs if name in self.model.index.producer]
+    def _tolerances(self) -> tuple[float, ...]:
+        """Errors that plans are looked for, the one asked for first."""
+        asked = self.options.tolerance
+        if not self.options.pareto:
+            return (asked, asked / 2)
+        return tuple(dict.fromkeys([asked, *_FRONT]))
+
+    @property
+    def _error_limit(self) -> float:
+        """Plans with a larger error are not timed."""
+        return _ANY_ERROR if self.options.pareto else self.options.tolerance
 
     def _constraints(self) -> Constraints:
         return Constraints.parse(
@@ -245,33 +239,48 @@ class _Run:
             self.listener,
             _MOST_REGIONS if self.options.time_limit_s is None else None,
         )
-        incumbent_us = min(self.whole.latencies_us().values(), default=float("inf"))
+        # Where another metric counts, what a whole model errs by it is known only after the contest.
+        limit = self.options.tolerance if self.options.metric == "max" else EXACT_ERROR
+        rows = self.whole.rows()
+        known = self.whole.latencies_us().items()
+        allowed = [us for t, us in known if (row := rows[t]) and (row.error or 0.0) <= limit]
+        incumbent_us = min(allowed, default=float("inf"))
         return self.lazy.run(self.options.plans, incumbent_us)
 
     def _spend_budget(self) -> None:
         """Find out which blocks may be less exact, as plans and as a constraint of the search."""
+        self.budget: BudgetSearch | None = None
         self.proposed: list[Entry] = []
-        if not self._has_budget or self.options.strategy != "optimal":
+        if not self._has_budget or self.options.strategy != "optimal" or self.options.plan is not None:
             return
-        exact, reduced = choose_targets(self.whole.rows(), self.estimates, _EXACT_TOLERANCE)
-        if not exact:
+        exact, reduced = choose_targets(self.whole.rows(), self.estimates)
+        if not exact or not reduced:
             return
-        used = len(self.reference.samples)
-        budget = BudgetSearch(
-            self.model.index, self.regions, self._template(), used, self.listener, self.cancel
+        self.budget = BudgetSearch(
+            self.model,
+            self.samples.template(),
+            len(self.samples.chosen_by.samples),
+            exact,
+            reduced,
+            self.estimates,
+            self.listener,
+            self.cancel,
+            min(_PROBE_S, _PROBE_SHARE * (self.deadline_s - self.begin_s)),
         )
-        tolerance = self.options.tolerance
-        for target in reduced:
-            times = {t: self.estimates.times_us(t) or {} for t in (exact[0], target)}
-            for entries in budget.propose(exact[0], target, times, [tolerance, tolerance / 2]):
-                self.proposed.extend(entries[:_PROPOSALS])
-        row = budget.constraint(self.candidates.candidates, exact, tolerance)
+        self.proposed = self.budget.propose(self._tolerances)
+        row = self.budget.constraint(self.candidates.candidates, self.options.tolerance)
         self.constraints = replace(self.constraints, budgets=(row,))
 
     def _finals(self, solution: Solution | None) -> Entry:
-        eligible = partial(respects, self.model.index, self.constraints, self.specs)
-        self.arena = Arena(self.regions, self._template(), self.listener, self.cancel, eligible)
         unlimited = replace(self.constraints, budgets=())
+        self.arena = Arena(
+            self.regions,
+            self.samples.template(self._error_limit, prune=not self.options.pareto),
+            self.listener,
+            self.cancel,
+            partial(respects, self.model.index, unlimited, self.specs),
+            self.options.tolerance,
+        )
         moves = LocalSettings(seconds=self._local_s, seed=self.options.seed)
         finals = Finals(self.model, self.specs, unlimited, self.arena, self.whole.latencies_us(), moves)
         strategy = self.options.strategy
@@ -285,34 +294,18 @@ class _Run:
             return finals.asked_for(finals.priority_entry())
         if strategy == "single" or solution is None:
             return finals.best_single()
-        return finals.refined(self.lazy, solution, self.options.plans, self.proposed)
+        return finals.refined(self.lazy, solution, self.options.plans, self.proposed, self._correct)
 
     def _transitions(self) -> Transitions:
         known = Transitions.for_specs(self.specs)
-        borders = dict.fromkeys(self.targets, _BORDER_US)
-        return replace(known, default_call_us=_CALL_US, border_us=borders)
+        borders = dict.fromkeys(self.targets, BORDER_US)
+        return replace(known, default_call_us=CALL_US, border_us=borders)
 
-    def _template(self) -> Contest:
-        """A contest without plans: samples and reference outputs as files."""
-        folder = self.work_dir / "contest"
-        folder.mkdir(parents=True, exist_ok=True)
-        samples, expected = folder / "samples.npz", folder / "expected.npz"
-        references = [self.reference] if self.held_out is None else [self.reference, self.held_out]
-        write_samples(samples, [sample for known in references for sample in known.samples])
-        values = [value for known in references for value in known.values(self._made_outputs)]
-        write_samples(expected, values)
-        return Contest(
-            plans=(),
-            regions={},
-            inputs=self.info.inputs,
-            outputs=tuple(self._made_outputs),
-            samples_file=samples,
-            expected_file=expected,
-            metric=self.options.metric,
-            error_limit=self.options.tolerance,
-            threads=self.options.threads or default_threads(),
-            cache_dir=self._cache_dir,
-        )
+    def _correct(self) -> list[Entry]:
+        """Plans in place of proposals that held-out samples showed to exceed their tolerance."""
+        if self.budget is None:
+            return []
+        return self.budget.correct(self.arena.entries, self._tolerances)
 
     @property
     def _out_of_time(self) -> bool:
@@ -320,14 +313,13 @@ class _Run:
 
     def _emit(self, winner: Entry, solution: Solution | None) -> TuneResult:
         report = self._report(winner, solution)
-        threads = self.options.threads or default_threads()
         verification = verify_plan(
             winner.plan,
             self.regions,
-            self.seeded_reference,
-            self.seeds,
+            self.samples.seeded,
+            self.samples.seeds,
             self.options.tolerance,
-            threads,
+            self.samples.threads,
             self.cancel,
         )
         artifact = write_artifact(
@@ -346,7 +338,7 @@ class _Run:
         known = (self.model.index, self.targets, self.candidates, self.costs, self.estimates)
         witness = Witness(*known, self._transitions())
         warnings = [*self.info.warnings, *self.candidates.notes]
-        if self.inputs is None and self.options.tolerance > _EXACT_TOLERANCE:
+        if self.inputs is None and self._has_budget:
             warnings.append(
                 "errors were measured on seeded inputs; give real ones with --inputs to sample what the "
                 "model was trained for"
@@ -366,6 +358,7 @@ class _Run:
                 seconds=self.seconds,
                 tolerance=self.options.tolerance,
                 metric=self.options.metric,
+                front=front(self.model, self.arena.entries) if self.options.pareto else None,
                 sampled="seeded" if self.inputs is None else "given",
                 warnings=warnings,
                 witness=witness,

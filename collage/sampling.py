@@ -1,0 +1,119 @@
+"""Which inputs a run sees: seeded ones for the artifact's proof, those it chooses by, and held-out ones.
+
+Invariant: plans are chosen by the first samples; no stage but the contest of whole plans sees the held-out
+ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backends.policy import default_threads
+from backends.reference import seeded_inputs
+from backends.samples import write_samples
+from collage.end_to_end import Contest
+from collage.events import Listener
+from collage.intake import Reference, Sample, read_samples
+from collage.options import TuneOptions
+from partitioner.ingest import NormalisedInfo
+from partitioner.model import Model
+
+_SEEDS = 2
+
+
+@dataclass
+class Sampling:
+    """The samples of one run with their reference values.
+
+    Args:
+        model: the normalised model.
+        info: its inputs.
+        options: seed, threads and metric.
+        work_dir: where values and compiled blobs are kept.
+        inputs: the user's own samples as .npz; None for seeded ones.
+        hold_out: also make samples that plans are not chosen by, where the user gives none.
+        listener: is told when values are computed.
+        cancel: stops the child that computes them.
+    """
+
+    model: Model
+    info: NormalisedInfo
+    options: TuneOptions
+    work_dir: Path
+    inputs: Path | None
+    hold_out: bool
+    listener: Listener
+    cancel: threading.Event | None
+    seeds: tuple[int, ...] = field(init=False)
+    seeded: Reference = field(init=False)
+    chosen_by: Reference = field(init=False)
+    held_out: Reference | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        first = self.options.seed
+        self.seeds = tuple(range(first, first + _SEEDS))
+        self.seeded = self._reference([self._seeded(seed) for seed in self.seeds], "seeded")
+        self.chosen_by = self.seeded
+        rest: list[Sample] = []
+        if self.inputs is not None:
+            given = read_samples(self.inputs, self.info.inputs)
+            middle = (len(given) + 1) // 2
+            self.chosen_by = self._reference(given[:middle], "given")
+            rest = list(given[middle:])
+        elif self.hold_out:
+            rest = [self._seeded(seed + _SEEDS) for seed in self.seeds]
+        if rest:
+            self.held_out = self._reference(rest, "held-out", keep_all=False)
+
+    @property
+    def threads(self) -> int:
+        """Threads of one call."""
+        return self.options.threads or default_threads()
+
+    @property
+    def cache_dir(self) -> Path:
+        """Conversions are slow and the same each time, so a run makes each once."""
+        folder = self.work_dir / "compiled"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def template(self, error_limit: float | None = None, prune: bool = True) -> Contest:
+        """A contest without plans: every sample and its reference outputs as files.
+
+        Args:
+            error_limit: plans with a larger error are failures; None only records it.
+            prune: drop plans that cannot be the fastest.
+        """
+        index = self.model.index
+        # The other outputs are inputs or constants passed through.
+        made = [name for name in index.outputs if name in index.producer]
+        folder = self.work_dir / "contest"
+        folder.mkdir(parents=True, exist_ok=True)
+        samples, expected = folder / "samples.npz", folder / "expected.npz"
+        if not expected.exists():
+            references = [self.chosen_by] if self.held_out is None else [self.chosen_by, self.held_out]
+            write_samples(samples, [sample for known in references for sample in known.samples])
+            write_samples(expected, [value for known in references for value in known.values(made)])
+        return Contest(
+            plans=(),
+            regions={},
+            inputs=self.info.inputs,
+            outputs=tuple(made),
+            samples_file=samples,
+            expected_file=expected,
+            metric=self.options.metric,
+            error_limit=error_limit,
+            prune=prune,
+            threads=self.threads,
+            cache_dir=self.cache_dir,
+        )
+
+    def _seeded(self, seed: int) -> Sample:
+        return seeded_inputs(self.info.inputs, seed)
+
+    def _reference(self, samples: Sequence[Sample], name: str, keep_all: bool = True) -> Reference:
+        folder = self.work_dir / name
+        return Reference(self.model, samples, folder, self.listener, self.cancel, keep_all)

@@ -64,6 +64,8 @@ class Option:
         pattern: a regular expression for free values, e.g. `[1-9][0-9]*`.
         help: one sentence for `collage targets` and docs/backends.md.
         affects_cost: False for what only steers the search, and so stays out of cost keys.
+        tunable: values that may be tried for single partitions where the user left the option open
+            (`collage.local_moves`): each may pay somewhere, and computes as exactly as the default.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Option:
     choices: tuple[str, ...] = ()
     pattern: str = ".+"
     affects_cost: bool = True
+    tunable: tuple[str, ...] = ()
 
 
 RULES = Option(
@@ -85,6 +88,7 @@ THREADS = Option(
     "auto",
     "Threads that one call may use; auto is what the tuner or `load` decides for all targets.",
     pattern="auto|[1-9][0-9]{0,3}",
+    tunable=("1", "2", "4", "8", "16", "32"),
 )
 
 
@@ -103,17 +107,13 @@ class SubModel:
             pins; model-local functions are inlined; every tensor below is in this order in the file.
         inputs: graph inputs (weights are initializers, never inputs).
         outputs: graph outputs.
+        calibration: samples of the inputs (`backends.samples`), for targets that calibrate.
+        prepared: True for what `Backend.prepare` gave, in this run or when an artifact was made.
     """
 
     path: Path
     inputs: tuple[TensorSpec, ...]
-        calibration: samples of the inputs (`backends.samples`), for targets that calibrate.
-        prepared: True for what `Backend.prepare` gave, in this run or when an artifact was made.
     outputs: tuple[TensorSpec, ...]
-
-
-@dataclass(frozen=True)
-class CompileContext:
     calibration: Path | None = None
     prepared: bool = False
 
@@ -147,6 +147,10 @@ class Arithmetic:
     numbers: str = "f32"
     in_file: bool = True
     sense: str = ""
+
+
+@dataclass(frozen=True)
+class CompileContext:
     """What compiling may use.
 
     Args:
@@ -237,10 +241,6 @@ class Backend(ABC):
         """Named patterns that the runtime computes as one fused kernel."""
         return ()
 
-    @abstractmethod
-    def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
-        """Compile a sub-model.
-
     def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
         """Why nodes (bitset) that are all supported make no sense as one partition, or None; cheap."""
         return None
@@ -264,6 +264,10 @@ class Backend(ABC):
             Exception: as for `compile`.
         """
         return model
+
+    @abstractmethod
+    def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
+        """Compile a sub-model.
 
         Raises:
             Exception: anything the runtime raises; the caller turns it into Infeasible(reason).

@@ -147,6 +147,27 @@ def canonical(target: Target, threads: int | None = None) -> Target:
     return Target(backend.name, tuple(sorted(full.items())))
 
 
+def tunable_options(target: Target, threads: int) -> dict[str, tuple[str, ...]]:
+    """What may be tried in place of a target's defaults, by option; what the user stated stays.
+
+    Args:
+        target: as the user gave it.
+        threads: what `-threads=auto` means; only fewer are worth a try.
+
+    Raises:
+        TargetError: the backend, an option or a value is unknown.
+    """
+    stated = dict(target.options)
+    found = {}
+    for option in options_of(check_options(target)):
+        values = option.tunable
+        if option.name == THREADS.name:
+            values = tuple(value for value in values if int(value) < threads)
+        if values and option.name not in stated:
+            found[option.name] = values
+    return found
+
+
 def target_spec(target: Target) -> TargetSpec:
     """What a target offers to the partitioner.
 
@@ -159,6 +180,9 @@ def target_spec(target: Target) -> TargetSpec:
     def supports(index: GraphIndex, node: int) -> str | None:
         return backend.supports(index, node, target)
 
+    def refuse_region(index: GraphIndex, nodes: int) -> str | None:
+        return backend.refuse_region(index, nodes, target)
+
     rules = target.option(RULES.name, RULES.default)
     return TargetSpec(
         target=target,
@@ -167,6 +191,7 @@ def target_spec(target: Target) -> TargetSpec:
         patterns=backend.patterns(target),
         memory_domain=backend.memory_domain(target),
         rule=None if rules == RULES.default else load_rule(Path(rules)),
+        refuse_region=refuse_region,
     )
 
 
@@ -180,9 +205,6 @@ def _load(plugins: tuple[EntryPoint, ...]) -> Mapping[str, Backend]:
         if plugin.name in table:
             raise CollageError(
                 f"two backends are named {plugin.name!r}; the second one is {plugin.value} "
-    def refuse_region(index: GraphIndex, nodes: int) -> str | None:
-        return backend.refuse_region(index, nodes, target)
-
                 f"of package {_distribution(plugin)}: uninstall one of them"
             )
         table[plugin.name] = _load_plugin(plugin)
@@ -191,7 +213,6 @@ def _load(plugins: tuple[EntryPoint, ...]) -> Mapping[str, Backend]:
 
 def _load_plugin(plugin: EntryPoint) -> Backend:
     try:
-        refuse_region=refuse_region,
         backend = plugin.load()()
     except Exception as error:  # a stranger's code may raise anything; the reason is kept and shown
         reason = f"plugin {plugin.value} fails with {type(error).__name__}: {error}"

@@ -16,6 +16,7 @@ import os
 import platform
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -30,6 +31,7 @@ from backends.samples import write_samples
 from collage.estimates import node_times_us
 from collage.events import Event, Listener
 from collage.intake import Reference
+from collage.preparing import preparation_key
 from collage.region_files import RegionFiles
 from collage.slot import device_slot
 from cost_db.database import CostDatabase
@@ -194,7 +196,9 @@ class CostSource:
     def _measure_one(self, candidate: Candidate, fence: int) -> None:
         request = self._request(candidate)
         digest = self.key(candidate).digest
+        begin = time.monotonic()
         measurement = self._measurer(request, self._cancel)
+        seconds = time.monotonic() - begin
         row = self._to_row(candidate, measurement)
         # Whoever took a late claim over measures it too; theirs counts for the team, ours for now.
         with contextlib.suppress(StaleFenceError):
@@ -202,7 +206,7 @@ class CostSource:
         self._rows[digest] = row
         self.counts.measured += 1
         self.counts.infeasible += row.outcome == "infeasible"
-        self._tell(candidate, row)
+        self._tell(candidate, row, seconds)
 
     def _keep_claims(self, digests: Sequence[str]) -> threading.Event:
         """Renew leases until the event that is returned is set."""
@@ -284,7 +288,7 @@ class CostSource:
             )
         return row
 
-    def _tell(self, candidate: Candidate, row: CostRow) -> None:
+    def _tell(self, candidate: Candidate, row: CostRow, seconds: float) -> None:
         what = f"{row.latency_us:.0f} µs" if row.latency_us is not None else f"infeasible: {row.reason}"
         self._listener(
             Event(
@@ -298,6 +302,7 @@ class CostSource:
                     "op_types": row.op_types,
                     "latency_us": row.latency_us,
                     "reason": row.reason,
+                    "seconds": seconds,
                 },
             )
         )
@@ -328,5 +333,6 @@ class CostSource:
         if target not in self._versions:
             found = resolve(target).probe()
             assert isinstance(found, Available)
-            self._versions[target] = found.version
+            more = preparation_key(target, self._model, self._reference.samples)
+            self._versions[target] = found.version + more
         return self._versions[target]

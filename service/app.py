@@ -23,6 +23,7 @@ from service.middleware import RequestContext, SameOrigin
 from service.routes import costs, health, jobs, machines, models, pages, tune
 from service.services import Services
 from service.settings import Settings
+from service.tracing import Tracing
 
 ROUTERS = (
     tune.router,
@@ -46,13 +47,19 @@ Errors are RFC 9457 problems (`application/problem+json`); `type` is stable, `de
 _log = structlog.get_logger("collage")
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """The application; it opens its database and starts its runners when the server starts it."""
+def create_app(settings: Settings, tracing: Tracing | None = None) -> FastAPI:
+    """The application; it opens its database and starts its runners when the server starts it.
+
+    Args:
+        settings: of this server.
+        tracing: where traces go; by default where the environment says.
+    """
     metrics = Metrics()
+    traces = tracing or Tracing.from_environment()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        services = Services.build(settings, metrics)
+        services = Services.build(settings, metrics, traces)
         app.state.services = services
         metrics.watch_jobs(services.jobs.count)
         services.catalogue.prepare()
@@ -61,6 +68,7 @@ def create_app(settings: Settings) -> FastAPI:
             yield
         finally:
             services.close()
+            traces.close()
 
     app = FastAPI(
         title="Collage",
@@ -77,7 +85,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
     # The last one added is the outermost.
     app.add_middleware(SameOrigin, hosts=_hosts(settings), refuse=_refusal)
-    app.add_middleware(RequestContext, metrics=metrics)
+    app.add_middleware(RequestContext, metrics=metrics, tracing=traces)
     return app
 
 

@@ -16,6 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.metrics import Metrics
+from service.tracing import Span, Tracing
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
@@ -38,9 +39,10 @@ _log = structlog.get_logger("collage.http")
 class RequestContext:
     """Gives a request its id (the caller's, if it is harmless), logs and counts it."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing) -> None:
         self.app = app
         self._metrics = metrics
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -64,21 +66,32 @@ class RequestContext:
                     headers.setdefault(name, value)
             await send(message)
 
-        try:
-            await self.app(scope, receive, send_on)
-        finally:
-            seconds = time.perf_counter() - begin
-            route = _route(scope)
-            self._metrics.request(scope["method"], route, status, seconds)
-            # Pollers and scrapers would drown the log.
-            say = _log.debug if route in ("/healthz", "/readyz", "/metrics") else _log.info
-            say(
-                "request",
-                method=scope["method"],
-                path=scope["path"],
-                status=status,
-                ms=round(seconds * 1e3, 1),
-            )
+        with self._tracing.request(scope["method"], Headers(scope=scope)) as span:
+            try:
+                await self.app(scope, receive, send_on)
+            finally:
+                self._note(scope, span, status, time.perf_counter() - begin)
+
+    def _note(self, scope: Scope, span: Span, status: int, seconds: float) -> None:
+        """What is kept of a request: a count, a line in the log, a span."""
+        route = _route(scope)
+        self._metrics.request(scope["method"], route, status, seconds)
+        # Pollers and scrapers would drown the log.
+        say = _log.debug if route in ("/healthz", "/readyz", "/metrics") else _log.info
+        ms = round(seconds * 1e3, 1)
+        say("request", method=scope["method"], path=scope["path"], status=status, ms=ms)
+        span.rename(f"{scope['method']} {route}")
+        span.set(
+            {
+                "http.request.method": scope["method"],
+                "http.route": route,
+                "http.response.status_code": status,
+                "collage.request": scope["request_id"],
+                "collage.job": scope.get("path_params", {}).get("job_id"),
+            }
+        )
+        if status >= 500:
+            span.fail(f"status {status}")
 
 
 class SameOrigin:

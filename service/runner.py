@@ -35,6 +35,7 @@ from service.metrics import Metrics
 from service.settings import Settings
 from service.spool import Spool
 from service.summary import as_json_bytes, summarise
+from service.tracing import Span, Tracing
 
 _log = structlog.get_logger("collage.runner")
 
@@ -60,6 +61,7 @@ class JobRunner:
         files: BlobFiles,
         spool: Spool,
         metrics: Metrics,
+        tracing: Tracing,
     ) -> None:
         self._settings = settings
         self._jobs = jobs
@@ -67,6 +69,7 @@ class JobRunner:
         self._files = files
         self._spool = spool
         self._metrics = metrics
+        self._tracing = tracing
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -143,9 +146,14 @@ class JobRunner:
         begin = time.monotonic()
         state = "abandoned"
         directory = Path(tempfile.mkdtemp(dir=self._spool.path, prefix=f"job-{job.id}-"))
+        facts = {"collage.job": job.id, "collage.attempt": job.attempt}
         try:
-            message = self._carry_out(job, directory)
-            state = self._end(job, message)
+            with self._tracing.job(facts) as span:
+                message = self._carry_out(job, directory, span)
+                state = self._end(job, message)
+                span.set({"collage.state": state})
+                if state == "failed":
+                    span.fail(message["error"]["reason"])
         except (_AbandonedError, StaleAttemptError) as reason:
             log.warning("job given up", reason=str(reason))
         except CollageError as error:
@@ -157,7 +165,7 @@ class JobRunner:
         self._metrics.job_seconds.observe(time.monotonic() - begin)
         log.info("job ends", state=state, seconds=round(time.monotonic() - begin, 1))
 
-    def _carry_out(self, job: Job, directory: Path) -> dict[str, Any]:
+    def _carry_out(self, job: Job, directory: Path, span: Span) -> dict[str, Any]:
         """The process's last message: `result` or `error`."""
         assert job.model_sha256 is not None
         work_dir = directory / "work"
@@ -178,9 +186,9 @@ class JobRunner:
             inputs=str(inputs) if inputs else None,
         )
         with JobChild(request, directory) as child:
-            return self._attend(job, child)
+            return self._attend(job, child, span)
 
-    def _attend(self, job: Job, child: JobChild) -> dict[str, Any]:
+    def _attend(self, job: Job, child: JobChild, span: Span) -> dict[str, Any]:
         settings = self._settings
         begin = renewed = looked = time.monotonic()
         while True:
@@ -192,6 +200,7 @@ class JobRunner:
                 event["data"].pop("report", None)
                 shown = {name: event[name] for name in ("stage", "message", "done", "total")}
                 self._say(job, "progress", event, progress=shown)
+                _trace(span, event)
             elif message is not None:
                 return message
             if self._stopping.is_set():
@@ -251,3 +260,13 @@ class JobRunner:
         counts = report.get("candidates", {})
         for outcome in ("measured", "infeasible", "from_cache"):
             self._metrics.candidates.labels(outcome).inc(counts.get(outcome, 0))
+
+
+def _trace(span: Span, event: dict[str, Any]) -> None:
+    """A measurement becomes a child of its job's span."""
+    data = event["data"]
+    if event["stage"] == "measure" and "seconds" in data:
+        facts = {
+            f"collage.{name}": data.get(name) for name in ("target", "nodes", "latency_us", "reason")
+        }
+        span.child("measure", data["seconds"], facts)

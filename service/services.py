@@ -21,6 +21,7 @@ from service.rates import Rates
 from service.runner import JobRunner
 from service.settings import Settings
 from service.spool import Spool
+from service.tracing import Tracing
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Services:
     uploads: asyncio.Semaphore
 
     @classmethod
-    def build(cls, settings: Settings, metrics: Metrics) -> Services:
+    def build(cls, settings: Settings, metrics: Metrics, tracing: Tracing) -> Services:
         """Open the database and the blobs, and make the rest over them; nothing runs yet."""
         database = CostDatabase(settings.database_url)
         spool = Spool(settings.spool_dir)
@@ -60,7 +61,7 @@ class Services:
             register=register,
             files=files,
             spool=spool,
-            runner=JobRunner(settings, jobs, register, files, spool, metrics),
+            runner=JobRunner(settings, jobs, register, files, spool, metrics, tracing),
             feed=EventFeed(jobs.events, settings.poll_s),
             catalogue=Catalogue(),
             graphs=Graphs(files, spool),

@@ -19,14 +19,15 @@ from onnx import helper, numpy_helper
 from service.app import create_app
 from service.services import Services
 from service.settings import Settings
+from service.tracing import Tracing
 
 
 class RunningServer:
     """A server in this process, as `serve` runs it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, tracing: Tracing | None = None) -> None:
         self.settings = settings
-        self.app = create_app(settings)
+        self.app = create_app(settings, tracing)
         config = uvicorn.Config(
             self.app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=2
         )
@@ -61,7 +62,7 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
     """Starts servers over one data folder; without runners unless asked, so jobs wait."""
     with contextlib.ExitStack() as stack:
 
-        def start(**settings: Any) -> RunningServer:
+        def start(tracing: Tracing | None = None, **settings: Any) -> RunningServer:
             given = {
                 "data_dir": tmp_path / "data",
                 "database_url": f"sqlite:///{tmp_path / 'costs.db'}",
@@ -69,7 +70,7 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
                 "poll_s": 0.05,
                 **settings,
             }
-            server = RunningServer(Settings(**given))
+            server = RunningServer(Settings(**given), tracing)
             stack.callback(server.close)
             return server
 

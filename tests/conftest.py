@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.postgres import Postgres
+
+# pytest --hypothesis-profile=nightly: other examples each time, and ten times as many mutated models.
+hypothesis.settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
 
 
 @pytest.fixture(scope="session")

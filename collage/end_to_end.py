@@ -31,7 +31,6 @@ from partitioner.errors import CancelledError
 from partitioner.target import Target
 from partitioner.tensor import TensorSpec
 
-_BLOCK_S = 0.12
 _MIN_CALLS = 3
 _MAX_CALLS = 60
 _PRUNE_AFTER_ROUNDS = 4
@@ -46,13 +45,13 @@ class PlanStep:
     region: str
     target: Target
 
+
 @dataclass(frozen=True)
 class PlanSteps:
     """A plan's steps in execution order, and how many of them may run at once."""
 
     steps: tuple[PlanStep, ...]
     lanes: int = 1
-
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,7 @@ class Contest:
         rounds: how many rounds at the most.
         budget_s: time for timing; at least three rounds are run whatever it says.
         cache_dir: where what was converted or compiled once is kept; None for nowhere.
+        block_s: time of one plan's calls in a round; three calls at the least.
         prune: drop plans that cannot win any more.
     """
 
@@ -87,6 +87,7 @@ class Contest:
     rounds: int = 24
     budget_s: float = 20.0
     cache_dir: Path | None = None
+    block_s: float = 0.12
     prune: bool = True
 
 
@@ -212,7 +213,7 @@ def _prepare(
     begin = time.perf_counter()
     runner.executor.run()
     once_s = max(time.perf_counter() - begin, 1e-7)
-    runner.calls = int(min(_MAX_CALLS, max(_MIN_CALLS, _BLOCK_S / once_s)))
+    runner.calls = int(min(_MAX_CALLS, max(_MIN_CALLS, contest.block_s / once_s)))
     return runner
 
 

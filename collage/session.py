@@ -21,15 +21,12 @@ import numpy as np
 
 from backends.policy import default_threads
 from backends.registry import resolve
-from collage.artifact import VERIFICATION_KEY
 from collage.compiled import CompiledRegions, CompileError
 from collage.compiled_cache import default_folder, usable
 from collage.executor import Executor, Step
+from collage.parts import parts_of
 from collage.proof import WrongPartitionError, prove
-from collage.region_files import RegionFiles
 from collage.verification import Verification, VerificationError
-from partitioner.candidate import Candidate
-from partitioner.emit import read_plan
 from partitioner.errors import BadInputError, CollageError, TargetError
 from partitioner.target import Target
 from partitioner.tensor import TensorSpec
@@ -79,43 +76,36 @@ class Session:
         self.errors: dict[str, float] = {}
         self._closed = False
         try:
-            self._open(path, fallback)
+            self._open(path, fallback, cache_dir)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, path: Path, fallback: str | None) -> None:
-        stored = read_plan(path)
-        model = stored.model
-        index = model.index
-        regions = RegionFiles(model, self._directory)
-        partitions = [
-            self._placed(i, partition, fallback) for i, partition in enumerate(stored.plan.partitions)
-        ]
+    def _open(self, path: Path, fallback: str | None, cache_dir: Path | None) -> None:
+        parts = parts_of(path, self._directory, cache_dir)
+        self.targets = tuple(
+            self._placed(i, target, fallback) for i, target in enumerate(parts.targets)
+        )
         steps = []
-        for partition in partitions:
-            region = regions.get(partition.nodes)
-            name = region.path.parent.name
-            executable = self._compiled.get(name, region, partition.target)
-            steps.append(Step(executable, region.inputs, region.outputs))
-        self.targets = tuple(partition.target for partition in partitions)
-        self.inputs = tuple(index.values[name] for name in index.inputs)
-        self._outputs = tuple(index.values[name] for name in index.outputs)
-        made = [spec.name for spec in self._outputs if spec.name not in index.constants]
-        self._constants = {
-            spec.name: model.ir.graph.initializers[spec.name].const_value.numpy()  # type: ignore[union-attr]
-            for spec in self._outputs
-            if spec.name in index.constants
-        }
-        self._executor = Executor(steps, self.inputs, made, stored.plan.lanes)
+        for i, (model, target) in enumerate(zip(parts.models, self.targets, strict=True)):
+            if resolve(target).preparation(target) is not None and not model.prepared:
+                raise LoadError(
+                    f"partition {i} is planned for {target}, but its nodes were not rewritten for it; tune "
+                    "the model again, and load the artifact that comes out"
+                )
+            executable = self._compiled.get(model.path.parent.name, model, target)
+            steps.append(Step(executable, model.inputs, model.outputs))
+        self.inputs, self._outputs, self._constants = parts.inputs, parts.outputs, parts.constants
+        made = [spec.name for spec in parts.outputs if spec.name not in parts.constants]
+        self._executor = Executor(steps, self.inputs, made, parts.lanes)
         self._owned.callback(self._executor.close)
         self._executor.bind()
-        self._verify(Verification.from_text(stored.metadata[VERIFICATION_KEY]))
+        self._verify(Verification.from_text(parts.verification))
 
-    def _placed(self, position: int, partition: Candidate, fallback: str | None) -> Candidate:
-        """The partition, on its fallback where its target is not to be had and the caller allows one."""
+    def _placed(self, position: int, target: Target, fallback: str | None) -> Target:
+        """The target, or its fallback where it is not to be had and the caller allows one."""
         try:
-            resolve(partition.target)
+            resolve(target)
         except TargetError as error:
             if fallback is None:
                 raise LoadError(
@@ -125,8 +115,8 @@ class Session:
             other = Target.parse(fallback)
             resolve(other)
             self.fallbacks[position] = str(error)
-            return Candidate(partition.nodes, other, "fallback")
-        return partition
+            return other
+        return target
 
     def _verify(self, verification: Verification) -> None:
         try:

@@ -97,6 +97,7 @@ class OnnxRuntimeBackend(Backend):
             "all",
             "Graph optimisation level of the session.",
             choices=("none", "basic", "extended", "all"),
+            tunable=("extended",),  # without the blocked layout, whose borders cost more than it gains
         ),
         Option(
             "spinning",

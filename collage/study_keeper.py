@@ -11,6 +11,7 @@ happens.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import optuna
 from optuna.exceptions import OptunaError
@@ -22,20 +23,23 @@ from cost_db.connections import Connections
 
 PLAN = "plan"
 _WAIT_S = 30.0
+_DIGITS = 12
 
 
-def keep(connections: Connections, name: str, study: optuna.Study, listener: Listener) -> None:
-    """Write a study's timed trials under a name of its own.
+def keep(connections: Connections, model_sha256: str, listener: Listener, study: optuna.Study) -> None:
+    """Write a study's timed trials under the model's digest and the time.
 
     Args:
         connections: of the cost database.
-        name: unique in that database.
-        study: what was found.
+        model_sha256: of the model that was tuned.
         listener: told when it could not be kept.
+        study: what was found.
     """
     trials = [trial for trial in study.get_trials(deepcopy=False) if PLAN in trial.user_attrs]
     if not trials:
         return
+    now = datetime.now(UTC).isoformat(sep=" ", timespec="microseconds")
+    name = f"{model_sha256[:_DIGITS]} {now}"
     try:
         _write(connections, name, study, trials)
     except (OptunaError, SQLAlchemyError) as error:

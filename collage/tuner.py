@@ -7,6 +7,7 @@ cancel event is looked at between measurements, and stops the child of one that 
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,18 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from backends.registry import target_spec
+from collage import study_keeper
 from collage.artifact import write_artifact
 from collage.budget import EXACT_ERROR, BudgetSearch, choose_targets
 from collage.context import BORDER_US, CALL_US, protocol_for
 from collage.costs import CostSettings, CostSource, Measurer, local_measurer
+from collage.evaluation import Check, Evaluation
 from collage.events import Event, Listener, ignore
 from collage.evidence import verify_plan, versions_of
 from collage.finals import Finals
 from collage.front import front
+from collage.goals import Goals
 from collage.intake import take_in
 from collage.lazy_search import LazySearch
 from collage.local_search import LocalSettings
 from collage.options import TuneOptions
+from collage.preparing import calibrates, least_opset, prepared_plan
 from collage.refine import Arena, Entry
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
@@ -39,6 +44,7 @@ from collage.why import Witness, whole_model_failures
 from cost_db.database import CostDatabase
 from partitioner.constraints import Constraints
 from partitioner.errors import CancelledError
+from partitioner.plan_text import encode
 from partitioner.search import Solution
 from partitioner.target import Target
 from partitioner.target_spec import enumerate_candidates
@@ -48,14 +54,6 @@ from partitioner.transition import Transitions
 _DEFAULT_TIME_LIMIT_S = 150.0
 _MOST_REGIONS = 40
 _MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
-# Up to this tolerance a run asks for exact arithmetic, and each partition alone must keep to it.
-_EXACT_TOLERANCE = 2e-3
-# With a budget a partition may be this far off on its own outputs; the model's outputs decide.
-_LOCAL_ERROR = 0.5
-# The front: errors for which plans are proposed, beside the tolerance asked for.
-_FRONT = (1e-2, 5e-2, 3e-3, 1e-1, 2e-2)
-# With another metric than `max`, what a whole model errs says little about its outputs' budget.
-_ANY_ERROR = 3.0
 _PROBE_S, _PROBE_SHARE = 40.0, 0.3
 
 
@@ -86,6 +84,7 @@ def tune_file(
     inputs: Path | None = None,
     artifact_name: str = "model.collage.onnx",
     measurer: Measurer = local_measurer,
+    check: Check | None = None,
 ) -> TuneResult:
     """Tune a model.
 
@@ -100,6 +99,7 @@ def tune_file(
         inputs: sample inputs as an .npz file (see `collage.intake.read_samples`).
         artifact_name: file name of the artifact; large weights beside it are named after it.
         measurer: measures one candidate; the default does so on this machine.
+        check: the caller's own check of the plan that is returned.
 
     Raises:
         BadInputError: the model, a target or an option cannot be used.
@@ -117,6 +117,7 @@ def tune_file(
         inputs,
         artifact_name,
         measurer,
+        check,
     )
     return run.go()
 
@@ -135,15 +136,19 @@ class _Run:
     inputs: Path | None
     artifact_name: str
     measurer: Measurer
+    check: Check | None
     seconds: dict[str, float] = field(default_factory=dict)
 
     def go(self) -> TuneResult:
         self.begin_s = time.monotonic()
+        self.goals = Goals.of(self.options, self.check is not None)
         limit_s = self.options.time_limit_s or _DEFAULT_TIME_LIMIT_S
         self.deadline_s = self.begin_s + limit_s
         self._local_s = min(_MOST_LOCAL_S, _LOCAL_SHARE * limit_s)
         with self._stage("ingest", "reading the model"):
-            self.model, self.info = take_in(self.source, self.work_dir, self.options.dims, self.cancel)
+            self.model, self.info = take_in(
+                self.source, self.work_dir, self.options.dims, self.cancel, least_opset(self.targets)
+            )
         with self._stage("candidates", "enumerating candidates"):
             self.specs = tuple(target_spec(target) for target in self.targets)
             self.candidates = enumerate_candidates(self.model, self.specs)
@@ -159,6 +164,9 @@ class _Run:
             solution = self._search()
         with self._stage("end_to_end", "timing whole plans in turn"):
             winner = self._finals(solution)
+        if self.check is not None:
+            with self._stage("evaluate", "evaluating plans, the fastest first"):
+                winner = Evaluation(self.check, self.arena, self.regions, self.samples).passing(winner)
         self.seconds["reference"] = self.samples.chosen_by.seconds
         self.seconds["end_to_end"] = self.arena.seconds
         self.seconds["total"] = time.monotonic() - self.begin_s
@@ -172,16 +180,16 @@ class _Run:
             self.options,
             self.work_dir,
             self.inputs,
-            self._has_budget,
+            self.goals.has_budget,
             self.listener,
             self.cancel,
         )
-        self.regions = RegionFiles(self.model, self.work_dir / "regions")
-        tolerance = self.options.tolerance
+        values = self.samples.chosen_by.values if calibrates(self.targets) else None
+        self.regions = RegionFiles(self.model, self.work_dir / "regions", values)
         settings = CostSettings(
             self.samples.threads,
-            _LOCAL_ERROR if self._has_budget else tolerance,
-            _ANY_ERROR if self._has_budget else tolerance,
+            self.goals.local_limit,
+            self.goals.whole_limit,
             protocol_for(self.model),
             self.samples.cache_dir,
         )
@@ -195,25 +203,6 @@ class _Run:
             self.listener,
             self.cancel,
         )
-
-    @property
-    def _has_budget(self) -> bool:
-        """True when more is allowed than what exact arithmetic needs, or a front is asked for."""
-        options = self.options
-        return options.pareto or options.tolerance > _EXACT_TOLERANCE or options.metric != "max"
-
-    @property
-    def _tolerances(self) -> tuple[float, ...]:
-        """Errors that plans are looked for, the one asked for first."""
-        asked = self.options.tolerance
-        if not self.options.pareto:
-            return (asked, asked / 2)
-        return tuple(dict.fromkeys([asked, *_FRONT]))
-
-    @property
-    def _error_limit(self) -> float:
-        """Plans with a larger error are not timed."""
-        return _ANY_ERROR if self.options.pareto else self.options.tolerance
 
     def _constraints(self) -> Constraints:
         return Constraints.parse(
@@ -251,7 +240,8 @@ class _Run:
         """Find out which blocks may be less exact, as plans and as a constraint of the search."""
         self.budget: BudgetSearch | None = None
         self.proposed: list[Entry] = []
-        if not self._has_budget or self.options.strategy != "optimal" or self.options.plan is not None:
+        searched = self.options.strategy == "optimal" and self.options.plan is None
+        if not self.goals.has_budget or not searched:
             return
         exact, reduced = choose_targets(self.whole.rows(), self.estimates)
         if not exact or not reduced:
@@ -267,7 +257,7 @@ class _Run:
             self.cancel,
             min(_PROBE_S, _PROBE_SHARE * (self.deadline_s - self.begin_s)),
         )
-        self.proposed = self.budget.propose(self._tolerances)
+        self.proposed = self.budget.propose(self.goals.tolerances)
         row = self.budget.constraint(self.candidates.candidates, self.options.tolerance)
         self.constraints = replace(self.constraints, budgets=(row,))
 
@@ -275,13 +265,14 @@ class _Run:
         unlimited = replace(self.constraints, budgets=())
         self.arena = Arena(
             self.regions,
-            self.samples.template(self._error_limit, prune=not self.options.pareto),
+            self.samples.template(self.goals.error_limit, prune=not self.goals.slower_too),
             self.listener,
             self.cancel,
             partial(respects, self.model.index, unlimited, self.specs),
             self.options.tolerance,
         )
-        moves = LocalSettings(seconds=self._local_s, seed=self.options.seed)
+        keep = partial(study_keeper.keep, self.database.connections, self.model.sha256, self.listener)
+        moves = LocalSettings(seconds=self._local_s, seed=self.options.seed, keep=keep)
         finals = Finals(self.model, self.specs, unlimited, self.arena, self.whole.latencies_us(), moves)
         strategy = self.options.strategy
         if self.options.plan is not None:
@@ -305,7 +296,7 @@ class _Run:
         """Plans in place of proposals that held-out samples showed to exceed their tolerance."""
         if self.budget is None:
             return []
-        return self.budget.correct(self.arena.entries, self._tolerances)
+        return self.budget.correct(self.arena.entries, self.goals.tolerances)
 
     @property
     def _out_of_time(self) -> bool:
@@ -313,35 +304,46 @@ class _Run:
 
     def _emit(self, winner: Entry, solution: Solution | None) -> TuneResult:
         report = self._report(winner, solution)
-        verification = verify_plan(
+        final = prepared_plan(
             winner.plan,
             self.regions,
+            self.work_dir / "emit",
+            self.samples.threads,
+            self.samples.cache_dir,
+            self.cancel,
+        )
+        verification = verify_plan(
+            final,
             self.samples.seeded,
             self.samples.seeds,
             self.options.tolerance,
             self.samples.threads,
             self.cancel,
         )
-        artifact = write_artifact(
-            self.model,
-            winner.plan,
-            [part["latency_us"] for part in report["partitions"]],
-            report,
-            verification,
-            versions_of(winner.plan),
-            self.work_dir / "artifact" / self.artifact_name,
+        times = [part["latency_us"] for part in report["partitions"]]
+        versions = versions_of(winner.plan)
+        destination = self.work_dir / "artifact" / self.artifact_name
+        write_artifact(
+            *(final.model, final.plan, times, report, verification, versions, destination), final.notes
         )
+        # Rewritten partitions have other nodes: the plan alone speaks of the model that was given.
+        plan = json.loads(encode(self.model, winner.plan, times, versions))
         self.listener(Event("done", f"{winner.name} wins", data={"report": report}))
-        return TuneResult(artifact.path, report, dict(artifact.plan))
+        return TuneResult(destination, report, plan)
 
     def _report(self, winner: Entry, solution: Solution | None) -> dict[str, Any]:
         known = (self.model.index, self.targets, self.candidates, self.costs, self.estimates)
         witness = Witness(*known, self._transitions())
         warnings = [*self.info.warnings, *self.candidates.notes]
-        if self.inputs is None and self._has_budget:
+        if self.inputs is None and self.goals.has_budget:
             warnings.append(
                 "errors were measured on seeded inputs; give real ones with --inputs to sample what the "
                 "model was trained for"
+            )
+        if self.inputs is None and calibrates(self.targets):
+            warnings.append(
+                "static_int8 was calibrated on seeded inputs, so its scales do not fit what the model was "
+                "trained for; give real ones with --inputs"
             )
         return build_report(
             Findings(

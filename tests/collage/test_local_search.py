@@ -16,6 +16,7 @@ from collage.events import Event
 from collage.local_moves import LocalMoves
 from collage.local_search import LocalSearch, LocalSettings, worth_a_search
 from collage.refine import Arena, Entry
+from cost_db.connections import Connections
 from cost_db.database import CostDatabase
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.candidate_set import CandidateSet
@@ -45,6 +46,7 @@ class StatedArena(Arena):
         self.entries: list[Entry] = []
         self.held: list[tuple[int, int]] = []
         self._cost = cost
+        self._tolerance = None
         self._eligible = lambda plan: True
 
     def hold(self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), rounds: int = 24) -> None:
@@ -139,19 +141,33 @@ def test_the_study_can_be_read_from_the_database_with_the_costs(tmp_path: Path) 
     url = f"sqlite:///{tmp_path / 'costs.db'}"
     database = CostDatabase(url)
     told: list[Event] = []
-    for name in ("a model", "a model again", "a model"):  # a name that is taken is told, not raised
-        keep = partial(study_keeper.keep, database.connections, name, listener=told.append)
+    keep = partial(study_keeper.keep, database.connections, "0123456789abcdef", told.append)
+    for _ in range(2):
         search, start = _search(StatedArena(cost_us), trials=6, keep=keep)
         search.improve(start)
-    assert database.look_up(["0" * 64]) == {}
+    assert database.look_up(["0" * 64]) == {}, "the costs are still there"
     database.close()
+    assert not told
     storage = optuna.storages.RDBStorage(url)
-    trials = optuna.load_study(study_name="a model", storage=storage).trials
+    names = optuna.get_all_study_names(storage)
+    trials = optuna.load_study(study_name=names[0], storage=storage).trials
     storage.remove_session()
     storage.engine.dispose()
+    assert len(names) == 2 and all(name.startswith("0123456789ab 20") for name in names)
     assert {trial.state.name for trial in trials} == {"COMPLETE"}
     assert all(trial.params["kind"] and trial.user_attrs["plan"] for trial in trials)
-    assert len(told) == 1 and "already exists" in told[0].message
+
+
+@pytest.mark.slow
+def test_a_study_that_cannot_be_kept_is_told_and_changes_nothing(tmp_path: Path) -> None:
+    connections = Connections(f"sqlite:///{tmp_path / 'costs.db'}")
+    told: list[Event] = []
+    (tmp_path / "costs.db").write_bytes(b"this is no database" * 100)
+    keep = partial(study_keeper.keep, connections, "0123456789abcdef", told.append)
+    search, start = _search(StatedArena(cost_us), trials=60, keep=keep)
+    assert len(search.improve(start).plan.partitions) == 3
+    connections.close()
+    assert len(told) == 1 and "could not be kept" in told[0].message
 
 
 def test_is_left_out_where_nothing_can_come_of_it() -> None:

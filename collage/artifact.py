@@ -14,6 +14,7 @@ from collage.verification import Verification, digest_values, input_hashes
 from partitioner.candidate import Plan
 from partitioner.emit import PLAN_KEY, annotate, read_plan
 from partitioner.model import Model
+from partitioner.plan_text import PartitionNote
 from partitioner.sub_graph import SubGraph
 
 REPORT_KEY = "collage.report"
@@ -73,6 +74,7 @@ def write_artifact(
     verification: Verification,
     versions: Mapping[str, str],
     destination: Path,
+    notes: Sequence[PartitionNote] | None = None,
 ) -> Artifact:
     """Write the annotated model with its report and reference values."""
     annotate(
@@ -82,5 +84,6 @@ def write_artifact(
         destination,
         latency_us=latency_us,
         versions=versions,
+        notes=notes,
     )
     return Artifact(destination, report, json.loads(read_plan(destination).metadata[PLAN_KEY]))

@@ -11,16 +11,15 @@ from backends.registry import resolve
 from backends.sandbox import ChildFailed, run_in_child
 from collage.artifact import crossing_values, make_verification
 from collage.intake import Reference
+from collage.preparing import PreparedPlan
 from collage.proof import observe_errors
-from collage.region_files import RegionFiles
 from collage.verification import Verification
 from partitioner.candidate import Plan
 from partitioner.errors import CancelledError, NoPlanError
 
 
 def verify_plan(
-    plan: Plan,
-    regions: RegionFiles,
+    final: PreparedPlan,
     reference: Reference,
     seeds: Sequence[int],
     tolerance: float,
@@ -29,11 +28,25 @@ def verify_plan(
 ) -> Verification:
     """Reference values for `load`, with the errors that the plan shows when it is compiled afresh.
 
+    They are those of the model as it is emitted: int8 is compared with int8, computed without fusing.
+
+    Args:
+        final: the plan on the model as it is emitted.
+        reference: of the model before partitions were rewritten, on seeded inputs.
+        seeds: of these inputs.
+        tolerance: allowed for every value.
+        threads: of one call.
+        cancel: stops the child.
+
     Raises:
         NoPlanError: it cannot be compiled once more.
         CancelledError: `cancel` was set.
     """
-    model = reference.model
+    plan, regions, model = final.plan, final.regions, final.model
+    if model is not reference.model:
+        reference = Reference(
+            model, reference.samples, model.path.parent / "own", cancel=cancel, keep_all=False
+        )
     values = reference.values(crossing_values(model, plan))
     kept = make_verification(seeds, reference.samples, values, {}, tolerance)
     inputs = tuple(model.index.values[name] for name in model.index.inputs)

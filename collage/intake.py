@@ -41,6 +41,7 @@ def take_in(
     work_dir: Path,
     dims: Mapping[str, int] | None = None,
     cancel: threading.Event | None = None,
+    least_opset: int = 0,
 ) -> tuple[Model, NormalisedInfo]:
     """Check and normalise a model in a sandboxed child, and open what came out.
 
@@ -49,6 +50,7 @@ def take_in(
         work_dir: where `model/model.onnx` is written.
         dims: sizes of free dimensions.
         cancel: stops the child when set.
+        least_opset: an older model is converted up to this one where that can be done.
 
     Raises:
         ModelError: the model is damaged, unsafe, unsupported, or has unbound dimensions.
@@ -65,6 +67,7 @@ def take_in(
             source.resolve(),
             destination.resolve(),
             dict(dims or {}),
+            least_opset,
             limits=limits,
             cancel=cancel,
         )
@@ -80,9 +83,11 @@ def take_in(
     return Model.open(destination / "model.onnx"), outcome
 
 
-def _normalise(source: Path, destination: Path, dims: dict[str, int]) -> NormalisedInfo | str:
+def _normalise(
+    source: Path, destination: Path, dims: dict[str, int], least_opset: int
+) -> NormalisedInfo | str:
     try:
-        return normalise(source, destination, dims)
+        return normalise(source, destination, dims, least_opset)
     except ModelError as error:
         return str(error)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collage.costs import Counts
+from collage.preparing import computed
 from collage.refine import Entry, speedup
 from collage.why import (
     Place,
@@ -154,6 +155,7 @@ def _partitions(found: Findings) -> list[dict[str, Any]]:
             {
                 "target": str(partition.target),
                 "nodes": [found.index.nodes[i].name for i in bits(partition.nodes)],
+                **computed(partition.target),
                 "latency_us": latency_us,
                 "predicted_us": own_us,
                 "runner_up": runner_up(others),

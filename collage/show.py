@@ -74,12 +74,14 @@ def show_front(console: Console, points: Sequence[Mapping[str, Any]] | None) -> 
 
 def show_partitions(console: Console, partitions: Sequence[Mapping[str, Any]]) -> None:
     """One row for each partition."""
-    table = Table("partition", "target", "nodes", "in the plan", "first node", "last node")
+    table = Table(
+        "partition", "target", "computes in", "nodes", "in the plan", "first node", "last node"
+    )
     for position, part in enumerate(partitions):
         nodes = part["nodes"]
-        table.add_row(
-            str(position), part["target"], str(len(nodes)), _ms(part["latency_us"]), nodes[0], nodes[-1]
-        )
+        sizes = str(len(nodes)), _ms(part["latency_us"])
+        numbers = part.get("numbers", "")
+        table.add_row(str(position), part["target"], numbers, *sizes, nodes[0], nodes[-1])
     console.print(table)
 
 
@@ -133,6 +135,10 @@ def show_explanation(report: Mapping[str, Any]) -> None:
         console.print(
             f"\npartition {position} on {part['target']} ({len(part['nodes'])} nodes):", style="bold"
         )
+        if part.get("sense"):
+            console.print(f"  {part['numbers']}: {part['sense']}")
+        if part.get("prepared"):
+            console.print(f"  its nodes were rewritten: {part['prepared']}")
         for line in part["why"]:
             console.print(f"  {line}")
     _show_refused(console, report.get("refused", ()))

@@ -14,6 +14,7 @@ from collage.evidence import verify_plan, versions_of
 from collage.explain import read_report
 from collage.front import draw_front
 from collage.intake import Reference
+from collage.preparing import calibrates, computed, prepared_plan
 from collage.region_files import RegionFiles
 from collage.verification import Verification
 from partitioner.candidate import bits
@@ -64,44 +65,58 @@ def take(path: str | Path, point: int, output: str | Path) -> Artifact:
     chosen = points[point]
     stored = read_plan(Path(path))
     model, index = stored.model, stored.model.index
+    again = f"tune its model with --tolerance {chosen['max_relative_error']:.3g} instead"
+    if any(note.prepared for note in stored.notes):
+        raise BadInputError(
+            f"{path} has int8 partitions in the place of the model's own nodes; {again}"
+        )
     known = decode(model, json.dumps(chosen["plan"]))
+    if calibrates(known.plan.targets):
+        raise BadInputError(
+            f"point {point} was calibrated on samples that {path} does not hold; {again}"
+        )
     error = chosen["max_relative_error"]
     inputs = [index.values[name] for name in index.inputs]
     seeds = Verification.from_text(stored.metadata[VERIFICATION_KEY]).seeds
     with tempfile.TemporaryDirectory(prefix="collage-take-") as folder:
         work = Path(folder)
         samples = [seeded_inputs(inputs, seed) for seed in seeds]
+        reference = Reference(model, samples, work / "reference")
+        regions = RegionFiles(model, work / "regions")
+        final = prepared_plan(known.plan, regions, work / "emit", default_threads())
         verification = verify_plan(
-            known.plan,
-            RegionFiles(model, work / "regions"),
-            Reference(model, samples, work / "reference"),
+            final,
+            reference,
             seeds,
             error,
             default_threads(),
         )
-    report = {
-        **read_report(Path(path)),
-        "partitions": [
-            {
-                "target": str(partition.target),
-                "nodes": [index.nodes[i].name for i in bits(partition.nodes)],
-                "latency_us": latency_us,
-                "alternatives": [],
-                "why": [f"point {point} of the front that was found at tuning"],
-            }
-            for partition, latency_us in zip(known.plan.partitions, known.latency_us, strict=True)
-        ],
-        "latency_us": chosen["latency_us"],
-        "latency_interval_us": None,
-        "speedup_over_best_single": None,
-        "speedup_interval": None,
-        "predicted_latency_us": None,
-        "additive_error": None,
-        "max_relative_error": error,
-        "tolerance": max(error, 1e-3),
-        "point": point,
-    }
-    artifact = write_artifact(
-        model, known.plan, known.latency_us, report, verification, versions_of(known.plan), Path(output)
-    )
-    return Artifact(artifact.path, report, artifact.plan)
+        report = {
+            **read_report(Path(path)),
+            "partitions": [
+                {
+                    "target": str(partition.target),
+                    "nodes": [index.nodes[i].name for i in bits(partition.nodes)],
+                    **computed(partition.target),
+                    "latency_us": latency_us,
+                    "alternatives": [],
+                    "why": [f"point {point} of the front that was found at tuning"],
+                }
+                for partition, latency_us in zip(known.plan.partitions, known.latency_us, strict=True)
+            ],
+            "latency_us": chosen["latency_us"],
+            "latency_interval_us": None,
+            "speedup_over_best_single": None,
+            "speedup_interval": None,
+            "predicted_latency_us": None,
+            "additive_error": None,
+            "max_relative_error": error,
+            "tolerance": max(error, 1e-3),
+            "point": point,
+        }
+        versions = versions_of(known.plan)
+        artifact = write_artifact(
+            *(final.model, final.plan, known.latency_us, report, verification, versions, Path(output)),
+            final.notes,
+        )
+    return Artifact(artifact.path, report, chosen["plan"])

@@ -19,6 +19,7 @@ from partitioner import plan_text, weights
 from partitioner.candidate import Plan, bits
 from partitioner.errors import BadInputError, ModelError
 from partitioner.model import Model
+from partitioner.plan_text import PartitionNote
 
 PLAN_KEY = f"{weights.METADATA_PREFIX}plan"
 PARTITION_KEY = f"{weights.METADATA_PREFIX}partition"
@@ -35,6 +36,7 @@ class ArtifactPlan:
         latency_us: per partition what was measured, None where nothing was.
         versions: of whatever made the plan, by name.
         metadata: the model's metadata under `collage.`, the plan's text included.
+        notes: one for each partition.
     """
 
     model: Model
@@ -42,6 +44,7 @@ class ArtifactPlan:
     latency_us: tuple[float | None, ...]
     versions: Mapping[str, str]
     metadata: Mapping[str, str] = field(repr=False)
+    notes: tuple[PartitionNote, ...] = ()
 
 
 def annotate(
@@ -52,6 +55,7 @@ def annotate(
     *,
     latency_us: Sequence[float | None] | None = None,
     versions: Mapping[str, str] | None = None,
+    notes: Sequence[PartitionNote] | None = None,
 ) -> Path:
     """Write the artifact; weights over 1 GiB together go to `<name>.weights` beside it.
 
@@ -62,6 +66,7 @@ def annotate(
         destination: the file to write.
         latency_us: per partition what was measured.
         versions: of whatever made the plan, by name.
+        notes: one for each partition: what it computes in, and whether its nodes were rewritten.
 
     Returns:
         The destination.
@@ -69,7 +74,7 @@ def annotate(
     Raises:
         BadInputError: the plan is not one for this model, or a key is not `collage.`'s own.
     """
-    text = plan_text.encode(model, plan, latency_us, versions)
+    text = plan_text.encode(model, plan, latency_us, versions, notes)
     proto = weights.whole_structure(model.ir)
     for node in proto.graph.node:
         # An artifact that is annotated anew must not keep its old marks.
@@ -111,4 +116,5 @@ def read_plan(path: Path | str) -> ArtifactPlan:
     except BadInputError as error:
         raise type(error)(f"{Path(path).name}: {error}") from error
     metadata = {k: v for k, v in found.items() if k.startswith(weights.METADATA_PREFIX)}
-    return ArtifactPlan(model, content.plan, content.latency_us, content.versions, metadata)
+    known = (content.plan, content.latency_us, content.versions)
+    return ArtifactPlan(model, *known, metadata, content.notes)

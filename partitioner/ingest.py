@@ -66,13 +66,16 @@ class _NodeNames(SimpleNameGenerator):
         return node.name or f"{node.op_type}_{node.outputs[0].name}"
 
 
-def normalise(source: Path, destination: Path, dims: Mapping[str, int]) -> NormalisedInfo:
+def normalise(
+    source: Path, destination: Path, dims: Mapping[str, int], least_opset: int = 0
+) -> NormalisedInfo:
     """Check a source and write it as `destination/model.onnx`.
 
     Args:
         source: an ONNX file, or a zip with one and its external data.
         destination: a folder; made if it is not there.
         dims: sizes of free dimensions by name or by `input:axis`.
+        least_opset: an older model is converted up to this one where that can be done.
 
     Raises:
         ModelError: the source cannot be taken; the message says why and what to change.
@@ -80,14 +83,16 @@ def normalise(source: Path, destination: Path, dims: Mapping[str, int]) -> Norma
     destination.mkdir(parents=True, exist_ok=True)
     scratch = destination / ".source"
     try:
-        return _normalise(source, destination / "model.onnx", scratch, dims)
+        return _normalise(source, destination / "model.onnx", scratch, dims, least_opset)
     except MemoryError:
         raise ModelError(f"{source.name} needs more memory than ingest may use") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _normalise(source: Path, path: Path, scratch: Path, dims: Mapping[str, int]) -> NormalisedInfo:
+def _normalise(
+    source: Path, path: Path, scratch: Path, dims: Mapping[str, int], least_opset: int
+) -> NormalisedInfo:
     file = ingest_source.model_file(source, scratch)
     proto = ingest_safety.read_checked(file)
     notes: list[str] = []
@@ -95,7 +100,7 @@ def _normalise(source: Path, path: Path, scratch: Path, dims: Mapping[str, int])
     ir.external_data.set_base_dir(model.graph, file.parent)
     _inline_functions(model)
     _simplify(model)
-    model = ingest_versions.convert(model, notes)
+    model = ingest_versions.convert(model, notes, least_opset)
     ingest_dims.bind(model, dims)
     names = [value.name for value in (*model.graph.inputs, *model.graph.outputs)]
     model = ingest_fold.fold(model, notes)

@@ -24,8 +24,13 @@ OLDEST_PROMISED_OPSET = 7
 _SMALL_BYTES = 1024
 
 
-def convert(model: ir.Model, notes: list[str]) -> ir.Model:
+def convert(model: ir.Model, notes: list[str], least_opset: int = 0) -> ir.Model:
     """The model in a version that runtimes take; what was done is added to `notes`.
+
+    Args:
+        model: as it came.
+        notes: gets one sentence for each change.
+        least_opset: an older model is converted up to this one where onnx's converter can.
 
     Raises:
         ModelError: an operator cannot be converted.
@@ -37,6 +42,8 @@ def convert(model: ir.Model, notes: list[str]) -> ir.Model:
         notes.append(
             f"opset {opset} is older than what runtimes promise to take; export the model again"
         )
+    if opset < least_opset:
+        return _raised(model, least_opset, notes)
     if opset <= MAX_OPSET:
         return model
     newest = onnx.defs.onnx_opset_version()
@@ -51,6 +58,19 @@ def convert(model: ir.Model, notes: list[str]) -> ir.Model:
     converted = _converted(model, MAX_OPSET)
     notes.append(f"opset {opset} converted to {MAX_OPSET}")
     return converted
+
+
+def _raised(model: ir.Model, target: int, notes: list[str]) -> ir.Model:
+    opset = model.opset_imports[""]
+    try:
+        raised = _converted(model, target)
+    except ModelError as error:
+        notes.append(f"left as it is, so nothing in it can be quantised: {error}")
+        return model
+    notes.append(
+        f"opset {opset} converted to {target}, in which weights can have a scale for each channel"
+    )
+    return raised
 
 
 def _onnx_nodes(model: ir.Model) -> Iterator[ir.Node]:

@@ -6,7 +6,8 @@
 Partitions stand in execution order, nodes in the model's order. `latency_us` is what was measured for
 the partition, or null. `"lanes": 2` beside them says that two partitions may run at once; it is left
 out where one runs after the other. Nodes are named, never numbered: the text speaks of any copy of the
-model.
+model. A partition may also say what it computes in (`"numbers": "bf16 inside the runtime"`) and that its
+nodes were rewritten for its target (`"prepared": "dynamic_int8 by …"`), so that nobody rewrites them again.
 
 Invariant: `decode` gives only plans that `partitioner.plan_check` accepts, for the very model that the
 text was made for.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.errors import BadInputError
@@ -31,6 +32,19 @@ _MOST_LANES = 64
 
 
 @dataclass(frozen=True)
+class PartitionNote:
+    """What the text says of a partition beside its nodes and target.
+
+    Args:
+        numbers: what products and convolutions are computed in, in words; empty where nobody said.
+        prepared: who rewrote its nodes into what; empty where they are the model's own.
+    """
+
+    numbers: str = ""
+    prepared: str = ""
+
+
+@dataclass(frozen=True)
 class PlanText:
     """What the text says.
 
@@ -38,11 +52,13 @@ class PlanText:
         plan: for the model at hand.
         latency_us: per partition what was measured, None where nothing was.
         versions: of whatever made the plan, by name.
+        notes: one for each partition.
     """
 
     plan: Plan
     latency_us: tuple[float | None, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[PartitionNote, ...] = ()
 
 
 def encode(
@@ -50,6 +66,7 @@ def encode(
     plan: Plan,
     latency_us: Sequence[float | None] | None = None,
     versions: Mapping[str, str] | None = None,
+    notes: Sequence[PartitionNote] | None = None,
 ) -> str:
     """The text of a plan for a model; equal plans give equal text.
 
@@ -58,13 +75,15 @@ def encode(
     """
     check_plan(model.index, plan)
     times = [None] * len(plan.partitions) if latency_us is None else list(latency_us)
+    said = [PartitionNote()] * len(plan.partitions) if notes is None else notes
     partitions = [
         {
             "target": str(partition.target),
             "nodes": [model.index.nodes[i].name for i in bits(partition.nodes)],
             "latency_us": time,
+            **{key: text for key, text in asdict(note).items() if text},
         }
-        for partition, time in zip(plan.partitions, times, strict=True)
+        for partition, time, note in zip(plan.partitions, times, said, strict=True)
     ]
     content: dict[str, object] = {
         "format": FORMAT,
@@ -105,7 +124,8 @@ def decode(model: Model, text: str) -> PlanText:
     if not isinstance(versions, dict):
         raise BadInputError("the plan's versions are not an object; it is damaged")
     times = tuple(_latency(entry, i) for i, entry in enumerate(partitions))
-    return PlanText(plan, times, {str(name): str(version) for name, version in versions.items()})
+    notes = tuple(_note(entry) for entry in partitions)
+    return PlanText(plan, times, {str(name): str(v) for name, v in versions.items()}, notes)
 
 
 def _object(text: str) -> dict[str, object]:
@@ -151,3 +171,7 @@ def _latency(entry: Mapping[str, object], i: int) -> float | None:
     if not number or not math.isfinite(latency_us) or latency_us < 0:  # type: ignore[arg-type, operator]
         raise BadInputError(f"partition {i} of the plan has latency_us {latency_us!r}; it is damaged")
     return float(latency_us)  # type: ignore[arg-type]
+
+
+def _note(entry: Mapping[str, object]) -> PartitionNote:
+    return PartitionNote(str(entry.get("numbers", "")), str(entry.get("prepared", "")))

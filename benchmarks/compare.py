@@ -65,7 +65,7 @@ def main() -> None:
     rows = [measured[model] for model in names() if model in measured]
     _print_summary(rows)
     if chosen.readme is not None:
-        _write_table(chosen.readme, chosen.mark, _table(rows, targets, chosen.tolerance))
+        write_table(chosen.readme, chosen.mark, _table(rows, targets, chosen.tolerance))
 
 
 def _measured_before(output: Path, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -83,7 +83,7 @@ def _measure(
     model = benchmark_model(name)
     with tempfile.TemporaryDirectory(prefix="collage-compare-") as folder:
         work = Path(folder)
-        inputs = _write_inputs(name, model.path, dict(model.dims), work)
+        inputs = write_inputs(name, model.path, dict(model.dims), work)
         database = f"sqlite:///{work / 'costs.db'}"
         arguments: dict[str, Any] = {
             "database": database,
@@ -129,7 +129,7 @@ def _over_fp32(found: dict[str, Any]) -> float | None:
     return None if best_us is None or not found["latency_us"] else best_us / found["latency_us"]
 
 
-def _write_inputs(name: str, path: Path, dims: dict[str, int], work: Path) -> Path:
+def write_inputs(name: str, path: Path, dims: dict[str, int], work: Path) -> Path:
     """Four samples that suit the model: two to tune on, two held out."""
     info = normalise(path, work / "normalised", dims)
     model = Model.open(info.path)
@@ -162,16 +162,16 @@ def _print_summary(rows: list[dict[str, Any]]) -> None:
             over_ort.append(ort["latency_us"] / row["latency_us"])
     if gains:
         print(
-            f"best single / ours: geomean {_geomean(gains):.3f}, least {min(gains):.3f}, {len(gains)} models"
+            f"best single / ours: geomean {geomean(gains):.3f}, least {min(gains):.3f}, {len(gains)} models"
         )
     fp32 = [row["speedup_over_fp32"] for row in rows if row.get("speedup_over_fp32")]
     if fp32:
-        print(f"best fp32 / ours: geomean {_geomean(fp32):.3f}, least {min(fp32):.3f}")
+        print(f"best fp32 / ours: geomean {geomean(fp32):.3f}, least {min(fp32):.3f}")
     if over_ort:
-        print(f"onnxruntime / ours: geomean {_geomean(over_ort):.3f}")
+        print(f"onnxruntime / ours: geomean {geomean(over_ort):.3f}")
 
 
-def _write_table(path: Path, mark: str, table: str) -> None:
+def write_table(path: Path, mark: str, table: str) -> None:
     """Replace what stands between the marks `<!-- mark -->` and `<!-- /mark -->`."""
     begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
     head, rest = path.read_text().split(begin, 1)
@@ -206,7 +206,7 @@ def _table(rows: list[dict[str, Any]], targets: list[str], tolerance: float) -> 
     return "\n".join(lines) + "\n"
 
 
-def _geomean(ratios: list[float]) -> float:
+def geomean(ratios: list[float]) -> float:
     return float(np.exp(np.mean(np.log(ratios))))
 
 

@@ -1,8 +1,7 @@
 """Which blocks of a model may be computed less exactly, found by running the model so.
 
-Terms as in `collage.mixes`. The model is cut into blocks at cut points of its line. Each block is compiled for
-every target when it is first needed, in one child, and a mix is judged by running it, which costs one inference
-for each sample. What was run teaches the shares of the blocks; the fastest mix that these promise to keep the
+Terms as in `collage.mixes`. The model is cut into blocks at cut points of its line, and a mix is judged by
+running it (`collage.mix_runs`). What was run teaches the shares of the blocks; the fastest mix that these promise to keep the
 goal runs next, until nothing faster is promised. Then the blocks that bind the goal are halved, and so on.
 
 Invariant: nothing here decides that a plan keeps the tolerance: it proposes, and the contest of whole plans, on
@@ -14,26 +13,17 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from backends.samples import read_samples
-from backends.sandbox import send_message
-from backends.verify import output_error
 from collage.compiled import CompiledRegions
-from collage.executor import Executor, Step
+from collage.mix_runs import Mix, MixRuns, Probe
 from collage.mixes import Block, Reduced, choices, fastest_mix, fit_shares, mix_of, time_us
-from collage.region_files import RegionFiles
 from partitioner.candidate import bits
-from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
 from partitioner.linear_order import Line, line
 from partitioner.model import Model
-from partitioner.target import Target
-from partitioner.tensor import TensorSpec
 
 _FIRST_BLOCKS, _MOST_BLOCKS = 16, 44
 _SPLITS, _ROUNDS, _STEPS = 6, 4, 8
@@ -43,57 +33,6 @@ _CALL_US, _US_PER_MIB = 40.0, 100.0
 # A block that holds less of the time, or of the error, is not worth halving.
 _TIME_WORTH_HALVING, _SHARE_WORTH_HALVING = 0.015, 0.15
 _TIGHTER = 0.8
-_HOPELESS = 3.0
-
-
-@dataclass(frozen=True)
-class Mix:
-    """A mix that was run.
-
-    Args:
-        reduced: nodes on each reduced target (bitsets).
-        error: of the model's outputs.
-    """
-
-    reduced: Reduced
-    error: float
-
-
-@dataclass(frozen=True)
-class Probe:
-    """What to try in the child.
-
-    Args:
-        model: file of the normalised model.
-        targets: the exact one first.
-        times_us: per target what each node takes in context.
-        inputs: the graph's inputs.
-        samples_file: inputs of every sample.
-        expected_file: reference outputs for each.
-        used_samples: how many of them to use; the others are held out.
-        metric: how an output's error is measured.
-        goals: errors to stay below, one answer for each; the most important first.
-        threads: of one call.
-        budget_s: time for trying mixes.
-        cache_dir: where what was converted or compiled once is kept; None for nowhere.
-        known: mixes that were run before.
-        cuts: where the line was cut before; empty to begin anew.
-    """
-
-    model: Path
-    targets: tuple[Target, ...]
-    times_us: tuple[tuple[float, ...], ...]
-    inputs: tuple[TensorSpec, ...]
-    samples_file: Path
-    expected_file: Path
-    used_samples: int
-    metric: str
-    goals: tuple[float, ...]
-    threads: int
-    budget_s: float = 40.0
-    cache_dir: Path | None = None
-    known: tuple[Mix, ...] = ()
-    cuts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,27 +75,32 @@ def probe(request: Probe) -> ProbeResult:
     """Try mixes until each goal has an answer or the time is up; runs in a child."""
     compiled = CompiledRegions(request.threads, request.cache_dir)
     try:
-        return _Trials(request, Model.open(request.model), compiled).go()
+        return Trials(request, Model.open(request.model), compiled).go()
     finally:
         compiled.close()
 
 
 @dataclass
-class _Trials:
+class Trials:
+    """Runs mixes in this process and remembers their errors.
+
+    Args:
+        request: what to try.
+        model: of the request.
+        compiled: owns what is compiled.
+    """
+
     request: Probe
     model: Model
     compiled: CompiledRegions
-    steps: dict[tuple[int, int], Step] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         request = self.request
         self.deadline_s = time.monotonic() + request.budget_s
-        self.regions = RegionFiles(self.model, Path("regions").absolute())
-        self.samples = read_samples(request.samples_file, request.inputs)[: request.used_samples]
-        self.expected = read_samples(request.expected_file, ())[: request.used_samples]
-        self.errors: dict[Reduced, float] = {mix.reduced: mix.error for mix in request.known}
+        self.runs = MixRuns(request, self.model, self.compiled)
+        self.error = self.runs.error
+        self.errors = self.runs.errors
         self.laid = line(self.model.index, self.model.index.all_nodes)
-        self.refused: set[tuple[int, int]] = set()
         self.cut(request.cuts or first_cuts(self.laid, request.times_us[0]))
 
     def go(self) -> ProbeResult:
@@ -189,8 +133,8 @@ class _Trials:
             border = crossing_bytes(self.model.index, before) if before else 0
             blocks.append(Block(nodes, tuple(times), _CALL_US + _US_PER_MIB * border / (1 << 20)))
             before |= nodes
+        self.runs.use(blocks)
         self.blocks = [self.usable(block) for block in blocks]
-        self.known_values = self.exact_values()
         self.alone = np.zeros((len(blocks), len(self.request.targets)))
         for i, block in enumerate(self.blocks):
             for target in range(1, len(self.request.targets)):
@@ -202,70 +146,10 @@ class _Trials:
     def usable(self, block: Block) -> Block:
         """A block that a target refuses takes for ever there."""
         times = [
-            us if target == 0 or self.step(block.nodes, target) is not None else math.inf
+            us if target == 0 or self.runs.step(block.nodes, target) is not None else math.inf
             for target, us in enumerate(block.times_us)
         ]
         return replace(block, times_us=tuple(times))
-
-    def step(self, nodes: int, target: int) -> Step | None:
-        """A block compiled for a target; None where that refuses it."""
-        key = (nodes, target)
-        if key not in self.steps and key not in self.refused:
-            send_message(target)
-            model = self.regions.get(nodes)
-            name = model.path.parent.name
-            try:
-                executable = self.compiled.get(name, model, self.request.targets[target])
-            except CollageError:
-                if target == 0:
-                    raise
-                self.refused.add(key)
-                return None
-            self.steps[key] = Step(executable, model.inputs, model.outputs)
-        return self.steps.get(key)
-
-    def error(self, mix: Reduced) -> float:
-        """The largest error over the samples; where it is hopeless, over the first alone."""
-        if mix not in self.errors:
-            worst = 0.0
-            for made, wanted in zip(self.outputs(mix), self.expected, strict=True):
-                actual = [made[name] for name in wanted]
-                worst = max(worst, output_error(self.request.metric, actual, list(wanted.values())))
-                if not worst <= _HOPELESS * max(self.request.goals):
-                    break
-            self.errors[mix] = worst
-        return self.errors[mix]
-
-    def outputs(self, mix: Reduced) -> Iterator[dict[str, np.ndarray]]:
-        """The model's outputs on each sample; what stands before the first reduced block is known."""
-        chosen = choices(self.blocks, mix)
-        first = next(i for i, target in enumerate(chosen) if target)
-        steps = [
-            step
-            for block, target in zip(self.blocks[first:], chosen[first:], strict=True)
-            if (step := self.step(block.nodes, target)) is not None
-        ]
-        made = {spec.name for step in steps for spec in step.outputs}
-        read = {spec.name: spec for step in steps for spec in step.inputs if spec.name not in made}
-        names = [name for name in self.expected[0] if name in made]
-        executor = Executor(steps, tuple(read.values()), names)
-        executor.bind()
-        for sample, known in zip(self.samples, self.known_values, strict=True):
-            executor.feed({**sample, **known})
-            executor.run()
-            yield {**known, **executor.results()}
-
-    def exact_values(self) -> list[dict[str, np.ndarray]]:
-        """Per sample every value between blocks and every output, computed exactly."""
-        steps = [step for block in self.blocks if (step := self.step(block.nodes, 0)) is not None]
-        executor = Executor(steps, self.request.inputs, list(self.expected[0]))
-        executor.bind()
-        found: list[dict[str, np.ndarray]] = []
-        for sample in self.samples:
-            executor.feed(sample)
-            found.append({})
-            executor.check_each(lambda _, name, value: found[-1].update({name: value.copy()}))
-        return found
 
     def chosen_error(self, chosen: tuple[int, ...]) -> float:
         return self.error(mix_of(self.blocks, chosen, len(self.request.targets)))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from collage.artifact import Artifact
+from collage.evaluation import Check
 from collage.events import Listener, ignore
 from collage.options import TuneOptions
 from collage.tuner import tune_file
 from cost_db.connections import default_url
 from cost_db.database import CostDatabase
+from partitioner.errors import BadInputError
 
 
 def tune(
@@ -26,6 +28,9 @@ def tune(
     database: str | None = None,
     on_event: Listener = ignore,
     cancel: threading.Event | None = None,
+    evaluate: Callable[[Any], float] | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
     **options: Any,
 ) -> Artifact:
     """Find the fastest partition of a model over some targets, by measuring on this machine.
@@ -38,6 +43,10 @@ def tune(
         database: URL of the cost database; by default `COLLAGE_DATABASE_URL`, or a file of this user.
         on_event: is told about every step.
         cancel: stops the run when set.
+        evaluate: your own check: gets a session with `run`, `inputs` and `outputs`, returns a number
+            (`collage.evaluation`). Unless a tolerance is given too, it alone decides.
+        at_least: the smallest number that passes; either this or `at_most` goes with `evaluate`.
+        at_most: the largest.
         **options: the fields of `collage.options.TuneOptions`.
 
     Raises:
@@ -45,7 +54,10 @@ def tune(
         NoPlanError: some node is taken by no target.
         CancelledError: `cancel` was set.
     """
-    chosen = TuneOptions.from_json(options)
+    check = None if evaluate is None else Check(evaluate, at_least, at_most)
+    if check is None and not at_least is at_most is None:
+        raise BadInputError("at_least and at_most bound what evaluate returns; give that too")
+    chosen = TuneOptions.from_json({"tolerance": 1.0, **options} if check else options)
     costs = CostDatabase(database or default_url())
     with tempfile.TemporaryDirectory(prefix="collage-tune-") as folder:
         work_dir = Path(folder)
@@ -67,6 +79,7 @@ def tune(
                 cancel=cancel,
                 inputs=Path(inputs) if inputs is not None else None,
                 artifact_name=destination.name,
+                check=check,
             )
         finally:
             costs.close()

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
-from collage.accuracy import Mix, Probe, ProbeResult, probe
+from collage.accuracy import ProbeResult, probe
 from collage.end_to_end import Contest
 from collage.estimates import Estimates
 from collage.events import Event, Listener
+from collage.mix_runs import Mix, Probe
 from collage.mixes import Reduced
 from collage.refine import Entry
 from cost_db.row import CostRow

@@ -56,11 +56,19 @@ def tune(
         Path | None, typer.Option("-o", "--output", help="Where the artifact goes.")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Also write the report as JSON.")] = None,
-    tolerance: Annotated[float, typer.Option(help="Bound on the error of every output.")] = 1e-3,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Bound on the error of every output [0.001; none with --evaluate]."),
+    ] = None,
     metric: Annotated[str, typer.Option(help="max, l2, cosine or top1.")] = "max",
     pareto: Annotated[
         bool, typer.Option("--pareto", help="Also find the fastest plans at other errors.")
     ] = False,
+    evaluate: Annotated[
+        str | None, typer.Option(help="Your own check, as module:function; only here, not on a server.")
+    ] = None,
+    at_least: Annotated[float | None, typer.Option(help="The smallest value that passes it.")] = None,
+    at_most: Annotated[float | None, typer.Option(help="The largest value that passes it.")] = None,
     dim: Annotated[list[str] | None, typer.Option(help="Size of a free dimension, as batch=1.")] = None,
     inputs: Annotated[Path | None, typer.Option(help="Sample inputs as .npz.")] = None,
     time_limit: Annotated[
@@ -99,7 +107,7 @@ def tune(
     applied = read_plan_file(plan) if plan is not None else None
     targets = target or plan_targets(applied or {})
     options: dict[str, Any] = {
-        "tolerance": tolerance,
+        **({} if tolerance is None else {"tolerance": tolerance}),
         "metric": metric,
         "pareto": pareto,
         "dims": _dims(dim or []),
@@ -117,6 +125,8 @@ def tune(
     destination = output or model.with_suffix(".collage.onnx")
     cancel = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: cancel.set())
+    if server is not None and evaluate is not None:
+        raise BadInputError("--evaluate runs your own code, so it is for tuning here, without --server")
     with progress() as listener:
         if server is not None:
             from collage.client import Client
@@ -135,6 +145,7 @@ def tune(
                 )
         else:
             from collage.api import tune as tune_here
+            from collage.evaluation import load_function
 
             artifact = tune_here(
                 model,
@@ -144,6 +155,9 @@ def tune(
                 database=database,
                 on_event=listener,
                 cancel=cancel,
+                evaluate=None if evaluate is None else load_function(evaluate),
+                at_least=at_least,
+                at_most=at_most,
                 **options,
             )
     if report is not None:

@@ -11,6 +11,7 @@ from partitioner.errors import BadInputError
 
 Strategy = Literal["optimal", "greedy", "priority", "single", "manual"]
 Metric = Literal["max", "l2", "cosine", "top1"]
+_LOCAL_ONLY = ("evaluate", "at_least", "at_most")
 
 
 class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
@@ -57,6 +58,11 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
         Raises:
             BadInputError: an option is unknown or its value is not allowed; all faults are listed.
         """
+        if not data.keys().isdisjoint(_LOCAL_ONLY):
+            raise BadInputError(
+                "evaluate runs code of the caller, so no server takes it: tune on your own machine with "
+                "collage tune --evaluate, or bound the error with tolerance and metric"
+            )
         try:
             # A JSON list is the only way to write a tuple; everything else stays strict.
             lists = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}

@@ -45,6 +45,7 @@ class Entry:
         timings: by the number of the contest.
         ratios: its paired samples over the anchor's, from all contests.
         challenges: the plan that it is a small change of; it wins only if it is clearly faster.
+        refused: why the caller's own check did not let it pass, or None.
     """
 
     plan: Plan
@@ -53,11 +54,12 @@ class Entry:
     timings: dict[int, PlanTiming] = field(default_factory=dict)
     ratios: list[float] = field(default_factory=list)
     challenges: Entry | None = None
+    refused: str | None = None
 
     @property
     def failure(self) -> str | None:
         """Why it could not be timed, or None."""
-        return next((t.failure for t in self.timings.values() if t.failure), None)
+        return next((t.failure for t in self.timings.values() if t.failure), self.refused)
 
     @property
     def timed(self) -> bool:

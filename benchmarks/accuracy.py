@@ -1,0 +1,204 @@
+"""Speed within accuracy budgets, on many models: one tuning each, two budgets, against the best fp32 target.
+
+    python -m benchmarks.accuracy --report docs/accuracy.md
+
+Each model is tuned once with `pareto`. For each budget the fastest plan that kept it on all samples, every single
+target among them, is then timed once more beside every single target, interleaved in a fresh process: a row has
+the best fp32 target's time over that plan's, the plan's error, and the error of the whole model on the reduced
+targets. Results are written after each model; models that are there are not run again, and a model that
+fails is a row that says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import collage
+from backends.hardware import hardware
+from backends.policy import default_threads
+from benchmarks.compare import geomean, write_inputs, write_table
+from benchmarks.models import benchmark_model, names
+from collage.events import Listener, ignore
+from collage.intake import take_in
+from collage.options import TuneOptions
+from collage.refine import Arena, Entry, speedup
+from collage.region_files import RegionFiles
+from collage.sampling import Sampling
+from collage.strategies import single_plan
+from partitioner.errors import CollageError
+from partitioner.model import Model
+from partitioner.plan_text import decode
+from partitioner.target import Target
+
+_MODELS = (
+    *("ppocr_det", "ppocr_rec", "ppocr_cls", "light_resnet50", "light_vgg19", "light_bvlc_alexnet"),
+    *("light_zfnet512", "light_inception_v1", "light_inception_v2", "light_densenet121"),
+    *("light_squeezenet", "light_shufflenet", "mobilenet_v2", "resnext50", "nasnet_mobile"),
+    *("bert_base", "gpt2", "vit_small"),
+)
+_TARGETS = ("onnxruntime", "openvino", "mnn", "openvino -precision=bf16")
+_TRANSFORMERS = ("bert_base", "gpt2", "vit_small")
+_FP32_ERROR = 5e-4
+# In the tuning the tightest budget is the tolerance, so that it is searched for first.
+_BUDGETS = (1e-2, 5e-2)
+
+
+def main() -> None:
+    """Run what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=names(), default=list(_MODELS), metavar="NAME")
+    parser.add_argument("--targets", nargs="+", default=list(_TARGETS))
+    parser.add_argument("--time-limit", type=float, default=150.0)
+    parser.add_argument("--verbose", action="store_true", help="show what tuning does")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/accuracy.json"))
+    parser.add_argument("--report", type=Path, default=None, help="write the table between its marks")
+    chosen = parser.parse_args()
+    rows: dict[str, Any] = json.loads(chosen.output.read_text()) if chosen.output.exists() else {}
+    listener: Listener = (lambda e: print(f"  {e.stage}: {e.message}")) if chosen.verbose else ignore
+    for name in chosen.models:
+        if "budgets" in rows.get(name, {}):
+            continue
+        begin = time.monotonic()
+        try:
+            rows[name] = _measure(name, chosen.targets, chosen.time_limit, listener)
+        except (CollageError, OSError) as error:
+            rows[name] = {"error": str(error)}
+        rows[name]["seconds"] = time.monotonic() - begin
+        print(_line(name, rows[name]), flush=True)
+        chosen.output.parent.mkdir(parents=True, exist_ok=True)
+        chosen.output.write_text(json.dumps(rows, indent=1) + "\n")
+    print(_table(rows))
+    if chosen.report is not None:
+        write_table(chosen.report, "budgets", _table(rows))
+
+
+def _measure(
+    name: str, targets: Sequence[str], time_limit_s: float, listener: Listener
+) -> dict[str, Any]:
+    benchmark = benchmark_model(name)
+    with tempfile.TemporaryDirectory(prefix="collage-accuracy-") as folder:
+        work = Path(folder)
+        inputs = write_inputs(name, benchmark.path, dict(benchmark.dims), work)
+        artifact = collage.tune(
+            benchmark.path,
+            targets,
+            output=work / "tuned.onnx",
+            database=f"sqlite:///{work / 'costs.db'}",
+            dims=dict(benchmark.dims),
+            inputs=inputs,
+            tolerance=min(_BUDGETS),
+            pareto=True,
+            time_limit_s=time_limit_s,
+            on_event=listener,
+        )
+        report = artifact.report
+        model, info = take_in(benchmark.path, work / "again", dict(benchmark.dims))
+        sampling = Sampling(model, info, TuneOptions(), work / "again", inputs, False, listener, None)
+        arena = Arena(RegionFiles(model, work / "regions"), sampling.template(prune=False), listener)
+        singles = [Entry(single_plan(model, Target.parse(text)), text) for text in targets]
+        plans = {budget: _plan(model, report, budget) for budget in _BUDGETS}
+        arena.hold([*singles, *(entry for entry in plans.values() if entry is not None)])
+    known = {entry.name: entry for entry in singles if entry.timed}
+    exact = [entry for entry in known.values() if (entry.error or 0.0) <= _FP32_ERROR]
+    if not exact:
+        return {"error": "no fp32 target runs it"}
+    best = min(exact, key=lambda entry: entry.ratio)
+    return {
+        "singles": {n: {"latency_us": e.latency_us, "error": e.error} for n, e in known.items()},
+        "best_fp32": best.name,
+        "tuning_seconds": report["seconds"]["total"],
+        "budgets": {
+            f"{budget:g}": _against(best, entry, known.values(), budget)
+            for budget, entry in plans.items()
+        },
+    }
+
+
+def _plan(model: Model, report: Mapping[str, Any], budget: float) -> Entry | None:
+    """The fastest point of the front within a budget; None for the exact one, which is a single target."""
+    allowed = [p for p in report["front"] if p["max_relative_error"] <= budget]
+    if not allowed or (
+        allowed[-1]["partitions"] == 1 and allowed[-1]["targets"][0] in report["targets"]
+    ):
+        return None
+    point = allowed[-1]
+    return Entry(decode(model, json.dumps(point["plan"])).plan, f"{point['name']} within {budget:g}")
+
+
+def _against(best: Entry, ours: Entry | None, singles: Any, budget: float) -> dict[str, Any]:
+    """Our plan, or the single target that was our answer, against the best fp32 target."""
+    if ours is None or not ours.timed:
+        within = [e for e in singles if (e.error or 0.0) <= budget]
+        ours = min(within, key=lambda entry: entry.ratio)
+    gain = speedup(best, ours)
+    return {
+        "plan": ours.name,
+        "partitions": [[str(p.target), p.nodes.bit_count()] for p in ours.plan.partitions],
+        "error": ours.error,
+        "latency_us": ours.latency_us,
+        "speedup": gain.ratio,
+        "interval": [gain.low, gain.high],
+    }
+
+
+def _line(name: str, row: Mapping[str, Any]) -> str:
+    if "budgets" not in row:
+        return f"{name}: {row['error']}"
+    said = ", ".join(
+        f"{found['speedup']:.3f} at {found['error']:.1e} within {budget} ({len(found['partitions'])} parts)"
+        for budget, found in row["budgets"].items()
+    )
+    return f"{name}: {said}; {row['seconds']:.0f} s"
+
+
+def _table(rows: Mapping[str, Any]) -> str:
+    budgets = [f"{budget:g}" for budget in _BUDGETS]
+    heads = [f"within {budget} | its error" for budget in budgets]
+    lines = [
+        f"Batch 1, {default_threads()} threads, {hardware().describe()}; the best single fp32 target's time over "
+        "that of the plan, timed in turn in a fresh process.",
+        "",
+        f"| model | best fp32 | error of reduced targets | {' | '.join(heads)} |",
+        "|---|---|---|" + "---|---|" * len(budgets),
+    ]
+    for name, row in rows.items():
+        if "budgets" not in row:
+            lines.append(f"| {name} | {row['error']} | |{' | |' * len(budgets)}")
+            continue
+        reduced = ", ".join(
+            f"{e['error']:.1e}" for e in row["singles"].values() if (e["error"] or 0.0) > _FP32_ERROR
+        )
+        found = [row["budgets"][budget] for budget in budgets]
+        cells = " | ".join(f"{f['speedup']:.2f} | {f['error']:.1e}" for f in found)
+        lines.append(f"| {name} | {row['best_fp32']} | {reduced} | {cells} |")
+    complete = {name: row["budgets"] for name, row in rows.items() if "budgets" in row}
+    groups = {
+        "geomean": list(complete),
+        "geomean of transformers": [name for name in complete if name in _TRANSFORMERS],
+    }
+    for said, members in groups.items():
+        if members:
+            means = [geomean([complete[n][b]["speedup"] for n in members]) for b in budgets]
+            lines.append(
+                f"| {said} ({len(members)} models) | | | {' | | '.join(f'{m:.2f}' for m in means)} | |"
+            )
+    over = [
+        (name, budget)
+        for name, found in complete.items()
+        for budget in budgets
+        if not (found[budget]["error"] or 0.0) <= float(budget) or math.isnan(found[budget]["speedup"])
+    ]
+    lines += ["", f"Plans over their budget: {', '.join(map(str, over)) or 'none'}."]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

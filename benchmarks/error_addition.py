@@ -1,0 +1,186 @@
+"""How the errors of a model's blocks add: predicted against true error of random mixed plans.
+
+    python -m benchmarks.error_addition --report docs/accuracy.md --picture docs/error-addition.svg
+
+Each model is cut into blocks. Each block alone, and then random mixes of them, run on the reduced target with the
+rest on the exact one; true is the error of the model's outputs against the reference (metric `max`). Three ways
+of adding are compared: the sum of the blocks' errors alone, the root of the sum of their squares, and that
+with shares fitted to half of the mixes and judged on the others (`collage.mixes`). Nothing is timed, so a
+busy machine does not matter. Results are kept after each model, and models that are there are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backends.policy import default_threads
+from backends.samples import write_samples
+from backends.sandbox import ChildLimits, run_in_child
+from benchmarks.compare import write_table
+from benchmarks.error_addition_child import observe
+from benchmarks.models import benchmark_model, names, seeded_inputs
+from collage.accuracy import first_cuts
+from collage.intake import Reference, take_in
+from collage.mix_runs import Probe
+from partitioner.errors import CollageError
+from partitioner.linear_order import line
+from partitioner.op_kind import OpKind, kind_of
+from partitioner.target import Target
+
+_MODELS = (
+    *("ppocr_det", "ppocr_rec", "light_resnet50", "light_squeezenet", "light_bvlc_alexnet"),
+    *("mobilenet_v2", "vit_small", "gpt2"),
+)
+_BLOCKS, _SAMPLES = 12, 2
+_HEAVY_NODE = 50.0
+_FLOOR = 1e-7
+_WAYS = {"sum": "sum", "squares": "root of squares", "fitted": "fitted shares"}
+_COLOURS = ("#06c", "#c40", "#290", "#80b", "#a60", "#088", "#c07", "#555")
+_SIZE, _EDGE = 460, 56
+
+
+def main() -> None:
+    """Run what is missing, and write table and picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=names(), default=list(_MODELS), metavar="NAME")
+    parser.add_argument("--exact", default="openvino")
+    parser.add_argument("--reduced", default="openvino -precision=bf16")
+    parser.add_argument("--mixes", type=int, default=20, help="per model")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/error_addition.json"))
+    parser.add_argument("--report", type=Path, default=None, help="write the table between its marks")
+    parser.add_argument("--picture", type=Path, default=None, help="draw predicted against true")
+    chosen = parser.parse_args()
+    found = json.loads(chosen.output.read_text()) if chosen.output.exists() else {}
+    for name in chosen.models:
+        if name in found:
+            continue
+        try:
+            found[name] = _measure(name, [chosen.exact, chosen.reduced], chosen.mixes)
+        except CollageError as error:
+            print(f"{name}: {error}", flush=True)
+            continue
+        chosen.output.parent.mkdir(parents=True, exist_ok=True)
+        chosen.output.write_text(json.dumps(found, indent=1) + "\n")
+        print(f"{name}: {len(found[name]['true'])} mixes", flush=True)
+    print(_table(found))
+    if chosen.report is not None:
+        write_table(chosen.report, "error-addition", _table(found))
+    if chosen.picture is not None:
+        chosen.picture.write_text(_draw(found))
+
+
+def _measure(name: str, targets: Sequence[str], mixes: int) -> dict[str, Any]:
+    benchmark = benchmark_model(name)
+    with tempfile.TemporaryDirectory(prefix="collage-addition-") as folder:
+        work = Path(folder)
+        model, info = take_in(benchmark.path, work, dict(benchmark.dims))
+        samples = [seeded_inputs(name, model, seed) for seed in range(_SAMPLES)]
+        reference = Reference(model, samples, work / "reference", keep_all=False)
+        made = [output for output in model.index.outputs if output in model.index.producer]
+        write_samples(work / "samples.npz", samples)
+        write_samples(work / "expected.npz", reference.values(made))
+        heavy = (OpKind.OUT_FUSABLE, OpKind.OPAQUE)
+        weights = tuple(
+            _HEAVY_NODE if kind_of(node.domain, node.op_type) in heavy else 1.0
+            for node in model.index.nodes
+        )
+        request = Probe(
+            model=model.path,
+            targets=tuple(map(Target.parse, targets)),
+            times_us=(weights, weights),
+            inputs=info.inputs,
+            samples_file=work / "samples.npz",
+            expected_file=work / "expected.npz",
+            used_samples=_SAMPLES,
+            metric="max",
+            goals=(1.0,),
+            threads=default_threads(),
+            cuts=first_cuts(line(model.index, model.index.all_nodes), weights, _BLOCKS),
+        )
+        found: dict[str, Any] = run_in_child(
+            observe, request, mixes, limits=ChildLimits(timeout_s=1200)
+        )
+    return found
+
+
+def _ratios(found: dict[str, Any], way: str) -> np.ndarray:
+    true = np.maximum(np.array(found["true"]), _FLOOR)
+    return np.log(true / np.maximum(np.array(found[way]), _FLOOR))
+
+
+def _table(found: dict[str, Any]) -> str:
+    total = sum(len(model["true"]) for model in found.values())
+    lines = [
+        f"{total} random mixes of {len(found)} models; true error over predicted: the median, and the share of "
+        "mixes that are predicted within a factor of 2.",
+        "",
+        "| model | true errors | " + " | ".join(_WAYS.values()) + " |",
+        "|---|---|" + "---|" * len(_WAYS),
+    ]
+    rows = {**found, "all": _joined(found)}
+    for name, model in rows.items():
+        true = model["true"]
+        cells = []
+        for way in _WAYS:
+            ratios = _ratios(model, way)
+            within = float(np.mean(np.abs(ratios) <= math.log(2)))
+            cells.append(f"{math.exp(float(np.median(ratios))):.2f}, {within:.0%}")
+        lines.append(f"| {name} | {min(true):.1e} to {max(true):.1e} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _joined(found: dict[str, Any]) -> dict[str, list[float]]:
+    return {key: [v for m in found.values() for v in m[key]] for key in ("true", *_WAYS)}
+
+
+def _draw(found: dict[str, Any]) -> str:
+    """Predicted by the root of squares to the right, true upwards, both logarithmic."""
+    everything = _joined(found)
+    values = [max(v, _FLOOR) for v in (*everything["true"], *everything["squares"])]
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+
+    def at(value: float) -> float:
+        share = (math.log10(max(value, _FLOOR)) - low) / (high - low)
+        return _EDGE + share * (_SIZE - 2 * _EDGE)
+
+    width, floor, right = _SIZE + 130, _SIZE - _EDGE, _SIZE - _EDGE
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {_SIZE}" font-family="sans-serif" '
+        'font-size="11" fill="#333"><title>Predicted and true errors of mixed plans</title>',
+        f'<rect width="{width}" height="{_SIZE}" fill="#fff"/>',
+        f'<path d="M{_EDGE} {_EDGE}V{floor}H{right}" fill="none" stroke="#333"/>',
+        f'<path d="M{_EDGE} {floor}L{right} {_EDGE}" stroke="#999" stroke-dasharray="4 3"/>',
+        f'<text x="{_SIZE / 2}" y="{_SIZE - 14}" text-anchor="middle">root of the sum of squares</text>',
+        f'<text x="14" y="{_SIZE / 2}" text-anchor="middle" transform="rotate(-90 14 {_SIZE / 2})">'
+        "true error</text>",
+    ]
+    for power in range(low, high + 1):
+        place = at(10.0**power)
+        parts.append(f'<text x="{place:.1f}" y="{floor + 16}" text-anchor="middle">1e{power}</text>')
+        parts.append(
+            f'<text x="{_EDGE - 6}" y="{_SIZE - place + 4:.1f}" text-anchor="end">1e{power}</text>'
+        )
+    for number, (name, model) in enumerate(found.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        parts.append(
+            f'<text x="{right + 14}" y="{_EDGE + 16 * number}" fill="{colour}">● {name}</text>'
+        )
+        for predicted, true in zip(model["squares"], model["true"], strict=True):
+            parts.append(
+                f'<circle cx="{at(predicted):.1f}" cy="{_SIZE - at(true):.1f}" r="2.5" fill="{colour}" '
+                'fill-opacity="0.7"/>'
+            )
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

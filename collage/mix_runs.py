@@ -1,0 +1,174 @@
+"""Runs mixes of exact and reduced blocks in this process, and remembers their errors.
+
+Terms as in `collage.mixes`. Each block is compiled for a target when it is first needed, so a mix costs one
+inference for each sample; what stands before its first reduced block is known from the exact run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from backends.contract import SubModel
+from backends.samples import read_samples, write_samples
+from backends.sandbox import send_message
+from backends.verify import output_error
+from collage.compiled import CompiledRegions
+from collage.executor import Executor, Step
+from collage.mixes import Block, Reduced, choices
+from collage.region_files import RegionFiles
+from partitioner.errors import CollageError
+from partitioner.model import Model
+from partitioner.target import Target
+from partitioner.tensor import TensorSpec
+
+_HOPELESS = 3.0
+
+
+@dataclass(frozen=True)
+class Mix:
+    """A mix that was run.
+
+    Args:
+        reduced: nodes on each reduced target (bitsets).
+        error: of the model's outputs.
+    """
+
+    reduced: Reduced
+    error: float
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What to try in the child.
+
+    Args:
+        model: file of the normalised model.
+        targets: the exact one first.
+        times_us: per target what each node takes in context.
+        inputs: the graph's inputs.
+        samples_file: inputs of every sample.
+        expected_file: reference outputs for each.
+        used_samples: how many of them to use; the others are held out.
+        metric: how an output's error is measured.
+        goals: errors to stay below, one answer for each; the most important first.
+        threads: of one call.
+        budget_s: time for trying mixes.
+        cache_dir: where what was converted or compiled once is kept; None for nowhere.
+        known: mixes that were run before.
+        cuts: where the line was cut before; empty to begin anew.
+    """
+
+    model: Path
+    targets: tuple[Target, ...]
+    times_us: tuple[tuple[float, ...], ...]
+    inputs: tuple[TensorSpec, ...]
+    samples_file: Path
+    expected_file: Path
+    used_samples: int
+    metric: str
+    goals: tuple[float, ...]
+    threads: int
+    budget_s: float = 40.0
+    cache_dir: Path | None = None
+    known: tuple[Mix, ...] = ()
+    cuts: tuple[int, ...] = ()
+
+
+class MixRuns:
+    """Runs mixes and remembers their errors.
+
+    Args:
+        request: samples, targets and metric.
+        model: of the request.
+        compiled: owns what is compiled.
+    """
+
+    def __init__(self, request: Probe, model: Model, compiled: CompiledRegions) -> None:
+        self.request = request
+        self.compiled = compiled
+        self.regions = RegionFiles(model, Path("regions").absolute())
+        self.samples = read_samples(request.samples_file, request.inputs)[: request.used_samples]
+        self.expected = read_samples(request.expected_file, ())[: request.used_samples]
+        self.errors: dict[Reduced, float] = {mix.reduced: mix.error for mix in request.known}
+        self.blocks: Sequence[Block] = ()
+        self.steps: dict[tuple[int, int], Step] = {}
+        self.refused: set[tuple[int, int]] = set()
+
+    def use(self, blocks: Sequence[Block]) -> None:
+        """Cut the model into other blocks; errors known before stay."""
+        self.blocks = blocks
+        self.known_values = self.exact_values()
+
+    def step(self, nodes: int, target: int) -> Step | None:
+        """A block compiled for a target; None where that refuses it."""
+        key = (nodes, target)
+        if key not in self.steps and key not in self.refused:
+            send_message(target)
+            model = self.regions.get(nodes)
+            name = model.path.parent.name
+            try:
+                if target:
+                    model = self.calibrated(model)
+                executable = self.compiled.get(name, model, self.request.targets[target])
+            except CollageError:
+                if target == 0:
+                    raise
+                self.refused.add(key)
+                return None
+            self.steps[key] = Step(executable, model.inputs, model.outputs)
+        return self.steps.get(key)
+
+    def calibrated(self, model: SubModel) -> SubModel:
+        """A block with what flows into it, for targets that calibrate."""
+        path = model.path.parent / "calibration.npz"
+        if not path.exists():
+            values = [{**s, **k} for s, k in zip(self.samples, self.known_values, strict=True)]
+            write_samples(path, [{i.name: v[i.name] for i in model.inputs} for v in values])
+        return replace(model, calibration=path)
+
+    def error(self, mix: Reduced) -> float:
+        """The largest error over the samples; where it is hopeless, over the first alone."""
+        if mix not in self.errors:
+            worst = 0.0
+            for made, wanted in zip(self.outputs(mix), self.expected, strict=True):
+                actual = [made[name] for name in wanted]
+                worst = max(worst, output_error(self.request.metric, actual, list(wanted.values())))
+                if not worst <= _HOPELESS * max(self.request.goals):
+                    break
+            self.errors[mix] = worst
+        return self.errors[mix]
+
+    def outputs(self, mix: Reduced) -> Iterator[dict[str, np.ndarray]]:
+        """The model's outputs on each sample; what stands before the first reduced block is known."""
+        chosen = choices(self.blocks, mix)
+        first = next(i for i, target in enumerate(chosen) if target)
+        steps = [
+            step
+            for block, target in zip(self.blocks[first:], chosen[first:], strict=True)
+            if (step := self.step(block.nodes, target)) is not None
+        ]
+        made = {spec.name for step in steps for spec in step.outputs}
+        read = {spec.name: spec for step in steps for spec in step.inputs if spec.name not in made}
+        names = [name for name in self.expected[0] if name in made]
+        executor = Executor(steps, tuple(read.values()), names)
+        executor.bind()
+        for sample, known in zip(self.samples, self.known_values, strict=True):
+            executor.feed({**sample, **known})
+            executor.run()
+            yield {**known, **executor.results()}
+
+    def exact_values(self) -> list[dict[str, np.ndarray]]:
+        """Per sample every value between blocks and every output, computed exactly."""
+        steps = [step for block in self.blocks if (step := self.step(block.nodes, 0)) is not None]
+        executor = Executor(steps, self.request.inputs, list(self.expected[0]))
+        executor.bind()
+        found: list[dict[str, np.ndarray]] = []
+        for sample in self.samples:
+            executor.feed(sample)
+            found.append({})
+            executor.check_each(lambda _, name, value: found[-1].update({name: value.copy()}))
+        return found

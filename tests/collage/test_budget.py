@@ -1,0 +1,109 @@
+"""Within a budget: the returned plan keeps it on held-out samples, on any machine.
+
+The reduced target is simulated: it rounds values to bfloat16 and states its cost, and the exact one
+states that it is slow, so that reducing pays wherever the budget allows it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import collage
+from backends.reference import reference_session, run_session
+from backends.verify import output_error
+from collage.front import draw_front
+from collage.take import read_front, take
+from partitioner.emit import read_plan
+from partitioner.errors import BadInputError
+from partitioner.ingest import normalise
+from partitioner.model import Model
+from tests.models import MODELS, sample_inputs
+
+pytestmark = pytest.mark.slow
+EXACT, REDUCED = "simulated -precision=f32 -speedup=0.4", "simulated -precision=bf16 -speedup=1"
+BUDGETS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3)
+NAMES = ("ppocr_cls", "magika")
+
+
+class Case:
+    """A model with samples to tune on and others that no tuning sees."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.model = MODELS[name]
+        self.folder = folder
+        normalised = normalise(self.model.path, folder / "normalised", self.model.dims).path
+        index = Model.open(normalised).index
+        specs = [index.values[value] for value in index.inputs]
+        samples = [sample_inputs(name, specs, seed) for seed in range(6)]
+        self.unseen = samples[4:]
+        stacked = {n: np.stack([s[n] for s in samples[:4]]) for n in samples[0]}
+        self.inputs = folder / "inputs.npz"
+        np.savez(self.inputs, allow_pickle=False, **stacked)
+        self.outputs = list(index.outputs)
+        session = reference_session(normalised)
+        self.expected = [run_session(session, sample, self.outputs) for sample in self.unseen]
+
+    def tune(self, **options: Any) -> collage.Artifact:
+        return collage.tune(
+            self.model.path,
+            [EXACT, REDUCED],
+            output=self.folder / "tuned.onnx",
+            inputs=self.inputs,
+            dims=dict(self.model.dims),
+            database=f"sqlite:///{self.folder / 'costs.db'}",
+            **{"time_limit_s": 30.0, **options},
+        )
+
+    def error(self, artifact: Path, metric: str = "max") -> float:
+        with collage.load(artifact, cache_dir=False) as session:
+            return max(
+                output_error(metric, session.run(self.outputs, sample), list(wanted.values()))
+                for sample, wanted in zip(self.unseen, self.expected, strict=True)
+            )
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return Case(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def test_the_returned_plan_never_exceeds_its_budget(case: Case) -> None:
+    """Tune, write, load, and run on samples that tuning saw only half of."""
+    reduced_nodes = []
+    for budget in BUDGETS:
+        artifact = case.tune(tolerance=budget)
+        report = artifact.report
+        assert report["max_relative_error"] <= budget
+        parts = report["partitions"]
+        reduced_nodes.append(sum(len(p["nodes"]) for p in parts if "bf16" in p["target"]))
+        # Samples that the run never saw may err more, but not by much.
+        assert case.error(artifact.path) <= 2 * budget
+    assert reduced_nodes[0] > reduced_nodes[-1]
+
+
+def test_the_front_and_its_points(case: Case) -> None:
+    artifact = case.tune(tolerance=1e-2, pareto=True)
+    points = artifact.report["front"]
+    errors = [point["max_relative_error"] for point in points]
+    times = [point["latency_us"] for point in points]
+    assert len(points) >= 2
+    assert errors == sorted(errors)
+    assert times == sorted(times, reverse=True)
+    assert read_front(artifact.path) == points
+    assert draw_front(points, "max", 1e-2).count("<circle") == len(points)
+    last = take(artifact.path, len(points) - 1, case.folder / "taken.onnx")
+    assert read_plan(last.path).plan.targets == read_plan(last.path).plan.targets
+    assert case.error(last.path) <= 2 * max(errors[-1], 1e-3)
+    with pytest.raises(BadInputError, match="there is no point"):
+        take(artifact.path, len(points), case.folder / "none.onnx")
+
+
+@pytest.mark.parametrize(("metric", "budget"), [("l2", 1e-2), ("cosine", 1e-4), ("top1", 0.5)])
+def test_every_metric_bounds_the_returned_plan(case: Case, metric: str, budget: float) -> None:
+    artifact = case.tune(tolerance=budget, metric=metric)
+    assert artifact.report["max_relative_error"] <= budget
+    assert case.error(artifact.path, metric) <= 2 * budget

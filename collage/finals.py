@@ -168,7 +168,7 @@ class Finals:
         ]
 
     def _confirmed(self, winner: Entry) -> Entry:
-        singles = [entry for entry in self._singles if entry.timed]
+        singles = [entry for entry in self._singles if self._arena.may_win(entry)]
         if any(entry is winner for entry in singles):
             return winner
         again = sorted(singles, key=lambda entry: entry.ratio)[:1]

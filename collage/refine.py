@@ -125,14 +125,14 @@ class Arena:
         self.seconds = 0.0
         self._contests = 0
 
-    def knows(self, plan: Plan) -> bool:
-        """True when this very plan took part in a contest."""
-        return any(identity(entry.plan) == identity(plan) for entry in self.entries)
-
     @property
     def threads(self) -> int:
         """How many threads one call may use."""
         return self._template.threads
+
+    def knows(self, plan: Plan) -> bool:
+        """True when this very plan took part in a contest."""
+        return any(identity(entry.plan) == identity(plan) for entry in self.entries)
 
     def allows(self, plan: Plan) -> bool:
         """True when this plan may be returned."""
@@ -188,11 +188,7 @@ class Arena:
         Raises:
             NoPlanError: no plan could be run; the message gives each one's failure.
         """
-        timed = [
-            entry
-            for entry in self.entries
-            if self.may_win(entry) and entry.beats_its_origin
-        ]
+        timed = [entry for entry in self.entries if self.may_win(entry) and entry.beats_its_origin]
         if not timed:
             failures = "; ".join(f"{entry.name}: {entry.failure}" for entry in self.entries)
             raise NoPlanError(f"no plan could be run end to end ({failures})")

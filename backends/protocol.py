@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass
 
 from backends.policy import ENVIRONMENT
@@ -57,8 +58,8 @@ class Protocol:
 def eviction_for(model_bytes: int, last_level_cache_bytes: int) -> int:
     """How much memory to walk through between runs, for parts of a model of this size.
 
-    A power of two, so that models of similar size share their costs; never more than twice the last
-    cache, which empties it.
+    The nearest power of two, so that models of similar size share their costs; never more than twice the
+    last cache, which empties it.
 
     Args:
         model_bytes: weights and intermediate values of the whole model.
@@ -67,4 +68,4 @@ def eviction_for(model_bytes: int, last_level_cache_bytes: int) -> int:
     wanted = min(model_bytes, 2 * last_level_cache_bytes)
     if wanted < _SMALLEST_EVICTION:
         return 0
-    return 1 << (wanted.bit_length() - 1)
+    return 1 << round(math.log2(wanted))

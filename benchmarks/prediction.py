@@ -73,6 +73,7 @@ def protocols(model_bytes: int, weight_bytes: int) -> dict[str, Protocol]:
         "weights": replace(_QUICK, evict_bytes=eviction_for(weight_bytes, cache)),
         "model, at most the cache": replace(_QUICK, evict_bytes=eviction_for(model_bytes, cache // 2)),
         CHOSEN: replace(_QUICK, evict_bytes=eviction_for(model_bytes, cache)),
+        "always twice the cache": replace(_QUICK, evict_bytes=2 * cache),
     }
 
 
@@ -146,7 +147,8 @@ def measure(name: str, folder: Path, wanted: Sequence[str], again: bool) -> dict
     path = RESULTS / f"{name}.json"
     known = json.loads(path.read_text()) if path.exists() and not again else {}
     offered = protocols(facts["model_bytes"], facts["weight_bytes"])
-    missing = {n: offered[n] for n in wanted if n not in known.get("parts_us", {})}
+    done = known.get("evict_bytes", {})
+    missing = {n: offered[n] for n in wanted if done.get(n) != offered[n].evict_bytes}
     if known and not missing:
         return known
     begin = time.monotonic()
@@ -175,6 +177,7 @@ def measure(name: str, folder: Path, wanted: Sequence[str], again: bool) -> dict
         "seconds": time.monotonic() - begin,
         "plans": plans,
         "parts_us": {**known.get("parts_us", {}), **parts_us},
+        "evict_bytes": {**done, **{n: protocol.evict_bytes for n, protocol in missing.items()}},
         "estimates_us": estimates_us,
         "unmapped": unmapped,
     }

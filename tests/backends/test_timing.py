@@ -163,5 +163,5 @@ def test_eviction_is_as_large_as_the_model_but_not_larger_than_needed() -> None:
     mib = 1 << 20
     assert eviction_for(mib // 2, 32 * mib) == 0
     assert eviction_for(20 * mib, 32 * mib) == 16 * mib
-    assert eviction_for(31 * mib, 32 * mib) == 16 * mib
+    assert eviction_for(31 * mib, 32 * mib) == 32 * mib
     assert eviction_for(1000 * mib, 32 * mib) == 64 * mib

@@ -78,7 +78,7 @@ class BudgetSearch:
     estimates: Estimates
     listener: Listener
     cancel: threading.Event | None = None
-    probe_s: float = 40.0
+    probe_s: float = 60.0
     found: ProbeResult | None = field(default=None, init=False)
     _goals: dict[float, float] = field(default_factory=dict, init=False)
 

@@ -54,7 +54,7 @@ from partitioner.transition import Transitions
 _DEFAULT_TIME_LIMIT_S = 150.0
 _MOST_REGIONS = 40
 _MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
-_PROBE_S, _PROBE_SHARE = 40.0, 0.3
+_PROBE_S, _PROBE_SHARE = 60.0, 0.35
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,9 @@ class MnnBackend(Backend):
         if target.option("precision", "normal") != "low":
             return Arithmetic()
         if _HALF not in hardware().features:
-            return Arithmetic("f32", True, "low is f16 on ARM CPUs that have it; here it changes nothing")
+            return Arithmetic(
+                "f32", True, "low is f16 on ARM CPUs that have it; here it changes nothing"
+            )
         return Arithmetic("f16", False, "pays for convolutions and products, on ARM CPUs with f16")
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:

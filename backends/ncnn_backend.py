@@ -70,7 +70,13 @@ class NcnnBackend(Backend):
             "How intermediate values are stored; bf16 halves their memory.",
             choices=("f32", "bf16"),
         ),
-        Option("winograd", "on", "Winograd's algorithm for 3x3 convolutions.", choices=("on", "off")),
+        Option(
+            "winograd",
+            "on",
+            "Winograd's algorithm for 3x3 convolutions.",
+            choices=("on", "off"),
+            tunable=("off",),  # few channels: its transforms cost more than it saves
+        ),
     )
 
     def probe(self) -> Available | Unavailable:
@@ -107,7 +113,9 @@ class NcnnBackend(Backend):
     def arithmetic(self, target: Target) -> Arithmetic:
         if target.option("precision", "f32") == "f32":
             return Arithmetic()
-        return Arithmetic("bf16", False, "pays for layers larger than the caches: values are stored in bf16")
+        return Arithmetic(
+            "bf16", False, "pays for layers larger than the caches: values are stored in bf16"
+        )
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         if not model.inputs:

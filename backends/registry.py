@@ -42,6 +42,7 @@ _BUILT_IN: Mapping[str, str] = {
     "openvino": "backends.openvino_backend:OpenVinoBackend",
     "mnn": "backends.mnn_backend:MnnBackend",
     "ncnn": "backends.ncnn_backend:NcnnBackend",
+    "torch": "backends.torch_backend:TorchBackend",
     "simulated": "backends.simulated_backend:SimulatedBackend",
     "null": "backends.null_backend:NullBackend",
 }

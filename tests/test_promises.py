@@ -21,6 +21,7 @@ RUNTIMES = {
     "ncnn": ("backends/ncnn_",),
     "pnnx": ("backends/ncnn_",),
     "torch": ("backends/torch_",),
+    "onnx2fx": ("backends/torch_",),
     "tvm": ("backends/tvm_",),
     "iree": ("backends/iree_",),
 }

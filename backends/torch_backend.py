@@ -1,0 +1,221 @@
+"""PyTorch through torch.compile: inductor's fused loops around oneDNN's convolutions and products.
+
+The ONNX file becomes an FX graph by onnx2fx, is compiled with inductor for its very shapes with the
+weights frozen into it, and runs under `no_grad`. Compiling takes some ten seconds, so small regions are
+refused.
+
+Traps, each with a test:
+
+* inductor writes C++ and calls a compiler: without one, `-compiler=eager` alone can be used.
+* inductor starts a pool of compiling processes that outlives a compilation: it is told to use none.
+* the number of threads belongs to the process, so it is set before each call where it differs.
+* cuDNN computes float32 convolutions in TF32 unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from backends import patterns as p
+from backends import policy, predicates
+from backends.contract import (
+    THREADS,
+    Array,
+    Available,
+    Backend,
+    CompileContext,
+    Executable,
+    Option,
+    SubModel,
+    Unavailable,
+    threads_of,
+)
+from backends.quiet import quiet
+from backends.torch_ops import ONNX_OPERATORS
+from partitioner.errors import CollageError
+from partitioner.graph_index import GraphIndex
+from partitioner.pattern import Pattern
+from partitioner.target import Target
+
+_REFUSED_DTYPES = (
+    *("object", "bfloat16", "float16", "uint16", "uint32", "uint64", "complex64", "complex128"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "int4", "uint4"),
+)
+_LEAST_SHARE = 4
+_INSTALL = "pip install 'collage-tuner[torch]'"
+
+
+class TorchBackend(Backend):
+    """torch.compile on an FX graph."""
+
+    name = "torch"
+    style = "graph"
+    summary = "PyTorch through torch.compile: compiles large regions, in seconds to minutes each."
+    options = (
+        THREADS,
+        Option(
+            "compiler",
+            "inductor",
+            "inductor compiles whole regions; eager calls operator by operator and compiles nothing.",
+            choices=("inductor", "eager"),
+        ),
+        Option("device", "cpu", "Where it computes.", pattern="cpu|cuda(:[0-9]{1,2})?"),
+    )
+
+    def probe(self) -> Available | Unavailable:
+        # Importing torch takes seconds, so its installed version is looked up instead.
+        try:
+            found = f"{version('torch')} onnx2fx {version('onnx2fx')}"
+        except PackageNotFoundError as error:
+            return Unavailable(f"{error.name} is not installed", _INSTALL)
+        if importlib.util.find_spec("torch") is None:
+            return Unavailable("torch is damaged", _INSTALL)
+        return Available(found)
+
+    def check_target(self, target: Target) -> str | None:
+        device = target.option("device", "cpu")
+        if target.option("compiler", "inductor") == "inductor" and _compiler() is None:
+            return "inductor needs a C++ compiler; install g++ or clang++, or use -compiler=eager"
+        if device == "cpu":
+            return None
+        count = _torch().cuda.device_count()
+        number = int(_cuda_number(device))
+        if number < count:
+            return None
+        return f"this PyTorch ({version('torch')}) sees {count} CUDA devices, so there is no {device}"
+
+    def memory_domain(self, target: Target) -> str:
+        device = target.option("device", "cpu")
+        return "host" if device == "cpu" else f"cuda:{_cuda_number(device)}"
+
+    def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
+        return predicates.first_refusal(
+            index,
+            index.nodes[node],
+            predicates.refuse_other_ops(ONNX_OPERATORS),
+            predicates.refuse_bodies,
+            predicates.refuse_dtypes(_REFUSED_DTYPES),
+            predicates.refuse_unknown_shapes,
+        )
+
+    def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
+        if nodes.bit_count() * _LEAST_SHARE >= len(index.nodes):
+            return None
+        return f"torch compiles for seconds, so it is offered 1/{_LEAST_SHARE} of a model at the least"
+
+    def patterns(self, target: Target) -> tuple[Pattern, ...]:
+        return (
+            # oneDNN post-operations, which inductor asks for once weights are frozen.
+            *(p.CONV_RELU, p.CONV_CLIP, p.CONV_NORM, p.CONV_NORM_RELU, p.CONV_ADD_RELU),
+            *(p.MATMUL_BIAS, p.MATMUL_BIAS_GELU, p.GEMM_RELU),
+            # One generated loop over a row.
+            *(p.LAYER_NORM, p.LAYER_NORM_OLD),
+        )
+
+    def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
+        for spec in (*model.inputs, *model.outputs):
+            if not spec.is_static or 0 in spec.static_shape:
+                raise CollageError(f"torch is given static shapes only; {spec.name!r} has {spec.shape}")
+        return TorchExecutable(model, target, context)
+
+
+class TorchExecutable(Executable):
+    """A compiled module on tensors that stand on the caller's arrays."""
+
+    def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
+        self._torch = torch = _torch()
+        self._model = model
+        self._threads = threads_of(target, context)
+        self._device = torch.device(target.option("device", "cpu"))
+        inductor = target.option("compiler", "inductor") == "inductor"
+        with quiet():
+            self._module: Any = _converted(model, self._device)
+            self._code = type(self._module).forward.__code__
+            if inductor:
+                self._module = _compiled(self._module, context)
+        self._inputs: list[Any] = []
+        self._outputs: tuple[Array | None, ...] = ()
+        self._results: tuple[Array, ...] = ()
+        if inductor:  # it compiles at the first call
+            zeros = [np.zeros(s.static_shape, np.dtype(s.dtype)) for s in model.inputs]
+            self.bind(zeros, [None] * len(model.outputs))
+            with quiet():
+                self.run()
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
+        self._inputs = [self._torch.from_numpy(array) for array in inputs]
+        self._outputs = tuple(outputs)
+
+    def run(self) -> None:
+        torch = self._torch
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+        with torch.no_grad():
+            made = self._module(*(tensor.to(self._device) for tensor in self._inputs))
+        if not isinstance(made, (tuple, list)):
+            made = (made,)
+        self._results = tuple(
+            _fetched(tensor, bound) for tensor, bound in zip(made, self._outputs, strict=True)
+        )
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        return self._results
+
+    def close(self) -> None:
+        if self._module is not None:
+            # Compiled code is kept per function until it is forgotten.
+            self._torch._dynamo.reset_code(self._code)
+        self._module = None
+        self._inputs, self._outputs, self._results = [], (), ()
+
+
+def _fetched(tensor: Any, bound: Array | None) -> Array:
+    made: Array = tensor.cpu().numpy()
+    if bound is None:
+        return np.array(made)
+    np.copyto(bound, made.reshape(bound.shape))
+    return bound
+
+
+def _converted(model: SubModel, device: Any) -> Any:
+    import onnx2fx
+
+    module = onnx2fx.convert(str(model.path)).eval().to(device)
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+    return module
+
+
+def _compiled(module: Any, context: CompileContext) -> Any:
+    folder = (context.cache_dir or context.work_dir) / "inductor"
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    os.environ.setdefault("PATH", os.defpath)  # a sandboxed child has none, and compilers call linkers
+    options = {"freezing": True, "compile_threads": 1}
+    return _torch().compile(module, fullgraph=True, dynamic=False, options=options)
+
+
+def _compiler() -> str | None:
+    """The C++ compiler that inductor would call."""
+    names = (os.environ.get("CXX"), "g++", "clang++")
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def _cuda_number(device: str) -> str:
+    return device.partition(":")[2] or "0"
+
+
+def _torch() -> Any:
+    policy.apply_environment()
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = False
+    return torch

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -114,7 +113,7 @@ def _measure(name: str, targets: Sequence[str], mixes: int) -> dict[str, Any]:
 
 def _ratios(found: dict[str, Any], way: str) -> np.ndarray:
     true = np.maximum(np.array(found["true"]), _FLOOR)
-    return np.log(true / np.maximum(np.array(found[way]), _FLOOR))
+    return np.asarray(np.log(true / np.maximum(np.array(found[way]), _FLOOR)))
 
 
 def _table(found: dict[str, Any]) -> str:
@@ -183,4 +182,4 @@ def _draw(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from collage.mixes import Block, choices, fastest_mix, fit_shares, mix_of, time_us
+from collage.mixes import Block, Reduced, choices, fastest_mix, fit_shares, mix_of, time_us
 
 
 def _case(seed: int) -> tuple[list[Block], np.ndarray, float]:
@@ -66,7 +66,8 @@ def test_shares_are_learnt_from_what_was_run() -> None:
     """Alone each block errs 1e-3; together two of them ten times as much as quadrature says."""
     blocks = [Block(1 << i, (2.0, 1.0), 0.0) for i in range(4)]
     alone = np.array([[0.0, 1e-6]] * 4)
-    tried = {(1 << i,): 1e-3 for i in range(4)} | {(0b0011,): 1.4e-2, (0b1100,): 1.4e-3}
+    tried: dict[Reduced, float] = {(1 << i,): 1e-3 for i in range(4)}
+    tried |= {(0b0011,): 1.4e-2, (0b1100,): 1.4e-3}
     shares = fit_shares(blocks, alone, tried, 5e-3)
     assert shares[:2, 1].sum() > 3 * shares[2:, 1].sum()
     assert math.sqrt(shares[2:, 1].sum()) == pytest.approx(1.4e-3, rel=0.1)

@@ -101,7 +101,7 @@ def _measure(
         known = None
         if twice:
             known = collage.tune(model.path, targets, output=work / "b.onnx", **arguments).report
-        found = bench(artifact.path)
+        found = bench(artifact.path, source=model.path)
     report = artifact.report
     return {
         "model": name,

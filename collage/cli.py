@@ -214,13 +214,17 @@ def bench(
     against: Annotated[
         Path | None, typer.Option(help="Another artifact of the same model, timed in the same rounds.")
     ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="The model that was tuned; needed where partitions are int8 in the artifact."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time ARTIFACT's plan against every single target again, interleaved."""
     from collage.rebench import bench as bench_artifact
     from collage.show import show_bench
 
-    found = bench_artifact(artifact, against=against)
+    found = bench_artifact(artifact, against=against, source=model)
     typer.echo(json.dumps(found, indent=2)) if as_json else show_bench(found)
 
 

@@ -12,23 +12,32 @@ from backends.samples import write_samples
 from collage.end_to_end import Contest
 from collage.events import Listener, ignore
 from collage.explain import read_report
-from collage.intake import Reference
+from collage.intake import Reference, take_in
 from collage.refine import Arena, Entry, identity, speedup
 from collage.region_files import RegionFiles
 from partitioner.candidate import Candidate, Plan
-from partitioner.emit import PLAN_KEY, read_plan
+from partitioner.emit import PLAN_KEY, ArtifactPlan, read_plan
 from partitioner.model import Model
 from partitioner.plan_text import decode
 from partitioner.target import Target
 
+_REWRITTEN = "partitions are int8 in the file; give the model that was tuned with --model"
 
-def bench(path: Path, listener: Listener = ignore, against: Path | None = None) -> dict[str, Any]:
+
+def bench(
+    path: Path,
+    listener: Listener = ignore,
+    against: Path | None = None,
+    source: Path | None = None,
+) -> dict[str, Any]:
     """Time the plan and every single target of its report, interleaved in one child.
 
     Args:
         path: the artifact.
         listener: is told about the contest.
         against: another artifact of the same model, timed in the same rounds.
+        source: the model that was tuned, to time single targets beside an artifact that has other nodes
+            in its partitions' place (int8), and to take errors from; not looked at for other artifacts.
 
     Returns:
         `latency_us`, `baselines` and `speedup_over_best_single` with its interval, as in the report; with
@@ -39,12 +48,15 @@ def bench(path: Path, listener: Listener = ignore, against: Path | None = None) 
     """
     report = read_report(path)
     stored = read_plan(path)
-    model = stored.model
-    index = model.index
+    index = stored.model.index
+    rewritten = any(note.prepared for note in stored.notes)
     inputs = tuple(index.values[name] for name in index.inputs)
     made = [name for name in index.outputs if name in index.producer]
     with tempfile.TemporaryDirectory(prefix="collage-bench-") as folder:
         work_dir = Path(folder)
+        model = stored.model
+        if rewritten and source is not None:
+            model = _normalised(source, stored, work_dir)
         reference = Reference(model, [seeded_inputs(inputs, 0)], work_dir / "reference")
         samples, expected = work_dir / "samples.npz", work_dir / "expected.npz"
         write_samples(samples, reference.samples)
@@ -60,15 +72,23 @@ def bench(path: Path, listener: Listener = ignore, against: Path | None = None) 
             None,
             default_threads(),
         )
-        arena = Arena(RegionFiles(model, work_dir / "regions"), template, listener)
-        ours = Entry(stored.plan, "ours")
+        done = [
+            p.nodes
+            for p, note in zip(stored.plan.partitions, stored.notes, strict=True)
+            if note.prepared
+        ]
+        regions = RegionFiles(stored.model, work_dir / "regions", prepared=done)
+        arena = Arena(RegionFiles(model, work_dir / "whole", reference.values), template, listener)
+        ours = Entry(stored.plan, "ours", regions=regions)
         singles = {
             text: Entry(
-                Plan((Candidate(index.all_nodes, Target.parse(text), "whole"),)), f"single {text}"
+                Plan((Candidate(model.index.all_nodes, Target.parse(text), "whole"),)), f"single {text}"
             )
-            for text in report["targets"]
+            for text in ([] if rewritten and source is None else report["targets"])
         }
-        other = None if against is None else Entry(_plan_for(model, against), "against")
+        other = None
+        if against is not None:
+            other = Entry(_plan_for(stored.model, against), "against", regions=regions)
         arena.hold([ours, *singles.values(), *([] if other is None else [other])])
     baselines: list[dict[str, Any]] = [
         {"target": text, "latency_us": entry.latency_us, "max_relative_error": entry.error}
@@ -76,6 +96,8 @@ def bench(path: Path, listener: Listener = ignore, against: Path | None = None) 
         else {"target": text, "infeasible": entry.failure}
         for text, entry in singles.items()
     ]
+    if rewritten and source is None:
+        baselines = [{"target": text, "infeasible": _REWRITTEN} for text in report["targets"]]
     allowed = [e for e in singles.values() if e.timed and (e.error or 0.0) <= report["tolerance"]]
     best = min(allowed, key=lambda entry: entry.ratio, default=None)
     gain = speedup(best, ours) if best is not None and ours.timed else None
@@ -89,6 +111,14 @@ def bench(path: Path, listener: Listener = ignore, against: Path | None = None) 
         "speedup_interval": None if gain is None else [gain.low, gain.high],
         **({} if other is None else {"against": _compared(ours, other)}),
     }
+
+
+def _normalised(source: Path, stored: ArtifactPlan, work_dir: Path) -> Model:
+    """The model that was tuned, in the form that it was tuned in."""
+    specs = [stored.model.index.values[name] for name in stored.model.index.inputs]
+    dims = {f"{s.name}:{axis}": size for s in specs for axis, size in enumerate(s.static_shape)}
+    model, _ = take_in(source, work_dir, dims, least_opset=stored.model.ir.opset_imports.get("", 0))
+    return model
 
 
 def _plan_for(model: Model, against: Path) -> Plan:

@@ -46,6 +46,7 @@ class Entry:
         ratios: its paired samples over the anchor's, from all contests.
         challenges: the plan that it is a small change of; it wins only if it is clearly faster.
         refused: why the caller's own check did not let it pass, or None.
+        regions: sub-models of its partitions, where they are not the arena's.
     """
 
     plan: Plan
@@ -55,6 +56,7 @@ class Entry:
     ratios: list[float] = field(default_factory=list)
     challenges: Entry | None = None
     refused: str | None = None
+    regions: RegionFiles | None = None
 
     @property
     def failure(self) -> str | None:
@@ -162,8 +164,8 @@ class Arena:
         for entry in entries:
             steps = []
             for partition in entry.plan.partitions:
-                model = self._regions.get(partition.nodes)
-                name = model.path.parent.name
+                model = (entry.regions or self._regions).get(partition.nodes)
+                name = str(model.path.parent)
                 regions[name] = model
                 steps.append(PlanStep(name, partition.target))
             plans.append(PlanSteps(tuple(steps), entry.plan.lanes))

@@ -14,6 +14,7 @@ import pytest
 
 import collage
 from collage.explain import explain
+from collage.rebench import bench
 from collage.session import LoadError
 from partitioner.candidate import Candidate, Plan
 from partitioner.emit import annotate, read_plan
@@ -153,9 +154,18 @@ def test_the_plan_alone_is_for_the_model_that_was_given(tmp_path: Path) -> None:
         tolerance=TOLERANCE,
         threads=1,
     )
-    assert again.report["candidates"]["measured"] == 0
     weights = [ir.load(path).graph.initializers for path in (first.path, again.path)]
     assert weights[0].keys() == weights[1].keys()
+
+
+@pytest.mark.slow
+def test_single_targets_are_timed_on_the_model_that_was_tuned(tmp_path: Path) -> None:
+    source = two_products(tmp_path)
+    artifact = tuned(source, INT8, tmp_path)
+    alone = bench(artifact.path)
+    assert alone["latency_us"] and all("--model" in b["infeasible"] for b in alone["baselines"])
+    exact, int8 = bench(artifact.path, source=source)["baselines"]
+    assert exact["max_relative_error"] < 1e-4 < int8["max_relative_error"] < TOLERANCE
 
 
 def test_load_quantises_nothing(tmp_path: Path) -> None:

@@ -30,6 +30,13 @@ def _times(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f} ×"
 
 
+def _words(text: str) -> Markup:
+    """A target in pieces that lines break between."""
+    return Markup(" ").join(
+        Markup('<span class="word">{}</span>').format(word) for word in text.split()
+    )
+
+
 def _query(wanted: CostFilter, **more: str) -> str:
     given = {name: value for name, value in asdict(wanted).items() if value}
     if "op_types" in given:
@@ -67,7 +74,9 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.filters.update(ms=_ms, moment=_moment, times=_times, query=_query, bars=_bars)
+_environment.filters.update(
+    ms=_ms, moment=_moment, times=_times, query=_query, words=_words, bars=_bars
+)
 
 
 def render(template: str, **facts: Any) -> str:

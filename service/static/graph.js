@@ -25,10 +25,10 @@
     style: [
       { selector: "node", style: {
         "shape": "round-rectangle", "width": "data(w)", "height": "data(h)", "label": "data(label)", "text-wrap": "wrap",
-        "text-valign": "center", "font-size": 13, "color": "#ffffff", "text-outline-color": "#00000099", "text-outline-width": 1.5,
+        "text-valign": "center", "font-size": 13, "color": colour("--paper"),
         "background-color": "data(colour)", "min-zoomed-font-size": 7 } },
       { selector: "node:parent", style: { "text-valign": "top", "background-opacity": 0.15, "border-width": 2, "border-color": "data(colour)",
-        "color": colour("--ink"), "text-outline-width": 0, "padding": 14 } },
+        "color": colour("--ink"), "padding": 14 } },
       { selector: "node.op", style: { "font-size": 11 } },
       { selector: "node.chosen", style: { "border-width": 4, "border-color": colour("--ink") } },
       { selector: "edge", style: { "width": 1.5, "line-color": colour("--soft"), "target-arrow-color": colour("--soft"),
@@ -96,7 +96,13 @@
       elements.push({ data: { id: `p${edge.from}-p${edge.to}`, source: "p" + edge.from, target: "p" + edge.to, label: edge.tensors[0] + more } });
     }
     cy.batch(() => { cy.elements().remove(); cy.add(elements); });
-    if (fit) cy.fit(undefined, 30);
+    if (fit) showAll();
+  }
+
+  // A few partitions would fill the box as giants: nothing grows beyond its own size.
+  function showAll() {
+    cy.fit(undefined, 30);
+    if (cy.zoom() > 1) { cy.zoom(1); cy.center(); }
   }
 
   const detail = document.getElementById("graph-detail");
@@ -112,6 +118,10 @@
     tell(part);
     cy.animate({ fit: { eles: cy.$id("p" + id), padding: 60 } },
       { duration: matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 250 });
+    mark();
+  }
+
+  function mark() {
     for (const button of document.querySelectorAll("#partitions button")) {
       button.setAttribute("aria-expanded", String(open.has(button.dataset.partition)));
     }
@@ -131,7 +141,10 @@
     const cells = [button, part.target, String(part.nodes.length),
       Object.entries(part.operators).slice(0, 4).map(([op, count]) => `${op} × ${count}`).join(", ")];
     for (const content of cells) row.insertCell().append(content);
-    row.cells[1].prepend(swatch);
+    ["Partition", "Target", "Operators", "Most frequent"].forEach((label, i) => { row.cells[i].dataset.label = label; });
+    const named = document.createElement("span");
+    named.append(swatch, part.target);
+    row.cells[1].replaceChildren(named);
     row.cells[2].className = "number";
   }
 
@@ -147,8 +160,8 @@
     const edge = data.edges.find((each) => `p${each.from}-p${each.to}` === tap.target.id());
     if (edge) detail.textContent = `From partition ${edge.from} to ${edge.to}: ${edge.tensors.join("; ")}`;
   });
-  document.getElementById("graph-fit").addEventListener("click", () => cy.fit(undefined, 30));
-  document.getElementById("graph-close").addEventListener("click", () => { open.clear(); draw(true); });
+  document.getElementById("graph-fit").addEventListener("click", showAll);
+  document.getElementById("graph-close").addEventListener("click", () => { open.clear(); draw(true); mark(); });
   draw(true);
   status.textContent = "";
   box.dataset.ready = "true";

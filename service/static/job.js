@@ -11,6 +11,7 @@
   const LOG_LINES = 500;
   const plans = document.getElementById("plans");
   const timed = new Map();
+  const failures = new Map();
 
   function say(text, bad) {
     const line = document.createElement("li");
@@ -28,6 +29,29 @@
     const outcome = event.data.reason ? "infeasible" : "measured";
     counts[outcome] += 1;
     document.getElementById(outcome).textContent = counts[outcome];
+    if (event.data.reason) fail(event.data);
+  }
+
+  // Failures by target and reason: one reason often stops many candidates.
+  function fail(data) {
+    const key = data.target + "\n" + data.reason;
+    if (!failures.has(key)) {
+      const row = document.getElementById("failures").insertRow();
+      failures.set(key, { row, times: 0 });
+      fill(row, [data.target, data.reason, 0], [2]);
+      document.getElementById("failed").hidden = false;
+    }
+    const entry = failures.get(key);
+    entry.times += 1;
+    entry.row.cells[2].textContent = entry.times;
+  }
+
+  function fill(row, texts, numbers) {
+    texts.forEach((text, i) => {
+      const cell = row.insertCell();
+      cell.textContent = text;
+      if (numbers.includes(i)) cell.className = "number";
+    });
   }
 
   // Whole plans that were timed: the table shows each, the fastest so far first.
@@ -35,14 +59,12 @@
     if (event.stage !== "end_to_end" || !event.data.plan) return;
     timed.set(event.data.plan, event.data);
     const rows = [...timed.values()].sort((a, b) => (a.failure ? 1 : 0) - (b.failure ? 1 : 0) || a.latency_us - b.latency_us);
+    const best = rows[0].failure ? null : rows[0].latency_us;
+    document.getElementById("timed").hidden = false;
     plans.replaceChildren(...rows.map((data) => {
       const row = document.createElement("tr");
-      const shown = data.failure ? data.failure : show(data.latency_us);
-      for (const text of [data.plan, data.partitions, shown]) {
-        const cell = document.createElement("td");
-        cell.textContent = text;
-        row.append(cell);
-      }
+      if (data.failure) fill(row, [data.plan, data.partitions, data.failure, ""], [1]);
+      else fill(row, [data.plan, data.partitions, show(data.latency_us), (data.latency_us / best).toFixed(2) + " ×"], [1, 2, 3]);
       return row;
     }));
     if (!rows[0].failure) document.getElementById("best").textContent = show(rows[0].latency_us);

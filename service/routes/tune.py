@@ -30,7 +30,7 @@ from service.views import job_view
 router = APIRouter(prefix="/v1/tune", tags=["jobs"])
 
 # How a failed job's kind answers the one call that waited for it.
-_STATUS = {"model": 422, "target": 422, "bad-input": 422, "no-plan": 422}
+_STATUS = {"model": 422, "target": 422, "bad-input": 422, "no-plan": 422, "time-limit": 422}
 
 
 @router.post(

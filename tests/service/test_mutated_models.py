@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from partitioner.errors import BadInputError, ModelError
 from partitioner.target import Target
 from partitioner.target_spec import enumerate_candidates
 from tests import models
+from tests.service.conftest import StartServer
 from tests.service.mutations import Recipe, recipes
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -108,3 +110,36 @@ def test_a_mutated_model_is_taken_or_refused_with_a_reason(
     assert not watched.happened(), "a file was opened that is not the model's"
     assert sorted(path.name for path in outside.parent.iterdir()) == before
     assert [path.name for path in outside.iterdir()] == ["secret"] and watched.happened()
+
+
+def _some(count: int) -> list[Recipe]:
+    """The first recipes that hypothesis would try, whatever becomes of them."""
+    found: list[Recipe] = []
+
+    @settings(
+        max_examples=count, deadline=None, derandomize=True, database=None,
+        suppress_health_check=list(HealthCheck), phases=[hypothesis.Phase.generate],
+    )  # fmt: skip
+    @given(recipe=recipes(["light_zfnet512", "light_squeezenet", "silero_16k"]))
+    def collect(recipe: Recipe) -> None:
+        found.append(recipe)
+
+    collect()
+    return found
+
+
+def test_a_server_outlives_mutated_models(
+    start_server: StartServer, outside: Path, watched: Watched
+) -> None:
+    server = start_server(runners=2)
+    quick = {"time_limit_s": 1, "strategy": "single", "dims": models.default_dims("silero_16k")}
+    form = {"targets": "onnxruntime", "options": json.dumps(quick)}
+    watched.happened()
+    for recipe in _some(6):
+        data = recipe.file(str(outside / "secret"))
+        answer = server.http.post("/v1/tune", files={"model": ("m.onnx", data)}, data=form, timeout=200)
+        assert answer.status_code in (200, 422), f"{recipe}: {answer.text}"
+        assert answer.status_code == 200 or answer.json()["type"].startswith("urn:collage:problem:")
+        assert server.http.get("/readyz").status_code == 200
+    assert not watched.happened()
+    assert not list(server.services.spool.path.iterdir())

@@ -37,6 +37,8 @@ from partitioner.target import Target
 _LOW = {"bf16": ir.DataType.BFLOAT16, "f16": ir.DataType.FLOAT16}
 _EXACT = Target.parse("onnxruntime -opt=none")
 _TIMED_RUNS = 5
+_CAST_TAKES_BFLOAT16 = 13
+_SPLITTER = "collage.splitter"
 
 
 class SimulatedBackend(Backend):
@@ -137,27 +139,41 @@ def _round_readers(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> None
     if value.dtype != ir.DataType.FLOAT or not value.name:
         return
     uses, is_output = list(value.uses()), value.is_graph_output()
-    down = ir.Node("", "Cast", [value], [ir.AttrInt64("to", int(dtype))], name=f"{value.name}__down")
-    up = ir.Node(
-        "",
-        "Cast",
-        [down.outputs[0]],
-        [ir.AttrInt64("to", int(ir.DataType.FLOAT))],
-        name=f"{value.name}__up",
-    )
-    rounded = up.outputs[0]
+    casts = dtype != ir.DataType.BFLOAT16 or graph.opset_imports[""] >= _CAST_TAKES_BFLOAT16
+    nodes = _casts(value, dtype) if casts else _splits(graph, value)
+    rounded = nodes[-1].outputs[0]
     rounded.type, rounded.shape = value.type, value.shape
     producer = value.producer()
     if producer is None:
-        graph.insert_before(graph[0], (down, up))
+        graph.insert_before(graph[0], nodes)
     else:
-        graph.insert_after(producer, (down, up))
+        graph.insert_after(producer, nodes)
     for reader, position in uses:
         reader.replace_input_with(position, rounded)
     if is_output:
         position = list(graph.outputs).index(value)
         rounded.name, value.name = value.name, f"{value.name}__exact"
         graph.outputs[position] = rounded
+
+
+def _casts(value: ir.Value, dtype: ir.DataType) -> list[ir.Node]:
+    down = ir.Node("", "Cast", [value], [ir.AttrInt64("to", int(dtype))], name=f"{value.name}__down")
+    to_float = [ir.AttrInt64("to", int(ir.DataType.FLOAT))]
+    return [down, ir.Node("", "Cast", [down.outputs[0]], to_float, name=f"{value.name}__up")]
+
+
+def _splits(graph: ir.Graph, value: ir.Value) -> list[ir.Node]:
+    """Rounding to 8 significant bits by float32 arithmetic, for values below 1e33.
+
+    Source: Veltkamp's splitting; Dekker, Numerische Mathematik 18 (1971).
+    """
+    if _SPLITTER not in graph.initializers:
+        factor = ir.tensor(np.array(2**16 + 1, np.float32), name=_SPLITTER)
+        graph.register_initializer(ir.Value(name=_SPLITTER, const_value=factor))
+    scaled = ir.Node("", "Mul", [value, graph.initializers[_SPLITTER]], name=f"{value.name}__scaled")
+    rest = ir.Node("", "Sub", [scaled.outputs[0], value], name=f"{value.name}__rest")
+    rounded = ir.Node("", "Sub", [scaled.outputs[0], rest.outputs[0]], name=f"{value.name}__rounded")
+    return [scaled, rest, rounded]
 
 
 def _latency_us(executable: Executable, model: SubModel) -> float:

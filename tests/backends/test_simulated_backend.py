@@ -2,11 +2,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
+import onnxruntime
 import pytest
 
 from backends.conformance import BackendConformance, Prepared, compiled, prepare
 from backends.conformance_cases import CASES
-from backends.simulated_backend import SimulatedBackend, SimulatedExecutable
+from backends.simulated_backend import SimulatedBackend, SimulatedExecutable, round_values
 from partitioner.target import Target
 
 
@@ -49,3 +51,18 @@ def test_a_call_takes_the_stated_time(tmp_path: Path) -> None:
     start = time.perf_counter()
     executable.run()
     assert (time.perf_counter() - start) * 1e6 >= executable.stated_latency_us
+
+
+def test_a_model_of_an_old_opset_is_rounded_alike(tmp_path: Path) -> None:
+    """Before opset 13 no Cast makes bfloat16."""
+    made = []
+    x = np.random.default_rng(0).standard_normal((1, 256), np.float32)
+    for opset in (11, 13):
+        text = f'<ir_version: 8, opset_import: ["" : {opset}]> g (float[1,256] x) => (float[1,256] y) {{ y = Abs (x) }}'
+        model = ir.from_onnx_text(text)
+        round_values(model, ir.DataType.BFLOAT16)
+        ir.save(model, tmp_path / "model.onnx")
+        session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+        made.append(session.run(None, {"x": x})[0])
+    np.testing.assert_array_equal(made[0], made[1])
+    assert not np.array_equal(made[0], np.abs(x))

@@ -38,7 +38,14 @@ from collage.refine import Arena, Entry
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
 from collage.sampling import Sampling
-from collage.strategies import check_covered, given_plan, parse_targets, pinned_plan, respects
+from collage.strategies import (
+    check_covered,
+    given_plan,
+    parse_targets,
+    pinned_plan,
+    respects,
+    single_plan,
+)
 from collage.whole_models import WholeModels
 from collage.why import Witness, whole_model_failures
 from cost_db.database import CostDatabase
@@ -232,7 +239,10 @@ class _Run:
         limit = self.options.tolerance if self.options.metric == "max" else EXACT_ERROR
         rows = self.whole.rows()
         known = self.whole.latencies_us().items()
-        allowed = [us for t, us in known if (row := rows[t]) and (row.error or 0.0) <= limit]
+        exact = {t: us for t, us in known if (row := rows[t]) and (row.error or 0.0) <= limit}
+        # What a pin or a limit forbids is no plan to stop at.
+        kept = partial(respects, self.model.index, self.constraints, self.specs)
+        allowed = [us for t, us in exact.items() if kept(single_plan(self.model, t))]
         incumbent_us = min(allowed, default=float("inf"))
         return self.lazy.run(self.options.plans, incumbent_us)
 

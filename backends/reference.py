@@ -18,6 +18,7 @@ import ml_dtypes  # noqa: F401  (registers bfloat16, float8 … with numpy)
 import numpy as np
 
 from partitioner.errors import ModelError
+from partitioner.graph_index import GraphIndex
 from partitioner.tensor import TensorSpec
 
 Array = np.ndarray
@@ -140,6 +141,21 @@ def seeded_inputs(
         bound = (bounds or {}).get(spec.name, _ID_BOUND)
         values[spec.name] = _random(spec, bits, max(1, bound))
     return values
+
+
+def table_bounds(index: GraphIndex) -> dict[str, int]:
+    """Integer inputs that look up rows of a table shorter than ids usually are: by name its length."""
+    bounds: dict[str, int] = {}
+    for node in index.nodes:
+        if node.op_type != "Gather" or node.domain or len(node.inputs) < 2:
+            continue
+        table, name = index.values[node.inputs[0]], node.inputs[1]
+        axis = node.attributes.get("axis", 0)
+        if name in index.inputs and table.is_static and isinstance(axis, int):
+            rows = table.static_shape[axis]
+            if rows < _ID_BOUND:
+                bounds[name] = min(rows, bounds.get(name, rows))
+    return bounds
 
 
 def _random(spec: TensorSpec, bits: np.random.PCG64, bound: int) -> Array:

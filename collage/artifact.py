@@ -50,6 +50,7 @@ def make_verification(
     reference: Sequence[Mapping[str, np.ndarray]],
     observed: Mapping[str, float],
     tolerance: float,
+    bounds: Mapping[str, int] | None = None,
 ) -> Verification:
     """What the artifact carries to prove its partitions.
 
@@ -59,11 +60,11 @@ def make_verification(
         reference: per sample the reference of each value.
         observed: the error of each value that the plan showed when it was made.
         tolerance: allowed for a value that showed less.
+        bounds: what integer inputs of the samples stay below.
     """
     allowed = {name: max(tolerance, _HEADROOM * observed.get(name, 0.0)) for name in reference[0]}
-    return Verification(
-        tuple(seeds), tuple(input_hashes(s) for s in samples), digest_values(reference), allowed
-    )
+    hashes = tuple(input_hashes(s) for s in samples)
+    return Verification(tuple(seeds), hashes, digest_values(reference), allowed, bounds or {})
 
 
 def write_artifact(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from backends.contract import Available
+from backends.reference import table_bounds
 from backends.registry import resolve
 from backends.sandbox import ChildFailed, run_in_child
 from collage.artifact import crossing_values, make_verification
@@ -47,8 +48,9 @@ def verify_plan(
         reference = Reference(
             model, reference.samples, model.path.parent / "own", cancel=cancel, keep_all=False
         )
+    bounds = table_bounds(model.index)
     values = reference.values(crossing_values(model, plan))
-    kept = make_verification(seeds, reference.samples, values, {}, tolerance)
+    kept = make_verification(seeds, reference.samples, values, {}, tolerance, bounds)
     inputs = tuple(model.index.values[name] for name in model.index.inputs)
     steps = tuple((regions.get(p.nodes), p.target) for p in plan.partitions)
     try:
@@ -57,7 +59,7 @@ def verify_plan(
         if failure.kind == "cancelled":
             raise CancelledError("cancelled while proving the plan") from None
         raise NoPlanError(f"the plan failed when it was compiled once more: {failure.reason}") from None
-    return make_verification(seeds, reference.samples, values, observed, tolerance)
+    return make_verification(seeds, reference.samples, values, observed, tolerance, bounds)
 
 
 def versions_of(plan: Plan) -> dict[str, str]:

@@ -43,7 +43,7 @@ def prove(
     """
     errors: dict[str, float] = {}
     for position, seed in enumerate(verification.seeds):
-        sample = seeded_inputs(inputs, seed)
+        sample = seeded_inputs(inputs, seed, verification.bounds)
         if input_hashes(sample) != dict(verification.inputs[position]):
             raise VerificationError(
                 f"the inputs of seed {seed} cannot be made again with this version of numpy, so the "

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from backends.policy import default_threads
-from backends.reference import seeded_inputs
+from backends.reference import seeded_inputs, table_bounds
 from backends.samples import write_samples
 from collage.end_to_end import Contest
 from collage.events import Listener, ignore
@@ -57,7 +57,8 @@ def bench(
         model = stored.model
         if rewritten and source is not None:
             model = _normalised(source, stored, work_dir)
-        reference = Reference(model, [seeded_inputs(inputs, 0)], work_dir / "reference")
+        sample = seeded_inputs(inputs, 0, table_bounds(model.index))
+        reference = Reference(model, [sample], work_dir / "reference")
         samples, expected = work_dir / "samples.npz", work_dir / "expected.npz"
         write_samples(samples, reference.samples)
         write_samples(expected, reference.values(made))

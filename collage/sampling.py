@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backends.policy import default_threads
-from backends.reference import seeded_inputs
+from backends.reference import seeded_inputs, table_bounds
 from backends.samples import write_samples
 from collage.end_to_end import Contest
 from collage.events import Listener
@@ -112,7 +112,7 @@ class Sampling:
         )
 
     def _seeded(self, seed: int) -> Sample:
-        return seeded_inputs(self.info.inputs, seed)
+        return seeded_inputs(self.info.inputs, seed, table_bounds(self.model.index))
 
     def _reference(self, samples: Sequence[Sample], name: str, keep_all: bool = True) -> Reference:
         folder = self.work_dir / name

@@ -60,6 +60,7 @@ class Session:
         targets: the target of each partition, in execution order, after any fallback.
         fallbacks: partitions that run elsewhere than planned, with the reason; empty normally.
         errors: per value the largest error that verification saw.
+        bounds: what values of integer inputs stay below, where they look up a short table.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class Session:
     def _verify(self, verification: Verification) -> None:
         try:
             self.errors = prove(self._executor, self.inputs, verification)
+            self.bounds = verification.bounds
         except WrongPartitionError as wrong:
             raise LoadError(
                 f"partition {wrong.step} on {self.targets[wrong.step]} was compiled wrongly: {wrong}; load "

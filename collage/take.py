@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from backends.policy import default_threads
-from backends.reference import seeded_inputs
+from backends.reference import seeded_inputs, table_bounds
 from collage.artifact import VERIFICATION_KEY, Artifact, write_artifact
 from collage.evidence import verify_plan, versions_of
 from collage.explain import read_report
@@ -80,7 +80,7 @@ def take(path: str | Path, point: int, output: str | Path) -> Artifact:
     seeds = Verification.from_text(stored.metadata[VERIFICATION_KEY]).seeds
     with tempfile.TemporaryDirectory(prefix="collage-take-") as folder:
         work = Path(folder)
-        samples = [seeded_inputs(inputs, seed) for seed in seeds]
+        samples = [seeded_inputs(inputs, seed, table_bounds(index)) for seed in seeds]
         reference = Reference(model, samples, work / "reference")
         regions = RegionFiles(model, work / "regions")
         final = prepared_plan(known.plan, regions, work / "emit", default_threads())

@@ -14,7 +14,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -111,12 +111,14 @@ class Verification:
         inputs: per seed the SHA-256 of each input's bytes, to prove that they were made anew alike.
         values: per seed the digest of each value, by name.
         tolerance: the relative error that each value may have, by name.
+        bounds: what the seeded values of integer inputs stay below, where a short table says so.
     """
 
     seeds: tuple[int, ...]
     inputs: tuple[Mapping[str, str], ...]
     values: tuple[Mapping[str, ValueDigest], ...]
     tolerance: Mapping[str, float]
+    bounds: Mapping[str, int] = field(default_factory=dict)
 
     def error_of(self, seed_position: int, name: str, value: np.ndarray) -> float:
         """The error of a value; 0 for one that was not kept."""
@@ -131,6 +133,7 @@ class Verification:
                 "inputs": [dict(hashes) for hashes in self.inputs],
                 "values": [{n: d.as_json() for n, d in values.items()} for values in self.values],
                 "tolerance": dict(self.tolerance),
+                "bounds": dict(self.bounds),
             }
         )
 
@@ -147,7 +150,8 @@ class Verification:
                 {name: ValueDigest.from_json(digest) for name, digest in seed.items()}
                 for seed in data["values"]
             )
-            return cls(tuple(data["seeds"]), tuple(data["inputs"]), values, data["tolerance"])
+            known = tuple(data["seeds"]), tuple(data["inputs"])
+            return cls(*known, values, data["tolerance"], data.get("bounds", {}))
         except (KeyError, TypeError, ValueError) as error:
             raise VerificationError(f"the artifact's reference values are damaged: {error}") from None
 

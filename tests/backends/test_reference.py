@@ -8,11 +8,13 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 
-from backends.reference import run_reference, seeded_inputs
+from backends.reference import run_reference, seeded_inputs, table_bounds
 from backends.sandbox import run_in_child
 from partitioner.errors import ModelError
+from partitioner.graph_index import GraphIndex
 from partitioner.tensor import TensorSpec
 
 
@@ -49,6 +51,21 @@ def test_types_that_numpy_does_not_have(tmp_path: Path) -> None:
     y = run_in_child(run_reference, path, {"x": x}, ["y"])["y"]
     assert y.dtype == x.dtype
     np.testing.assert_array_equal(y, x)
+
+
+def test_ids_stay_within_short_tables() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 17]>
+        g (int64[4] kind, int64[4] word, float[2, 3] kinds, float[99, 3] words) => (float[4, 3] y)
+        { a = Gather(kinds, kind)  b = Gather(words, word)  y = Add(a, b) }"""
+    )
+    for number, node in enumerate(model.graph.node):
+        node.name = f"n{number}"
+    index = GraphIndex.from_ir(ir.from_proto(model))
+    assert table_bounds(index) == {"kind": 2}
+    specs = [index.values["kind"], index.values["word"]]
+    ids = seeded_inputs(specs, 0, table_bounds(index))
+    assert ids["kind"].max() == 1 and ids["word"].max() > 1
 
 
 def test_seeded_inputs_fit_their_type() -> None:

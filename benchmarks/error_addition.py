@@ -28,6 +28,7 @@ from benchmarks.compare import write_table
 from benchmarks.error_addition_child import observe
 from benchmarks.models import benchmark_model, names, seeded_inputs
 from collage.accuracy import first_cuts
+from collage.budget import address_space
 from collage.intake import Reference, take_in
 from collage.mix_runs import Probe
 from partitioner.errors import CollageError
@@ -105,9 +106,8 @@ def _measure(name: str, targets: Sequence[str], mixes: int) -> dict[str, Any]:
             threads=default_threads(),
             cuts=first_cuts(line(model.index, model.index.all_nodes), weights, _BLOCKS),
         )
-        found: dict[str, Any] = run_in_child(
-            observe, request, mixes, limits=ChildLimits(timeout_s=1200)
-        )
+        limits = ChildLimits(timeout_s=1200, memory_bytes=address_space(model))
+        found: dict[str, Any] = run_in_child(observe, request, mixes, limits=limits)
     return found
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from backends.policy import memory_given
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
 from collage.accuracy import ProbeResult, probe
 from collage.end_to_end import Contest
@@ -14,7 +15,7 @@ from collage.estimates import Estimates
 from collage.events import Event, Listener
 from collage.mix_runs import Mix, Probe
 from collage.mixes import Reduced
-from collage.refine import Entry
+from collage.refine import Entry, identity
 from cost_db.row import CostRow
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.constraints import Budget
@@ -27,7 +28,9 @@ from partitioner.target import Target
 EXACT_ERROR = 5e-4
 # Probing aims below the tolerance: held-out samples err differently.
 _ROOM = 0.9
+_TIGHTER = 0.9
 _MOST_REDUCED = 3
+_LEAST_MEMORY = 4 << 30
 _MOST_PROPOSALS = 3
 _RULE = "budget"
 
@@ -81,6 +84,7 @@ class BudgetSearch:
     probe_s: float = 60.0
     found: ProbeResult | None = field(default=None, init=False)
     _goals: dict[float, float] = field(default_factory=dict, init=False)
+    _promised: dict[float, Plan] = field(default_factory=dict, init=False)
 
     def propose(self, tolerances: Sequence[float]) -> list[Entry]:
         """Plans for each tolerance, the most promising first.
@@ -91,25 +95,23 @@ class BudgetSearch:
         self._goals = {tolerance: tolerance * _ROOM for tolerance in tolerances}
         return self._probe(self._goals)
 
-    def correct(self, entries: Sequence[Entry], tolerances: Sequence[float]) -> list[Entry]:
-        """Plans for those tolerances that proposals missed on all samples: their goals are tightened.
+    def correct(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Plans for tolerances whose most promising proposal missed them on all samples.
+
+        Their goals are tightened by as much as it missed, and probing goes on from what it knows.
 
         Args:
             entries: what was timed, or failed for its error.
-            tolerances: those that matter.
 
         Returns:
-            New plans; empty where every tolerance has a proposal that kept it, or nothing is left to try.
+            New plans; empty where no such proposal missed its tolerance.
         """
-        if self.found is None:
-            return []
+        errors = {identity(entry.plan): entry.error for entry in entries}
         tightened = {}
-        for tolerance in tolerances:
-            goal = self._goals[tolerance]
-            mine = [e for e in entries if e.name.endswith(_said(tolerance)) and e.error is not None]
-            errors = [e.error for e in mine if e.error is not None]
-            if errors and min(errors) > tolerance:
-                tightened[tolerance] = goal * min(0.8, tolerance / min(errors))
+        for tolerance, plan in self._promised.items():
+            error = errors.get(identity(plan))
+            if error is not None and error > tolerance:
+                tightened[tolerance] = self._goals[tolerance] * min(_TIGHTER, tolerance / error)
         if not tightened:
             return []
         self._goals |= tightened
@@ -172,12 +174,16 @@ class BudgetSearch:
         self._tell(found)
         plans: dict[Plan, Entry] = {}
         for tolerance, mixes in zip(goals, found.best, strict=True):
+            self._promised.pop(tolerance, None)
             for entry in self._entries(tolerance, mixes):
+                self._promised.setdefault(tolerance, entry.plan)
                 plans.setdefault(entry.plan, entry)
         return list(plans.values())
 
     def _run(self, request: Probe) -> ProbeResult | None:
-        limits = ChildLimits(timeout_s=request.budget_s * 4 + 300)
+        limits = ChildLimits(
+            timeout_s=request.budget_s * 4 + 300, memory_bytes=address_space(self.model)
+        )
         last_touched: list[int] = []
         try:
             return run_in_child(
@@ -262,3 +268,13 @@ class BudgetSearch:
 
 def _said(tolerance: float) -> str:
     return f"for {tolerance:g}"
+
+
+def address_space(model: Model) -> int:
+    """Bytes of address space for a child that opens a model; 0 for no limit.
+
+    Each weight that is looked at maps the whole file of weights once more, which takes no memory.
+    """
+    given = max(memory_given(), _LEAST_MEMORY)
+    size = sum(file.stat().st_size for file in model.path.parent.iterdir() if file.is_file())
+    return given + size * len(model.ir.graph.initializers) if memory_given() else 0

@@ -306,7 +306,7 @@ class _Run:
         """Plans in place of proposals that held-out samples showed to exceed their tolerance."""
         if self.budget is None:
             return []
-        return self.budget.correct(self.arena.entries, self.goals.tolerances)
+        return self.budget.correct(self.arena.entries)
 
     @property
     def _out_of_time(self) -> bool:

@@ -24,9 +24,8 @@ from partitioner.model import Model
 from tests.models import MODELS, sample_inputs
 
 pytestmark = pytest.mark.slow
-EXACT, REDUCED = "simulated -precision=f32 -speedup=0.4", "simulated -precision=bf16 -speedup=1"
-BUDGETS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3)
-NAMES = ("ppocr_cls", "magika")
+EXACT, REDUCED = "simulated -precision=f32 -speedup=0.15", "simulated -precision=bf16 -speedup=1"
+BUDGETS = {"ppocr_cls": (1e-1, 1e-2, 1e-3), "magika": (3e-2, 3e-3)}
 
 
 class Case:
@@ -66,15 +65,17 @@ class Case:
             )
 
 
-@pytest.fixture(scope="module", params=NAMES)
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return Case(request.param, tmp_path_factory.mktemp(request.param))
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+    return {name: Case(name, tmp_path_factory.mktemp(name)) for name in BUDGETS}
 
 
-def test_the_returned_plan_never_exceeds_its_budget(case: Case) -> None:
-    """Tune, write, load, and run on samples that tuning saw only half of."""
+@pytest.mark.parametrize("name", BUDGETS)
+def test_the_returned_plan_never_exceeds_its_budget(cases: dict[str, Case], name: str) -> None:
+    """Tune, write, load, and run on samples that tuning never saw."""
+    case = cases[name]
     reduced_nodes = []
-    for budget in BUDGETS:
+    for budget in BUDGETS[name]:
         artifact = case.tune(tolerance=budget)
         report = artifact.report
         assert report["max_relative_error"] <= budget
@@ -82,10 +83,12 @@ def test_the_returned_plan_never_exceeds_its_budget(case: Case) -> None:
         reduced_nodes.append(sum(len(p["nodes"]) for p in parts if "bf16" in p["target"]))
         # Samples that the run never saw may err more, but not by much.
         assert case.error(artifact.path) <= 2 * budget
-    assert reduced_nodes[0] > reduced_nodes[-1]
+    assert reduced_nodes[0] > 0
+    assert reduced_nodes == sorted(reduced_nodes, reverse=True)
 
 
-def test_the_front_and_its_points(case: Case) -> None:
+def test_the_front_and_its_points(cases: dict[str, Case]) -> None:
+    case = cases["ppocr_cls"]
     artifact = case.tune(tolerance=1e-2, pareto=True)
     points = artifact.report["front"]
     errors = [point["max_relative_error"] for point in points]
@@ -96,14 +99,17 @@ def test_the_front_and_its_points(case: Case) -> None:
     assert read_front(artifact.path) == points
     assert draw_front(points, "max", 1e-2).count("<circle") == len(points)
     last = take(artifact.path, len(points) - 1, case.folder / "taken.onnx")
-    assert read_plan(last.path).plan.targets == read_plan(last.path).plan.targets
+    assert [str(t) for t in read_plan(last.path).plan.targets] == points[-1]["targets"]
     assert case.error(last.path) <= 2 * max(errors[-1], 1e-3)
     with pytest.raises(BadInputError, match="there is no point"):
         take(artifact.path, len(points), case.folder / "none.onnx")
 
 
-@pytest.mark.parametrize(("metric", "budget"), [("l2", 1e-2), ("cosine", 1e-4), ("top1", 0.5)])
-def test_every_metric_bounds_the_returned_plan(case: Case, metric: str, budget: float) -> None:
+@pytest.mark.parametrize(("metric", "budget"), [("l2", 1e-2), ("cosine", 1e-4)])
+def test_another_metric_bounds_the_returned_plan(
+    cases: dict[str, Case], metric: str, budget: float
+) -> None:
+    case = cases["magika"]
     artifact = case.tune(tolerance=budget, metric=metric)
     assert artifact.report["max_relative_error"] <= budget
     assert case.error(artifact.path, metric) <= 2 * budget

@@ -216,7 +216,9 @@ def bench(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="The model that was tuned; needed where partitions are int8 in the artifact."),
+        typer.Option(
+            help="The model that was tuned; needed where partitions are int8 in the artifact."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -204,6 +204,11 @@ class Executable(ABC):
     def results(self) -> tuple[Array, ...]:
         """Outputs of the last run, in the order of the sub-model's outputs."""
 
+    @property
+    def stated_latency_us(self) -> float | None:
+        """What a call is said to take, in simulations; None, for every real runtime: measure it."""
+        return None
+
     def profile(self, runs: int) -> list[OpTime]:
         """Run `runs` times under the runtime's own profiler; empty where it has none."""
         return []

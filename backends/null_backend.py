@@ -1,8 +1,8 @@
 """A backend that costs nothing: it writes zeros. For tests of search and service, not for use.
 
-Its numbers are wrong by design, so verification refuses it wherever numbers are verified. What a
-call shall seem to take can be given (`-latency_us=250`), and so can a memory domain of its own
-(`-domain=sim:0`), which makes transitions testable without a device.
+Its numbers are wrong by design, so verification refuses it wherever numbers are verified, but where
+zero is right. What a call takes is stated (`-latency_us=250`), and measuring finds just that without a
+clock. A memory domain of its own (`-domain=sim:0`) makes transitions testable without a device.
 
 Source: tinygrad `runtime/ops_null.py`.
 """
@@ -82,6 +82,10 @@ class NullExecutable(Executable):
             output.fill(0)
         while time.perf_counter_ns() < end_ns:
             pass
+
+    @property
+    def stated_latency_us(self) -> float:
+        return self._latency_us
 
     @property
     def results(self) -> tuple[Array, ...]:

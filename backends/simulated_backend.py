@@ -5,7 +5,7 @@ in which every float32 weight, input and intermediate value is rounded to the lo
 back, by Cast nodes. So errors grow through a model as they do on a processor with 16-bit storage
 and 32-bit accumulation.
 
-What it costs is stated, not measured: `stated_latency_us` is the time of ONNX Runtime in float32,
+What it costs is stated, not measured: `call_us` is the time of ONNX Runtime in float32,
 measured at compile time, over `-speedup`; a call waits so that it takes neither less nor, where the
 rounding allows, more. No target list contains it unless a user names it.
 """
@@ -99,7 +99,7 @@ class SimulatedExecutable(Executable):
 
     def __init__(self, exact: Executable, low: Executable, model: SubModel, speedup: float) -> None:
         self._low = low
-        self.stated_latency_us = _latency_us(exact, model) / speedup
+        self.call_us = _latency_us(exact, model) / speedup
         if exact is not low:
             exact.close()
 
@@ -107,7 +107,7 @@ class SimulatedExecutable(Executable):
         self._low.bind(inputs, outputs)
 
     def run(self) -> None:
-        end_ns = time.perf_counter_ns() + self.stated_latency_us * 1000
+        end_ns = time.perf_counter_ns() + self.call_us * 1000
         self._low.run()
         while time.perf_counter_ns() < end_ns:
             pass

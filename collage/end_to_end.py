@@ -34,6 +34,8 @@ from partitioner.tensor import TensorSpec
 _MIN_CALLS = 3
 _MAX_CALLS = 60
 _PRUNE_AFTER_ROUNDS = 4
+# A child killed from outside is started again this often before its plan takes the blame.
+_KILLED_RETRIES = 2
 # A plan this much slower in its best block than the best plan in its median cannot win.
 _HOPELESS_RATIO = 1.06
 
@@ -117,6 +119,7 @@ class PlanTiming:
 class _Runner:
     position: int
     executor: Executor
+    stated_us: tuple[float, ...] = ()
     calls: int = 1
     samples: list[float] = field(default_factory=list)
     steps: list[list[float]] = field(default_factory=list)
@@ -130,6 +133,7 @@ def hold(contest: Contest, cancel: threading.Event | None = None) -> list[PlanTi
         CancelledError: `cancel` was set.
     """
     failures: dict[int, str] = {}
+    killed = 0
     while len(failures) < len(contest.plans):
         last_touched: list[int] = []
         limits = ChildLimits(timeout_s=contest.budget_s * 4 + 300)
@@ -145,6 +149,9 @@ def hold(contest: Contest, cancel: threading.Event | None = None) -> list[PlanTi
         except ChildFailed as failure:
             if failure.kind == "cancelled":
                 raise CancelledError("cancelled while timing plans") from None
+            if failure.kind == "killed" and killed < _KILLED_RETRIES:
+                killed += 1  # from outside: that says nothing about a plan
+                continue
             culprit = (
                 last_touched[-1]
                 if last_touched
@@ -202,6 +209,8 @@ def _prepare(
         model = contest.regions[step.region]
         steps.append(Step(compiled.get(step.region, model, step.target), model.inputs, model.outputs))
     runner = _Runner(position, Executor(steps, contest.inputs, contest.outputs, plan.lanes))
+    stated = [step.executable.stated_latency_us for step in steps]
+    runner.stated_us = tuple(us for us in stated if us is not None) if None not in stated else ()
     runner.executor.bind()
     for sample, wanted in zip(samples, expected, strict=True):
         runner.executor.feed(sample)
@@ -235,6 +244,10 @@ def _race(contest: Contest, runners: list[_Runner], sample: Mapping[str, np.ndar
 
 
 def _time_block(runner: _Runner, sample: Mapping[str, np.ndarray]) -> None:
+    if runner.stated_us:
+        runner.samples.append(sum(runner.stated_us))
+        runner.steps.append(list(runner.stated_us))
+        return
     executor = runner.executor
     executor.bind()
     executor.feed(sample)

@@ -50,7 +50,7 @@ def test_a_call_takes_the_stated_time(tmp_path: Path) -> None:
     executable.bind(prepared.inputs, [None])
     start = time.perf_counter()
     executable.run()
-    assert (time.perf_counter() - start) * 1e6 >= executable.stated_latency_us
+    assert (time.perf_counter() - start) * 1e6 >= executable.call_us
 
 
 def test_a_model_of_an_old_opset_is_rounded_alike(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from backends.timing import Ratio, compare
 from collage.end_to_end import Contest, PlanStep, PlanSteps, PlanTiming, hold
 from collage.events import Event, Listener
 from collage.region_files import RegionFiles
+from collage.slot import device_slot
 from partitioner.candidate import Plan
 from partitioner.errors import NoPlanError
 from partitioner.target import Target
@@ -170,7 +171,8 @@ class Arena:
                 steps.append(PlanStep(name, partition.target))
             plans.append(PlanSteps(tuple(steps), entry.plan.lanes))
         contest = replace(self._template, plans=tuple(plans), regions=regions, rounds=rounds)
-        timings = hold(contest, self._cancel)
+        with device_slot(self._cancel):
+            timings = hold(contest, self._cancel)
         anchor = next((timing for timing in timings if timing.samples_us), PlanTiming())
         for entry, timing in zip(entries, timings, strict=True):
             entry.timings[self._contests] = timing

@@ -58,14 +58,27 @@ StartServer = Callable[..., RunningServer]
 
 
 @pytest.fixture
-def start_server(tmp_path: Path) -> Iterator[StartServer]:
+def engine(request: pytest.FixtureRequest) -> str:
+    """The database behind the server: SQLite, unless a test is parametrized with `ENGINES`."""
+    return str(getattr(request, "param", "sqlite"))
+
+
+on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgresql"], indirect=True)
+ENGINES = [pytest.mark.usefixtures("engine"), on_both_engines]  # for a whole module
+
+
+@pytest.fixture
+def start_server(tmp_path: Path, engine: str, request: pytest.FixtureRequest) -> Iterator[StartServer]:
     """Starts servers over one data folder; without runners unless asked, so jobs wait."""
+    url = f"sqlite:///{tmp_path / 'costs.db'}"
+    if engine == "postgresql":
+        url = request.getfixturevalue("postgres").new_database()
     with contextlib.ExitStack() as stack:
 
         def start(tracing: Tracing | None = None, **settings: Any) -> RunningServer:
             given = {
                 "data_dir": tmp_path / "data",
-                "database_url": f"sqlite:///{tmp_path / 'costs.db'}",
+                "database_url": url,
                 "runners": 0,
                 "poll_s": 0.05,
                 **settings,

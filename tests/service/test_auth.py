@@ -7,7 +7,9 @@ import pytest
 from cost_db.tokens import Quotas
 from service.rates import Rates
 from service.settings import Settings
-from tests.service.conftest import RunningServer, StartServer, post_job
+from tests.service.conftest import ENGINES, RunningServer, StartServer, post_job
+
+pytestmark = ENGINES
 
 
 def _bearer(server: RunningServer, *scopes: str, quotas: Quotas | None = None) -> dict[str, str]:

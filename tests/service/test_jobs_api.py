@@ -8,7 +8,9 @@ from typing import Any
 import httpx
 
 from cost_db.job import JobResult
-from tests.service.conftest import RunningServer, StartServer, post_job
+from tests.service.conftest import ENGINES, RunningServer, StartServer, post_job
+
+pytestmark = ENGINES
 
 _NOBODY = "0" * 32
 

@@ -14,7 +14,13 @@ import psutil
 import pytest
 
 from collage.client import Client, RefusedError
-from tests.service.conftest import RunningServer, StartServer, post_job, small_model
+from tests.service.conftest import (
+    RunningServer,
+    StartServer,
+    on_both_engines,
+    post_job,
+    small_model,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +44,7 @@ def _until(server: RunningServer, url: str, *states: str, within_s: float = 120.
         time.sleep(0.05)
 
 
+@on_both_engines
 def test_one_call_model_in_artifact_out(running: RunningServer) -> None:
     answer = running.http.post(
         "/v1/tune", files={"model": ("small.onnx", small_model())}, data=_FORM, timeout=300
@@ -106,6 +113,7 @@ def _descendants() -> list[psutil.Process]:
     ]
 
 
+@on_both_engines
 def test_cancel_stops_a_running_job_within_two_seconds(running: RunningServer) -> None:
     job = post_job(running, small_model(), data=_FORM).json()
     url = job["links"]["self"]
@@ -130,6 +138,7 @@ def test_a_job_whose_process_is_killed_fails_with_a_reason(running: RunningServe
     assert "SIGKILL" in str(failed["reason"])
 
 
+@on_both_engines
 def test_a_stopped_server_gives_its_job_back(start_server: StartServer) -> None:
     first = start_server(runners=1)
     job = post_job(first, small_model(), data=_FORM).json()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.conftest import RunningServer, StartServer, post_job
+from tests.service.conftest import ENGINES, RunningServer, StartServer, post_job
+
+pytestmark = ENGINES
 
 
 def _raw(

@@ -1,0 +1,149 @@
+"""Eight tuners start the same model at once: how long do they take, compared with one alone?
+
+    python -m benchmarks.single_flight
+
+Each tuner is a process of its own; they share one PostgreSQL and one device. Costs are stated
+(`benchmarks.zero_model`), and a measurement is made to take a stated time, as it would on a device that is
+somewhere else: so two cores are enough to ask only whether tuners do each other's work again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from backends.measure import Measurement, MeasureRequest
+from benchmarks.zero_model import TARGETS, zero_model
+from collage.costs import local_measurer
+from collage.options import TuneOptions
+from collage.tuner import tune_file
+from cost_db.database import CostDatabase
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Flight:
+    """What came of tuners that started at once.
+
+    Args:
+        wall_s: from the start to the end of the last.
+        measured: one text for each measurement that any of them made: target and sub-model.
+        plans: each tuner's plan: nodes and target of each partition.
+    """
+
+    wall_s: float
+    measured: tuple[str, ...]
+    plans: tuple[list[tuple[tuple[str, ...], str]], ...]
+
+
+def fly(database_url: str, tuners: int, measurement_s: float, folder: Path) -> Flight:
+    """Let so many tuners start at once on one database.
+
+    Args:
+        database_url: a database whose tables are there.
+        tuners: how many processes.
+        measurement_s: how long each measurement is made to take.
+        folder: an empty one.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "measured.txt"
+    log.touch()
+    environment = {**os.environ, "COLLAGE_RUNTIME_DIR": str(folder / "run")}
+    command = [sys.executable, "-m", "benchmarks.single_flight", "--tuner"]
+    command += [database_url, str(measurement_s)]
+    processes = [
+        subprocess.Popen(
+            [*command, str(folder / f"tuner-{number}"), str(log)],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(tuners)
+    ]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    begin = time.monotonic()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    printed = [process.communicate()[0] for process in processes]
+    wall_s = time.monotonic() - begin
+    if any(process.returncode for process in processes):
+        raise SystemExit("a tuner has failed; what it said is above")
+    plans = tuple(
+        [(tuple(part["nodes"]), part["target"]) for part in json.loads(text)["partitions"]]
+        for text in printed
+    )
+    return Flight(wall_s, tuple(log.read_text().splitlines()), plans)
+
+
+def tuner(database_url: str, measurement_s: float, folder: Path, log: Path) -> None:
+    """One of the tuners: wait for a word, tune, print the plan."""
+
+    def measure(request: MeasureRequest, cancel: threading.Event | None) -> Measurement:
+        sub_model = hashlib.sha256(request.model.path.read_bytes()).hexdigest()
+        with log.open("a") as lines:
+            lines.write(f"{request.target} {sub_model}\n")
+        time.sleep(measurement_s)
+        return local_measurer(request, cancel)
+
+    folder.mkdir()
+    source = folder / "model.onnx"
+    source.write_bytes(zero_model())
+    (folder / "work").mkdir()
+    database = CostDatabase(database_url)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    options = TuneOptions.from_json({"time_limit_s": 600})
+    made = tune_file(
+        source, TARGETS, options, database=database, work_dir=folder / "work", measurer=measure
+    )
+    print(json.dumps(made.plan))
+
+
+def main() -> None:
+    """Time one tuner, then several, each time on an empty database."""
+    if sys.argv[1:2] == ["--tuner"]:
+        url, measurement_s, folder, log = sys.argv[2:]
+        tuner(url, float(measurement_s), Path(folder), Path(log))
+        return
+    from tests.postgres import Postgres
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--tuners", type=int, default=8)
+    parser.add_argument("--measurement-s", type=float, default=3.0)
+    given = parser.parse_args()
+    postgres = Postgres()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            flights = [
+                fly(postgres.new_database(), count, given.measurement_s, Path(folder) / str(count))
+                for count in (1, given.tuners)
+            ]
+    finally:
+        postgres.close()
+    one, many = flights
+    for count, flight in ((1, one), (given.tuners, many)):
+        made = len(flight.measured)
+        print(
+            f"{count} tuner(s): {flight.wall_s:.1f} s, {made} measurements of {given.measurement_s:g} s, "
+            f"{made - len(set(flight.measured))} of them made twice"
+        )
+    print(f"ratio of wall times: {many.wall_s / one.wall_s:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Eight tuners in processes of their own start one model at once, and each cost is measured once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.single_flight import fly
+from benchmarks.zero_model import best_plan
+from cost_db.database import CostDatabase
+from cost_db.queries import CostFilter
+from tests.chaos.conftest import on
+
+
+@pytest.mark.slow
+@on("postgresql")
+def test_eight_tuners_measure_each_candidate_once_and_all_get_the_plan(
+    database_url: str, tmp_path: Path
+) -> None:
+    CostDatabase(database_url).close()
+    flight = fly(database_url, tuners=8, measurement_s=0.1, folder=tmp_path / "flight")
+    assert len(flight.measured) == len(set(flight.measured)) > 5
+    database = CostDatabase(database_url)
+    assert len(database.query(CostFilter(), limit=1_000).items) == len(flight.measured)
+    assert database.stats().claims == 0
+    database.close()
+    assert flight.plans == (best_plan(),) * 8

@@ -35,7 +35,7 @@ from collage.preparing import preparation_key
 from collage.region_files import RegionFiles
 from collage.slot import device_slot
 from cost_db.database import CostDatabase
-from cost_db.errors import StaleFenceError
+from cost_db.errors import DatabaseError, StaleFenceError
 from cost_db.key import CostKey
 from cost_db.row import CostRow
 from partitioner.candidate import Candidate, bits
@@ -214,9 +214,10 @@ class CostSource:
 
         def renew() -> None:
             while not stop.wait(_LEASE_S / 3):
-                self._database.renew(
-                    [digest for digest in digests if digest not in self._rows], self._owner, _LEASE_S
-                )
+                held = [digest for digest in digests if digest not in self._rows]
+                # Away for longer than a lease: others may take over then, and fences keep order.
+                with contextlib.suppress(DatabaseError):
+                    self._database.renew(held, self._owner, _LEASE_S)
 
         if digests:
             threading.Thread(target=renew, name="lease", daemon=True).start()

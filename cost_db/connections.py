@@ -94,6 +94,17 @@ class Connections:
         """
         return self._repeat(self.engine, work)
 
+    def is_up(self) -> bool:
+        """Whether the database answers now; one that is away is not waited for."""
+        for _ in range(2):  # after a restart the first try finds only that the old connections are dead
+            try:
+                with self._reader.connect() as connection:
+                    connection.execute(sa.text("SELECT 1"))
+                return True
+            except SQLAlchemyError:
+                pass
+        return False
+
     def serialise(self, connection: sa.Connection, name: str) -> None:
         """Let no other transaction that asks for the same name run beside this one, until its end."""
         if not self.is_sqlite:  # SQLite has one writer at a time anyhow

@@ -50,6 +50,10 @@ class CostDatabase:
         """Give the connections back."""
         self.connections.close()
 
+    def is_up(self) -> bool:
+        """Whether the database answers now; one that is away is not waited for."""
+        return self.connections.is_up()
+
     def look_up(self, digests: Sequence[str]) -> dict[str, CostRow]:
         """The known costs among these keys; one round trip for each thousand."""
         return self.connections.read(lambda connection: look_ups.look_up(connection, digests))

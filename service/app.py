@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +18,7 @@ from backends.sandbox import network_isolated, runs_as_root
 from backends.sandbox_files import confinable
 from partitioner.errors import BadInputError
 from service import logs, problems
+from service.cores import keep_for_server
 from service.metrics import Metrics
 from service.middleware import RequestContext, SameOrigin
 from service.routes import costs, health, jobs, machines, models, pages, tune
@@ -47,12 +48,15 @@ Errors are RFC 9457 problems (`application/problem+json`); `type` is stable, `de
 _log = structlog.get_logger("collage")
 
 
-def create_app(settings: Settings, tracing: Tracing | None = None) -> FastAPI:
+def create_app(
+    settings: Settings, tracing: Tracing | None = None, job_cores: Sequence[int] = ()
+) -> FastAPI:
     """The application; it opens its database and starts its runners when the server starts it.
 
     Args:
         settings: of this server.
         tracing: where traces go; by default where the environment says.
+        job_cores: the cores that jobs run on; by default those of this process.
     """
     metrics = Metrics()
     traces = tracing or Tracing.from_environment()
@@ -63,7 +67,7 @@ def create_app(settings: Settings, tracing: Tracing | None = None) -> FastAPI:
         app.state.services = services
         metrics.watch_jobs(services.jobs.count)
         services.catalogue.prepare()
-        services.runner.start()
+        services.runner.start(job_cores)
         try:
             yield
         finally:
@@ -104,7 +108,7 @@ def serve(settings: Settings) -> None:
         _log.warning("children that run models are root like this server: start it as another user")
     if not confinable():
         _log.warning("children that run models see all files of the server's user: no Landlock here")
-    app = create_app(settings)
+    app = create_app(settings, job_cores=keep_for_server(settings.server_cores))
     scheme = "https" if settings.tls_certificate else "http"
     tokens = "tokens needed" if settings.needs_tokens else "no tokens on loopback"
     print(f"collage serves on {scheme}://{settings.host}:{settings.port} ({tokens})", file=sys.stderr)

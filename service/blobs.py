@@ -7,6 +7,7 @@ changes nothing. The server never looks inside.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -91,8 +92,9 @@ class BlobWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
         self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # bytes that a full disk did not take, and nobody wants
+            self._file.close()
 
 
 class BlobFiles:
@@ -122,8 +124,13 @@ class BlobFiles:
         if not self._files.exists(address):
             self._files.makedirs(self._files._parent(address), exist_ok=True)
             arriving = f"{address}.{writer.path.name}"
-            self._files.put_file(str(writer.path), arriving)
-            self._files.mv(arriving, address)
+            try:
+                self._files.put_file(str(writer.path), arriving)
+                self._files.mv(arriving, address)
+            except OSError:  # a full disk: half a file would only keep it full
+                with contextlib.suppress(OSError):
+                    self._files.rm_file(arriving)
+                raise
         return blob
 
     def keep_file(self, path: Path) -> Blob:

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
+
 from service.job_process import STOP_S, Request, request_line
 
 # Beyond the time the process gives itself, before it is killed from outside.
@@ -67,6 +69,12 @@ class JobChild:
         except queue.Empty:
             return None
         return message if message is not None else self._death()
+
+    def is_suspended(self) -> bool:
+        """True while somebody has stopped the process (SIGSTOP), so that it does nothing at all."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED
+        return False
 
     def ask_to_stop(self) -> None:
         """Cancel: it stops by itself, or is killed soon after."""

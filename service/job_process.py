@@ -11,13 +11,14 @@ that the server died: so does the job. JSON lines go to the file descriptor name
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ STOP_S = 1.0
 
 @dataclass(frozen=True)
 class Request:
-    """What the process is to do; all paths are local."""
+    """What the process is to do; all paths are local, and no `cores` means the server's."""
 
     source: str
     targets: list[str]
@@ -37,6 +38,7 @@ class Request:
     database_url: str
     work_dir: str
     inputs: str | None = None
+    cores: list[int] = field(default_factory=list)
 
 
 def main() -> None:
@@ -52,6 +54,8 @@ def main() -> None:
     if not line:
         return  # the server ended before it had a job for us
     request = Request(**json.loads(line))
+    if request.cores:
+        os.sched_setaffinity(0, request.cores)
     apply_environment()
     cancel = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: cancel.set())
@@ -89,8 +93,9 @@ def _tune(request: Request, cancel: threading.Event, say: Callable[[str, object]
     ) as error:  # a mistake of ours must end as a failed job with a reason, not as silence
         import traceback
 
-        traceback.print_exc()
         say("error", {"kind": "internal", "reason": f"{type(error).__name__}: {error}"})
+        with contextlib.suppress(OSError):  # the disk is full: then nothing more can be told
+            traceback.print_exc()
     else:
         say(
             "result",

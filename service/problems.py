@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 from http import HTTPStatus
 from typing import Any
 
@@ -141,6 +142,14 @@ async def _invalid(request: Request, error: Exception) -> Response:
     return response(request, 422, "invalid-request", detail, errors=faults)
 
 
+async def _system(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OSError)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return await _unexpected(request, error)
+    _log.error("no space left", path=request.url.path, error=str(error))
+    return response(request, 507, "no-space", "the server has no space left on its disk")
+
+
 async def _unexpected(request: Request, error: Exception) -> Response:
     _log.error("request crashed", path=request.url.path, exc_info=error)
     return response(
@@ -157,4 +166,5 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(CollageError, _collage)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(OSError, _system)
     app.add_exception_handler(Exception, _unexpected)

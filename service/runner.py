@@ -6,20 +6,22 @@ so a server that is killed loses nothing: the lease ends, the job is queued agai
 measured are known then.
 
 A runner whose lease was lost (it was stopped for longer than the lease) kills its process and says
-nothing more: the job is somebody else's.
+nothing more: the job is somebody else's. A job goes back to the queue when the server stops, when the
+database was away for longer than the process had patience, and when the process stood still for as
+long as a lease; a disk that is full is a failed job that says so.
 """
 
 from __future__ import annotations
 
 import platform
 import shutil
-import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 
@@ -73,6 +75,7 @@ class JobRunner:
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._cores: list[int] = []
         self.name = f"{platform.node()}-{uuid.uuid4().hex[:8]}"
         self.current: dict[str, str] = {}
 
@@ -81,8 +84,9 @@ class JobRunner:
         """The names of the runner threads, as jobs mention them."""
         return [f"{self.name}-{number}" for number in range(self._settings.runners)]
 
-    def start(self) -> None:
-        """Start the threads."""
+    def start(self, cores: Sequence[int] = ()) -> None:
+        """Start the threads; their jobs run on these cores, by default on those of this process."""
+        self._cores = list(cores)
         loops = [(self._run_jobs, worker) for worker in self.workers]
         self._threads = [
             threading.Thread(target=loop, args=(worker,), name=worker, daemon=True)
@@ -145,9 +149,10 @@ class JobRunner:
         log.info("job starts", targets=job.spec["targets"])
         begin = time.monotonic()
         state = "abandoned"
-        directory = Path(tempfile.mkdtemp(dir=self._spool.path, prefix=f"job-{job.id}-"))
+        directory = self._spool.path / f"job-{job.id}-{job.attempt}"
         facts = {"collage.job": job.id, "collage.attempt": job.attempt}
         try:
+            directory.mkdir(mode=0o700)
             with self._tracing.job(facts) as span:
                 message = self._carry_out(job, directory, span)
                 state = self._end(job, message)
@@ -156,7 +161,7 @@ class JobRunner:
                     span.fail(message["error"]["reason"])
         except (_AbandonedError, StaleAttemptError) as reason:
             log.warning("job given up", reason=str(reason))
-        except CollageError as error:
+        except (CollageError, OSError) as error:  # of the system: a full disk above all
             self._jobs.finish(job.id, "failed", attempt=job.attempt, reason=str(error))
             state = "failed"
         finally:
@@ -184,13 +189,14 @@ class JobRunner:
             database_url=self._settings.database_url,
             work_dir=str(work_dir),
             inputs=str(inputs) if inputs else None,
+            cores=self._cores,
         )
         with JobChild(request, directory) as child:
             return self._attend(job, child, span)
 
     def _attend(self, job: Job, child: JobChild, span: Span) -> dict[str, Any]:
         settings = self._settings
-        begin = renewed = looked = time.monotonic()
+        begin = renewed = looked = moved = time.monotonic()
         while True:
             message = child.next_message(timeout_s=min(settings.poll_s, 0.25))
             now = time.monotonic()
@@ -204,9 +210,7 @@ class JobRunner:
             elif message is not None:
                 return message
             if self._stopping.is_set():
-                # Others may take it at once, and costs measured so far are known to them.
-                self._jobs.renew_lease(job.id, job.attempt, 0.0)
-                raise _AbandonedError("the server stops")
+                self._give_back(job, "the server stops")
             if now - renewed > settings.lease_s / 3:
                 renewed = now
                 if not self._jobs.renew_lease(job.id, job.attempt, settings.lease_s):
@@ -215,9 +219,18 @@ class JobRunner:
                 looked = now
                 if self._jobs.is_cancel_requested(job.id):
                     child.ask_to_stop()
+                if not child.is_suspended():
+                    moved = now
+                elif now - moved > settings.lease_s:
+                    self._give_back(job, "its process was suspended for longer than a lease")
             if settings.job_time_limit_s is not None and now - begin > settings.job_time_limit_s:
                 reason = f"it took longer than the server's limit of {settings.job_time_limit_s:g} s"
                 return {"error": {"kind": "time-limit", "reason": reason}}
+
+    def _give_back(self, job: Job, reason: str) -> NoReturn:
+        # Others may take it at once, and costs measured so far are known to them.
+        self._jobs.renew_lease(job.id, job.attempt, 0.0)
+        raise _AbandonedError(reason)
 
     def _end(self, job: Job, message: dict[str, Any]) -> str:
         if "result" in message:
@@ -243,6 +256,8 @@ class JobRunner:
         if error["kind"] == "cancelled" or self._jobs.is_cancel_requested(job.id):
             self._jobs.finish(job.id, "cancelled", attempt=job.attempt, reason="cancelled")
             return "cancelled"
+        if error["kind"] == "database-unavailable":
+            self._give_back(job, error["reason"])
         self._say(job, "failure", error)
         self._jobs.finish(job.id, "failed", attempt=job.attempt, reason=error["reason"])
         return "failed"

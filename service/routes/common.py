@@ -27,12 +27,13 @@ _DESCRIPTIONS = {
     422: "The request is understood but cannot be used; `detail` says why",
     429: "A quota is used up, or requests come too fast",
     503: "Not now; try again after `Retry-After` seconds",
+    507: "The server has no space left on its disk",
 }
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route: these statuses as RFC 9457 problems, and those any route may give."""
-    every = sorted({400, 401, 403, 405, 422, 429, 503, *statuses})
+    every = sorted({400, 401, 403, 405, 422, 429, 503, 507, *statuses})
     return {
         status: {
             "model": Problem,

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from service.api_models import HealthView
 from service.auth import Reader
 from service.metrics import CONTENT_TYPE
+from service.problems import ProblemError
 from service.routes.common import problems
 from service.services import Parts
 
@@ -17,15 +18,17 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/healthz", operation_id="getHealth", response_model=HealthView)
-def healthz() -> HealthView:
+async def healthz() -> HealthView:
     """The process answers; nothing else is looked at, and no token is needed."""
+    # Not in a thread: these may all be waiting for a database that is away.
     return HealthView(status="ok", version=version("collage-tuner"))
 
 
 @router.get("/readyz", operation_id="getReadiness", response_model=HealthView, responses=problems())
 def readyz(services: Parts) -> HealthView:
     """The database answers too; no token is needed."""
-    services.jobs.count()
+    if not services.database.is_up():
+        raise ProblemError(503, "database-unavailable", "the database does not answer")
     return HealthView(status="ok", version=version("collage-tuner"))
 
 

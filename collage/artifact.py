@@ -12,7 +12,7 @@ import numpy as np
 
 from collage.verification import Verification, digest_values, input_hashes
 from partitioner.candidate import Plan
-from partitioner.emit import PLAN_KEY, annotate, read_plan
+from partitioner.emit import SOURCE_PLAN_KEY, annotate, read_plan
 from partitioner.model import Model
 from partitioner.plan_text import PartitionNote
 from partitioner.sub_graph import SubGraph
@@ -75,16 +75,32 @@ def write_artifact(
     verification: Verification,
     versions: Mapping[str, str],
     destination: Path,
-    notes: Sequence[PartitionNote] | None = None,
+    notes: Sequence[PartitionNote] = (),
+    source_plan: str = "",
 ) -> Artifact:
-    """Write the annotated model with its report and reference values."""
+    """Write the annotated model with its report and reference values.
+
+    Args:
+        model: as it is emitted.
+        plan: for it.
+        latency_us: per partition what was measured.
+        report: see docs/report.md.
+        verification: reference values.
+        versions: of whatever made the plan.
+        destination: the file to write.
+        notes: one for each partition; nothing is said without them.
+        source_plan: the plan for the model that was given, where partitions were rewritten since.
+    """
+    metadata = {REPORT_KEY: json.dumps(report), VERIFICATION_KEY: verification.to_text()}
+    if any(note.prepared for note in notes):
+        metadata[SOURCE_PLAN_KEY] = source_plan
     annotate(
         model,
         plan,
-        {REPORT_KEY: json.dumps(report), VERIFICATION_KEY: verification.to_text()},
+        metadata,
         destination,
         latency_us=latency_us,
         versions=versions,
-        notes=notes,
+        notes=notes or None,
     )
-    return Artifact(destination, report, json.loads(read_plan(destination).metadata[PLAN_KEY]))
+    return Artifact(destination, report, json.loads(read_plan(destination).text))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from partitioner.emit import PLAN_KEY, read_plan
+from partitioner.emit import read_plan
 from partitioner.errors import BadInputError
 from partitioner.exports import layer_annotations, outline
 from partitioner.target import Target
@@ -42,7 +42,7 @@ def export(
     stored = read_plan(artifact)
     written: dict[str, Any] = {}
     if plan is not None:
-        plan.write_text(stored.metadata[PLAN_KEY] + "\n", encoding="utf-8")
+        plan.write_text(stored.text + "\n", encoding="utf-8")
         written["plan"] = str(plan)
     if outlined is not None:
         written["outline"] = str(outline(stored.model, stored.plan, outlined))
@@ -79,7 +79,7 @@ def read_plan_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise BadInputError(f"the plan {path} cannot be read: {error}") from None
     except ValueError:
-        found = json.loads(read_plan(path).metadata[PLAN_KEY])
+        found = json.loads(read_plan(path).text)
     if not isinstance(found, dict):
         raise BadInputError(f"{path} holds no plan; write one with collage export ARTIFACT --plan FILE")
     return found

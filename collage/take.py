@@ -118,5 +118,6 @@ def take(path: str | Path, point: int, output: str | Path) -> Artifact:
         artifact = write_artifact(
             *(final.model, final.plan, known.latency_us, report, verification, versions, Path(output)),
             final.notes,
+            json.dumps(chosen["plan"], sort_keys=True),
         )
-    return Artifact(artifact.path, report, chosen["plan"])
+    return Artifact(artifact.path, report, artifact.plan)

@@ -7,7 +7,6 @@ cancel event is looked at between measurements, and stops the child of one that 
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -333,13 +332,12 @@ class _Run:
         times = [part["latency_us"] for part in report["partitions"]]
         versions = versions_of(winner.plan)
         destination = self.work_dir / "artifact" / self.artifact_name
-        write_artifact(
-            *(final.model, final.plan, times, report, verification, versions, destination), final.notes
-        )
         # Rewritten partitions have other nodes: the plan alone speaks of the model that was given.
-        plan = json.loads(encode(self.model, winner.plan, times, versions))
+        text = encode(self.model, winner.plan, times, versions)
+        known = (final.model, final.plan, times, report, verification, versions, destination)
+        artifact = write_artifact(*known, final.notes, text)
         self.listener(Event("done", f"{winner.name} wins", data={"report": report}))
-        return TuneResult(destination, report, plan)
+        return TuneResult(artifact.path, report, dict(artifact.plan))
 
     def _report(self, winner: Entry, solution: Solution | None) -> dict[str, Any]:
         known = (self.model.index, self.targets, self.candidates, self.costs, self.estimates)

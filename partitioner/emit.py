@@ -22,6 +22,7 @@ from partitioner.model import Model
 from partitioner.plan_text import PartitionNote
 
 PLAN_KEY = f"{weights.METADATA_PREFIX}plan"
+SOURCE_PLAN_KEY = f"{weights.METADATA_PREFIX}source_plan"
 PARTITION_KEY = f"{weights.METADATA_PREFIX}partition"
 TARGET_KEY = f"{weights.METADATA_PREFIX}target"
 
@@ -45,6 +46,11 @@ class ArtifactPlan:
     versions: Mapping[str, str]
     metadata: Mapping[str, str] = field(repr=False)
     notes: tuple[PartitionNote, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The plan as JSON, for the model that was given: partitions may have other nodes in the artifact."""
+        return self.metadata.get(SOURCE_PLAN_KEY, self.metadata[PLAN_KEY])
 
 
 def annotate(

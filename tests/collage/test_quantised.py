@@ -14,6 +14,7 @@ import pytest
 
 import collage
 from collage.explain import explain
+from collage.export import read_plan_file
 from collage.rebench import bench
 from collage.session import LoadError
 from partitioner.candidate import Candidate, Plan
@@ -150,7 +151,7 @@ def test_the_plan_alone_is_for_the_model_that_was_given(tmp_path: Path) -> None:
         ["onnxruntime", INT8],
         output=tmp_path / "again.onnx",
         database=f"sqlite:///{tmp_path / 'costs.db'}",
-        plan=dict(first.plan),
+        plan=read_plan_file(first.path),
         tolerance=TOLERANCE,
         threads=1,
     )

@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -320,7 +321,13 @@ class JobStore:
 
     def place_in_queue(self, job_id: str) -> int | None:
         """The job's place in the queue, from 1; None when it does not wait."""
-        return self._connections.read(lambda connection: queue.place(connection, job_id))
+        return self.places_in_queue([job_id]).get(job_id)
+
+    def places_in_queue(self, job_ids: Sequence[str]) -> dict[str, int]:
+        """The places, from 1, of those of the jobs that wait: one statement for all of them."""
+        if not job_ids:
+            return {}
+        return self._connections.read(lambda connection: queue.places(connection, job_ids))
 
     def count(self) -> dict[str, int]:
         """How many jobs are in each state."""

@@ -6,6 +6,8 @@ longest ago comes first. Each owner's last turn is a number that grows with ever
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
 from cost_db.rows import on_conflict
@@ -44,10 +46,11 @@ def take_turn(connection: sa.Connection) -> str | None:
     return job_id
 
 
-def place(connection: sa.Connection, job_id: str) -> int | None:
-    """The job's place in the queue, from 1; None when it does not wait."""
+def places(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, int]:
+    """Places in the queue, from 1, of those of the jobs that wait."""
     order = _order().subquery()
-    return connection.execute(sa.select(order.c.place).where(order.c.id == job_id)).scalar()
+    statement = sa.select(order.c.id, order.c.place).where(order.c.id.in_(job_ids))
+    return {row.id: row.place for row in connection.execute(statement)}
 
 
 def _order() -> sa.Select[tuple[str, str, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cost_db.job import Job
 from service.api_models import JobLinks, JobView, ProgressView, SummaryView, WorkerView
 from service.services import Services
@@ -9,6 +11,17 @@ from service.services import Services
 
 def job_view(services: Services, job: Job) -> JobView:
     """A job with its place in the queue and its links."""
+    (view,) = job_views(services, [job])
+    return view
+
+
+def job_views(services: Services, jobs: Sequence[Job]) -> list[JobView]:
+    """Jobs with their places in the queue and their links."""
+    places = services.jobs.places_in_queue([job.id for job in jobs if job.state == "queued"])
+    return [_view(job, places.get(job.id)) for job in jobs]
+
+
+def _view(job: Job, position: int | None) -> JobView:
     base = f"/v1/jobs/{job.id}"
     progress = dict(job.progress) if job.progress else None
     summary = progress.pop("summary", None) if progress else None
@@ -20,7 +33,7 @@ def job_view(services: Services, job: Job) -> JobView:
         model_sha256=job.model_sha256,
         targets=list(job.spec["targets"]),
         options=dict(job.spec["options"]),
-        position=services.jobs.place_in_queue(job.id) if job.state == "queued" else None,
+        position=position,
         progress=ProgressView(**progress) if progress else None,
         summary=SummaryView(**summary) if summary else None,
         reason=job.reason,

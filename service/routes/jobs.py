@@ -20,7 +20,7 @@ from service.routes.common import Cursor, Limit, blob_response, problems
 from service.runner import ARTIFACT_TYPE, JSON_TYPE
 from service.services import Parts, Services
 from service.submission import Submission, from_form, from_stored, receive_form, submit
-from service.views import job_view
+from service.views import job_view, job_views
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -124,7 +124,7 @@ def list_jobs(
 ) -> PageView[JobView]:
     """Jobs, newest first."""
     page = services.jobs.list(owner, state, cursor, limit)
-    return PageView(items=[job_view(services, job) for job in page.items], next=page.next)
+    return PageView(items=job_views(services, page.items), next=page.next)
 
 
 @router.get("/{job_id}", operation_id="getJob", response_model=JobView, responses=problems(404))

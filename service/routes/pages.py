@@ -19,7 +19,7 @@ from service.html import render
 from service.problems import ProblemError
 from service.routes.jobs import JobId, find_job
 from service.services import Parts, Services
-from service.views import job_view, worker_views
+from service.views import job_view, job_views, worker_views
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -67,7 +67,7 @@ def jobs_page(
     """The jobs, newest first."""
     wanted = next((each for each in _STATES if each == state), None)
     page = services.jobs.list(None, wanted, cursor, _PAGE)  # type: ignore[arg-type]
-    views = Page(tuple(job_view(services, job) for job in page.items), page.next)
+    views = Page(tuple(job_views(services, page.items)), page.next)
     query = urlencode({k: v for k, v in {"state": wanted, "cursor": cursor}.items() if v})
     return _page(
         request,

@@ -38,7 +38,10 @@ def test_a_request_continues_the_callers_trace(
     trace = "0af7651916cd43dd8448eb211c80319c"
     header = {"traceparent": f"00-{trace}-b7ad6b7169203331-01", "X-Request-ID": "abc"}
     assert server.http.get(f"/v1/jobs/{'0' * 32}", headers=header).status_code == 404
-    (span,) = spans.get_finished_spans()
+    deadline = time.monotonic() + 5  # a span ends after its answer was sent
+    while not (finished := spans.get_finished_spans()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    (span,) = finished
     assert span.name == "GET /v1/jobs/{job_id}"
     assert f"{span.context.trace_id:032x}" == trace
     assert span.parent is not None and f"{span.parent.span_id:016x}" == "b7ad6b7169203331"

@@ -21,6 +21,7 @@ import sys
 _FIRST_USER, _USERS = 60600, 550
 _PR_SET_KEEPCAPS = 8
 _PR_CAPBSET_DROP = 24
+_PR_SET_SECUREBITS, _NO_SETUID_FIXUP = 28, 1 << 2
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 _CAP_DAC_OVERRIDE = 1
 _CAPABILITY_VERSION = 0x20080522
@@ -56,6 +57,8 @@ def give_up_privileges(user: int | None) -> None:
             prctl(_PR_CAPBSET_DROP, capability)
     if user is not None:
         prctl(_PR_SET_KEEPCAPS, 1)
+        # access(2), which MNN's converter asks first, else leaves out what a plain user may keep.
+        prctl(_PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
         _change(user)
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "capset"):

@@ -83,6 +83,13 @@ RULES = Option(
     "A file (YAML or JSON) with the partition rule to use for this target.",
     affects_cost=False,
 )
+HOST = Option(
+    "host",
+    "any",
+    "Label of the kind of machine to measure on; the same for all targets of one tuning.",
+    pattern="[A-Za-z0-9][A-Za-z0-9._-]{0,62}",
+    affects_cost=False,  # the hardware in a key has the label already
+)
 THREADS = Option(
     "threads",
     "auto",

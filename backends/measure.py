@@ -20,29 +20,40 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from backends.measure_child import PROFILING, aligned, measure_batch
 from backends.measurement import Measurement, MeasureRequest, versions_of
-from backends.registry import resolve
+from backends.registry import check_options
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
 from partitioner.cost import Infeasible
 from partitioner.errors import CancelledError, CollageError
 
 __all__ = ["MeasureRequest", "Measurement", "aligned", "measure", "measure_many"]
 
+Run = Callable[..., Any]
+"""Calls a function in a sacrificial child, as `backends.sandbox.run_in_child` does."""
+
 _ATTEMPTS = 3
 _CATEGORY = {"crash": "crash", "hang": "hang", "out_of_memory": "out of memory", "error": "refused"}
 
 
-def measure(request: MeasureRequest, cancel: threading.Event | None = None) -> Measurement:
+def measure(
+    request: MeasureRequest, cancel: threading.Event | None = None, run: Run = run_in_child
+) -> Measurement:
     """Measure one request in a child of its own.
+
+    Args:
+        request: what to measure.
+        cancel: stops it when set.
+        run: starts the child, here or on another machine.
 
     Raises:
         CancelledError: `cancel` was set.
         TargetError: the target cannot be used here at all.
         CollageError: the child was killed from outside again and again, or our own code failed.
     """
-    (measurement,) = measure_many([request], cancel)
+    (measurement,) = measure_many([request], cancel, run=run)
     return measurement
 
 
@@ -50,6 +61,7 @@ def measure_many(
     requests: Sequence[MeasureRequest],
     cancel: threading.Event | None = None,
     on_result: Callable[[int, Measurement], None] | None = None,
+    run: Run = run_in_child,
 ) -> list[Measurement]:
     """Measure several requests of one target in turn, in one child as long as that lives.
 
@@ -60,6 +72,7 @@ def measure_many(
         requests: all for one target.
         cancel: stops it when set; results that `on_result` got are valid.
         on_result: called with each request's position and measurement as soon as it is known.
+        run: starts the child.
 
     Returns:
         One measurement for each request, in order.
@@ -84,7 +97,7 @@ def measure_many(
         batch = waiting[:1] if alone else waiting
         watch = _Watch(batch, keep)
         try:
-            _run(requests, batch, watch, cancel)
+            _run(requests, batch, watch, cancel, run)
         except ChildFailed as failure:
             if failure.kind == "cancelled":
                 raise CancelledError("cancelled while measuring") from None
@@ -96,12 +109,12 @@ def measure_many(
                         f"({failure.reason}); look for what kills its processes"
                     ) from failure
             elif watch.stage == PROFILING:  # it runs, only its profiler does not
-                plain = measure(replace(requests[watch.current], profile=False), cancel)
+                plain = measure(replace(requests[watch.current], profile=False), cancel, run)
                 keep(watch.current, replace(plain, profile_failure=str(failure)))
             elif alone:
                 keep(watch.current, _failed(requests[watch.current], failure, watch.stage))
             else:
-                keep(watch.current, measure(requests[watch.current], cancel))
+                keep(watch.current, measure(requests[watch.current], cancel, run))
         waiting = [i for i in waiting if i not in results]
     return [results[i] for i in range(len(requests))]
 
@@ -128,8 +141,9 @@ def _run(
     batch: Sequence[int],
     watch: _Watch,
     cancel: threading.Event | None,
+    run: Run,
 ) -> None:
-    backend = resolve(requests[0].target)
+    backend = check_options(requests[0].target)
     chosen = [requests[i] for i in batch]
     on_host = backend.memory_domain(requests[0].target) == "host"
     limits = ChildLimits(
@@ -138,7 +152,7 @@ def _run(
         # GPU drivers reserve address space by the terabyte.
         memory_bytes=requests[0].memory_bytes if on_host else 0,
     )
-    run_in_child(measure_batch, list(batch), chosen, limits=limits, cancel=cancel, on_message=watch)
+    run(measure_batch, list(batch), chosen, limits=limits, cancel=cancel, on_message=watch)
 
 
 def _failed(request: MeasureRequest, failure: ChildFailed, stage: str) -> Measurement:

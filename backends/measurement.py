@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backends.contract import Available, OpTime, SubModel
 from backends.protocol import Protocol
-from backends.registry import resolve
+from backends.registry import check_options
 from partitioner.cost import Cost
 from partitioner.target import Target
 
@@ -76,5 +76,5 @@ class Measurement:
 
 def versions_of(target: Target) -> dict[str, str]:
     """Versions of what a target measures, by name."""
-    found = resolve(target).probe()
+    found = check_options(target).probe()
     return {target.backend: found.version} if isinstance(found, Available) else {}

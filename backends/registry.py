@@ -20,6 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from backends.contract import (
+    HOST,
     RULES,
     THREADS,
     Backend,
@@ -129,7 +130,7 @@ def check_options(target: Target) -> Backend:
 
 def options_of(backend: Backend) -> tuple[Option, ...]:
     """A backend's own options and those that every backend has."""
-    return (*backend.options, RULES)
+    return (*backend.options, RULES, HOST)
 
 
 def canonical(target: Target, threads: int | None = None) -> Target:
@@ -170,13 +171,13 @@ def tunable_options(target: Target, threads: int) -> dict[str, tuple[str, ...]]:
 
 
 def target_spec(target: Target) -> TargetSpec:
-    """What a target offers to the partitioner.
+    """What a target offers to the partitioner; its runtime need not be here.
 
     Raises:
-        TargetError: as `resolve`.
+        TargetError: the backend, an option or a value is unknown.
         BadInputError: the rule file that it names cannot be used.
     """
-    backend = resolve(target)
+    backend = check_options(target)
 
     def supports(index: GraphIndex, node: int) -> str | None:
         return backend.supports(index, node, target)

@@ -26,12 +26,13 @@ from backends.policy import default_threads
 from backends.protocol import Protocol
 from backends.registry import target_spec
 from benchmarks.models import benchmark_model, names, seeded_inputs
-from collage.costs import CostSettings, CostSource, local_measurer
+from collage.costs import CostSettings, CostSource
 from collage.estimates import Estimates
 from collage.events import Event
 from collage.intake import Reference, take_in
 from collage.lazy_search import LazySearch
 from collage.region_files import RegionFiles
+from collage.site import Site
 from cost_db.database import CostDatabase
 from cost_db.key import CostKey
 from cost_db.row import CostRow
@@ -163,7 +164,7 @@ def study(
         reference = Reference(model, [seeded_inputs(name, model, seed) for seed in (0, 1)], work / "r")
         settings = CostSettings(default_threads(), protocol=_BRIEF, cache_dir=work)
         regions = RegionFiles(model, work / "regions")
-        costs = CostSource(model, regions, reference, database, settings, local_measurer, _print_count)
+        costs = CostSource(model, regions, reference, database, settings, Site(), _print_count)
         specs = [target_spec(Target.parse(text)) for text in targets]
         candidates = restricted_candidates(model.index, specs, cuts)
         everything = costs.unique(candidates.candidates)

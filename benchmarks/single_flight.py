@@ -23,8 +23,8 @@ from pathlib import Path
 
 from backends.measure import Measurement, MeasureRequest
 from benchmarks.zero_model import TARGETS, zero_model
-from collage.costs import local_measurer
 from collage.options import TuneOptions
+from collage.site import Site
 from collage.tuner import tune_file
 from cost_db.database import CostDatabase
 
@@ -93,12 +93,13 @@ def fly(database_url: str, tuners: int, measurement_s: float, folder: Path) -> F
 def tuner(database_url: str, measurement_s: float, folder: Path, log: Path) -> None:
     """One of the tuners: wait for a word, tune, print the plan."""
 
-    def measure(request: MeasureRequest, cancel: threading.Event | None) -> Measurement:
-        sub_model = hashlib.sha256(request.model.path.read_bytes()).hexdigest()
-        with log.open("a") as lines:
-            lines.write(f"{request.target} {sub_model}\n")
-        time.sleep(measurement_s)
-        return local_measurer(request, cancel)
+    class Slow(Site):
+        def measure(self, request: MeasureRequest, cancel: threading.Event | None) -> Measurement:
+            sub_model = hashlib.sha256(request.model.path.read_bytes()).hexdigest()
+            with log.open("a") as lines:
+                lines.write(f"{request.target} {sub_model}\n")
+            time.sleep(measurement_s)
+            return super().measure(request, cancel)
 
     folder.mkdir()
     source = folder / "model.onnx"
@@ -108,9 +109,7 @@ def tuner(database_url: str, measurement_s: float, folder: Path, log: Path) -> N
     print("ready", flush=True)
     sys.stdin.readline()
     options = TuneOptions.from_json({"time_limit_s": 600})
-    made = tune_file(
-        source, TARGETS, options, database=database, work_dir=folder / "work", measurer=measure
-    )
+    made = tune_file(source, TARGETS, options, database=database, work_dir=folder / "work", site=Slow())
     print(json.dumps(made.plan))
 
 

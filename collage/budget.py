@@ -7,8 +7,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from backends.policy import memory_given
-from backends.sandbox import ChildFailed, ChildLimits, run_in_child
+from backends.hardware import Hardware
+from backends.sandbox import ChildFailed, ChildLimits
 from collage.accuracy import ProbeResult, probe
 from collage.end_to_end import Contest
 from collage.estimates import Estimates
@@ -16,6 +16,7 @@ from collage.events import Event, Listener
 from collage.mix_runs import Mix, Probe
 from collage.mixes import Reduced
 from collage.refine import Entry, identity
+from collage.site import Site
 from cost_db.row import CostRow
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.constraints import Budget
@@ -69,6 +70,7 @@ class BudgetSearch:
         reduced: faster ones.
         estimates: profiles of them.
         listener: is told what was found.
+        site: where mixes run.
         cancel: stops the child.
         probe_s: time for trying mixes, each time they are tried.
     """
@@ -80,6 +82,7 @@ class BudgetSearch:
     reduced: Sequence[Target]
     estimates: Estimates
     listener: Listener
+    site: Site
     cancel: threading.Event | None = None
     probe_s: float = 60.0
     found: ProbeResult | None = field(default=None, init=False)
@@ -182,13 +185,15 @@ class BudgetSearch:
 
     def _run(self, request: Probe) -> ProbeResult | None:
         limits = ChildLimits(
-            timeout_s=request.budget_s * 4 + 300, memory_bytes=address_space(self.model)
+            timeout_s=request.budget_s * 4 + 300,
+            memory_bytes=address_space(self.model, self.site.hardware),
         )
         last_touched: list[int] = []
         try:
-            return run_in_child(
+            found: ProbeResult = self.site.run(
                 probe, request, limits=limits, cancel=self.cancel, on_message=last_touched.append
             )
+            return found
         except ChildFailed as failure:
             if failure.kind == "cancelled":
                 raise CancelledError("cancelled while probing accuracy") from None
@@ -270,11 +275,11 @@ def _said(tolerance: float) -> str:
     return f"for {tolerance:g}"
 
 
-def address_space(model: Model) -> int:
-    """Bytes of address space for a child that opens a model; 0 for no limit.
+def address_space(model: Model, machine: Hardware) -> int:
+    """Bytes of address space for a child that opens a model.
 
     Each weight that is looked at maps the whole file of weights once more, which takes no memory.
     """
-    given = max(memory_given(), _LEAST_MEMORY)
+    given = max(machine.memory_gib << 30, _LEAST_MEMORY)
     size = sum(file.stat().st_size for file in model.path.parent.iterdir() if file.is_file())
-    return given + size * len(model.ir.graph.initializers) if memory_given() else 0
+    return given + size * len(model.ir.graph.initializers)

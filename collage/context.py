@@ -6,7 +6,7 @@ their parts alone predicts them best; docs/measurement.md has the table.
 
 from __future__ import annotations
 
-from backends.hardware import hardware
+from backends.hardware import Hardware
 from backends.protocol import Protocol, eviction_for
 from partitioner.model import Model
 from partitioner.weights import total_bytes
@@ -18,9 +18,9 @@ BORDER_US = 20.0
 _MIN_S, _MAX_S = 0.1, 0.8
 
 
-def protocol_for(model: Model) -> Protocol:
-    """How to measure parts of this model: with the caches as the rest of it leaves them."""
-    evict = eviction_for(model_bytes(model), hardware().last_level_cache_bytes)
+def protocol_for(model: Model, machine: Hardware) -> Protocol:
+    """How to measure parts of this model there: with the caches as the rest of it leaves them."""
+    evict = eviction_for(model_bytes(model), machine.last_level_cache_bytes)
     return Protocol(evict_bytes=evict, min_s=_MIN_S, max_s=_MAX_S) if evict else Protocol()
 
 

@@ -22,18 +22,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from backends.contract import Available
-from backends.hardware import Hardware, hardware
-from backends.measure import Measurement, MeasureRequest, measure
+from backends.measure import Measurement, MeasureRequest
 from backends.protocol import Protocol
-from backends.registry import canonical, resolve
+from backends.registry import canonical
 from backends.samples import write_samples
 from collage.estimates import node_times_us
 from collage.events import Event, Listener
 from collage.intake import Reference
 from collage.preparing import preparation_key
 from collage.region_files import RegionFiles
-from collage.slot import device_slot
+from collage.site import Site
 from cost_db.database import CostDatabase
 from cost_db.errors import DatabaseError, StaleFenceError
 from cost_db.key import CostKey
@@ -44,19 +42,6 @@ from partitioner.errors import CancelledError
 from partitioner.fingerprint import fingerprint
 from partitioner.model import Model
 from partitioner.target import Target
-
-Measurer = Callable[[MeasureRequest, "threading.Event | None"], Measurement]
-
-
-def local_measurer(request: MeasureRequest, cancel: threading.Event | None) -> Measurement:
-    """Measure on this machine, alone on its device.
-
-    Raises:
-        CancelledError: `cancel` was set.
-    """
-    with device_slot(cancel):
-        return measure(request, cancel)
-
 
 _LEASE_S = 20.0
 _POLL_S = 0.1
@@ -93,7 +78,7 @@ class CostSettings:
 
 
 class CostSource:
-    """Costs of one model's candidates on this machine (or on the machines behind `measurer`)."""
+    """Costs of one model's candidates on a site."""
 
     def __init__(
         self,
@@ -102,7 +87,7 @@ class CostSource:
         reference: Reference,
         database: CostDatabase,
         settings: CostSettings,
-        measurer: Measurer,
+        site: Site,
         listener: Listener,
         cancel: threading.Event | None = None,
     ) -> None:
@@ -111,10 +96,10 @@ class CostSource:
         self._reference = reference
         self._database = database
         self._settings = settings
-        self._measurer = measurer
+        self._site = site
         self._listener = listener
         self._cancel = cancel
-        self._hardware: Hardware = hardware()
+        self._hardware = site.hardware.digest
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._fingerprints: dict[int, str] = {}
         self._rows: dict[str, CostRow] = {}
@@ -131,7 +116,7 @@ class CostSource:
                 sub_graph=self._fingerprint(candidate.nodes),
                 target=self._canonical(candidate.target),
                 backend_version=self._version(candidate.target),
-                hardware=self._hardware.digest,
+                hardware=self._hardware,
                 protocol=self._settings.protocol.digest,
             )
         return self._keys[identity]
@@ -197,7 +182,7 @@ class CostSource:
         request = self._request(candidate)
         digest = self.key(candidate).digest
         begin = time.monotonic()
-        measurement = self._measurer(request, self._cancel)
+        measurement = self._site.measure(request, self._cancel)
         seconds = time.monotonic() - begin
         row = self._to_row(candidate, measurement)
         # Whoever took a late claim over measures it too; theirs counts for the team, ours for now.
@@ -272,12 +257,16 @@ class CostSource:
             compile_s=measurement.compile_s,
             peak_memory_bytes=measurement.peak_memory_bytes,
             yardstick_us=measurement.yardstick_us,
-            host=socket.gethostname(),
-            hardware_description=asdict(self._hardware),
+            host=self._site.host,
+            hardware_description=asdict(self._site.hardware),
             op_types=" ".join(sorted({node.op for node in nodes})),
             node_count=len(nodes),
             model_sha256=self._model.sha256,
-            versions={**measurement.versions, "python": platform.python_version()},
+            versions={
+                **measurement.versions,
+                candidate.target.backend: self._site.facts(candidate.target).version,
+                "python": platform.python_version(),
+            },
         )
         if isinstance(cost, Measured):
             return replace(
@@ -332,8 +321,7 @@ class CostSource:
 
     def _version(self, target: Target) -> str:
         if target not in self._versions:
-            found = resolve(target).probe()
-            assert isinstance(found, Available)
-            more = preparation_key(target, self._model, self._reference.samples)
-            self._versions[target] = found.version + more
+            facts = self._site.facts(target)
+            more = preparation_key(facts, self._model, self._reference.samples)
+            self._versions[target] = facts.version + more
         return self._versions[target]

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from backends.contract import SubModel
+from backends.measure import Run
 from backends.samples import read_samples
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child, send_message
 from backends.verify import output_error
@@ -126,8 +127,15 @@ class _Runner:
     error: float = 0.0
 
 
-def hold(contest: Contest, cancel: threading.Event | None = None) -> list[PlanTiming]:
+def hold(
+    contest: Contest, cancel: threading.Event | None = None, run: Run = run_in_child
+) -> list[PlanTiming]:
     """Time the plans of a contest; one result for each plan, in order.
+
+    Args:
+        contest: the plans.
+        cancel: stops it when set.
+        run: starts the child, here or on another machine.
 
     Raises:
         CancelledError: `cancel` was set.
@@ -138,8 +146,8 @@ def hold(contest: Contest, cancel: threading.Event | None = None) -> list[PlanTi
         last_touched: list[int] = []
         limits = ChildLimits(timeout_s=contest.budget_s * 4 + 300)
         try:
-            timings = run_in_child(
-                _hold,
+            timings = run(
+                race,
                 contest,
                 sorted(failures),
                 limits=limits,
@@ -166,8 +174,8 @@ def hold(contest: Contest, cancel: threading.Event | None = None) -> list[PlanTi
     return [PlanTiming(failure=failures[i]) for i in range(len(contest.plans))]
 
 
-def _hold(contest: Contest, skip: list[int]) -> list[PlanTiming]:
-    """Runs in the child."""
+def race(contest: Contest, skip: list[int]) -> list[PlanTiming]:
+    """Time the plans but those to skip; runs in the child."""
     compiled = CompiledRegions(contest.threads, contest.cache_dir)
     samples = read_samples(contest.samples_file, contest.inputs)
     expected = read_samples(contest.expected_file, ())
@@ -187,7 +195,7 @@ def _hold(contest: Contest, skip: list[int]) -> list[PlanTiming]:
             results[position] = PlanTiming(error=runner.error, failure=failure)
             continue
         runners.append(runner)
-    _race(contest, runners, samples[0])
+    _take_turns(contest, runners, samples[0])
     for runner in runners:
         runner.executor.close()
         steps = tuple(statistics.median(times) for times in zip(*runner.steps, strict=True))
@@ -226,7 +234,7 @@ def _prepare(
     return runner
 
 
-def _race(contest: Contest, runners: list[_Runner], sample: Mapping[str, np.ndarray]) -> None:
+def _take_turns(contest: Contest, runners: list[_Runner], sample: Mapping[str, np.ndarray]) -> None:
     begin = time.perf_counter()
     racing = list(runners)
     for number in range(contest.rounds if runners else 0):

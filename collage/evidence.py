@@ -6,14 +6,13 @@ import threading
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from backends.contract import Available
 from backends.reference import table_bounds
-from backends.registry import resolve
-from backends.sandbox import ChildFailed, run_in_child
+from backends.sandbox import ChildFailed
 from collage.artifact import crossing_values, make_verification
 from collage.intake import Reference
 from collage.preparing import PreparedPlan
 from collage.proof import observe_errors
+from collage.site import Site
 from collage.verification import Verification
 from partitioner.candidate import Plan
 from partitioner.errors import CancelledError, NoPlanError
@@ -25,6 +24,7 @@ def verify_plan(
     seeds: Sequence[int],
     tolerance: float,
     threads: int,
+    site: Site,
     cancel: threading.Event | None = None,
 ) -> Verification:
     """Reference values for `load`, with the errors that the plan shows when it is compiled afresh.
@@ -37,6 +37,7 @@ def verify_plan(
         seeds: of these inputs.
         tolerance: allowed for every value.
         threads: of one call.
+        site: where it is compiled.
         cancel: stops the child.
 
     Raises:
@@ -54,7 +55,7 @@ def verify_plan(
     inputs = tuple(model.index.values[name] for name in model.index.inputs)
     steps = tuple((regions.get(p.nodes), p.target) for p in plan.partitions)
     try:
-        observed = run_in_child(observe_errors, steps, kept.to_text(), inputs, threads, cancel=cancel)
+        observed = site.run(observe_errors, steps, kept.to_text(), inputs, threads, cancel=cancel)
     except ChildFailed as failure:
         if failure.kind == "cancelled":
             raise CancelledError("cancelled while proving the plan") from None
@@ -62,11 +63,9 @@ def verify_plan(
     return make_verification(seeds, reference.samples, values, observed, tolerance, bounds)
 
 
-def versions_of(plan: Plan) -> dict[str, str]:
-    """Versions of this program and of the runtimes that a plan uses."""
+def versions_of(plan: Plan, site: Site) -> dict[str, str]:
+    """Versions of this program and of the runtimes that a plan uses on a site."""
     versions = {"collage": version("collage-tuner")}
     for target in plan.targets:
-        found = resolve(target).probe()
-        if isinstance(found, Available):
-            versions[target.backend] = found.version
+        versions[target.backend] = site.facts(target).version
     return versions

@@ -16,9 +16,10 @@ import numpy as np
 
 from backends.contract import Arithmetic, CompileContext, SubModel, ready
 from backends.registry import resolve
-from backends.sandbox import ChildFailed, ChildLimits, run_in_child
+from backends.sandbox import ChildFailed, ChildLimits
 from collage.intake import Sample
 from collage.region_files import RegionFiles
+from collage.site import Site, TargetFacts
 from partitioner.candidate import Plan
 from partitioner.errors import CancelledError, NoPlanError
 from partitioner.model import Model
@@ -51,6 +52,7 @@ def prepared_plan(
     regions: RegionFiles,
     work_dir: Path,
     threads: int,
+    site: Site,
     cache_dir: Path | None = None,
     cancel: threading.Event | None = None,
 ) -> PreparedPlan:
@@ -61,6 +63,7 @@ def prepared_plan(
         regions: its sub-models.
         work_dir: a folder for what is made; it lives as long as the result.
         threads: of one call.
+        site: where they are rewritten, as they were for measuring.
         cache_dir: where what was rewritten while measuring is kept.
         cancel: stops the child.
 
@@ -68,7 +71,7 @@ def prepared_plan(
         NoPlanError: a partition cannot be rewritten once more.
         CancelledError: `cancel` was set.
     """
-    notes = tuple(note_of(partition.target) for partition in plan.partitions)
+    notes = tuple(note_of(site.facts(partition.target)) for partition in plan.partitions)
     positions = [i for i, note in enumerate(notes) if note.prepared]
     if not positions:
         return PreparedPlan(regions.model, plan, notes, regions)
@@ -76,8 +79,8 @@ def prepared_plan(
     folder = work_dir / "prepared"
     folder.mkdir(parents=True)
     try:
-        made = run_in_child(
-            _prepare,
+        made = site.run(
+            prepare_parts,
             parts,
             folder.resolve(),
             threads,
@@ -100,17 +103,15 @@ def prepared_plan(
     )
 
 
-def note_of(target: Target) -> PartitionNote:
-    """What the artifact says of a partition on this target."""
-    backend = resolve(target)
-    found = backend.preparation(target)
-    return PartitionNote(said(backend.arithmetic(target)), found.by if found is not None else "")
+def note_of(facts: TargetFacts) -> PartitionNote:
+    """What the artifact says of a partition on such a target."""
+    found = facts.preparation
+    return PartitionNote(said(facts.arithmetic), found.by if found is not None else "")
 
 
-def computed(target: Target) -> dict[str, str]:
+def computed(facts: TargetFacts) -> dict[str, str]:
     """The same for the report, and what such numbers are good for."""
-    note = note_of(target)
-    return {**asdict(note), "sense": resolve(target).arithmetic(target).sense}
+    return {**asdict(note_of(facts)), "sense": facts.arithmetic.sense}
 
 
 def said(arithmetic: Arithmetic) -> str:
@@ -121,24 +122,24 @@ def said(arithmetic: Arithmetic) -> str:
     return f"{arithmetic.numbers} {where}"
 
 
-def calibrates(targets: Sequence[Target]) -> bool:
+def calibrates(targets: Sequence[TargetFacts]) -> bool:
     """True when one of these targets needs samples of its partitions' inputs."""
-    found = (resolve(target).preparation(target) for target in targets)
+    found = (facts.preparation for facts in targets)
     return any(preparation is not None and preparation.calibrated for preparation in found)
 
 
-def least_opset(targets: Sequence[Target]) -> int:
+def least_opset(targets: Sequence[TargetFacts]) -> int:
     """The oldest opset in which all of these targets can write their nodes; 0 for any."""
-    found = (resolve(target).preparation(target) for target in targets)
+    found = (facts.preparation for facts in targets)
     return max((p.least_opset for p in found if p is not None), default=0)
 
 
-def preparation_key(target: Target, model: Model, samples: Sequence[Sample]) -> str:
+def preparation_key(facts: TargetFacts, model: Model, samples: Sequence[Sample]) -> str:
     """What a target's preparation adds to the keys of costs; empty where it has none.
 
     It is a digest of who prepares and, where that is calibrated, of the model and the samples.
     """
-    found = resolve(target).preparation(target)
+    found = facts.preparation
     if found is None:
         return ""
     digest = hashlib.sha256(found.by.encode())
@@ -151,10 +152,10 @@ def preparation_key(target: Target, model: Model, samples: Sequence[Sample]) -> 
     return f"; prepared {digest.hexdigest()[:16]}"
 
 
-def _prepare(
+def prepare_parts(
     parts: Sequence[tuple[SubModel, Target]], folder: Path, threads: int, cache_dir: Path | None
 ) -> list[SubModel]:
-    """Runs in the child."""
+    """Rewrite sub-models for their targets; runs in the child."""
     made = []
     for number, (model, target) in enumerate(parts):
         work = folder / f"{number}"

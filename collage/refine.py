@@ -29,7 +29,7 @@ from backends.timing import Ratio, compare
 from collage.end_to_end import Contest, PlanStep, PlanSteps, PlanTiming, hold
 from collage.events import Event, Listener
 from collage.region_files import RegionFiles
-from collage.slot import device_slot
+from collage.site import Site
 from partitioner.candidate import Plan
 from partitioner.errors import NoPlanError
 from partitioner.target import Target
@@ -107,6 +107,7 @@ class Arena:
         eligible: whether a plan may be returned; baselines that break a constraint are timed only.
         tolerance: plans with a larger error are timed where the template lets them, but never returned;
             None for no bound.
+        site: where plans run.
     """
 
     def __init__(
@@ -117,8 +118,10 @@ class Arena:
         cancel: threading.Event | None = None,
         eligible: Callable[[Plan], bool] = lambda plan: True,
         tolerance: float | None = None,
+        site: Site | None = None,
     ) -> None:
         self._tolerance = tolerance
+        self._site = site or Site()
         self._eligible = eligible
         self._regions = regions
         self._template = template
@@ -171,8 +174,8 @@ class Arena:
                 steps.append(PlanStep(name, partition.target))
             plans.append(PlanSteps(tuple(steps), entry.plan.lanes))
         contest = replace(self._template, plans=tuple(plans), regions=regions, rounds=rounds)
-        with device_slot(self._cancel):
-            timings = hold(contest, self._cancel)
+        with self._site.alone(self._cancel):
+            timings = hold(contest, self._cancel, self._site.run)
         anchor = next((timing for timing in timings if timing.samples_us), PlanTiming())
         for entry, timing in zip(entries, timings, strict=True):
             entry.timings[self._contests] = timing

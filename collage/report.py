@@ -13,6 +13,7 @@ from typing import Any
 from collage.costs import Counts
 from collage.preparing import computed
 from collage.refine import Entry, speedup
+from collage.site import Site
 from collage.why import (
     Place,
     Witness,
@@ -53,6 +54,7 @@ class Findings:
         sampled: `given` or `seeded` inputs.
         warnings: of ingest and of the run.
         witness: what is known of the other targets.
+        site: where all this was measured.
         front: points of latency against error; None where none were asked for.
     """
 
@@ -72,6 +74,7 @@ class Findings:
     sampled: str
     warnings: Sequence[str]
     witness: Witness
+    site: Site
     front: Sequence[Mapping[str, Any]] | None = None
 
 
@@ -89,6 +92,11 @@ def build_report(found: Findings) -> dict[str, Any]:
         "report_version": REPORT_VERSION,
         "model_sha256": found.model_sha256,
         "targets": [str(target) for target in found.targets],
+        "machine": {
+            "label": found.site.hardware.label,
+            "hardware": found.site.hardware.digest,
+            "description": found.site.hardware.describe(),
+        },
         "partitions": _partitions(found),
         "latency_us": winner.latency_us,
         "latency_interval_us": list(_interval(winner)),
@@ -155,7 +163,7 @@ def _partitions(found: Findings) -> list[dict[str, Any]]:
             {
                 "target": str(partition.target),
                 "nodes": [found.index.nodes[i].name for i in bits(partition.nodes)],
-                **computed(partition.target),
+                **computed(found.site.facts(partition.target)),
                 "latency_us": latency_us,
                 "predicted_us": own_us,
                 "runner_up": runner_up(others),

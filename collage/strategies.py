@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from backends.registry import resolve
+from backends.registry import check_options
 from collage.refine import Entry
 from partitioner.candidate import Candidate, Plan
 from partitioner.candidate_set import CandidateSet
@@ -22,18 +22,15 @@ from partitioner.target_spec import TargetSpec
 
 
 def parse_targets(texts: Sequence[str]) -> tuple[Target, ...]:
-    """Targets that can be used here, each once, in the order given.
+    """Targets, each once, in the order given.
 
     Raises:
-        TargetError: one is misspelt, unknown or not installed.
+        TargetError: one is misspelt.
         BadInputError: none is given.
     """
     if not texts:
         raise BadInputError("no target is given; name at least one, for example 'onnxruntime'")
-    targets = tuple(dict.fromkeys(Target.parse(text) for text in texts))
-    for target in targets:
-        resolve(target)
-    return targets
+    return tuple(dict.fromkeys(Target.parse(text) for text in texts))
 
 
 def single_plan(model: Model, target: Target) -> Plan:
@@ -94,7 +91,7 @@ def respects(
 ) -> bool:
     """True when a plan keeps pins, bans and limits; its accuracy is measured, not reckoned, so not here."""
     domains = {spec.target: spec.memory_domain for spec in specs}
-    devices = {domains[t] if t in domains else resolve(t).memory_domain(t) for t in plan.targets}
+    devices = {domains[t] if t in domains else check_options(t).memory_domain(t) for t in plan.targets}
     most, devices_allowed = constraints.max_partitions, constraints.max_devices
     return (
         all(replace(constraints, budgets=()).allowed(index, plan.partitions))

@@ -16,6 +16,7 @@ from collage.front import draw_front
 from collage.intake import Reference
 from collage.preparing import calibrates, computed, prepared_plan
 from collage.region_files import RegionFiles
+from collage.site import Site
 from collage.verification import Verification
 from partitioner.candidate import bits
 from partitioner.emit import read_plan
@@ -71,7 +72,8 @@ def take(path: str | Path, point: int, output: str | Path) -> Artifact:
             f"{path} has int8 partitions in the place of the model's own nodes; {again}"
         )
     known = decode(model, json.dumps(chosen["plan"]))
-    if calibrates(known.plan.targets):
+    site = Site()
+    if calibrates([site.facts(target) for target in known.plan.targets]):
         raise BadInputError(
             f"point {point} was calibrated on samples that {path} does not hold; {again}"
         )
@@ -83,13 +85,14 @@ def take(path: str | Path, point: int, output: str | Path) -> Artifact:
         samples = [seeded_inputs(inputs, seed, table_bounds(index)) for seed in seeds]
         reference = Reference(model, samples, work / "reference")
         regions = RegionFiles(model, work / "regions")
-        final = prepared_plan(known.plan, regions, work / "emit", default_threads())
+        final = prepared_plan(known.plan, regions, work / "emit", default_threads(), site)
         verification = verify_plan(
             final,
             reference,
             seeds,
             error,
             default_threads(),
+            site,
         )
         report = {
             **read_report(Path(path)),
@@ -97,7 +100,7 @@ def take(path: str | Path, point: int, output: str | Path) -> Artifact:
                 {
                     "target": str(partition.target),
                     "nodes": [index.nodes[i].name for i in bits(partition.nodes)],
-                    **computed(partition.target),
+                    **computed(site.facts(partition.target)),
                     "latency_us": latency_us,
                     "alternatives": [],
                     "why": [f"point {point} of the front that was found at tuning"],
@@ -114,7 +117,7 @@ def take(path: str | Path, point: int, output: str | Path) -> Artifact:
             "tolerance": max(error, 1e-3),
             "point": point,
         }
-        versions = versions_of(known.plan)
+        versions = versions_of(known.plan, site)
         artifact = write_artifact(
             *(final.model, final.plan, known.latency_us, report, verification, versions, Path(output)),
             final.notes,

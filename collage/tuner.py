@@ -21,7 +21,7 @@ from collage import study_keeper
 from collage.artifact import write_artifact
 from collage.budget import EXACT_ERROR, BudgetSearch, choose_targets
 from collage.context import BORDER_US, CALL_US, protocol_for
-from collage.costs import CostSettings, CostSource, Measurer, local_measurer
+from collage.costs import CostSettings, CostSource
 from collage.evaluation import Check, Evaluation
 from collage.events import Event, Listener, ignore
 from collage.evidence import verify_plan, versions_of
@@ -37,6 +37,7 @@ from collage.refine import Arena, Entry
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
 from collage.sampling import Sampling
+from collage.site import Site
 from collage.strategies import (
     check_covered,
     given_plan,
@@ -89,7 +90,7 @@ def tune_file(
     cancel: threading.Event | None = None,
     inputs: Path | None = None,
     artifact_name: str = "model.collage.onnx",
-    measurer: Measurer = local_measurer,
+    site: Site | None = None,
     check: Check | None = None,
 ) -> TuneResult:
     """Tune a model.
@@ -104,7 +105,7 @@ def tune_file(
         cancel: stops the run when set.
         inputs: sample inputs as an .npz file (see `collage.intake.read_samples`).
         artifact_name: file name of the artifact; large weights beside it are named after it.
-        measurer: measures one candidate; the default does so on this machine.
+        site: where runtimes run; by default on this machine.
         check: the caller's own check of the plan that is returned.
 
     Raises:
@@ -122,7 +123,7 @@ def tune_file(
         cancel,
         inputs,
         artifact_name,
-        measurer,
+        site or Site(),
         check,
     )
     return run.go()
@@ -141,19 +142,22 @@ class _Run:
     cancel: threading.Event | None
     inputs: Path | None
     artifact_name: str
-    measurer: Measurer
+    site: Site
     check: Check | None
     seconds: dict[str, float] = field(default_factory=dict)
 
     def go(self) -> TuneResult:
         self.begin_s = time.monotonic()
+        self.facts = self.site.check(self.targets)
+        threads = self.options.threads or self.site.threads
+        self.options = self.options.model_copy(update={"threads": threads})
         self.goals = Goals.of(self.options, self.check is not None)
         limit_s = self.options.time_limit_s or _DEFAULT_TIME_LIMIT_S
         self.deadline_s = self.begin_s + limit_s
         self._local_s = min(_MOST_LOCAL_S, _LOCAL_SHARE * limit_s)
         with self._stage("ingest", "reading the model"):
             self.model, self.info = take_in(
-                self.source, self.work_dir, self.options.dims, self.cancel, least_opset(self.targets)
+                self.source, self.work_dir, self.options.dims, self.cancel, least_opset(self.facts)
             )
         with self._stage("candidates", "enumerating candidates"):
             self.specs = tuple(target_spec(target) for target in self.targets)
@@ -190,13 +194,13 @@ class _Run:
             self.listener,
             self.cancel,
         )
-        values = self.samples.chosen_by.values if calibrates(self.targets) else None
+        values = self.samples.chosen_by.values if calibrates(self.facts) else None
         self.regions = RegionFiles(self.model, self.work_dir / "regions", values)
         settings = CostSettings(
             self.samples.threads,
             self.goals.local_limit,
             self.goals.whole_limit,
-            protocol_for(self.model),
+            protocol_for(self.model, self.site.hardware),
             self.samples.cache_dir,
         )
         self.costs = CostSource(
@@ -205,7 +209,7 @@ class _Run:
             self.samples.chosen_by,
             self.database,
             settings,
-            self.measurer,
+            self.site,
             self.listener,
             self.cancel,
         )
@@ -263,6 +267,7 @@ class _Run:
             reduced,
             self.estimates,
             self.listener,
+            self.site,
             self.cancel,
             min(_PROBE_S, _PROBE_SHARE * (self.deadline_s - self.begin_s)),
         )
@@ -279,6 +284,7 @@ class _Run:
             self.cancel,
             partial(respects, self.model.index, unlimited, self.specs),
             self.options.tolerance,
+            self.site,
         )
         keep = partial(study_keeper.keep, self.database.connections, self.model.sha256, self.listener)
         moves = LocalSettings(seconds=self._local_s, seed=self.options.seed, keep=keep)
@@ -318,6 +324,7 @@ class _Run:
             self.regions,
             self.work_dir / "emit",
             self.samples.threads,
+            self.site,
             self.samples.cache_dir,
             self.cancel,
         )
@@ -327,10 +334,11 @@ class _Run:
             self.samples.seeds,
             self.options.tolerance,
             self.samples.threads,
+            self.site,
             self.cancel,
         )
         times = [part["latency_us"] for part in report["partitions"]]
-        versions = versions_of(winner.plan)
+        versions = versions_of(winner.plan, self.site)
         destination = self.work_dir / "artifact" / self.artifact_name
         # Rewritten partitions have other nodes: the plan alone speaks of the model that was given.
         text = encode(self.model, winner.plan, times, versions)
@@ -348,7 +356,7 @@ class _Run:
                 "errors were measured on seeded inputs; give real ones with --inputs to sample what the "
                 "model was trained for"
             )
-        if self.inputs is None and calibrates(self.targets):
+        if self.inputs is None and calibrates(self.facts):
             warnings.append(
                 "static_int8 was calibrated on seeded inputs, so its scales do not fit what the model was "
                 "trained for; give real ones with --inputs"
@@ -372,6 +380,7 @@ class _Run:
                 sampled="seeded" if self.inputs is None else "given",
                 warnings=warnings,
                 witness=witness,
+                site=self.site,
             )
         )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from backends import registry
-from backends.contract import RULES
+from backends.contract import HOST, RULES
 
 DOCS = Path(__file__).parents[2] / "docs"
 SECTIONS = dict(
@@ -28,8 +28,9 @@ def test_every_backend_and_option_is_documented(name: str) -> None:
 
 
 def test_common_options_are_documented() -> None:
-    row = ROW.format(RULES.name, RULES.default)
-    assert re.search(row, (DOCS / "backends.md").read_text(), re.M)
+    for option in (RULES, HOST):
+        row = ROW.format(option.name, option.default)
+        assert re.search(row, (DOCS / "backends.md").read_text(), re.M)
 
 
 def test_no_section_speaks_of_a_backend_that_is_gone() -> None:

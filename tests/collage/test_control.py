@@ -149,8 +149,7 @@ def test_contradictions_are_said_before_anything_is_measured(
     def never(*arguments: Any) -> None:
         raise AssertionError("something was measured")
 
-    monkeypatch.setattr("collage.tuner.local_measurer", never)
-    monkeypatch.setattr("collage.costs.measure", never)
+    monkeypatch.setattr("collage.site.measure", never)
     with pytest.raises(BadInputError, match=said):
         way(home, targets, options)
 

@@ -109,10 +109,10 @@ def test_other_processes_are_noticed() -> None:
 def test_the_yardstick_is_short_and_steady() -> None:
     spent = []
     for _ in range(5):
-        begin = time.perf_counter()
+        begin = time.thread_time()  # not the clock's: the machine may be busy
         assert yardstick_us() > 0
-        spent.append(time.perf_counter() - begin)
-    assert min(spent) < 0.1  # on a busy machine some of them take longer
+        spent.append(time.thread_time() - begin)
+    assert min(spent) < 0.1
 
 
 def test_preparation_writes_inputs_and_walks_through_memory() -> None:

@@ -214,7 +214,8 @@ def test_pins_are_respected_even_where_they_cost(folder: Path, database: str) ->
     for part in pinned.report["partitions"]:
         for name in part["nodes"]:
             by_op.setdefault(ops[name], set()).add(part["target"])
-    assert by_op["Conv"] == {"onnxruntime"}
+    # a pin to a backend leaves its options free, and a local move may have changed them
+    assert {target.split()[0] for target in by_op["Conv"]} == {"onnxruntime"}
 
 
 def test_cancel_stops_soon_and_keeps_what_was_measured(folder: Path) -> None:

@@ -25,7 +25,7 @@ def postgres() -> Iterator[Postgres]:
     server.close()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A fresh database, in turn on each engine."""
     if request.param == "sqlite":

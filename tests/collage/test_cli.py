@@ -15,6 +15,9 @@ from onnx import TensorProto, helper
 
 from tests.models import MODELS
 
+# each command is a process of its own
+pytestmark = pytest.mark.slow
+
 SMALL = MODELS["ppocr_cls"]
 
 
@@ -169,7 +172,6 @@ def test_targets_costs_and_database(collage: Collage) -> None:
     assert "schema" in collage("db", "upgrade").stdout
 
 
-@pytest.mark.slow
 def test_tune_run_bench_explain(collage: Collage, tmp_path: Path) -> None:
     dims = [word for name, size in SMALL.dims.items() for word in ("--dim", f"{name}={size}")]
     out, report = tmp_path / "out.onnx", tmp_path / "r.json"

@@ -115,6 +115,7 @@ class World:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_the_plan_is_as_good_as_with_everything_measured(seed: int) -> None:
     world = World(48, seed)
@@ -130,6 +131,7 @@ def test_the_plan_is_as_good_as_with_everything_measured(seed: int) -> None:
     assert len(costs.asked) <= len(world.candidates) // 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_target_without_a_profiler_is_learnt_from_its_regions(seed: int) -> None:
     world = World(48, seed)

@@ -77,6 +77,7 @@ def _search(
     return LocalSearch(moves, arena, LocalSettings(**settings), out_of_time), start  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_finds_the_best_plan_from_a_single_target() -> None:
     arena = StatedArena(cost_us)
     search, start = _search(arena, trials=60)
@@ -89,6 +90,7 @@ def test_finds_the_best_plan_from_a_single_target() -> None:
     assert arena.winner() is best
 
 
+@pytest.mark.slow
 def test_the_same_seed_makes_the_same_moves() -> None:
     runs = []
     for _ in range(2):
@@ -179,6 +181,7 @@ def test_is_left_out_where_nothing_can_come_of_it() -> None:
     assert not worth_a_search([single], single, (A,))
 
 
+@pytest.mark.slow
 def test_options_of_partitions_are_tried_where_they_are_open() -> None:
     """`-fast=yes` halves what b takes; nothing else is told apart, so it must be found."""
 

@@ -131,6 +131,7 @@ def test_a_bad_row_is_not_stored(database: CostDatabase) -> None:
     assert database.look_up([key().digest]) == {}
 
 
+@pytest.mark.slow
 def test_more_keys_than_one_statement_takes(database: CostDatabase) -> None:
     keys = [key(number) for number in range(2_500)]
     assert len(database.claim(keys, "a", 60.0).granted) == 2_500

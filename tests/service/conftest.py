@@ -63,7 +63,8 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(getattr(request, "param", "sqlite"))
 
 
-on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgresql"], indirect=True)
+POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.slow)
+on_both_engines = pytest.mark.parametrize("engine", ["sqlite", POSTGRESQL], indirect=True)
 ENGINES = [pytest.mark.usefixtures("engine"), on_both_engines]  # for a whole module
 
 

@@ -88,6 +88,7 @@ def test_the_standard_variables_switch_it_on(monkeypatch: pytest.MonkeyPatch) ->
             assert Tracing.from_environment()._provider is None
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_unless_asked_for() -> None:
     program = (
         "import sys; from service.app import create_app; from service.settings import Settings; "

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _RUNTIMES)
 def test_a_runtime_leaves_no_trace_in_its_caller(name: str) -> None:
     found = run_in_child(manners, name)

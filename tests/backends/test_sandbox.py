@@ -209,6 +209,7 @@ needs_root = pytest.mark.skipif(
 
 
 @needs_root
+@pytest.mark.slow
 def test_a_child_of_root_is_a_user_of_its_own() -> None:
     one, two = (run_in_child(child_tasks.surroundings, Path("/")) for _ in range(2))
     assert len({one["user"], two["user"], 0}) == 3

@@ -31,6 +31,7 @@ _SIZES: list[tuple[Callable[[], onnx.ModelProto], float]] = [
 ]  # type: ignore[list-item]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("build", "millions"), _SIZES)
 def test_architectures_have_the_published_number_of_parameters(
     build: Callable[[], onnx.ModelProto], millions: float, monkeypatch: pytest.MonkeyPatch
@@ -58,6 +59,7 @@ def _outputs(name: str, cache: Path, folder: Path, seed: int) -> list[np.ndarray
     return [np.asarray(value) for value in session.run(None, built.inputs(model, seed))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["light_squeezenet", "mobilenet_v2", "dcgan", "magika", "ppocr_cls"])
 def test_outputs_depend_on_the_input_and_are_not_saturated(name: str, tmp_path: Path) -> None:
     _check_outputs(name, tmp_path)
@@ -84,6 +86,7 @@ def test_detection_finds_the_text_of_its_inputs(tmp_path: Path) -> None:
     assert found.max() > 0.5
 
 
+@pytest.mark.slow
 def test_a_model_is_built_once_and_always_the_same(tmp_path: Path) -> None:
     first = models.benchmark_model("light_shufflenet", tmp_path / "a")
     stamp = first.path.stat().st_mtime_ns

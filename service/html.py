@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -26,6 +26,11 @@ def _moment(at: datetime | None) -> Markup:
     return Markup('<time datetime="{}">{} UTC</time>').format(at.isoformat(), shown)
 
 
+def _minute(at: datetime | None) -> str:
+    """The value of a field of type `datetime-local`, in UTC."""
+    return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M")
+
+
 def _times(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f} ×"
 
@@ -41,6 +46,7 @@ def _query(wanted: CostFilter, **more: str) -> str:
     given = {name: value for name, value in asdict(wanted).items() if value}
     if "op_types" in given:
         given["op_types"] = " ".join(given["op_types"])
+    given.update({name: _minute(given[name]) for name in ("since", "until") if name in given})
     return urlencode({**given, **more})
 
 
@@ -75,7 +81,7 @@ _environment = Environment(
     lstrip_blocks=True,
 )
 _environment.filters.update(
-    ms=_ms, moment=_moment, times=_times, query=_query, words=_words, bars=_bars
+    ms=_ms, moment=_moment, minute=_minute, times=_times, query=_query, words=_words, bars=_bars
 )
 
 

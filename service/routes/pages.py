@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -111,6 +112,8 @@ def costs_page(
     op_types: str = "",
     host: str = "",
     model: str = "",
+    since: str = "",
+    until: str = "",
     outcome: str = "",
     cursor: Annotated[str | None, Query(max_length=500)] = None,
 ) -> HTMLResponse:
@@ -126,6 +129,8 @@ def costs_page(
             op_types=tuple(op_types.replace(",", " ").split()),
             host=host or None,
             model=model or None,
+            since=_utc(since),
+            until=_utc(until),
         )
         if outcome in ("measured", "infeasible"):
             wanted = replace(wanted, outcome=outcome)  # type: ignore[arg-type]
@@ -133,6 +138,18 @@ def costs_page(
     except BadInputError as error:
         problem = str(error)
     return _page(request, services, "costs.html", "/costs", filters=wanted, page=page, problem=problem)
+
+
+def _utc(minute: str) -> datetime | None:
+    """What a field of type `datetime-local` says, taken as UTC.
+
+    Raises:
+        BadInputError: it is no time.
+    """
+    try:
+        return datetime.fromisoformat(minute).replace(tzinfo=UTC) if minute else None
+    except ValueError:
+        raise BadInputError(f"{minute!r} is no time; write it like 2026-01-31T12:00") from None
 
 
 @router.get("/workers")

@@ -43,6 +43,22 @@ def test_hadolint_finds_nothing() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_the_compose_file_keeps_to_the_compose_specification(tmp_path: Path) -> None:
+    checker = Path(sys.executable).parent / "check-jsonschema"
+    file = ROOT / "docker" / "compose.yaml"
+    misspelt = tmp_path / "compose.yaml"
+    misspelt.write_text(file.read_text().replace("mem_limit:", "memory_limit:"))
+
+    def check(path: Path) -> tuple[int, str]:
+        command = [checker, "--builtin-schema", "vendor.compose-spec", path]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    assert check(file)[0] == 0
+    status, said = check(misspelt)
+    assert status == 1 and "memory_limit" in said
+
+
 def test_everything_copied_exists_and_every_package_is_copied() -> None:
     sources = {
         source

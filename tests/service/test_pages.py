@@ -101,6 +101,11 @@ def test_the_cost_browser_filters(server: RunningServer) -> None:
     assert "1.3 µs" in only and "crash: signal 11" not in only
     none = server.http.get("/costs", params={"backend": "mnn"}).text
     assert "No costs match" in none
+    before = server.http.get("/costs", params={"until": "2026-01-01T12:00"}).text
+    assert "No costs match" in before and 'value="2026-01-01T12:00"' in before
+    after = server.http.get("/costs", params={"since": "2026-01-01T12:00"}).text
+    assert "crash: signal 11" in after
+    assert "is no time" in server.http.get("/costs", params={"since": "soon"}).text
 
 
 def test_costs_over_the_api(server: RunningServer) -> None:

@@ -57,6 +57,9 @@ _NOT_INSIDE = (
     *("int8", "uint8", "int16", "uint16", "uint32", "uint64"),
 )
 _FILE = "model.mnn"
+# What its converter appends to a value's name: layout changes, the parts of a grouped convolution, and
+# products that become convolutions.
+_OF_CONVERTER = re.compile(r"(_raster_\d+|__group__\d+|__matmul_converted)+\Z")
 _HALF = "asimdhp"  # as Linux names f16 arithmetic of ARM CPUs
 _AT_BORDER: Mapping[str, str] = {"float32": "float", "int32": "int"}
 
@@ -202,7 +205,7 @@ class MnnExecutable(Executable):
 
         def after(tensors: object, step: Any) -> bool:
             spent_us = (time.perf_counter_ns() - started[0]) / 1000
-            name = re.sub(r"_raster_\d+\Z", "", step.getName())
+            name = _OF_CONVERTER.sub("", step.getName())
             times.setdefault(name, []).append(spent_us)
             kinds[name] = step.getType()
             return True

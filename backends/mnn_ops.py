@@ -5,8 +5,9 @@ give right numbers in the forms that models use. The rest keeps away the forms t
 numbers or crashed:
 
 * defaults that its converter misreads (`backends.conversion` makes them explicit);
-* Gemm with `transA`, reductions of all axes without naming them, pooling and transposed convolution
-  of other than four dimensions, variadic operators with one input.
+* Gemm with `transA`, MatMul of a vector, BatchNormalization whose parameters are no constants,
+  reductions of all axes without naming them, pooling and transposed convolution of other than four
+  dimensions, variadic operators with one input.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
     kind = node.op_type
     if kind == "Gemm" and node.attributes.get("transA"):
         return "MNN computes Gemm with transA wrongly"
+    if kind == "MatMul" and 1 in (rank, predicates.rank_of(index.input_spec(node.index, 1))):
+        return "MNN reads beyond the operands of MatMul when one of them is a vector"
     if kind in _REDUCTIONS and "axes" not in node.attributes and len(node.inputs) < 2:
         return f"MNN does not reduce all axes when {kind} names none"
     if kind in _POOLS | {"ConvTranspose"} and rank != 4:
@@ -50,7 +53,13 @@ def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
         return "MNN takes Dropout without its mask only"
     if kind == "BatchNormalization" and node.attributes.get("training_mode"):
         return "MNN takes BatchNormalization for inference only"
+    if kind == "BatchNormalization" and not _has_constant_parameters(index, node):
+        return "MNN crashes on BatchNormalization whose parameters are no constants"
     return None
+
+
+def _has_constant_parameters(index: GraphIndex, node: NodeInfo) -> bool:
+    return all(predicates.is_constant(index, node, i) for i in range(1, len(node.inputs)))
 
 
 def _dilated(node: NodeInfo) -> bool:

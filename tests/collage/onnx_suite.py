@@ -4,8 +4,11 @@ Terms: a *way* is how a model is run: through our executor with one of the targe
 one runtime *alone*. A *verdict* is what one test came to in one way.
 
 Each child runs a batch and sends every verdict as it is made. A child that dies names its culprit: the
-first test without a verdict. That one is run again in a child of its own, whose end is its verdict, and
-the rest of the batch in another child.
+first test without a verdict. That one is run again in a child of its own, and the rest of the batch in
+another child. Dies its own child, too, then a tuning run would have called that target's candidate
+infeasible and given the node to another; so the test is run without one target after the other, and its
+verdict, which names the target that crashed, is that of the first child that lives. A runtime alone has no
+other to fall back to: its crash is its verdict.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
@@ -49,11 +53,13 @@ class Verdict:
         test: its name.
         reason: why it failed, in one line; empty when it passed.
         targets: the targets that had a node, sorted; empty where none was placed.
+        crashed: the target without which its child lived, and how that died with it; else empty.
     """
 
     test: str
     reason: str
     targets: tuple[str, ...] = ()
+    crashed: str = ""
 
 
 class OnnxRuntimeFirst(CollageBackend):
@@ -66,6 +72,12 @@ class OpenVinoFirst(CollageBackend):
 
 class MnnFirst(CollageBackend):
     targets = ("mnn", "onnxruntime", "openvino")
+
+
+class FaultyFirst(CollageBackend):
+    """For the test that a target's crash falls back to the next one."""
+
+    targets = ("faulty -fault=crash-run", "onnxruntime")
 
 
 class _Alone(Backend):  # type: ignore[misc]
@@ -167,6 +179,7 @@ WAYS: dict[str, type[Backend]] = {
     "onnxruntime": OnnxRuntimeAlone,
     "openvino": OpenVinoAlone,
     "mnn": MnnAlone,
+    "faulty first": FaultyFirst,
 }
 FIRST = ("onnxruntime first", "openvino first", "mnn first")
 ALONE = ("onnxruntime", "openvino", "mnn")
@@ -208,21 +221,40 @@ def _run_batch(way: str, batch: Sequence[TestCase]) -> list[Verdict]:
             return made
         except ChildFailed as failure:
             culprit, *left = left[len(made) - begin :]
-            alone = [Verdict(culprit.name, f"{failure.kind}: {failure.reason}")]
-            made += _run_batch(way, [culprit]) if len(batch) > 1 else alone
+            made += _run_batch(way, [culprit]) if len(batch) > 1 else [_fallen(way, culprit, failure)]
     return made
 
 
-def run_here(way: str, cases: Sequence[TestCase]) -> None:
-    """The child's side: run tests one after the other, sending each verdict as it is made."""
+def _fallen(way: str, case: TestCase, failure: ChildFailed) -> Verdict:
+    """The verdict of a test whose own child died: without the target that killed it, if it has others."""
+    died = f"{failure.kind}: {failure.reason}"
+    backend = WAYS[way]
+    for target in backend.targets if issubclass(backend, CollageBackend) else ():
+        made: list[Verdict] = []
+        with suppress(ChildFailed):
+            run_in_child(run_here, way, [case], target, limits=LIMITS, on_message=made.append)
+            return replace(made[0], crashed=f"{target}: {died}")
+    return Verdict(case.name, died)
+
+
+def run_here(way: str, cases: Sequence[TestCase], without: str = "") -> None:
+    """The child's side: run tests one after the other, sending each verdict as it is made.
+
+    Args:
+        way: one of `WAYS`.
+        cases: the tests.
+        without: a target that gets no node.
+    """
     for case in cases:
-        send_message(_verdict(way, case))
+        send_message(_verdict(way, case, without))
 
 
-def _verdict(way: str, case: TestCase) -> Verdict:
+def _verdict(way: str, case: TestCase, without: str) -> Verdict:
     placed: list[PreparedModel] = []
 
     class Watched(WAYS[way]):  # type: ignore[misc]
+        targets = tuple(t for t in getattr(WAYS[way], "targets", ()) if t != without)
+
         @classmethod
         def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> BackendRep:
             placed.append(super().prepare(model, device, **kwargs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from partitioner.errors import BadInputError, NoPlanError
 from tests.collage import onnx_suite, onnx_suite_list
 from tests.collage.onnx_suite import FIRST
 
+SELDOM = 3
 TEXT = """<ir_version: 10, opset_import: ["" : 21]> g (float[N, 3] x) => (float[N, 3] y) {
     a = Relu(x)  b = Exp(a)  c = Neg(b)  y = Add(c, x)
 }"""
@@ -23,7 +25,11 @@ TEXT = """<ir_version: 10, opset_import: ["" : 21]> g (float[N, 3] x) => (float[
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "way"), list(enumerate(FIRST)), ids=FIRST)
 def test_a_third_of_the_suite_in_each_way(number: int, way: str) -> None:
-    """What is not listed passes; what is listed fails, so that the list stays true."""
+    """What is not listed passes; what is listed fails, so that the list stays true.
+
+    A runtime that crashes where it should not is no failure of ours, as long as the test passes without
+    it; but runtimes crash seldom, so several such tests tell of a fault in what drives them.
+    """
     content = onnx_suite_list.listed()
     now = {name: version(name) for name in content["versions"]}
     assert content["versions"] == now, (
@@ -33,8 +39,10 @@ def test_a_third_of_the_suite_in_each_way(number: int, way: str) -> None:
     found = onnx_suite.verdicts(way, cases)
     failing = onnx_suite_list.failing(way)
     broken = {t: v.reason for t, v in found.items() if v.reason and t not in failing}
-    mended = {t for t, v in found.items() if not v.reason and t in failing}
+    mended = {t for t, v in found.items() if not v.reason and t in failing and not v.crashed}
+    crashed = {t: v.crashed for t, v in found.items() if v.crashed}
     assert not broken, "these are not listed, and fail"
+    assert len(crashed) <= SELDOM, "these pass only without the runtime that crashes"
     assert not mended, "these are listed, and pass: write the list anew"
     placed = {target.split()[0] for verdict in found.values() for target in verdict.targets}
     assert placed >= {"onnxruntime", "openvino"}
@@ -42,6 +50,23 @@ def test_a_third_of_the_suite_in_each_way(number: int, way: str) -> None:
 
 def _third(cases: Sequence[TestCase], number: int) -> list[TestCase]:
     return [case for i, case in enumerate(cases) if i % len(FIRST) == number]
+
+
+@pytest.mark.slow
+def test_a_target_that_crashes_loses_its_nodes_and_a_runtime_alone_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "faulty-6.66.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 6.66\n")
+    (info / "entry_points.txt").write_text(
+        "[collage.backends]\nfaulty = tests.backends.faulty:FaultyBackend\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cases = onnx_suite.collect(["node"])
+    found = onnx_suite.verdicts("faulty first", [cases["test_relu"], cases["test_det_2d"]], 1)
+    assert [(v.reason, v.targets) for v in found.values()] == [("", ("onnxruntime",))] * 2
+    assert all(v.crashed == "faulty -fault=crash-run: crash: SIGABRT" for v in found.values())
 
 
 def test_every_listed_test_has_a_reason_and_the_page_says_how_many() -> None:

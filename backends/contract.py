@@ -29,6 +29,8 @@ from typing import Literal
 
 import numpy as np
 
+from backends import device_memory
+from backends.device_memory import DeviceBuffer
 from partitioner.graph_index import GraphIndex
 from partitioner.pattern import Pattern
 from partitioner.target import Target
@@ -202,6 +204,19 @@ class Executable(ABC):
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         """Use these buffers from now on (zero-copy where the runtime can)."""
 
+    @property
+    def domain(self) -> str:
+        """The memory domain that `bind_device` takes buffers of; `host` where there is none."""
+        return device_memory.HOST
+
+    def buffer(self, spec: TensorSpec) -> DeviceBuffer:
+        """New memory in this domain, for any executable of the domain; never asked on the host."""
+        raise NotImplementedError(f"{type(self).__name__} has no memory of its own")
+
+    def bind_device(self, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer]) -> None:
+        """As `bind`, to buffers of this domain; `results` are then not to be asked for."""
+        raise NotImplementedError(f"{type(self).__name__} has no memory of its own")
+
     @abstractmethod
     def run(self) -> None:
         """Compute once, synchronously."""
@@ -243,7 +258,7 @@ class Backend(ABC):
 
     def memory_domain(self, target: Target) -> str:
         """Where inputs and outputs of an executable live: `host`, `cuda:0` …"""
-        return "host"
+        return device_memory.HOST
 
     @abstractmethod
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:

@@ -26,8 +26,10 @@ from backends.contract import (
     Option,
     SubModel,
 )
+from backends.device_memory import HOST, DeviceBuffer
 from partitioner.graph_index import GraphIndex
 from partitioner.target import Target
+from partitioner.tensor import TensorSpec
 
 
 class NullBackend(Backend):
@@ -47,7 +49,7 @@ class NullBackend(Backend):
         return Available("1")
 
     def memory_domain(self, target: Target) -> str:
-        return target.option("domain", "host")
+        return target.option("domain", HOST)
 
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
         taken = target.option("ops", "all")
@@ -58,15 +60,42 @@ class NullBackend(Backend):
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         for spec in (*model.inputs, *model.outputs):
             predicates.numpy_dtype(spec)
-        return NullExecutable(model, float(target.option("latency_us", "0")))
+        domain = target.option("domain", HOST)
+        return NullExecutable(model, float(target.option("latency_us", "0")), domain)
+
+
+class SimulatedBuffer(DeviceBuffer):
+    """Memory that is called a device's."""
+
+    def __init__(self, spec: TensorSpec, domain: str) -> None:
+        super().__init__(spec, domain)
+        self.content = np.ones(spec.static_shape, predicates.numpy_dtype(spec))
+
+    def write(self, values: Array) -> None:
+        np.copyto(self.content, values)
+
+    def read(self, values: Array) -> None:
+        np.copyto(values, self.content)
 
 
 class NullExecutable(Executable):
     """Fills the bound outputs with zeros and waits until the stated time is over."""
 
-    def __init__(self, model: SubModel, latency_us: float) -> None:
+    def __init__(self, model: SubModel, latency_us: float, domain: str = HOST) -> None:
         self._model, self._latency_us = model, latency_us
+        static = all(spec.is_static for spec in (*model.inputs, *model.outputs))
+        self._domain = domain if static else HOST
         self._outputs: tuple[Array, ...] = ()
+
+    @property
+    def domain(self) -> str:
+        return self._domain
+
+    def buffer(self, spec: TensorSpec) -> DeviceBuffer:
+        return SimulatedBuffer(spec, self._domain)
+
+    def bind_device(self, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer]) -> None:
+        self._outputs = tuple(b.content for b in outputs if isinstance(b, SimulatedBuffer))
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         self._outputs = tuple(

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from backends import onnxruntime_device as device
 from backends import onnxruntime_profile, policy, predicates
 from backends import onnxruntime_quantisation as quantisation
 from backends import patterns as p
@@ -39,11 +40,13 @@ from backends.contract import (
     Unavailable,
     threads_of,
 )
+from backends.device_memory import HOST, DeviceBuffer
 from backends.profile_map import op_times
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex, NodeInfo
 from partitioner.pattern import Pattern
 from partitioner.target import Target
+from partitioner.tensor import TensorSpec
 
 _PROVIDERS: Mapping[str, str] = {
     "cpu": "CPUExecutionProvider",
@@ -130,7 +133,7 @@ class OnnxRuntimeBackend(Backend):
 
     def memory_domain(self, target: Target) -> str:
         on_cuda = target.option("ep", "cpu") in _ON_CUDA
-        return f"cuda:{target.option('device', '0')}" if on_cuda else "host"
+        return f"cuda:{int(target.option('device', '0'))}" if on_cuda else HOST
 
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
         info = index.nodes[node]
@@ -179,14 +182,17 @@ class OnnxRuntimeBackend(Backend):
         for spec in (*model.inputs, *model.outputs):
             if predicates.numpy_dtype(spec).hasobject:
                 raise CollageError(f"ONNX Runtime binds no text at a border, and {spec.name!r} is text")
-        return OnnxRuntimeExecutable(model, target, context)
+        return OnnxRuntimeExecutable(model, target, context, self.memory_domain(target))
 
 
 class OnnxRuntimeExecutable(Executable):
     """A session with its inputs and outputs bound."""
 
-    def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
+    def __init__(
+        self, model: SubModel, target: Target, context: CompileContext, domain: str = HOST
+    ) -> None:
         self._model, self._target, self._context = model, target, context
+        self._domain = device.domain_of((*model.inputs, *model.outputs), domain)
         self._session: Any = _open(model, target, _options(target, context))
         self._binding: Any = None
         self._inputs: tuple[Array, ...] = ()
@@ -202,6 +208,21 @@ class OnnxRuntimeExecutable(Executable):
         self._own = [i for i, output in enumerate(outputs) if output is None]
         self._results = tuple(outputs) if not self._own else ()  # type: ignore[arg-type]
         self._binding = self._bound_to(self._session)
+
+    @property
+    def domain(self) -> str:
+        return self._domain
+
+    def buffer(self, spec: TensorSpec) -> DeviceBuffer:
+        return device.OrtCudaBuffer(spec, self._domain)
+
+    def bind_device(self, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer]) -> None:
+        self._own, self._kept = [], [*inputs, *outputs]
+        self._binding = device.bind(
+            self._session,
+            [(s.name, buffer) for s, buffer in zip(self._model.inputs, inputs, strict=True)],
+            [(s.name, buffer) for s, buffer in zip(self._model.outputs, outputs, strict=True)],
+        )
 
     def run(self) -> None:
         self._run(self._session, self._binding)

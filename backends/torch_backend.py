@@ -37,12 +37,14 @@ from backends.contract import (
     Unavailable,
     threads_of,
 )
+from backends.device_memory import HOST, CudaBuffer, DeviceBuffer
 from backends.quiet import quiet
 from backends.torch_ops import ONNX_OPERATORS
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
 from partitioner.pattern import Pattern
 from partitioner.target import Target
+from partitioner.tensor import TensorSpec
 
 _REFUSED_DTYPES = (
     *("object", "bfloat16", "float16", "uint16", "uint32", "uint64", "complex64", "complex128"),
@@ -93,7 +95,7 @@ class TorchBackend(Backend):
 
     def memory_domain(self, target: Target) -> str:
         device = target.option("device", "cpu")
-        return "host" if device == "cpu" else f"cuda:{_cuda_number(device)}"
+        return HOST if device == "cpu" else f"cuda:{_cuda_number(device)}"
 
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
         return predicates.first_refusal(
@@ -123,15 +125,35 @@ class TorchBackend(Backend):
         for spec in (*model.inputs, *model.outputs):
             if not spec.is_static or 0 in spec.static_shape:
                 raise CollageError(f"torch is given static shapes only; {spec.name!r} has {spec.shape}")
-        return TorchExecutable(model, target, context)
+        return TorchExecutable(model, target, context, self.memory_domain(target))
+
+
+class TorchCudaBuffer(CudaBuffer):
+    """A contiguous tensor on a CUDA device."""
+
+    def __init__(self, spec: TensorSpec, domain: str) -> None:
+        torch = _torch()
+        dtype = getattr(torch, spec.dtype)
+        self._tensor: Any = torch.empty(spec.static_shape, dtype=dtype, device=domain)
+        self._synchronise = torch.cuda.synchronize
+        super().__init__(spec, domain, self._tensor.data_ptr())
+
+    def write(self, values: Array) -> None:
+        self._tensor.copy_(_torch().from_numpy(values))
+        self._synchronise(self._tensor.device)
+
+    def read(self, values: Array) -> None:
+        np.copyto(values, self._tensor.cpu().numpy())
 
 
 class TorchExecutable(Executable):
-    """A compiled module on tensors that stand on the caller's arrays."""
+    """A compiled module on tensors that stand on the caller's arrays, or on memory of a device."""
 
-    def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
+    def __init__(
+        self, model: SubModel, target: Target, context: CompileContext, domain: str = HOST
+    ) -> None:
         self._torch = torch = _torch()
-        self._model = model
+        self._model, self._domain = model, domain
         self._threads = threads_of(target, context)
         self._device = torch.device(target.option("device", "cpu"))
         inductor = target.option("compiler", "inductor") == "inductor"
@@ -142,6 +164,7 @@ class TorchExecutable(Executable):
                 self._module = _compiled(self._module, context)
         self._inputs: list[Any] = []
         self._outputs: tuple[Array | None, ...] = ()
+        self._on_device: list[Any] = []
         self._results: tuple[Array, ...] = ()
         if inductor:  # it compiles at the first call
             zeros = [np.zeros(s.static_shape, np.dtype(s.dtype)) for s in model.inputs]
@@ -151,7 +174,18 @@ class TorchExecutable(Executable):
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         self._inputs = [self._torch.from_numpy(array) for array in inputs]
-        self._outputs = tuple(outputs)
+        self._outputs, self._on_device = tuple(outputs), []
+
+    @property
+    def domain(self) -> str:
+        return self._domain
+
+    def buffer(self, spec: TensorSpec) -> DeviceBuffer:
+        return TorchCudaBuffer(spec, self._domain)
+
+    def bind_device(self, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer]) -> None:
+        self._inputs = [self._torch.as_tensor(b, device=self._device) for b in inputs]
+        self._on_device = [self._torch.as_tensor(b, device=self._device) for b in outputs]
 
     def run(self) -> None:
         torch = self._torch
@@ -161,6 +195,11 @@ class TorchExecutable(Executable):
             made = self._module(*(tensor.to(self._device) for tensor in self._inputs))
         if not isinstance(made, (tuple, list)):
             made = (made,)
+        if self._on_device:
+            for tensor, bound in zip(made, self._on_device, strict=True):
+                bound.copy_(tensor.reshape(bound.shape))
+            self._torch.cuda.synchronize(self._device)  # the next runtime has a stream of its own
+            return
         self._results = tuple(
             _fetched(tensor, bound) for tensor, bound in zip(made, self._outputs, strict=True)
         )
@@ -174,7 +213,7 @@ class TorchExecutable(Executable):
             # Compiled code is kept per function until it is forgotten.
             self._torch._dynamo.reset_code(self._code)
         self._module = None
-        self._inputs, self._outputs, self._results = [], (), ()
+        self._inputs, self._outputs, self._on_device, self._results = [], (), [], ()
 
 
 def _fetched(tensor: Any, bound: Array | None) -> Array:

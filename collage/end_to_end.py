@@ -22,7 +22,9 @@ from pathlib import Path
 import numpy as np
 
 from backends.contract import SubModel
+from backends.device_memory import HOST
 from backends.measure import Run
+from backends.registry import check_options
 from backends.samples import read_samples
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child, send_message
 from backends.verify import output_error
@@ -144,7 +146,11 @@ def hold(
     killed = 0
     while len(failures) < len(contest.plans):
         last_touched: list[int] = []
-        limits = ChildLimits(timeout_s=contest.budget_s * 4 + 300)
+        limits = ChildLimits(
+            timeout_s=contest.budget_s * 4 + 300,
+            # GPU drivers reserve address space by the terabyte.
+            memory_bytes=None if _all_on_host(contest) else 0,
+        )
         try:
             timings = run(
                 race,
@@ -172,6 +178,11 @@ def hold(
             for i, timing in enumerate(timings)
         ]
     return [PlanTiming(failure=failures[i]) for i in range(len(contest.plans))]
+
+
+def _all_on_host(contest: Contest) -> bool:
+    targets = {step.target for plan in contest.plans for step in plan.steps}
+    return all(check_options(target).memory_domain(target) == HOST for target in targets)
 
 
 def race(contest: Contest, skip: list[int]) -> list[PlanTiming]:

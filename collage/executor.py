@@ -4,7 +4,8 @@ that do not wait for each other at once, where the plan says so (`lanes`).
 Every value that crosses a border between partitions has one place in an arena (`memory_plan`), to
 which its producer and its consumers are bound when the executor is made; a run then only calls the
 executables. Values whose shape is known only when the model runs are passed along and bound anew at
-each run.
+each run. Values of steps on a device stay in its memory (`collage.residence`); those that cross from one
+memory domain to another are copied once for each domain that reads them.
 
 Invariants: steps stand in an order in which they can run; an executor is used by one thread at a
 time; executables may be shared between executors, so `bind` must be called after another executor
@@ -23,6 +24,7 @@ import numpy as np
 from backends.contract import Executable
 from collage.lanes import Lanes, waves
 from collage.memory_plan import Life, allocate, plan_memory
+from collage.residence import Residence
 from partitioner.tensor import TensorSpec
 
 
@@ -69,6 +71,7 @@ class Executor:
         lives = _lives(self._steps, self._inputs, self._outputs, self._waves)
         self._plan = plan_memory(lives)
         self._buffers = allocate(self._plan, lives)
+        self._residence = Residence(self._steps, self._inputs, self._outputs, self._buffers)
         self._runs: list[Callable[[], None]] = []
         self._turns: list[Callable[[], None]] = []
         self._dynamic: dict[str, np.ndarray] = {}
@@ -87,23 +90,27 @@ class Executor:
         """Bind every step's buffers; once, or after another executor used the same executables."""
         self._runs = []
         for step in self._steps:
-            if step.is_static:
+            if self._residence.is_on_device(step):
+                self._runs.append(self._residence.bind(step))
+            elif step.is_static:
                 step.executable.bind(
                     [self._buffers[s.name] for s in step.inputs],
                     [self._buffers[s.name] for s in step.outputs],
                 )
-                self._runs.append(step.executable.run)
+                self._runs.append(self._residence.copying(step, step.executable.run))
             else:
-                self._runs.append(partial(self._run_dynamic, step))
+                self._runs.append(self._residence.copying(step, partial(self._run_dynamic, step)))
         self._turns = self._in_waves(self._runs)
 
     def feed(self, values: Mapping[str, np.ndarray]) -> None:
-        """Copy graph inputs into their place. Shapes and types are the caller's to check."""
+        """Copy graph inputs into their places. Shapes and types are the caller's to check."""
         for spec in self._inputs:
             if spec.name in self._buffers:
                 np.copyto(self._buffers[spec.name], values[spec.name])
             else:
                 self._dynamic[spec.name] = np.ascontiguousarray(values[spec.name])
+        for copy in self._residence.feeds:
+            copy()
 
     def run(self) -> None:
         """Compute once from what was fed."""
@@ -126,7 +133,10 @@ class Executor:
 
     def value(self, name: str) -> np.ndarray:
         """A value's array after a run; it is valid until the arena's place is used again."""
-        return self._buffers[name] if name in self._buffers else self._dynamic[name]
+        if name not in self._buffers:
+            return self._dynamic[name]
+        self._residence.fetch(name)
+        return self._buffers[name]
 
     def results(self) -> dict[str, np.ndarray]:
         """Copies of the graph's outputs after a run."""

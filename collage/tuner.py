@@ -21,6 +21,7 @@ from collage import study_keeper
 from collage.artifact import write_artifact
 from collage.budget import EXACT_ERROR, BudgetSearch, choose_targets
 from collage.context import BORDER_US, CALL_US, protocol_for
+from collage.copies import copy_costs
 from collage.costs import CostSettings, CostSource
 from collage.evaluation import Check, Evaluation
 from collage.events import Event, Listener, ignore
@@ -167,6 +168,7 @@ class _Run:
             domains = {spec.target: spec.memory_domain for spec in self.specs}
             self.constraints.check(self.model.index, self.targets, self.candidates.refusals, domains)
         self._prepare()
+        self.copies = copy_costs(self.specs, self.samples.threads, self.site.run)
         with self._stage("measure", f"measuring among {len(self.candidates.candidates)} candidates"):
             self.whole = WholeModels(self.model.index, self.targets, self.costs)
             self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time)
@@ -303,7 +305,7 @@ class _Run:
         return finals.refined(self.lazy, solution, self.options.plans, self.proposed, self._correct)
 
     def _transitions(self) -> Transitions:
-        known = Transitions.for_specs(self.specs)
+        known = Transitions.for_specs(self.specs, copies=self.copies)
         borders = dict.fromkeys(self.targets, BORDER_US)
         return replace(known, default_call_us=CALL_US, border_us=borders)
 

@@ -1,0 +1,64 @@
+"""Values that stay in a device's memory between partitions.
+
+Terms: a memory *domain* is `host`, or a device's like `cuda:0`. An executable whose domain is not `host`
+can be bound in two ways: to arrays (`bind`), and then it copies from and to the host within each call;
+or to buffers of its own domain (`bind_device`), and then nothing is copied. The executor does the
+latter and copies what crosses domains itself, once for each value and domain, as
+`partitioner.transition` reckons.
+
+Invariants: any executable of a domain takes buffers that another one of that domain has made, whatever
+its runtime; a buffer's content is valid when `run` or `write` has returned.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from partitioner.tensor import TensorSpec
+
+HOST = "host"
+
+
+class DeviceBuffer(ABC):
+    """Memory for one value in a domain other than the host's.
+
+    Args:
+        spec: the value, of static shape.
+        domain: as `Backend.memory_domain` names it.
+    """
+
+    def __init__(self, spec: TensorSpec, domain: str) -> None:
+        self.spec, self.domain = spec, domain
+
+    @abstractmethod
+    def write(self, values: np.ndarray) -> None:
+        """Copy from the host; returns when it is done."""
+
+    @abstractmethod
+    def read(self, values: np.ndarray) -> None:
+        """Copy into an array on the host; returns when it is done."""
+
+
+class CudaBuffer(DeviceBuffer):
+    """Memory of a CUDA device, by its address: what ONNX Runtime and PyTorch can both be given.
+
+    Args:
+        address: on the device.
+    """
+
+    def __init__(self, spec: TensorSpec, domain: str, address: int) -> None:
+        super().__init__(spec, domain)
+        self.address = address
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        # https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
+        return {
+            "shape": self.spec.static_shape,
+            "typestr": np.dtype(self.spec.dtype).str,
+            "data": (self.address, False),
+            "version": 3,
+        }

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from collage.artifact import Artifact
+from collage.dask_site import site_for
 from collage.evaluation import Check
-from collage.events import Listener, ignore
+from collage.events import Event, Listener, ignore
 from collage.options import TuneOptions
 from collage.tuner import tune_file
 from cost_db.connections import default_url
@@ -26,6 +27,8 @@ def tune(
     output: str | Path | None = None,
     inputs: str | Path | None = None,
     database: str | None = None,
+    scheduler: str | None = None,
+    certificates: str | Path | None = None,
     on_event: Listener = ignore,
     cancel: threading.Event | None = None,
     evaluate: Callable[[Any], float] | None = None,
@@ -33,7 +36,7 @@ def tune(
     at_most: float | None = None,
     **options: Any,
 ) -> Artifact:
-    """Find the fastest partition of a model over some targets, by measuring on this machine.
+    """Find the fastest partition of a model over some targets, by measuring.
 
     Args:
         model: path of an ONNX file or a zip with external data, or the bytes of either.
@@ -41,6 +44,8 @@ def tune(
         output: where the artifact goes; by default next to the model, as `<name>.collage.onnx`.
         inputs: sample inputs as an .npz file; by default seeded ones are made.
         database: URL of the cost database; by default `COLLAGE_DATABASE_URL`, or a file of this user.
+        scheduler: its workers measure (docs/workers.md); by default this machine does.
+        certificates: the folder with this machine's certificate, for a scheduler on another one.
         on_event: is told about every step.
         cancel: stops the run when set.
         evaluate: your own check: gets a session with `run`, `inputs` and `outputs`, returns a number
@@ -52,6 +57,7 @@ def tune(
     Raises:
         BadInputError: the model, a target or an option cannot be used.
         NoPlanError: some node is taken by no target.
+        NoWorkerError: no worker of the scheduler has all targets.
         CancelledError: `cancel` was set.
     """
     check = None if evaluate is None else Check(evaluate, at_least, at_most)
@@ -68,19 +74,28 @@ def tune(
         else:
             source = Path(model)
             destination = Path(output) if output is not None else source.with_suffix(".collage.onnx")
+        place = site_for(
+            scheduler,
+            Path(certificates) if certificates is not None else None,
+            wait_s=chosen.wait_for_worker_s,
+            cancel=cancel,
+            say=lambda text: on_event(Event("waiting", text)),
+        )
         try:
-            result = tune_file(
-                source,
-                targets,
-                chosen,
-                database=costs,
-                work_dir=work_dir,
-                on_event=on_event,
-                cancel=cancel,
-                inputs=Path(inputs) if inputs is not None else None,
-                artifact_name=destination.name,
-                check=check,
-            )
+            with place as site:
+                result = tune_file(
+                    source,
+                    targets,
+                    chosen,
+                    database=costs,
+                    work_dir=work_dir,
+                    on_event=on_event,
+                    cancel=cancel,
+                    inputs=Path(inputs) if inputs is not None else None,
+                    artifact_name=destination.name,
+                    site=site,
+                    check=check,
+                )
         finally:
             costs.close()
         move_artifact(result.artifact_path, destination)

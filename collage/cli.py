@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from collage import worker_commands
 from collage.token_commands import tokens_app
 from partitioner.errors import BadInputError, CollageError
 
@@ -29,6 +30,7 @@ db_app = typer.Typer(help="Look after the cost database.", no_args_is_help=True)
 app.add_typer(costs_app, name="costs")
 app.add_typer(db_app, name="db")
 app.add_typer(tokens_app, name="token")
+worker_commands.register(app)
 
 PlanTargets = Annotated[
     list[str] | None,
@@ -98,6 +100,14 @@ def tune(
     token: Annotated[
         str | None, typer.Option(envvar="COLLAGE_TOKEN", help="Token for the server.")
     ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(envvar="COLLAGE_SCHEDULER", help="Measure on this scheduler's workers."),
+    ] = None,
+    certificates: worker_commands.Certificates = None,
+    wait_for_worker: Annotated[
+        float, typer.Option(help="Seconds to wait for a worker that has all targets.")
+    ] = 0.0,
     database: Database = None,
 ) -> None:
     """Find the fastest partition of MODEL over the targets and write it as one ONNX file."""
@@ -121,6 +131,7 @@ def tune(
         "max_devices": max_devices,
         "min_partition_nodes": min_partition_nodes,
         "plan": applied,
+        "wait_for_worker_s": wait_for_worker,
     }
     destination = output or model.with_suffix(".collage.onnx")
     cancel = threading.Event()
@@ -153,6 +164,8 @@ def tune(
                 output=destination,
                 inputs=inputs,
                 database=database,
+                scheduler=scheduler,
+                certificates=certificates,
                 on_event=listener,
                 cancel=cancel,
                 evaluate=None if evaluate is None else load_function(evaluate),

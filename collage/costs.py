@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import socket
 import threading
 import time
@@ -265,7 +264,7 @@ class CostSource:
             versions={
                 **measurement.versions,
                 candidate.target.backend: self._site.facts(candidate.target).version,
-                "python": platform.python_version(),
+                "python": self._site.python,
             },
         )
         if isinstance(cost, Measured):

@@ -11,6 +11,7 @@ machine that measures found out, so that it may have runtimes that the process t
 from __future__ import annotations
 
 import contextlib
+import platform
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -65,6 +66,11 @@ class Site:
     def threads(self) -> int:
         """How many threads one call has where nobody says otherwise."""
         return default_threads()
+
+    @property
+    def python(self) -> str:
+        """Version of the Python that runs children."""
+        return platform.python_version()
 
     def facts(self, target: Target) -> TargetFacts:
         """What a target is here.

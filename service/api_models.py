@@ -119,12 +119,17 @@ class TargetView(_Answer):
 
 
 class WorkerView(_Answer):
-    """One that runs jobs."""
+    """One that runs jobs, or that measures for jobs on another machine."""
 
     name: str
+    role: Literal["runs jobs", "measures"]
     state: Literal["idle", "busy"]
     job: str | None
-    backends: list[str]
+    backends: list[str] = Field(
+        description="What it measures with; empty where workers measure for it."
+    )
+    host: str
+    label: str = Field(description="Kind of machine, as `-host=` names it; empty without one.")
     hardware: str
 
 

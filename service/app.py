@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from backends.sandbox import network_isolated, runs_as_root
 from backends.sandbox_files import confinable
+from collage.cluster import check_installed, security
 from partitioner.errors import BadInputError
 from service import logs, problems
 from service.cores import keep_for_server
@@ -101,6 +102,9 @@ def serve(settings: Settings) -> None:
     """
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise BadInputError("COLLAGE_TLS_CERTIFICATE and COLLAGE_TLS_KEY need each other")
+    if settings.scheduler is not None:
+        check_installed()
+        security(settings.scheduler, settings.scheduler_certificates)
     logs.configure(settings.log_level, settings.log_format)
     if not network_isolated():
         _log.warning("children that run models cannot be cut off the network on this platform")

@@ -1,7 +1,8 @@
-"""Which targets this machine has, found out once in a child: probing loads runtimes.
+"""Which targets there are: those of this machine, found out once in a child, or those of its workers.
 
 What a request's targets may be is checked here before a job is made: names and options against the
-registry's tables, availability against what the child found.
+registry's tables; availability against what the child found, where this machine measures. What workers have
+may change while a job waits for them, so there the job itself says when nobody has its targets.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from backends.contract import Available
 from backends.hardware import hardware
 from backends.registry import backends, check_options, options_of
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
+from collage.cluster import ClusterError, RemoteWorker
 from partitioner.errors import TargetError
 from partitioner.target import Target
+from service.fleet import Fleet
 
 _MAX_TARGETS = 32
 
@@ -56,7 +59,11 @@ def describe() -> dict[str, Any]:
     described = hardware()
     return {
         "targets": found,
-        "hardware": {"digest": described.digest, "description": described.describe()},
+        "hardware": {
+            "digest": described.digest,
+            "description": described.describe(),
+            "label": described.label,
+        },
     }
 
 
@@ -72,14 +79,19 @@ def refuse_files(target: Target) -> None:
 
 
 class Catalogue:
-    """The description of this machine, made when it is first asked for; safe from many threads."""
+    """The description of what can measure; safe from many threads.
 
-    def __init__(self) -> None:
+    Args:
+        fleet: workers on other machines, where there are any.
+    """
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
         self._lock = threading.Lock()
         self._found: dict[str, Any] | None = None
 
     def get(self) -> dict[str, Any]:
-        """What `describe` found.
+        """This machine: what `describe` found, when it was first asked for.
 
         Raises:
             ChildFailed: probing failed; the next call tries again.
@@ -88,6 +100,22 @@ class Catalogue:
             if self._found is None:
                 self._found = run_in_child(describe, limits=ChildLimits(timeout_s=120))
             return self._found
+
+    def targets(self) -> list[dict[str, Any]]:
+        """Every backend, and whether what measures has it.
+
+        Raises:
+            ChildFailed: as for `get`.
+        """
+        own: list[dict[str, Any]] = self.get()["targets"]
+        if not self._fleet.measures:
+            return own
+        try:
+            workers = self._fleet.workers()
+        except ClusterError as error:
+            lost = {"available": False, "version": None, "reason": str(error), "how_to_install": None}
+            return [{**entry, **lost} for entry in own]
+        return [{**entry, **_among(workers, entry["name"])} for entry in own]
 
     def prepare(self) -> None:
         """Find out in the background, so that the first request need not wait."""
@@ -109,6 +137,8 @@ class Catalogue:
             check_options(target)
             refuse_files(target)
             entry = known.get(target.backend)
+            if self._fleet.measures:
+                continue
             if entry is not None and not entry["available"]:
                 raise TargetError(
                     f"target {str(target)!r}: {entry['reason']}; to install it on the server: "
@@ -121,3 +151,18 @@ class Catalogue:
             self.get()
         except ChildFailed as error:
             _log.error("probing the backends failed", error=str(error))
+
+
+def _among(workers: Sequence[RemoteWorker], backend: str) -> dict[str, Any]:
+    """Whether some worker has a backend, as an entry of `describe` says it."""
+    versions = sorted({w.said.backends[backend] for w in workers if backend in w.said.backends})
+    if versions:
+        there = {"available": True, "version": ", ".join(versions)}
+        return {**there, "reason": None, "how_to_install": None}
+    reasons = [f"{w.name}: {w.said.lacking.get(backend, 'unknown there')}" for w in workers]
+    return {
+        "available": False,
+        "version": None,
+        "reason": "no worker has it" + (f" ({'; '.join(reasons)})" if reasons else ": none is connected"),
+        "how_to_install": None,
+    }

@@ -30,7 +30,10 @@ STOP_S = 1.0
 
 @dataclass(frozen=True)
 class Request:
-    """What the process is to do; all paths are local, and no `cores` means the server's."""
+    """What the process is to do; all paths are local, and no `cores` means the server's.
+
+    With a scheduler, its workers measure.
+    """
 
     source: str
     targets: list[str]
@@ -39,6 +42,8 @@ class Request:
     work_dir: str
     inputs: str | None = None
     cores: list[int] = field(default_factory=list)
+    scheduler: str | None = None
+    certificates: str | None = None
 
 
 def main() -> None:
@@ -67,6 +72,8 @@ def main() -> None:
 
 
 def _tune(request: Request, cancel: threading.Event, say: Callable[[str, object], None]) -> None:
+    from collage.dask_site import site_for
+    from collage.events import Event
     from collage.options import TuneOptions
     from collage.tuner import tune_file
     from cost_db.database import CostDatabase
@@ -74,16 +81,26 @@ def _tune(request: Request, cancel: threading.Event, say: Callable[[str, object]
 
     try:
         database = CostDatabase(request.database_url)
-        result = tune_file(
-            Path(request.source),
-            request.targets,
-            TuneOptions.from_json(request.options),
-            database=database,
-            work_dir=Path(request.work_dir),
-            on_event=lambda event: say("event", event.as_dict()),
+        options = TuneOptions.from_json(request.options)
+        place = site_for(
+            request.scheduler,
+            Path(request.certificates) if request.certificates else None,
+            wait_s=options.wait_for_worker_s,
             cancel=cancel,
-            inputs=Path(request.inputs) if request.inputs else None,
+            say=lambda text: say("event", Event("waiting", text).as_dict()),
         )
+        with place as site:
+            result = tune_file(
+                Path(request.source),
+                request.targets,
+                options,
+                database=database,
+                work_dir=Path(request.work_dir),
+                on_event=lambda event: say("event", event.as_dict()),
+                cancel=cancel,
+                inputs=Path(request.inputs) if request.inputs else None,
+                site=site,
+            )
     except CancelledError:
         say("error", {"kind": "cancelled", "reason": "cancelled"})
     except CollageError as error:

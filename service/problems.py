@@ -16,6 +16,8 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
+from collage.cluster import ClusterError
+from collage.site import NoWorkerError
 from cost_db.errors import (
     DatabaseUnavailableError,
     IdempotencyConflictError,
@@ -71,6 +73,8 @@ _KINDS: tuple[tuple[type[CollageError], int, str], ...] = (
     (ModelError, 422, "model"),
     (NoPlanError, 422, "no-plan"),
     (BadInputError, 422, "bad-input"),
+    (NoWorkerError, 503, "no-worker"),
+    (ClusterError, 503, "scheduler-unreachable"),
     (DatabaseUnavailableError, 503, "database-unavailable"),
 )
 

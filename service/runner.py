@@ -190,6 +190,8 @@ class JobRunner:
             work_dir=str(work_dir),
             inputs=str(inputs) if inputs else None,
             cores=self._cores,
+            scheduler=self._settings.scheduler,
+            certificates=_text(self._settings.scheduler_certificates),
         )
         with JobChild(request, directory) as child:
             return self._attend(job, child, span)
@@ -275,6 +277,10 @@ class JobRunner:
         counts = report.get("candidates", {})
         for outcome in ("measured", "infeasible", "from_cache"):
             self._metrics.candidates.labels(outcome).inc(counts.get(outcome, 0))
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _trace(span: Span, event: dict[str, Any]) -> None:

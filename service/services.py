@@ -15,6 +15,7 @@ from cost_db.tokens import TokenStore
 from service.blobs import BlobFiles
 from service.catalogue import Catalogue
 from service.feed import EventFeed
+from service.fleet import Fleet
 from service.graphs import Graphs
 from service.metrics import Metrics
 from service.rates import Rates
@@ -38,6 +39,7 @@ class Services:
     spool: Spool
     runner: JobRunner
     feed: EventFeed
+    fleet: Fleet
     catalogue: Catalogue
     graphs: Graphs
     metrics: Metrics
@@ -52,6 +54,7 @@ class Services:
         files = BlobFiles(settings.resolved_blob_url, spool.path)
         jobs = JobStore(database)
         register = BlobStore(database)
+        fleet = Fleet(settings)
         return cls(
             settings=settings,
             database=database,
@@ -63,7 +66,8 @@ class Services:
             spool=spool,
             runner=JobRunner(settings, jobs, register, files, spool, metrics, tracing),
             feed=EventFeed(jobs.events, settings.poll_s),
-            catalogue=Catalogue(),
+            fleet=fleet,
+            catalogue=Catalogue(fleet),
             graphs=Graphs(files, spool),
             metrics=metrics,
             rates=Rates(),

@@ -42,6 +42,8 @@ class Settings(BaseSettings):
     max_event_streams: int = Field(default=500, ge=1)
     runners: int = Field(default=1, ge=0, le=64)
     server_cores: int = Field(default=0, ge=0)
+    scheduler: str | None = None
+    scheduler_certificates: Path | None = None
     lease_s: float = Field(default=30.0, ge=1)
     poll_s: float = Field(default=0.5, gt=0, le=10)
     job_time_limit_s: float | None = Field(default=None, gt=0)

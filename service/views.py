@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 
 from cost_db.job import Job
@@ -54,24 +55,66 @@ def _view(job: Job, position: int | None) -> JobView:
 
 
 def worker_views(services: Services) -> list[WorkerView]:
+    """Who measures elsewhere, this server's runners, and those of other servers that have a job now.
+
+    Raises:
+        ClusterError: the scheduler cannot be reached.
+    """
+    return [*measuring_views(services), *runner_views(services)]
+
+
+def measuring_views(services: Services) -> list[WorkerView]:
+    """Workers on other machines.
+
+    Raises:
+        ClusterError: the scheduler cannot be reached.
+    """
+    return [
+        WorkerView(
+            name=worker.name,
+            role="measures",
+            state="busy" if worker.busy else "idle",
+            job=None,
+            backends=sorted(worker.said.backends),
+            host=worker.said.host,
+            label=worker.said.hardware.label,
+            hardware=worker.said.hardware.describe(),
+        )
+        for worker in services.fleet.workers()
+    ]
+
+
+def runner_views(services: Services) -> list[WorkerView]:
     """This server's runners, and those of other servers that have a job now."""
     catalogue = services.catalogue.get()
+    elsewhere = services.fleet.measures
     names = [entry["name"] for entry in catalogue["targets"] if entry["available"]]
-    hardware = catalogue["hardware"]["description"]
     here = services.runner.current
     views = [
         WorkerView(
             name=worker,
+            role="runs jobs",
             state="busy" if worker in here else "idle",
             job=here.get(worker),
-            backends=names,
-            hardware=hardware,
+            backends=[] if elsewhere else names,
+            host=platform.node(),
+            label=catalogue["hardware"]["label"],
+            hardware=catalogue["hardware"]["description"],
         )
         for worker in services.runner.workers
     ]
     known = {view.name for view in views}
     for job in services.jobs.list(state="running").items:
         if job.worker is not None and job.worker not in known:
-            elsewhere = WorkerView(name=job.worker, state="busy", job=job.id, backends=[], hardware="")
-            views.append(elsewhere)
+            other = WorkerView(
+                name=job.worker,
+                role="runs jobs",
+                state="busy",
+                job=job.id,
+                backends=[],
+                host="",
+                label="",
+                hardware="",
+            )
+            views.append(other)
     return views

@@ -17,13 +17,13 @@ router = APIRouter(prefix="/v1", tags=["machines"])
     "/targets", operation_id="listTargets", response_model=list[TargetView], responses=problems()
 )
 def list_targets(services: Parts, caller: Reader) -> list[TargetView]:
-    """Every backend that this server knows, with its options, and why not where it is not there."""
-    return [TargetView(**entry) for entry in services.catalogue.get()["targets"]]
+    """Every backend that this server knows, with its options, and why not where nothing has it."""
+    return [TargetView(**entry) for entry in services.catalogue.targets()]
 
 
 @router.get(
     "/workers", operation_id="listWorkers", response_model=list[WorkerView], responses=problems()
 )
 def list_workers(services: Parts, caller: Reader) -> list[WorkerView]:
-    """Who runs jobs, and on what hardware."""
+    """Who runs jobs and who measures, and on what hardware."""
     return worker_views(services)

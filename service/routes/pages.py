@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from collage.cluster import ClusterError
 from cost_db.page import Page
 from cost_db.queries import CostFilter
 from partitioner.errors import BadInputError
@@ -20,7 +21,7 @@ from service.html import render
 from service.problems import ProblemError
 from service.routes.jobs import JobId, find_job
 from service.services import Parts, Services
-from service.views import job_view, job_views, worker_views
+from service.views import job_view, job_views, measuring_views, runner_views
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -87,7 +88,7 @@ def new_job_page(request: Request, services: Parts, visitor: Visitor) -> HTMLRes
     """The upload form."""
     targets = [
         {**entry, "suggested": entry["name"] in _SUGGESTED}
-        for entry in services.catalogue.get()["targets"]
+        for entry in services.catalogue.targets()
         if entry["name"] not in _FOR_TESTS
     ]
     return _page(request, services, "new.html", "/new", targets=targets)
@@ -154,14 +155,21 @@ def _utc(minute: str) -> datetime | None:
 
 @router.get("/workers")
 def workers_page(request: Request, services: Parts, visitor: Visitor) -> HTMLResponse:
-    """Who runs jobs, and which targets there are."""
+    """Who runs jobs, who measures, and which targets there are."""
+    problem = None
+    workers = runner_views(services)
+    try:
+        workers = [*measuring_views(services), *workers]
+    except ClusterError as error:
+        problem = str(error)
     return _page(
         request,
         services,
         "workers.html",
         "/workers",
-        workers=worker_views(services),
-        targets=services.catalogue.get()["targets"],
+        workers=workers,
+        problem=problem,
+        targets=services.catalogue.targets(),
     )
 
 

@@ -39,6 +39,7 @@ from backends.contract import (
     Unavailable,
     threads_of,
 )
+from backends.openvino_masks import shield_masks
 from backends.openvino_ops import ONNX_OPERATORS
 from backends.profile_map import Step, op_times
 from partitioner.graph_index import GraphIndex
@@ -280,7 +281,11 @@ def _compile(model: SubModel, properties: dict[str, Any], context: CompileContex
     core.set_property({"ENABLE_MMAP": True})
     if context.cache_dir is not None:
         core.set_property({"CACHE_DIR": str(context.cache_dir)})
-    compiled = core.compile_model(str(model.path), "CPU", properties)
+    source: Any = str(model.path)
+    if properties["INFERENCE_PRECISION_HINT"] != "f32":
+        read = core.read_model(source)
+        source = read if shield_masks(read, _ov()) else source
+    compiled = core.compile_model(source, "CPU", properties)
     return compiled, compiled.create_infer_request()
 
 

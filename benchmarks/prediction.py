@@ -37,6 +37,7 @@ from benchmarks.models import benchmark_model, names, seeded_inputs
 from benchmarks.prediction_estimates import estimate_parts
 from benchmarks.prediction_plans import Part, choose_cuts, draw_plans
 from benchmarks.prediction_show import estimate_table, picture, table, write_between
+from collage.context import model_bytes
 from collage.end_to_end import Contest, PlanStep, PlanSteps, hold
 from collage.intake import Reference
 from partitioner.candidate import bits
@@ -60,19 +61,19 @@ _PASSES = 3
 _ROUNDS, _BLOCK_S, _CONTEST_S = 24, 0.02, 12.0
 
 
-def protocols(model_bytes: int, weight_bytes: int) -> dict[str, Protocol]:
+def protocols(size_bytes: int, weight_bytes: int) -> dict[str, Protocol]:
     """The protocols that are compared, by name.
 
     Args:
-        model_bytes: weights and all intermediate values of the model.
+        size_bytes: the model's weights and intermediate values (`collage.context.model_bytes`).
         weight_bytes: weights, and what intermediate values take when their memory is used again.
     """
     cache = hardware().last_level_cache_bytes
     return {
         "hot": _QUICK,
         "weights": replace(_QUICK, evict_bytes=eviction_for(weight_bytes, cache)),
-        "model, at most the cache": replace(_QUICK, evict_bytes=eviction_for(model_bytes, cache // 2)),
-        CHOSEN: replace(_QUICK, evict_bytes=eviction_for(model_bytes, cache)),
+        "model, at most the cache": replace(_QUICK, evict_bytes=eviction_for(size_bytes, cache // 2)),
+        CHOSEN: replace(_QUICK, evict_bytes=eviction_for(size_bytes, cache)),
         "always twice the cache": replace(_QUICK, evict_bytes=2 * cache),
     }
 
@@ -117,7 +118,6 @@ def prepare(name: str, targets: Sequence[str], count: int, folder: Path) -> None
     facts: dict[str, Any] = {
         "model": name,
         "nodes": len(model.index.nodes),
-        "model_bytes": weights + sum(sizes),
         # A runtime keeps what a layer reads and makes, and what a branch waits for.
         "weight_bytes": weights + 3 * max(sizes),
         "regions": regions,
@@ -144,9 +144,10 @@ def _takes(model: Model, nodes: int, target: Target) -> bool:
 def measure(name: str, folder: Path, wanted: Sequence[str], again: bool) -> dict[str, Any]:
     """Run the plans end to end and measure their parts; what takes quiet."""
     facts = json.loads((folder / "facts.json").read_text())
+    size = model_bytes(Model.open(folder / "model" / "model.onnx"))
     path = RESULTS / f"{name}.json"
     known = json.loads(path.read_text()) if path.exists() and not again else {}
-    offered = protocols(facts["model_bytes"], facts["weight_bytes"])
+    offered = protocols(size, facts["weight_bytes"])
     done = known.get("evict_bytes", {})
     missing = {n: offered[n] for n in wanted if done.get(n) != offered[n].evict_bytes}
     if known and not missing:
@@ -173,7 +174,7 @@ def measure(name: str, folder: Path, wanted: Sequence[str], again: bool) -> dict
     found = {
         "model": name,
         "hardware": hardware().describe(),
-        "model_bytes": facts["model_bytes"],
+        "model_bytes": size,
         "seconds": time.monotonic() - begin,
         "plans": plans,
         "parts_us": {**known.get("parts_us", {}), **parts_us},

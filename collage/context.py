@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from backends.hardware import Hardware
 from backends.protocol import Protocol, eviction_for
+from partitioner.candidate import bits
+from partitioner.graph_index import GraphIndex, NodeInfo
 from partitioner.model import Model
+from partitioner.op_kind import OpKind, kind_of
 from partitioner.weights import total_bytes
 
 # What a call of a partition, and a value that crosses a border, cost before a run has learnt better.
@@ -16,6 +19,8 @@ CALL_US = 5.0
 BORDER_US = 20.0
 # Walking through memory takes its time too, so fewer calls must do.
 _MIN_S, _MAX_S = 0.1, 0.8
+# What they make is their input under another shape, which no runtime writes.
+_VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def protocol_for(model: Model, machine: Hardware) -> Protocol:
@@ -25,8 +30,23 @@ def protocol_for(model: Model, machine: Hardware) -> Protocol:
 
 
 def model_bytes(model: Model) -> int:
-    """Weights and intermediate values of a model together, in bytes."""
+    """Weights, and the intermediate values that runtimes really write, together in bytes.
+
+    Views are not written, nor is a value that one elementwise node alone reads: it is computed in place or
+    fused into its maker.
+    """
     index = model.index
-    values = (spec for name, spec in index.values.items() if name not in index.constants)
-    weights = total_bytes(model.ir.graph.initializers.values())
-    return weights + sum(spec.size_bytes for spec in values)
+    written = (
+        index.values[name].size_bytes
+        for node in index.nodes
+        if node.op_type not in _VIEWS and not _is_fused(index, node)
+        for name in node.outputs
+        if name and name not in index.constants
+    )
+    fed = (index.values[name].size_bytes for name in index.inputs)
+    return total_bytes(model.ir.graph.initializers.values()) + sum(fed) + sum(written)
+
+
+def _is_fused(index: GraphIndex, node: NodeInfo) -> bool:
+    readers = [index.nodes[i] for i in bits(index.successors[node.index])]
+    return len(readers) == 1 and kind_of(readers[0].domain, readers[0].op_type) <= OpKind.BROADCAST

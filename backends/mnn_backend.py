@@ -9,6 +9,8 @@ Traps, each with a test:
   outputs are made as 32-bit integers and widened.
 * the array that `Var.read` gives does not keep its `Var` alive: outputs are copied while it lives.
 * native code prints while it is imported and while it converts (`backends.quiet`).
+* left alone, it computes 3x3 convolutions of large images in Winograd tiles so large that errors reach
+  1e-3 (`-winograd`).
 * an operator that the converter does not know may end in a broken model file or a crash: candidates
   are compiled in a child and verified.
 """
@@ -60,6 +62,10 @@ _FILE = "model.mnn"
 # What its converter appends to a value's name: layout changes, the parts of a grouped convolution, and
 # products that become convolutions.
 _OF_CONVERTER = re.compile(r"(_raster_\d+|__group__\d+|__matmul_converted)+\Z")
+# MNN's hint WINOGRAD_MEMORY_LEVEL: how large its tiles may be. At 3, its own choice, ResNet-50's early
+# blocks are off by 5e-4 each and the whole model by up to 9e-3; at 2 by 5e-7.
+_WINOGRAD_LEVEL = 3
+_LEVEL_OF = {"exact": 2, "large": 3}
 _HALF = "asimdhp"  # as Linux names f16 arithmetic of ARM CPUs
 _AT_BORDER: Mapping[str, str] = {"float32": "float", "int32": "int"}
 
@@ -77,6 +83,12 @@ class MnnBackend(Backend):
             "normal",
             "What it computes in; low may use 16-bit numbers where the CPU has them.",
             choices=("low", "normal", "high"),
+        ),
+        Option(
+            "winograd",
+            "exact",
+            "Tiles of Winograd's algorithm: exact leaves out the largest, whose errors reach 1e-3.",
+            choices=("exact", "large"),
         ),
     )
 
@@ -141,7 +153,8 @@ class MnnExecutable(Executable):
             "normal": self._expr.PrecisionMode.Normal,
             "high": self._expr.PrecisionMode.High,
         }[target.option("precision", "normal")]
-        self._module: Any = self._load(nn, threads_of(target, context), precision)
+        self._runtime = _runtime(nn, target, threads_of(target, context))
+        self._module: Any = self._load(nn, precision)
         self._variables = [
             self._expr.placeholder(
                 list(spec.static_shape),
@@ -154,7 +167,7 @@ class MnnExecutable(Executable):
         self._bound: tuple[Array | None, ...] = ()
         self._results: tuple[Array, ...] = ()
 
-    def _load(self, nn: Any, threads: int, precision: Any) -> Any:
+    def _load(self, nn: Any, precision: Any) -> Any:
         try:
             with quiet():
                 module = nn.load_module_from_file(
@@ -163,7 +176,7 @@ class MnnExecutable(Executable):
                     [spec.name for spec in self._model.outputs],
                     shape_mutable=False,
                     precision_mode=precision,
-                    thread_num=threads,
+                    runtime_manager=self._runtime,
                 )
         except SystemError:  # what its Python module raises for every failure of native code
             module = None
@@ -217,7 +230,7 @@ class MnnExecutable(Executable):
         return op_times(GraphIndex.from_ir(ir.load(self._model.path)), steps, joins_reader=False)
 
     def close(self) -> None:
-        self._module, self._variables = None, []
+        self._module, self._runtime, self._variables = None, None, []
         self._inputs, self._bound, self._results = (), (), ()
 
     def _fetch(self, variable: Any, position: int, bound: Array | None) -> Array:
@@ -231,6 +244,15 @@ class MnnExecutable(Executable):
             raise CollageError(f"MNN made {spec.name!r} as {seen.shape} instead of {bound.shape}")
         np.copyto(bound, seen.reshape(bound.shape), casting="unsafe")
         return bound
+
+
+def _runtime(nn: Any, target: Target, threads: int) -> Any:
+    precision = target.option("precision", "normal")
+    made = nn.create_runtime_manager(
+        ({"backend": "CPU", "numThread": threads, "precision": precision},)
+    )
+    made.set_hint(_WINOGRAD_LEVEL, _LEVEL_OF[target.option("winograd", "exact")])
+    return made
 
 
 def _import() -> tuple[Any, Any]:

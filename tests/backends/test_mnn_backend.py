@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from backends.conformance import BackendConformance, buffers, compiled, prepare
 from backends.conformance_cases import CASES
-from backends.contract import Available
+from backends.contract import Available, CompileContext
 from backends.mnn_backend import MnnBackend
+from backends.reference import run_reference
+from backends.verify import output_error
+from benchmarks.coexistence import kernel
 from partitioner.target import Target
+from tests.models import seeded_input
 
 BACKEND = MnnBackend()
 
@@ -31,3 +36,23 @@ def test_steps_that_the_converter_renames_are_found_again(case: str, op: str, tm
     executable.close()
     kinds = [step.kind for step in steps if any(op in node for node in step.nodes)]
     assert "Convolution" in kinds
+
+
+@pytest.mark.skipif(not isinstance(BACKEND.probe(), Available), reason="MNN is not installed")
+def test_large_winograd_tiles_are_left_out(tmp_path: Path) -> None:
+    model = kernel(56, tmp_path / "model.onnx")
+    given = seeded_input((1, 64, 56, 56), "float32", 2)
+    ((_, wanted),) = run_reference(
+        model.path, {model.inputs[0].name: given}, [model.outputs[0].name]
+    ).items()
+    errors = {}
+    for options in ("", "-winograd=large"):
+        work = tmp_path / f"work{options}"
+        work.mkdir()
+        executable = BACKEND.compile(model, Target.parse(f"mnn {options}"), CompileContext(2, work))
+        made = np.empty_like(wanted)
+        executable.bind([given], [made])
+        executable.run()
+        errors[options] = output_error("max", [made], [wanted])
+        executable.close()
+    assert errors[""] < 1e-5 < errors["-winograd=large"] < 1e-2

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from backends import registry
-from backends.conformance import BackendConformance, check_numbers
+from backends.conformance import BackendConformance, buffers, check_numbers, compiled, prepare
+from backends.conformance_cases import CASES
 from backends.contract import Available
 from backends.sandbox import run_in_child
 from backends.torch_backend import TorchBackend
@@ -63,3 +64,26 @@ def test_small_regions_are_not_worth_compiling() -> None:
     assert BACKEND.refuse_region(index, 0b1111, target) is None
     assert "1/4 of a model" in (BACKEND.refuse_region(index, 0b111, target) or "")
     assert np.all([BACKEND.supports(index, i, target) is None for i in range(16)])
+
+
+@needs_torch
+@pytest.mark.slow
+def test_it_computes_in_float32_with_its_own_threads_and_no_pool_of_compilers() -> None:
+    inductor = BACKEND.check_target(Target.parse("torch")) is None
+    run_in_child(_check_manners, "torch -threads=1" if inductor else "torch -compiler=eager -threads=1")
+
+
+def _check_manners(target: str) -> None:
+    import psutil
+    import torch
+
+    prepared = prepare(next(case for case in CASES if case.name == "dense"), Path.cwd())
+    executable = compiled(BACKEND, Target.parse(target), prepared.model, Path.cwd())
+    executable.bind(prepared.inputs, buffers(prepared))
+    torch.set_num_threads(2)  # as another executable of the same process would
+    executable.run()
+    assert torch.get_num_threads() == 1
+    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+    left = [p.name() for p in psutil.Process().children(recursive=True) if p.status() != "zombie"]
+    assert not left, f"compiling left processes: {left}"
+    executable.close()

@@ -236,6 +236,8 @@ async def serve_scheduler(address: str, certificates: Path | None) -> None:
         "distributed.scheduler.work-stealing": False,
         "distributed.scheduler.worker-ttl": "30s",
         "distributed.scheduler.no-workers-timeout": "10s",
+        # Or it waits half a minute for a worker that has died, and who asks with it.
+        "distributed.comm.timeouts.connect": "5s",
     }
     with dask.config.set(settings):
         async with Quiet(host=address, security=secured, dashboard=False) as scheduler:

@@ -68,8 +68,12 @@ class Crew:
         Raises:
             ClusterError: the scheduler cannot be reached.
         """
-        with self._connected():
-            return members(self._client.sync(self._client.scheduler.identity, n_workers=-1))
+        self._ensure_connected()
+        try:
+            known = self._client.sync(self._client.scheduler.identity, n_workers=-1)
+        except (OSError, TimeoutError) as error:
+            raise ClusterError(unreachable(self._address, error)) from None
+        return members(known)
 
     def carry_out(
         self,
@@ -132,9 +136,11 @@ class Crew:
 
     def close(self, run: str) -> None:
         """Tell workers that a run is over, and leave."""
-        for address in self._sent:
-            with contextlib.suppress(_Lost):
-                self._tell(address, remote.forget, run)
+        with contextlib.suppress(ClusterError):
+            there = {worker.address for worker in self.workers()}
+            for address in there & self._sent.keys():
+                with contextlib.suppress(_Lost):
+                    self._tell(address, remote.forget, run)
         self._client.close(timeout=2)
 
     def _attempt(
@@ -149,23 +155,26 @@ class Crew:
         from distributed.client import FutureCancelledError
         from distributed.scheduler import NoValidWorkerError
 
-        with self._connected():
-            future = self._client.submit(
-                remote.carry_out,
-                content,
-                pure=False,
-                retries=0,
-                resources=dict(resources),
-                workers=[pinned] if pinned else None,
-                priority=_FOLLOWS_ITS_FILES if pinned else 0,
-            )
+        self._ensure_connected()
+        future = self._client.submit(
+            remote.carry_out,
+            content,
+            pure=False,
+            retries=0,
+            resources=dict(resources),
+            workers=[pinned] if pinned else None,
+            priority=_FOLLOWS_ITS_FILES if pinned else 0,
+        )
         try:
             while not future.done():
                 if cancel is not None and cancel.is_set():
                     raise CancelledError("cancelled while a worker was at it")
                 (cancel or threading.Event()).wait(_POLL_S)
             answer = future.result(timeout=_CONNECT_S)
-        except (KilledWorker, remote.WorkerStopsError) as error:
+        except KilledWorker as error:
+            self._sent.pop(error.last_worker.address, None)
+            raise _Lost(f"worker {error.last_worker.name} died") from None
+        except remote.WorkerStopsError as error:
             raise _Lost(str(error)) from None
         except NoValidWorkerError:
             if pinned:
@@ -210,18 +219,16 @@ class Crew:
         Raises:
             _Lost: the worker is gone.
         """
+        self._ensure_connected()
         try:
-            with self._connected():
-                return self._client.run(function, *args, workers=[address])[address]
+            return self._client.run(function, *args, workers=[address])[address]
         except (OSError, TimeoutError, KeyError, ValueError) as error:
             self._sent.pop(address, None)
             raise _Lost(f"worker {address}: {str(error) or type(error).__name__}") from None
 
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[None]:
+    def _ensure_connected(self) -> None:
         if self._client.status != "running":
             self._connect()
-        yield
 
     def _connect(self) -> None:
         from distributed import Client

@@ -108,13 +108,15 @@ class Site:
             self.address = f"tls://127.0.0.1:{probe.getsockname()[1]}"
         self.tuner = self.certificates / "tuner"
         self._hosts: list[Host] = []
-        self._scheduler = self.host("scheduler")
+        self._office = self.host("scheduler")
         self.start_scheduler()
 
-    def start_scheduler(self) -> psutil.Popen:
+    def start_scheduler(self) -> None:
         """Start it, again where it was killed."""
         own = str(self.certificates / "scheduler")
-        return self._scheduler.start("scheduler", "--listen", self.address, "--certificates", own)
+        self.scheduler = self._office.start(
+            "scheduler", "--listen", self.address, "--certificates", own
+        )
 
     def host(self, name: str, label: str = "", without: Sequence[str] = ()) -> Host:
         """A machine that does nothing yet."""

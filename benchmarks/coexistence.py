@@ -200,8 +200,8 @@ def main() -> None:
             except ChildFailed as failure:
                 failures.append(f"{first} and {second}, {side}×{side}: {failure}")
     print(table(pairs, names))
-    for failure in failures:
-        print(f"failed: {failure}")
+    for text in failures:
+        print(f"failed: {text}")
     if options.json is not None:
         result = {
             "hardware": hardware().describe(),

@@ -1,0 +1,95 @@
+"""A server whose jobs are measured by workers elsewhere."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.zero_model import TARGETS, best_plan, zero_model
+from tests.hosts import Site
+from tests.service.conftest import RunningServer, StartServer, post_job
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One machine, labelled `edge`, without OpenVINO."""
+    made = Site(tmp_path_factory.mktemp("cluster"), ["edge"])
+    try:
+        made.work(made.host("edge", "edge", without=["openvino"]), "edge")
+        made.until(lambda workers: len(workers) == 1)
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def server(cluster: Site, start_server: StartServer) -> RunningServer:
+    return start_server(scheduler=cluster.address, scheduler_certificates=cluster.tuner, runners=1)
+
+
+def _ended(server: RunningServer, job: str) -> dict[str, object]:
+    deadline = time.monotonic() + 120
+    while True:
+        found: dict[str, object] = server.http.get(f"/v1/jobs/{job}").raise_for_status().json()
+        if found["state"] in ("done", "failed", "cancelled"):
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+
+
+def _post(server: RunningServer, targets: list[str], **options: object) -> str:
+    data = {"targets": json.dumps(targets), "options": json.dumps({"time_limit_s": 5, **options})}
+    return str(post_job(server, zero_model(), data=data).raise_for_status().json()["id"])
+
+
+def test_jobs_are_measured_by_workers_and_the_pages_say_by_whom(server: RunningServer) -> None:
+    job = _post(server, list(TARGETS))
+    assert _ended(server, job)["state"] == "done"
+    plan = server.http.get(f"/v1/jobs/{job}/plan").json()["partitions"]
+    assert [(tuple(part["nodes"]), part["target"]) for part in plan] == best_plan()
+    assert server.http.get(f"/v1/jobs/{job}/report").json()["machine"]["label"] == "edge"
+    worker, runner = server.http.get("/v1/workers").raise_for_status().json()
+    assert (worker["name"], worker["role"], worker["label"]) == ("edge", "measures", "edge")
+    assert "onnxruntime" in worker["backends"] and "openvino" not in worker["backends"]
+    assert (runner["role"], runner["backends"]) == ("runs jobs", [])
+    assert "edge" in server.http.get("/workers").text
+    targets = {entry["name"]: entry for entry in server.http.get("/v1/targets").json()}
+    assert targets["onnxruntime"]["available"]
+    assert not targets["openvino"]["available"]
+    assert "no worker has it (edge: openvino cannot be imported" in targets["openvino"]["reason"]
+
+
+def test_a_job_says_at_once_that_nobody_has_its_target(server: RunningServer) -> None:
+    ended = _ended(server, _post(server, ["openvino"]))
+    assert ended["state"] == "failed"
+    assert "no worker has openvino (edge: it lacks openvino" in str(ended["reason"])
+
+
+def test_a_job_waits_when_asked_and_can_be_cancelled(server: RunningServer) -> None:
+    job = _post(server, ["onnxruntime -host=lab"], wait_for_worker_s=100)
+    deadline = time.monotonic() + 60
+    while True:
+        progress = server.http.get(f"/v1/jobs/{job}").json()["progress"]
+        if progress is not None and progress["stage"] == "waiting":
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "its label is 'edge', not 'lab'" in progress["message"]
+    server.http.delete(f"/v1/jobs/{job}").raise_for_status()
+    begin = time.monotonic()
+    assert _ended(server, job)["state"] == "cancelled"
+    assert time.monotonic() - begin < 5
+
+
+def test_a_scheduler_that_is_away_is_said(cluster: Site, start_server: StartServer) -> None:
+    server = start_server(scheduler="tls://127.0.0.1:1", scheduler_certificates=cluster.tuner)
+    answer = server.http.get("/v1/workers")
+    assert answer.status_code == 503 and answer.json()["type"].endswith("scheduler-unreachable")
+    page = server.http.get("/workers")
+    assert page.status_code == 200 and "cannot be reached" in page.text
+    assert not any(entry["available"] for entry in server.http.get("/v1/targets").json())

@@ -12,7 +12,8 @@ class Event:
     """One step of progress.
 
     Args:
-        stage: `ingest`, `reference`, `candidates`, `measure`, `search`, `end_to_end`, `emit` or `done`.
+        stage: `waiting` (for a worker), `ingest`, `reference`, `candidates`, `measure`, `search`,
+            `end_to_end`, `emit` or `done`.
         message: one line for people.
         done: how much of the stage is done, where that can be counted.
         total: out of how much.

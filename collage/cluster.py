@@ -30,7 +30,7 @@ DEFAULT_PORT = 8786
 CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
 SLOT, CAPABILITY, KIND = "slot", "cap:", "kind:"
 ANNOUNCEMENT = "collage"
-_CONNECT_S = 10
+_CONNECT_S = 3
 
 
 class ClusterError(CollageError):
@@ -213,12 +213,14 @@ def unreachable(address: str, error: BaseException) -> str:
     )
 
 
-async def serve_scheduler(address: str, certificates: Path | None) -> None:
+async def serve_scheduler(address: str, certificates: Path | None, patience_s: float) -> None:
     """Run a scheduler until it is cancelled.
 
     Args:
         address: to listen on.
         certificates: see `security`.
+        patience_s: a worker that is silent for so long counts as dead, and a task whose last worker is gone
+            waits so long for another.
     """
     secured = security(address, certificates)
     import dask
@@ -234,8 +236,8 @@ async def serve_scheduler(address: str, certificates: Path | None) -> None:
         # A task whose worker died goes back to its tuner, who knows what to do.
         "distributed.scheduler.allowed-failures": 0,
         "distributed.scheduler.work-stealing": False,
-        "distributed.scheduler.worker-ttl": "30s",
-        "distributed.scheduler.no-workers-timeout": "10s",
+        "distributed.scheduler.worker-ttl": f"{patience_s}s",
+        "distributed.scheduler.no-workers-timeout": f"{patience_s}s",
         # Or it waits half a minute for a worker that has died, and who asks with it.
         "distributed.comm.timeouts.connect": "5s",
     }

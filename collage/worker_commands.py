@@ -47,12 +47,15 @@ def scheduler(
         str, typer.Option(help="Address to listen on; tls:// for other machines.")
     ] = "tcp://127.0.0.1:8786",
     certificates: Certificates = None,
+    patience: Annotated[
+        float, typer.Option(min=1, help="Seconds after which a silent or missing worker is given up.")
+    ] = 15.0,
 ) -> None:
     """Run the scheduler that joins tuners with workers."""
     from collage.cluster import check_installed, serve_scheduler
 
     check_installed()
-    _run(serve_scheduler(listen, certificates))
+    _run(serve_scheduler(listen, certificates, patience))
 
 
 def worker(

@@ -9,10 +9,12 @@ from collage.cluster import ClusterError, RemoteWorker, roll_call
 from service.settings import Settings
 
 _FRESH_S = 2.0
+# Finding out that nobody answers takes seconds.
+_AWAY_S = 10.0
 
 
 class Fleet:
-    """Asks the scheduler at most every two seconds; safe from many threads.
+    """Asks the scheduler every two seconds at most; safe from many threads.
 
     Args:
         settings: of this server.
@@ -39,7 +41,8 @@ class Fleet:
         if self._settings.scheduler is None:
             return []
         with self._lock:
-            if time.monotonic() - self._asked_at > _FRESH_S:
+            fresh_s = _FRESH_S if self._failure is None else _AWAY_S
+            if time.monotonic() - self._asked_at > fresh_s:
                 self._failure = None
                 try:
                     known = self._settings.scheduler, self._settings.scheduler_certificates

@@ -19,6 +19,7 @@ from collage.cluster import RemoteWorker, roll_call
 ROOT = Path(__file__).resolve().parents[1]
 # Slow to load, and no test here needs them.
 _HEAVY = ("torch", "MNN", "ncnn")
+PATIENCE_S = 5
 _MAIN = "from collage.cli import main; main()"
 
 
@@ -115,7 +116,8 @@ class Site:
         """Start it, again where it was killed."""
         own = str(self.certificates / "scheduler")
         self.scheduler = self._office.start(
-            "scheduler", "--listen", self.address, "--certificates", own
+            *("scheduler", "--listen", self.address, "--certificates", own),
+            *("--patience", str(PATIENCE_S)),
         )
 
     def host(self, name: str, label: str = "", without: Sequence[str] = ()) -> Host:

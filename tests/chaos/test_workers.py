@@ -7,119 +7,153 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 import collage
+from backends.sandbox import ChildLimits
 from benchmarks.zero_model import TARGETS, best_plan, zero_model
+from collage.dask_site import DaskSite
+from collage.site import NoWorkerError
+from partitioner.target import Target
 from tests.chaos.machine import gone
-from tests.hosts import Site
+from tests.hosts import Host, Site
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Site]:
-    """A scheduler without workers."""
-    made = Site(tmp_path / "cluster", ["one", "two"])
+NULL = [Target.parse("null")]
+Workers = dict[str, psutil.Popen]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A scheduler, and two machines of one kind."""
+    made = Site(tmp_path_factory.mktemp("cluster"), ["one", "two"])
     try:
         yield made
     finally:
         made.close()
 
 
-class Tuning:
-    """A tuning in a thread of its own."""
+@pytest.fixture(scope="module")
+def machines(cluster: Site) -> dict[str, Host]:
+    return {name: cluster.host(name) for name in ("one", "two")}
 
-    def __init__(self, cluster: Site, folder: Path) -> None:
-        self._model = folder / "zero.onnx"
-        self._model.write_bytes(zero_model())
-        self._database = f"sqlite:///{folder / 'costs.db'}"
-        self._cluster = cluster
-        self.artifact: Any = None
-        self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
 
-    def _run(self) -> None:
+@pytest.fixture(scope="module")
+def running() -> Workers:
+    return {}
+
+
+@pytest.fixture
+def workers(cluster: Site, machines: dict[str, Host], running: Workers) -> Workers:
+    """A worker on each machine, started where the test before has killed it."""
+    for name, machine in machines.items():
+        if name not in running or running[name].poll() is not None:
+            running[name] = cluster.work(machine, name)
+    # A dead one's namesake is there until the scheduler has seen its end.
+    cluster.until(lambda there: [worker.name for worker in there] == sorted(running))
+    return running
+
+
+class Task:
+    """A call on some worker, from a thread of its own."""
+
+    def __init__(self, cluster: Site, seconds: float) -> None:
+        self._result: Future[None] = Future()
+        arguments = (cluster, seconds)
+        threading.Thread(target=self._run, args=arguments, daemon=True).start()
+
+    def _run(self, cluster: Site, seconds: float) -> None:
         try:
-            self.artifact = collage.tune(
-                self._model,
-                TARGETS,
-                database=self._database,
-                scheduler=self._cluster.address,
-                certificates=self._cluster.tuner,
-                time_limit_s=12.0,
-            )
+            with DaskSite(cluster.address, cluster.tuner) as site:
+                site.check(NULL)
+                site.run(time.sleep, seconds, limits=ChildLimits(timeout_s=100))
+            self._result.set_result(None)
         except Exception as error:
-            self.error = error
+            self._result.set_exception(error)
 
-    def plan(self) -> list[tuple[tuple[str, ...], str]]:
-        """What came out, once it has."""
-        self._thread.join(120)
-        assert not self._thread.is_alive() and self.error is None, self.error
-        return [(tuple(p["nodes"]), p["target"]) for p in self.artifact.plan["partitions"]]
-
-    def failure(self) -> str:
-        """Why it failed, once it has."""
-        self._thread.join(120)
-        assert self.error is not None
-        return str(self.error)
+    def result(self) -> None:
+        """Wait for its end; raises what it raised."""
+        self._result.result(timeout=100)
 
 
-def _start(cluster: Site, *names: str) -> dict[str, psutil.Popen]:
-    started = {name: cluster.work(cluster.host(name), name) for name in names}
-    cluster.until(lambda workers: len(workers) == len(names))
-    return started
-
-
-def _busy(workers: dict[str, psutil.Popen]) -> tuple[str, psutil.Process]:
-    """The worker that has a child now, and that child."""
+def _busy(workers: Workers, seconds: float = 0.0) -> tuple[str, psutil.Process]:
+    """The worker that has a child for so long, and that child."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for name, worker in workers.items():
             for nursery in worker.children():
                 for child in nursery.children():
-                    return name, child
+                    time.sleep(seconds)
+                    if child.is_running():
+                        return name, child
         time.sleep(0.005)
     raise AssertionError("nothing is measured")
 
 
-def test_what_a_killed_worker_measured_is_measured_by_another(cluster: Site, tmp_path: Path) -> None:
-    workers = _start(cluster, "one", "two")
-    tuning = Tuning(cluster, tmp_path)
-    name, _ = _busy(workers)
-    family = [workers[name], *workers[name].children(recursive=True)]
-    workers[name].kill()
-    assert gone(family), "a worker's children must end with it"
-    assert tuning.plan() == best_plan()
-
-
-def test_without_any_worker_left_the_job_fails_with_the_reason(cluster: Site, tmp_path: Path) -> None:
-    workers = _start(cluster, "one")
-    tuning = Tuning(cluster, tmp_path)
-    _busy(workers)
-    workers["one"].kill()
-    assert "the last worker of the kind that measures for this job is gone" in tuning.failure()
-
-
-def test_a_scheduler_that_comes_back_finds_its_workers_and_tuners(
-    cluster: Site, tmp_path: Path
+def test_a_job_is_done_although_its_worker_was_killed(
+    cluster: Site, workers: Workers, tmp_path: Path
 ) -> None:
-    workers = _start(cluster, "one")
-    tuning = Tuning(cluster, tmp_path)
-    _busy(workers)
+    model = tmp_path / "zero.onnx"
+    model.write_bytes(zero_model())
+    killed: list[psutil.Process] = []
+
+    def kill() -> None:
+        name, _ = _busy(workers)
+        killed.extend([workers[name], *workers[name].children(recursive=True)])
+        workers[name].kill()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    artifact = collage.tune(
+        model,
+        TARGETS,
+        database=f"sqlite:///{tmp_path / 'costs.db'}",
+        scheduler=cluster.address,
+        certificates=cluster.tuner,
+        time_limit_s=10.0,
+    )
+    thread.join(60)
+    assert killed and gone(killed), "a worker's children must end with it"
+    plan = [(tuple(part["nodes"]), part["target"]) for part in artifact.plan["partitions"]]
+    assert plan == best_plan()
+
+
+def test_a_worker_that_is_told_to_stop_gives_its_task_away(cluster: Site, workers: Workers) -> None:
+    task = Task(cluster, 2.0)
+    name, child = _busy(workers, 1.0)
+    workers[name].terminate()
+    assert gone([child])
+    assert workers[name].wait(20) == 0
+    task.result()
+
+
+def test_a_task_of_a_suspended_worker_is_done_by_another(cluster: Site, workers: Workers) -> None:
+    task = Task(cluster, 2.0)
+    name, child = _busy(workers, 1.0)
+    workers[name].suspend()
+    task.result()
+    workers[name].resume()
+    assert gone([child], within_s=10)
+    cluster.until(lambda there: len(there) == len(workers))
+
+
+def test_a_scheduler_that_comes_back_finds_workers_and_tuners(cluster: Site, workers: Workers) -> None:
+    task = Task(cluster, 2.0)
+    _, child = _busy(workers, 1.0)
     cluster.scheduler.kill()
     cluster.scheduler.wait()
+    assert gone([child])
     cluster.start_scheduler()
-    assert tuning.plan() == best_plan()
+    task.result()
 
 
-def test_a_killed_tuner_leaves_no_child_on_the_worker(cluster: Site) -> None:
-    workers = _start(cluster, "one")
+def test_a_killed_tuner_leaves_no_child_on_the_worker(cluster: Site, workers: Workers) -> None:
     program = (
         "import sys, time; from pathlib import Path; from collage.dask_site import DaskSite\n"
         "from partitioner.target import Target\n"
@@ -134,10 +168,11 @@ def test_a_killed_tuner_leaves_no_child_on_the_worker(cluster: Site) -> None:
     assert gone([child], within_s=10)
 
 
-def test_a_worker_that_is_told_to_stop_gives_its_task_away(cluster: Site, tmp_path: Path) -> None:
-    workers = _start(cluster, "one", "two")
-    tuning = Tuning(cluster, tmp_path)
-    name, _ = _busy(workers)
-    workers[name].terminate()
-    assert workers[name].wait(20) == 0
-    assert tuning.plan() == best_plan()
+def test_without_any_worker_left_the_reason_is_said(cluster: Site, workers: Workers) -> None:
+    task = Task(cluster, 30.0)
+    _, child = _busy(workers, 1.0)
+    for worker in workers.values():
+        worker.kill()
+    assert gone([child])
+    with pytest.raises(NoWorkerError, match=r"the last worker of the kind .* is gone"):
+        task.result()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from partitioner.candidate import bits
 from partitioner.constraints import Constraints
 from partitioner.milp import Floats, Ints
 from partitioner.structure import Structure
@@ -93,10 +94,25 @@ def _reason(
     holding = [c for c in here if structure.candidates[c].target == target]
     if not holding:
         return "it has no candidate for it"
-    smallest = min(holding, key=lambda c: structure.candidates[c].nodes.bit_count())
-    if all(np.isinf(cost_us[c]) for c in holding):
-        why = infeasible.get(smallest, "no reason given")
+    holding.sort(key=lambda c: structure.candidates[c].nodes.bit_count())
+    able = [c for c in holding if np.isfinite(cost_us[c])]
+    if not able:
+        why = infeasible.get(holding[0], "no reason given")
         return f"none of its {len(holding)} candidates can run (the smallest: {why})"
-    if constraints.min_partition_nodes > 1:
-        return f"it has no partition of at least {constraints.min_partition_nodes} nodes there"
-    return "its candidates exceed a budget"
+    reasons = dict.fromkeys(_kept_out(structure, c, constraints) for c in able)
+    cannot = f"; {len(holding) - len(able)} others cannot run" if len(able) < len(holding) else ""
+    return " or ".join(list(reasons)[:_SHOWN]) + cannot
+
+
+def _kept_out(structure: Structure, candidate: int, constraints: Constraints) -> str:
+    """What takes a candidate away that could run."""
+    chosen = structure.candidates[candidate]
+    for node in bits(chosen.nodes):
+        rule = constraints.kept_away_by(structure.index, node, chosen.target)
+        if rule is not None:
+            return f"it takes it only together with {structure.index.nodes[node].name!r}, kept away by {rule}"
+    least = constraints.min_partition_nodes
+    if chosen.nodes.bit_count() < least and chosen.nodes != structure.index.all_nodes:
+        return f"it has no partition of at least {least} nodes there"
+    over = [b.name for b in constraints.budgets if b.amounts[candidate] > b.limit]
+    return f"alone it exceeds the {' and the '.join(over)} budget"

@@ -175,6 +175,26 @@ def test_an_uncovered_node_is_named_with_each_targets_reason() -> None:
         assert said in message
 
 
+@pytest.mark.parametrize(
+    ("constraints", "said"),
+    [
+        (
+            Constraints.parse(pins=["Exp=beta"]),
+            "only together with 'Exp1', kept away by pin 'Exp=beta'",
+        ),
+        (Constraints.parse(bans=["Exp=alpha"]), "only together with 'Exp1', kept away by ban"),
+        (Constraints(min_partition_nodes=3), "no partition of at least 3 nodes"),
+        (Constraints(budgets=(Budget("memory", (9.0, 1.0, 1.0), 5.0),)), "exceeds the memory budget"),
+    ],
+)
+def test_what_takes_a_nodes_candidates_away_is_said(constraints: Constraints, said: str) -> None:
+    """Relu can only go together with Exp, on alpha; Exp and Neg could go to beta as well."""
+    index = text_model("g (float[4] x) => (float[4] c) { a = Relu(x)  b = Exp(a)  c = Neg(b) }").index
+    candidates = [Candidate(0b011, A), Candidate(0b010, B), Candidate(0b100, B)]
+    with pytest.raises(NoPlanError, match=rf"'Relu0' \(Relu\).*alpha: .*{said}"):
+        search(index, candidates, [1.0] * 3, constraints=constraints)
+
+
 def test_candidates_that_do_not_fit_together_say_so() -> None:
     index = text_model("g (float[4] x) => (float[4] c) { a = Relu(x)  b = Exp(a)  c = Neg(b) }").index
     overlapping = [Candidate(0b011, A), Candidate(0b110, A)]

@@ -26,13 +26,18 @@ Tune = Callable[..., list[tuple[str, str]]]
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("control")
+    onnx.save(control_model(), folder / "m.onnx")
+    return folder
+
+
+def control_model() -> onnx.ModelProto:
+    """A chain of six nodes: three in the encoder, three in the head."""
     model = onnx.parser.parse_model(TEXT)
     for node in model.graph.node:
         node.name = (
             f"/{'encoder' if node.op_type in ('Relu', 'Exp', 'Tanh') else 'head'}/{node.op_type}"
         )
-    onnx.save(model, folder / "m.onnx")
-    return folder
+    return model
 
 
 def _python(home: Path, targets: Sequence[str], options: dict[str, Any]) -> Path:
@@ -63,10 +68,15 @@ def _command(home: Path, targets: Sequence[str], options: dict[str, Any]) -> Pat
 WAYS = pytest.mark.parametrize("way", [_python, _command], ids=["python", "cli"])
 
 
-def _placed(artifact: Path) -> str:
+def placed(artifact: Path) -> str:
     """The targets of the nodes in order, one letter each: o(nnxruntime), v(openvino), 1 (one thread)."""
-    model = onnx.load(artifact)
+    return placed_in(onnx.load(artifact))
+
+
+def placed_in(model: onnx.ModelProto) -> str:
+    """The same, of a model in memory."""
     letters = {ORT: "o", OV: "v", ORT1: "1", "onnxruntime -threads=2": "2"}
+    letters["onnxruntime -device=0 -threads=2"] = "2"
     marks = [{p.key: p.value for p in node.metadata_props} for node in model.graph.node]
     # Options of a partition may be tuned after the search: then its backend is what counts.
     texts = [mark["collage.target"] for mark in marks]
@@ -104,12 +114,28 @@ def _placed(artifact: Path) -> str:
             {"strategy": "manual", "pins": ["/encoder/*=* -threads=1", "/head/*=* -threads=2"]},
             "111222",
         ),
+        # Three levels at once: the device, a unit of it (how many threads) and who makes the code.
+        (
+            [ORT1, "onnxruntime -device=0 -threads=2", "openvino -threads=1", "openvino -threads=2"],
+            {
+                "strategy": "manual",
+                "pins": [
+                    "/*=* -threads=*",
+                    "/encoder/*=* -threads=1",
+                    "/head/*=* -threads=2",
+                    "Exp=openvino",
+                    "/encoder/[!E]*=onnxruntime",
+                    "/head/*=onnxruntime -device=0",
+                ],
+            },
+            "1v1222",
+        ),
     ],
 )
 def test_who_decides(
     home: Path, way: Any, targets: list[str], options: dict[str, Any], expected: str
 ) -> None:
-    assert _placed(way(home, targets, options)) == expected
+    assert placed(way(home, targets, options)) == expected
 
 
 @pytest.mark.slow
@@ -117,13 +143,13 @@ def test_who_decides(
 def test_limits_bind_the_plan(home: Path, way: Any) -> None:
     """A pin in the middle would make three partitions; two are allowed, so that it grows to an end."""
     options = {"pins": ["Tanh=openvino", "Relu=onnxruntime"], "max_partitions": 2, "time_limit_s": 4.0}
-    placed = _placed(way(home, [ORT, OV], options))
-    assert placed[0] in "o12" and placed[2:] == "vvvv"
+    found = placed(way(home, [ORT, OV], options))
+    assert found[0] in "o12" and found[2:] == "vvvv"
     options = {"pins": ["Tanh=openvino"], "min_partition_nodes": 3, "time_limit_s": 4.0}
     parts = read_plan(way(home, [ORT, OV], options)).plan.partitions
     assert min(part.nodes.bit_count() for part in parts) >= 3
     options = {"pins": ["Tanh=openvino"], "max_devices": 1, "strategy": "greedy"}
-    assert _placed(way(home, [OV, ORT], options)) == "vvvvvv"
+    assert placed(way(home, [OV, ORT], options)) == "vvvvvv"
 
 
 @WAYS

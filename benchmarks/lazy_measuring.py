@@ -27,12 +27,12 @@ from backends.protocol import Protocol
 from backends.registry import target_spec
 from benchmarks.models import benchmark_model, names, seeded_inputs
 from collage.costs import CostSettings, CostSource
-from collage.estimates import Estimates
 from collage.events import Event
 from collage.intake import Reference, take_in
 from collage.lazy_search import LazySearch
 from collage.region_files import RegionFiles
 from collage.site import Site
+from collage.whole_models import WholeModels
 from cost_db.database import CostDatabase
 from cost_db.key import CostKey
 from cost_db.row import CostRow
@@ -189,14 +189,10 @@ def _searched(
     prices = [_latency_us(known.cost(c)) for c in candidates.candidates]
     best = search(index, candidates.candidates, prices, transitions=transitions).plans[0]
     counted = CountedCosts(known)
-    whole = [c for c in candidates.candidates if c.nodes == index.all_nodes]
-    counted.measure(whole)
-    estimates = Estimates(index)
-    for candidate in whole:
-        row = counted.row(candidate)
-        if row is not None and row.node_times_us:
-            estimates.learn(candidate.target, dict(enumerate(row.node_times_us)))
-    singles = [us for c in whole if (us := _latency_us(counted.cost(c))) is not None]
+    targets = [spec.target for spec in specs]
+    whole = WholeModels(index, targets, counted)  # type: ignore[arg-type]
+    estimates = whole.measure(candidates, lambda: False)
+    single_us = min(whole.latencies_us().values(), default=float("inf"))
     seen: list[tuple[int, float]] = []
 
     def listen(event: Event) -> None:
@@ -213,7 +209,7 @@ def _searched(
         None,
         listen,
     )
-    found = lazy.run(_PLANS, min(singles, default=float("inf"))).plans[0]
+    found = lazy.run(_PLANS, single_us).plans[0]
     near = [asked for asked, us in seen if us <= best.objective_us * _NEAR]
     return Outcome(
         model=name,
@@ -223,7 +219,7 @@ def _searched(
         early=min(near, default=len(counted.asked)),
         objective_us=found.objective_us,
         best_us=best.objective_us,
-        single_us=min(singles, default=float("nan")),
+        single_us=single_us,
         same_plan=set(found.plan.partitions) == set(best.plan.partitions),
     )
 

@@ -84,6 +84,7 @@ class Estimates:
     def __init__(self, index: GraphIndex) -> None:
         self._index = index
         self._times: dict[Target, dict[int, float]] = {}
+        self._lowered: dict[Target, dict[int, float]] = {}
         self._factors: dict[Target, list[float]] = {}
         self._borders: dict[int, float] = {}
         self._guessed: set[Target] = set()
@@ -115,9 +116,22 @@ class Estimates:
             inside_us = max(latency_us - self._border_us(nodes), _LEAST_US)
             scale = inside_us / sum(times[i] for i in bits(nodes))
             times.update({i: times[i] * scale for i in bits(nodes)})
-        elif target in self._times:
+            return
+        if target in self._times:
             surplus = latency_us - self._sum_us(nodes, target)
             self._factors.setdefault(target, []).append(surplus / self._border_us(nodes))
+        self._lower(target, nodes, latency_us)
+
+    def _lower(self, target: Target, nodes: int, latency_us: float) -> None:
+        """Expect no more of a region's nodes than the region took with its borders.
+
+        A profile of a whole model that ran while the machine was busy promises too little of every region:
+        nothing would ever be measured that shows it.
+        """
+        sum_us = self._sum_us(nodes, target)
+        if latency_us < sum_us:
+            lowered = self._lowered.setdefault(target, {})
+            lowered.update({i: self._node_us(i, target) * latency_us / sum_us for i in bits(nodes)})
 
     def times_us(self, target: Target) -> Mapping[int, float] | None:
         """What each node took in context, where the target ran the whole graph."""
@@ -130,8 +144,14 @@ class Estimates:
         return max(self._sum_us(nodes, target) + border_us, _LEAST_US)
 
     def _sum_us(self, nodes: int, target: Target) -> float:
-        times = self._times.get(target, {})
-        return sum(times.get(i, self._elsewhere(i)) for i in bits(nodes))
+        return sum(self._node_us(i, target) for i in bits(nodes))
+
+    def _node_us(self, node: int, target: Target) -> float:
+        lowered = self._lowered.get(target, {}).get(node)
+        if lowered is not None:
+            return lowered
+        known = self._times.get(target, {}).get(node)
+        return self._elsewhere(node) if known is None else known
 
     def _border_us(self, nodes: int) -> float:
         """A first guess at what cutting a region out costs; the whole graph is cut from nothing."""

@@ -158,6 +158,20 @@ def test_a_target_without_a_profiler_is_expected_to_take_as_long_as_it_took() ->
     assert estimates.bound_us(0b11110000, unprofiled) < 120.0
 
 
+def test_a_region_that_was_faster_than_its_profile_promises_lowers_what_its_parts_may_take() -> None:
+    """A whole model that was profiled while the machine was busy must not keep its parts unmeasured."""
+    model = _chain(8)
+    estimates = Estimates(model.index)
+    estimates.learn(TARGETS[0], dict.fromkeys(range(8), 100.0))
+    half, quarter, rest = 0b1111, 0b11, 0b11110000
+    before = estimates.bound_us(quarter, TARGETS[0]), estimates.bound_us(rest, TARGETS[0])
+    estimates.learn_region(TARGETS[0], half, 200.0)
+    assert estimates.bound_us(quarter, TARGETS[0]) == pytest.approx(before[0] - 100.0)
+    assert estimates.bound_us(rest, TARGETS[0]) == before[1]
+    estimates.learn_region(TARGETS[0], half, 900.0)
+    assert estimates.bound_us(quarter, TARGETS[0]) == pytest.approx(before[0] - 100.0)
+
+
 def test_an_infeasible_region_is_never_in_the_plan() -> None:
     world = World(24, 3)
     bad = (1 << 10) | (1 << 11)

@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import ipaddress
 import json
+import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -155,6 +156,13 @@ def default_listen(scheduler: str) -> str | None:
     return None
 
 
+def quieten_dask() -> None:
+    """Let Dask log what went wrong, and not each of its steps."""
+    import distributed  # noqa: F401  (it sets the level when it is first imported)
+
+    logging.getLogger("distributed").setLevel(logging.WARNING)
+
+
 def check_installed() -> None:
     """Make sure that Dask is there.
 
@@ -223,6 +231,7 @@ async def serve_scheduler(address: str, certificates: Path | None, patience_s: f
             waits so long for another.
     """
     secured = security(address, certificates)
+    quieten_dask()
     import dask
     from distributed import Scheduler
 

@@ -25,7 +25,14 @@ from backends.policy import default_threads
 from backends.registry import backends
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
 from backends.sandbox_codec import OWN_PACKAGES, decode, encode
-from collage.cluster import ANNOUNCEMENT, Announcement, default_listen, own_version, security
+from collage.cluster import (
+    ANNOUNCEMENT,
+    Announcement,
+    default_listen,
+    own_version,
+    quieten_dask,
+    security,
+)
 from collage.parcel import Outcome, Parcel, map_paths
 from collage.slot import device_slot
 from collage.worker_files import WorkerFiles
@@ -88,36 +95,36 @@ def carry_out(packed: bytes) -> bytes:
     worker = get_worker()
     parcel = decode(packed)
     assert isinstance(parcel, Parcel)
-    missing = files_of(worker).lacks(parcel.digests)
-    if missing:
-        return encode(Outcome(worker.address, missing))
-    with _watched(worker) as cancel:
+    files = files_of(worker)
+    with _watched(worker) as cancel, files.laid_out(parcel.places) as base:
+        if base is None:
+            return encode(Outcome(worker.address, files.lacks(parcel.digests)))
         try:
-            return encode(_in_child(parcel, files_of(worker), worker.address, cancel))
+            return encode(_in_child(parcel, files, base, worker.address, cancel))
         except (CancelledError, ChildFailed):
             # Nobody waits for the outcome of a task that was cancelled; one that was not is done again.
             raise WorkerStopsError(f"worker {worker.name} ends") from None
 
 
-def _in_child(parcel: Parcel, files: WorkerFiles, address: str, cancel: threading.Event) -> Outcome:
+def _in_child(
+    parcel: Parcel, files: WorkerFiles, base: Path, address: str, cancel: threading.Event
+) -> Outcome:
     function = getattr(importlib.import_module(parcel.module), parcel.function)
     packages = OWN_PACKAGES | {parcel.module.partition(".")[0]}
     messages: list[Any] = []
     made: dict[str, str] = {}
     files.tidy()
-    with files.laid_out(parcel.places) as base:
-        here = partial(files.here, base, parcel.run)
-        args, limits = map_paths(decode(parcel.content, packages), here)
-        try:
-            with device_slot(cancel):
-                value = run_in_child(
-                    function, *args, limits=limits, cancel=cancel, on_message=messages.append
-                )
-        except ChildFailed as failure:
-            if failure.kind == "cancelled":
-                raise
-            known = (failure.kind, failure.reason, failure.error_type, failure.detail)
-            return Outcome(address, failure=known, messages=tuple(messages))
+    args, limits = map_paths(decode(parcel.content, packages), partial(files.here, base, parcel.run))
+    try:
+        with device_slot(cancel):
+            value = run_in_child(
+                function, *args, limits=limits, cancel=cancel, on_message=messages.append
+            )
+    except ChildFailed as failure:
+        if failure.kind == "cancelled":
+            raise
+        known = (failure.kind, failure.reason, failure.error_type, failure.detail)
+        return Outcome(address, failure=known, messages=tuple(messages))
 
     def kept(path: Any) -> Any:
         token, found = files.keep(parcel.run, path)
@@ -193,6 +200,7 @@ async def serve_worker(
         listen: address to listen on; by default what the system chooses.
     """
     secured = security(scheduler, certificates)
+    quieten_dask()
     listen = listen or default_listen(scheduler)
     if listen is not None:
         security(listen, certificates)

@@ -79,26 +79,28 @@ class WorkerFiles:
             return file.read(PIECE_BYTES)
 
     @contextlib.contextmanager
-    def laid_out(self, places: Mapping[str, Mapping[str, str]]) -> Iterator[Path]:
-        """A folder with these places; it is gone afterwards.
-
-        Raises:
-            FileNotFoundError: a blob has gone since `lacks` was asked.
-        """
+    def laid_out(self, places: Mapping[str, Mapping[str, str]]) -> Iterator[Path | None]:
+        """A folder with these places, which is gone afterwards; None where a blob is not here."""
         base = Path(tempfile.mkdtemp(dir=self.folder / "work"))
         try:
-            for place, files in places.items():
-                folder = base / _plain(place)
-                folder.mkdir()
-                for name, digest in files.items():
-                    if PurePosixPath(name).name != name:
-                        raise CollageError(f"{name!r} is not the name of a file")
-                    blob = self._blob(digest)
-                    os.utime(blob)
-                    (folder / name).hardlink_to(blob)
-            yield base
+            yield base if self._link(base, places) else None
         finally:
             shutil.rmtree(base, ignore_errors=True)
+
+    def _link(self, base: Path, places: Mapping[str, Mapping[str, str]]) -> bool:
+        for place, files in places.items():
+            folder = base / _plain(place)
+            folder.mkdir()
+            for name, digest in files.items():
+                if PurePosixPath(name).name != name:
+                    raise CollageError(f"{name!r} is not the name of a file")
+                try:
+                    # Linked before anything else: another task may make room meanwhile.
+                    (folder / name).hardlink_to(self._blob(digest))
+                except FileNotFoundError:
+                    return False
+                os.utime(folder / name)
+        return True
 
     def here(self, base: Path, run: str, token: PurePath) -> Path:
         """Where a token's file or folder is on this machine; folders are made.

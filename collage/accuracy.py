@@ -101,6 +101,7 @@ class Trials:
         self.error = self.runs.error
         self.errors = self.runs.errors
         self.laid = line(self.model.index, self.model.index.all_nodes)
+        self.blocks: list[Block] = []
         self.cut(request.cuts or first_cuts(self.laid, request.times_us[0]))
 
     def go(self) -> ProbeResult:
@@ -125,6 +126,8 @@ class Trials:
 
     def cut(self, cuts: tuple[int, ...]) -> None:
         """Make blocks between these positions, and know each one's error alone."""
+        begin_s = time.monotonic()
+        known = {block.nodes for block in self.blocks}
         self.cuts = cuts
         before, blocks = 0, []
         for start, end in itertools.pairwise(cuts):
@@ -142,6 +145,8 @@ class Trials:
                 mix[target - 1] = block.nodes
                 worth = math.isfinite(block.times_us[target])
                 self.alone[i, target] = self.error(tuple(mix)) ** 2 if worth else math.inf
+        new = sum(block.nodes not in known for block in blocks)
+        self.block_s = (time.monotonic() - begin_s) / max(new, 1)
 
     def usable(self, block: Block) -> Block:
         """A block that a target refuses takes for ever there."""
@@ -248,7 +253,9 @@ class Trials:
                     share = block.times_us[0] / total
                     worth[i] = max(worth.get(i, 0.0), saving if not costly else share)
         middles = {i: self.middle(i) for i in sorted(worth, key=lambda i: -worth[i])}
-        found = [middle for middle in middles.values() if middle is not None][:_SPLITS]
+        found = [middle for middle in middles.values() if middle is not None]
+        # Each middle makes two blocks, which are compiled and run.
+        found = found[: min(_SPLITS, int((self.deadline_s - time.monotonic()) / (2 * self.block_s)))]
         if not found or len(self.blocks) + len(found) > _MOST_BLOCKS:
             return False
         self.cut(tuple(sorted({*self.cuts, *found})))

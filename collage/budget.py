@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,10 +15,10 @@ from collage.end_to_end import Contest
 from collage.estimates import Estimates
 from collage.events import Event, Listener
 from collage.mix_runs import Mix, Probe
+from collage.mixable import Chosen
 from collage.mixes import Reduced
-from collage.refine import Entry, identity
+from collage.refine import Entry, Identity, identity
 from collage.site import Site
-from cost_db.row import CostRow
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.constraints import Budget
 from partitioner.errors import CancelledError
@@ -25,37 +26,14 @@ from partitioner.linear_order import line
 from partitioner.model import Model
 from partitioner.target import Target
 
-# Up to this error of the whole model (metric `max`) a target counts as exact; fp32 errs far less.
-EXACT_ERROR = 5e-4
 # Probing aims below the tolerance: held-out samples err differently.
 _ROOM = 0.9
-_TIGHTER = 0.9
-_MOST_REDUCED = 3
+_TIGHTER, _TIGHTEST = 0.9, 0.5
+# Trying mixes takes this share of the time that is left, but not more or less than that.
+_SHARE, _MOST_S, _LEAST_S = 0.4, 60.0, 3.0
 _LEAST_MEMORY = 4 << 30
-_MOST_PROPOSALS = 3
+_MOST_PROPOSALS, _MOST_OTHERS = 3, 1
 _RULE = "budget"
-
-
-def choose_targets(
-    rows: Mapping[Target, CostRow | None], estimates: Estimates
-) -> tuple[list[Target], list[Target]]:
-    """Which targets are exact on the whole model, and which faster ones are not; fastest first.
-
-    Args:
-        rows: per target the measurement of the whole model.
-        estimates: profiles; targets without one cannot be cut into blocks.
-    """
-    timed = [
-        (row.latency_us, target, row.error or 0.0)
-        for target, row in rows.items()
-        if row is not None and row.latency_us is not None and estimates.times_us(target) is not None
-    ]
-    exact = [(us, target) for us, target, error in timed if error <= EXACT_ERROR]
-    if not exact:
-        return [], []
-    fastest_us = min(exact)[0]
-    reduced = [(us, t) for us, t, error in timed if error > EXACT_ERROR and us < fastest_us]
-    return [t for _, t in sorted(exact)], [t for _, t in sorted(reduced)[:_MOST_REDUCED]]
 
 
 @dataclass
@@ -66,28 +44,31 @@ class BudgetSearch:
         model: the normalised model.
         template: samples, reference outputs and metric.
         used_samples: how many samples probing may see.
-        exact: targets that keep every tolerance, fastest first; the first is mixed in.
-        reduced: faster ones.
+        chosen: targets; the fastest exact one stands where nothing else is mixed in.
         estimates: profiles of them.
         listener: is told what was found.
         site: where mixes run.
         cancel: stops the child.
-        probe_s: time for trying mixes, each time they are tried.
+        deadline_s: `time.monotonic()` at which the run ends.
     """
 
     model: Model
     template: Contest
     used_samples: int
-    exact: Sequence[Target]
-    reduced: Sequence[Target]
+    chosen: Chosen
     estimates: Estimates
     listener: Listener
     site: Site
-    cancel: threading.Event | None = None
-    probe_s: float = 60.0
+    cancel: threading.Event | None
+    deadline_s: float
     found: ProbeResult | None = field(default=None, init=False)
+    mixed: tuple[Target, ...] = field(init=False)
     _goals: dict[float, float] = field(default_factory=dict, init=False)
     _promised: dict[float, Plan] = field(default_factory=dict, init=False)
+    _missed: set[Identity] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self.mixed = (*self.chosen.reduced, *self.chosen.rivals)
 
     def propose(self, tolerances: Sequence[float]) -> list[Entry]:
         """Plans for each tolerance, the most promising first.
@@ -113,14 +94,21 @@ class BudgetSearch:
         tightened = {}
         for tolerance, plan in self._promised.items():
             error = errors.get(identity(plan))
-            if error is not None and error > tolerance:
-                tightened[tolerance] = self._goals[tolerance] * min(_TIGHTER, tolerance / error)
-        if not tightened:
+            if error is not None and not error <= tolerance:
+                factor = min(_TIGHTER, max(_TIGHTEST, tolerance / error))
+                tightened[tolerance] = self._goals[tolerance] * factor
+        if not tightened or self._seconds < _LEAST_S:
             return []
         self._goals |= tightened
+        self._missed |= {identity(e.plan) for e in entries if e.error is not None and not e.timed}
         said = ", ".join(f"{tolerance:g}" for tolerance in tightened)
         self.listener(Event("accuracy", f"held-out samples exceed {said}: the budget is tightened"))
         return self._probe(tightened)
+
+    @property
+    def _seconds(self) -> float:
+        """How long trying mixes may take now."""
+        return min(_MOST_S, _SHARE * (self.deadline_s - time.monotonic()))
 
     def constraint(self, candidates: Sequence[Candidate], tolerance: float) -> Budget:
         """The tolerance as a row of the search's program: squares of errors add up.
@@ -130,7 +118,8 @@ class BudgetSearch:
         """
         shares = self._node_shares()
         amounts = tuple(
-            0.0 if c.target in self.exact else self._amount(shares.get(c.target), c) for c in candidates
+            0.0 if c.target in self.chosen.exact else self._amount(shares.get(c.target), c)
+            for c in candidates
         )
         goal = self._goals.get(tolerance, tolerance * _ROOM)
         return Budget("squared error", amounts, goal**2)
@@ -139,19 +128,19 @@ class BudgetSearch:
         return math.inf if shares is None else sum(shares[i] for i in bits(candidate.nodes))
 
     def _node_shares(self) -> dict[Target, dict[int, float]]:
-        """Each block's share of the squared error, shared equally among its nodes."""
+        """Each block's share of the squared error, parted equally among its nodes."""
         if self.found is None:
             return {}
         laid = line(self.model.index, self.model.index.all_nodes)
-        found: dict[Target, dict[int, float]] = {target: {} for target in self.reduced}
+        found: dict[Target, dict[int, float]] = {target: {} for target in self.mixed}
         for i, row in enumerate(self.found.shares):
             members = laid.order[self.found.cuts[i] : self.found.cuts[i + 1]]
-            for target, share in zip(self.reduced, row[1:], strict=True):
+            for target, share in zip(self.mixed, row[1:], strict=True):
                 found[target] |= dict.fromkeys(members, share / len(members))
         return found
 
     def _probe(self, goals: Mapping[float, float]) -> list[Entry]:
-        targets = (self.exact[0], *self.reduced)
+        targets = (self.chosen.exact[0], *self.mixed)
         times = [self.estimates.times_us(target) or {} for target in targets]
         count = len(self.model.index.nodes)
         request = Probe(
@@ -165,7 +154,7 @@ class BudgetSearch:
             metric=self.template.metric,
             goals=tuple(goals.values()),
             threads=self.template.threads,
-            budget_s=self.probe_s,
+            budget_s=max(self._seconds, _LEAST_S),
             cache_dir=self.template.cache_dir,
             known=self.found.tried if self.found else (),
             cuts=self.found.cuts if self.found else (),
@@ -178,7 +167,7 @@ class BudgetSearch:
         plans: dict[Plan, Entry] = {}
         for tolerance, mixes in zip(goals, found.best, strict=True):
             self._promised.pop(tolerance, None)
-            for entry in self._entries(tolerance, mixes):
+            for entry in self._entries(tolerance, mixes, _MOST_OTHERS if plans else _MOST_PROPOSALS):
                 self._promised.setdefault(tolerance, entry.plan)
                 plans.setdefault(entry.plan, entry)
         return list(plans.values())
@@ -201,11 +190,11 @@ class BudgetSearch:
             self.listener(
                 Event("accuracy", f"{culprit} cannot be mixed in by blocks: {failure.reason}")
             )
-            others = [target for target in self.reduced if target != culprit]
-        if culprit == request.targets[0] or not others:
+            others = tuple(target for target in self.mixed if target != culprit)
+        if culprit == request.targets[0] or not set(others) & set(self.chosen.reduced):
             return None
         # Bitsets of the mixes known so far are by target, so what was learnt goes with it.
-        self.reduced, self.found = others, None
+        self.mixed, self.found = others, None
         kept = [i for i, target in enumerate(request.targets) if target != culprit]
         return self._run(
             replace(
@@ -218,15 +207,15 @@ class BudgetSearch:
         )
 
     def _tell(self, found: ProbeResult) -> None:
-        everything = max(found.tried, key=lambda mix: sum(nodes.bit_count() for nodes in mix.reduced))
-        names = ", ".join(map(str, self.reduced))
+        everything = max(found.tried, key=self._reduced)
+        names = ", ".join(map(str, self.mixed))
         self.listener(
             Event(
                 "accuracy",
-                f"{names}: {len(found.tried)} mixes of {len(found.cuts) - 1} blocks tried, all of it reduced "
-                f"has error {everything.error:.2g}",
+                f"{names}: {len(found.tried)} mixes of {len(found.cuts) - 1} blocks tried; with "
+                f"{self._reduced(everything):.0%} reduced the error is {everything.error:.2g}",
                 data={
-                    "targets": [str(target) for target in self.reduced],
+                    "targets": [str(target) for target in self.mixed],
                     "mixes": len(found.tried),
                     "blocks": len(found.cuts) - 1,
                     "whole_error": everything.error,
@@ -234,27 +223,25 @@ class BudgetSearch:
             )
         )
 
-    def _entries(self, tolerance: float, mixes: Sequence[Mix]) -> list[Entry]:
+    def _reduced(self, mix: Mix) -> float:
+        """The share of the nodes that are computed less exactly."""
+        parts = zip(self.mixed, mix.reduced, strict=True)
+        count = sum(nodes.bit_count() for target, nodes in parts if target in self.chosen.reduced)
+        return count / len(self.model.index.nodes)
+
+    def _entries(self, tolerance: float, mixes: Sequence[Mix], most: int) -> list[Entry]:
+        """Plans of mixes, with the exact rest on the fastest exact target or on a reduced one's own runtime."""
+        backends = {target.backend for target in self.chosen.reduced}
+        first, *others = self.chosen.exact
+        neighbours = [t for t in others if t.backend in backends and first.backend not in backends]
         entries: list[Entry] = []
         for mix in mixes:
-            plan = self._plan(mix.reduced, self.exact[0])
-            share = sum(nodes.bit_count() for nodes in mix.reduced) / len(self.model.index.nodes)
-            if all(plan != entry.plan for entry in entries):
-                entries.append(Entry(plan, f"{share:.0%} reduced, {_said(tolerance)}"))
-            if len(entries) == _MOST_PROPOSALS:
-                break
-        return [*entries, *self._with_neighbour(entries[:1], tolerance, mixes)]
-
-    def _with_neighbour(
-        self, entries: Sequence[Entry], tolerance: float, mixes: Sequence[Mix]
-    ) -> list[Entry]:
-        """The first proposal with another exact target: the reduced one's own runtime, if there is one."""
-        backends = {target.backend for target in self.reduced}
-        others = [t for t in self.exact[1:] if t.backend in backends]
-        if not entries or not others or self.exact[0].backend in backends:
-            return []
-        plan = self._plan(mixes[0].reduced, others[0])
-        return [Entry(plan, f"beside {others[0]}, {_said(tolerance)}")]
+            for exact in (first, *neighbours[: not entries]):
+                plan = self._plan(mix.reduced, exact)
+                known = {identity(entry.plan) for entry in entries} | self._missed
+                if identity(plan) not in known and len(entries) < most:
+                    entries.append(Entry(plan, f"{self._reduced(mix):.0%} reduced, for {tolerance:g}"))
+        return entries
 
     def _plan(self, reduced: Reduced, exact: Target) -> Plan:
         """Neighbouring nodes of one target are one partition."""
@@ -263,16 +250,12 @@ class BudgetSearch:
         partitions: list[Candidate] = []
         for start, end in zip(self.found.cuts, self.found.cuts[1:], strict=False):
             block = laid.run(start, end)
-            by_target = [t for t, nodes in zip(self.reduced, reduced, strict=True) if nodes & block]
+            by_target = [t for t, nodes in zip(self.mixed, reduced, strict=True) if nodes & block]
             target = by_target[0] if by_target else exact
             if partitions and partitions[-1].target == target:
                 block |= partitions.pop().nodes
             partitions.append(Candidate(block, target, _RULE))
         return Plan(tuple(partitions))
-
-
-def _said(tolerance: float) -> str:
-    return f"for {tolerance:g}"
 
 
 def address_space(model: Model, machine: Hardware) -> int:

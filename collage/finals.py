@@ -1,6 +1,7 @@
 """Which plans are timed end to end, and which of them is returned.
 
-First every single target, the greedy plan and the best searched plans run in turn. What their partitions
+First every single target, the greedy plan and the best searched plans run in turn; plans that keep an
+accuracy budget do so before the search, which then only looks for faster ones. What partitions
 took inside the running plans corrects the costs, the search runs again, and what it newly promises enters
 the next contest, until nothing new is promised or the time is up. In time set apart for it,
 small changes of the best plan are tried (`local_search`). A mixed winner is timed once more in a fresh
@@ -62,31 +63,47 @@ class Finals:
         in_order = sorted(singles.items(), key=lambda item: item[1])
         self._singles = [Entry(single_plan(model, t), f"single {t}", us) for t, us in in_order]
 
-    def refined(
-        self,
-        lazy: LazySearch,
-        solution: Solution,
-        plans: int,
-        proposed: Sequence[Entry] = (),
-        correct: Callable[[], Sequence[Entry]] = list,
-    ) -> Entry:
+    def open(
+        self, proposed: Sequence[Entry], correct: Callable[[Sequence[Entry]], Sequence[Entry]]
+    ) -> None:
+        """Time plans that are known before the search, so that it looks only for faster ones.
+
+        Args:
+            proposed: the plans.
+            correct: given what was timed, plans instead of those that exceeded their tolerance; empty when
+                none did.
+        """
+        self._arena.hold(_distinct([*self._singles, *self._greedy(), *proposed]))
+        for _ in range(_MAX_CORRECTIONS):
+            corrected = self._new(correct(self._arena.entries))
+            if not corrected:
+                return
+            self._arena.hold(corrected, again=self._leaders())
+
+    def lead(self) -> float:
+        """Time of the best plan so far over that of the best single target; 1 where that is not known."""
+        singles = [entry.ratio for entry in self._singles if self._arena.may_win(entry)]
+        leaders = [entry.ratio for entry in self._leaders()]
+        return min([*leaders, *singles]) / min(singles) if singles else 1.0
+
+    def _leaders(self) -> list[Entry]:
+        """The best plan so far, where there is one."""
+        return [self._arena.winner()] if any(map(self._arena.may_win, self._arena.entries)) else []
+
+    def refined(self, lazy: LazySearch, solution: Solution, plans: int) -> Entry:
         """The fastest plan after all contests.
 
         Args:
             lazy: searches again with corrected costs.
             solution: what it found first.
             plans: how many plans of a search to time.
-            proposed: plans from elsewhere that take part in the first contest.
-            correct: plans instead of those of them that exceeded their tolerance; empty when none did.
         """
-        promised = searched(solution)
-        first = [*self._singles, *self._greedy(), *proposed, *promised]
-        self._arena.hold(_distinct(first))
-        for _ in range(_MAX_CORRECTIONS):
-            corrected = [e for e in _distinct(correct()) if not self._arena.knows(e.plan)]
-            if not corrected:
-                break
-            self._arena.hold(corrected, again=[self._arena.winner()])
+        leaders = self._leaders()
+        promised = self._promised(solution, leaders[0]) if leaders else self._new(searched(solution))
+        if not self._arena.entries:
+            self._arena.hold(_distinct([*self._singles, *self._greedy(), *promised]))
+        elif promised:
+            self._arena.hold(promised, again=leaders)
         for _ in range(_MAX_CONTESTS - 1):
             if lazy.out_of_time:
                 break
@@ -161,11 +178,13 @@ class Finals:
     def _promised(self, solution: Solution, best: Entry) -> list[Entry]:
         """New plans that the corrected costs promise to be faster than the best timed one."""
         limit_us = best.latency_us * (1 - WORTH_MEASURING)
-        entries = searched(solution)
-        new = [entry for entry in entries if not self._arena.knows(entry.plan)]
+        new = self._new(searched(solution))
         return [
             entry for entry in new if entry.predicted_us is not None and entry.predicted_us < limit_us
         ]
+
+    def _new(self, entries: Sequence[Entry]) -> list[Entry]:
+        return [entry for entry in _distinct(entries) if not self._arena.knows(entry.plan)]
 
     def _confirmed(self, winner: Entry) -> Entry:
         singles = [entry for entry in self._singles if self._arena.may_win(entry)]

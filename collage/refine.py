@@ -34,6 +34,9 @@ from partitioner.candidate import Plan
 from partitioner.errors import NoPlanError
 from partitioner.target import Target
 
+Identity = tuple[int, frozenset[tuple[int, Target]]]
+"""What makes two plans the same."""
+
 
 @dataclass
 class Entry:
@@ -269,6 +272,6 @@ def border_surplus_us(mixed: Sequence[Entry], singles: Sequence[Entry]) -> float
     return max(0.0, statistics.median_low(surplus)) if surplus else 0.0
 
 
-def identity(plan: Plan) -> tuple[int, frozenset[tuple[int, Target]]]:
+def identity(plan: Plan) -> Identity:
     """What makes two plans the same, whatever proposed them."""
     return plan.lanes, frozenset((p.nodes, p.target) for p in plan.partitions)

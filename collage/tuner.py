@@ -19,7 +19,7 @@ from typing import Any
 from backends.registry import target_spec
 from collage import study_keeper
 from collage.artifact import write_artifact
-from collage.budget import EXACT_ERROR, BudgetSearch, choose_targets
+from collage.budget import BudgetSearch
 from collage.context import BORDER_US, CALL_US, protocol_for
 from collage.copies import copy_costs
 from collage.costs import CostSettings, CostSource
@@ -32,6 +32,7 @@ from collage.goals import Goals
 from collage.intake import take_in
 from collage.lazy_search import LazySearch
 from collage.local_search import LocalSettings
+from collage.mixable import EXACT_ERROR, choose_targets
 from collage.options import TuneOptions
 from collage.preparing import calibrates, least_opset, prepared_plan
 from collage.refine import Arena, Entry
@@ -62,7 +63,6 @@ from partitioner.transition import Transitions
 _DEFAULT_TIME_LIMIT_S = 150.0
 _MOST_REGIONS = 40
 _MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
-_PROBE_S, _PROBE_SHARE = 60.0, 0.35
 
 
 @dataclass(frozen=True)
@@ -172,10 +172,15 @@ class _Run:
         with self._stage("measure", f"measuring among {len(self.candidates.candidates)} candidates"):
             self.whole = WholeModels(self.model.index, self.targets, self.costs)
             self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time)
-            self._spend_budget()
+            proposed = self._spend_budget()
+        self._open_finals()
+        if self.budget is not None and proposed:
+            with self._stage("end_to_end", "timing plans within the budget in turn"):
+                self.finals.open(proposed, self.budget.correct)
+        with self._stage("measure", "searching among plans"):
             solution = self._search()
         with self._stage("end_to_end", "timing whole plans in turn"):
-            winner = self._finals(solution)
+            winner = self._winner(solution)
         if self.check is not None:
             with self._stage("evaluate", "evaluating plans, the fastest first"):
                 winner = Evaluation(self.check, self.arena, self.regions, self.samples).passing(winner)
@@ -229,13 +234,17 @@ class _Run:
         """The best plans by measured costs; None where the strategy needs no search."""
         if self.options.strategy != "optimal" or self.options.plan is not None:
             return None
+        constraints = self.constraints
+        if self.budget is not None:
+            spent = self.budget.constraint(self.candidates.candidates, self.options.tolerance)
+            constraints = replace(constraints, budgets=(spent,))
         self.lazy = LazySearch(
             self.model.index,
             self.candidates,
             self.costs,
             self.estimates,
             self._transitions(),
-            self.constraints,
+            constraints,
             self.deadline_s - self._local_s,
             self.listener,
             _MOST_REGIONS if self.options.time_limit_s is None else None,
@@ -248,49 +257,50 @@ class _Run:
         # What a pin or a limit forbids is no plan to stop at.
         kept = partial(respects, self.model.index, self.constraints, self.specs)
         allowed = [us for t, us in exact.items() if kept(single_plan(self.model, t))]
-        incumbent_us = min(allowed, default=float("inf"))
+        incumbent_us = min(allowed, default=float("inf")) * self.finals.lead()
         return self.lazy.run(self.options.plans, incumbent_us)
 
-    def _spend_budget(self) -> None:
+    def _spend_budget(self) -> list[Entry]:
         """Find out which blocks may be less exact, as plans and as a constraint of the search."""
         self.budget: BudgetSearch | None = None
-        self.proposed: list[Entry] = []
         searched = self.options.strategy == "optimal" and self.options.plan is None
         if not self.goals.has_budget or not searched:
-            return
-        exact, reduced = choose_targets(self.whole.rows(), self.estimates)
-        if not exact or not reduced:
-            return
+            return []
+        chosen = choose_targets(self.whole.rows(), self.estimates)
+        for reason in chosen.refused:
+            self.listener(Event("accuracy", f"not mixed in: {reason}"))
+        if not chosen.reduced:
+            return []
         self.budget = BudgetSearch(
             self.model,
             self.samples.template(),
             len(self.samples.chosen_by.samples),
-            exact,
-            reduced,
+            chosen,
             self.estimates,
             self.listener,
             self.site,
             self.cancel,
-            min(_PROBE_S, _PROBE_SHARE * (self.deadline_s - self.begin_s)),
+            self.deadline_s,
         )
-        self.proposed = self.budget.propose(self.goals.tolerances)
-        row = self.budget.constraint(self.candidates.candidates, self.options.tolerance)
-        self.constraints = replace(self.constraints, budgets=(row,))
+        return self.budget.propose(self.goals.tolerances)
 
-    def _finals(self, solution: Solution | None) -> Entry:
-        unlimited = replace(self.constraints, budgets=())
-        self.arena = Arena(
+    def _open_finals(self) -> None:
+        self.arena: Arena = Arena(
             self.regions,
             self.samples.template(self.goals.error_limit, prune=not self.goals.slower_too),
             self.listener,
             self.cancel,
-            partial(respects, self.model.index, unlimited, self.specs),
+            partial(respects, self.model.index, self.constraints, self.specs),
             self.options.tolerance,
             self.site,
         )
         keep = partial(study_keeper.keep, self.database.connections, self.model.sha256, self.listener)
         moves = LocalSettings(seconds=self._local_s, seed=self.options.seed, keep=keep)
-        finals = Finals(self.model, self.specs, unlimited, self.arena, self.whole.latencies_us(), moves)
+        known = (self.model, self.specs, self.constraints, self.arena, self.whole.latencies_us())
+        self.finals: Finals = Finals(*known, moves)
+
+    def _winner(self, solution: Solution | None) -> Entry:
+        finals = self.finals
         strategy = self.options.strategy
         if self.options.plan is not None:
             return finals.asked_for(given_plan(self.model, self.options.plan))
@@ -302,18 +312,12 @@ class _Run:
             return finals.asked_for(finals.priority_entry())
         if strategy == "single" or solution is None:
             return finals.best_single()
-        return finals.refined(self.lazy, solution, self.options.plans, self.proposed, self._correct)
+        return finals.refined(self.lazy, solution, self.options.plans)
 
     def _transitions(self) -> Transitions:
         known = Transitions.for_specs(self.specs, copies=self.copies)
         borders = dict.fromkeys(self.targets, BORDER_US)
         return replace(known, default_call_us=CALL_US, border_us=borders)
-
-    def _correct(self) -> list[Entry]:
-        """Plans in place of proposals that held-out samples showed to exceed their tolerance."""
-        if self.budget is None:
-            return []
-        return self.budget.correct(self.arena.entries)
 
     @property
     def _out_of_time(self) -> bool:

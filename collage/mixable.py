@@ -1,0 +1,92 @@
+"""Which targets a plan within a budget may mix, from what each took on the whole model.
+
+Terms: a target is *exact* when it computes the whole model as fp32 does, else *reduced*. A *rival* is an exact
+one that is not the fastest on the whole model, but in places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from collage.estimates import Estimates
+from cost_db.row import CostRow
+from partitioner.target import Target
+
+# Up to this error of the whole model (metric `max`) a target counts as exact; fp32 errs far less.
+EXACT_ERROR = 5e-4
+_MOST_REDUCED, _MOST_RIVALS = 3, 1
+# A target that is slower as a whole may be the faster one in places, but hardly when it is slower by more.
+_WORTH_MIXING = 1.5
+# Share of the time that a rival must promise to save.
+_WORTH_A_RIVAL = 0.05
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What may be mixed.
+
+    Args:
+        exact: targets that compute exactly, fastest first.
+        reduced: less exact ones, fastest first.
+        rivals: exact ones that are faster than the first of them in places; none where nothing is reduced.
+        refused: why the others are not worth it, in words.
+    """
+
+    exact: tuple[Target, ...] = ()
+    reduced: tuple[Target, ...] = ()
+    rivals: tuple[Target, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+def choose_targets(rows: Mapping[Target, CostRow | None], estimates: Estimates) -> Chosen:
+    """Which targets are exact on the whole model, and which are worth mixing in.
+
+    Args:
+        rows: per target the measurement of the whole model.
+        estimates: profiles; targets without one cannot be cut into blocks.
+    """
+    timed: list[tuple[float, Target, float]] = []
+    refused = []
+    for target, row in rows.items():
+        if row is None:
+            refused.append(f"{target} was not measured in time")
+        elif row.latency_us is None:
+            refused.append(f"{target} does not run the whole model: {row.reason}")
+        elif estimates.times_us(target) is None:
+            refused.append(f"it is not known where {target} spends its time")
+        else:
+            timed.append((row.latency_us, target, row.error or 0.0))
+    exact = sorted((us, target) for us, target, error in timed if error <= EXACT_ERROR)
+    if not exact:
+        return Chosen(refused=(*refused, "no target computes the whole model exactly"))
+    fastest_us, fastest = exact[0]
+    limit_us = _WORTH_MIXING * fastest_us
+    inexact = sorted((us, target) for us, target, error in timed if error > EXACT_ERROR)
+    refused += [
+        f"{target} takes {us / fastest_us:.1f} times as long as {fastest}"
+        for us, target in inexact
+        if us >= limit_us
+    ]
+    reduced = tuple(target for us, target in inexact if us < limit_us)[:_MOST_REDUCED]
+    promised = [
+        (_saving(estimates, [fastest, *reduced], target), target)
+        for us, target in exact[1:]
+        if reduced and us < limit_us
+    ]
+    rivals = [target for saving, target in sorted(promised, reverse=True) if saving > _WORTH_A_RIVAL]
+    return Chosen(
+        exact=tuple(target for _, target in exact),
+        reduced=reduced,
+        rivals=tuple(rivals[:_MOST_RIVALS]),
+        refused=tuple(refused),
+    )
+
+
+def _saving(estimates: Estimates, known: Sequence[Target], other: Target) -> float:
+    """What a target promises to save beside others, each node on its fastest, as a share of the time."""
+    times = [per_node for t in known if (per_node := estimates.times_us(t)) is not None]
+    own = estimates.times_us(other) or {}
+    best = {i: min(per_node[i] for per_node in times) for i in times[0]}
+    saved = sum(max(0.0, best[i] - own[i]) for i in best)
+    return saved / max(sum(best.values()), 1e-9)

@@ -1,0 +1,58 @@
+"""Which targets are worth mixing in: what the whole model took, where, and how exactly."""
+
+from __future__ import annotations
+
+from collage.estimates import Estimates
+from collage.mixable import choose_targets
+from cost_db.row import CostRow
+from partitioner.target import Target
+from tests.cost_db.builders import infeasible, measured
+from tests.partitioner.graphs import text_model
+
+FAST, OTHER = Target.parse("openvino"), Target.parse("onnxruntime")
+BF16, INT8 = Target.parse("openvino -precision=bf16"), Target.parse("onnxruntime -quant=dynamic_int8")
+NODES = "g (float[8] x) => (float[8] y) { a = Relu(x)  b = Exp(a)  c = Neg(b)  y = Abs(c) }"
+TIMES = {FAST: (10.0, 10.0, 10.0, 10.0), OTHER: (4.0, 4.0, 18.0, 18.0)}
+
+
+def row(us: float, error: float = 1e-6) -> CostRow:
+    return measured(latency_us=us, error=error)
+
+
+def known(*targets: Target) -> Estimates:
+    estimates = Estimates(text_model(NODES).index)
+    for target in targets:
+        estimates.learn(target, dict(enumerate(TIMES.get(target, (6.0, 6.0, 6.0, 6.0)))))
+    return estimates
+
+
+def test_a_reduced_target_that_is_no_faster_as_a_whole_may_be_so_in_places() -> None:
+    rows = {FAST: row(40.0), BF16: row(44.0, 0.2)}
+    chosen = choose_targets(rows, known(FAST, BF16))
+    assert (chosen.exact, chosen.reduced, chosen.refused) == ((FAST,), (BF16,), ())
+
+
+def test_what_is_not_mixed_in_is_told() -> None:
+    rows = {FAST: row(40.0), OTHER: infeasible(), BF16: None, INT8: row(200.0, 0.05)}
+    chosen = choose_targets(rows, known(FAST, INT8))
+    assert chosen.reduced == ()
+    assert chosen.refused == (
+        f"{OTHER} does not run the whole model: crash: signal 11",
+        f"{BF16} was not measured in time",
+        f"{INT8} takes 5.0 times as long as {FAST}",
+    )
+
+
+def test_without_an_exact_target_nothing_is_mixed() -> None:
+    chosen = choose_targets({BF16: row(40.0, 0.2)}, known(BF16))
+    assert (chosen.exact, chosen.reduced) == ((), ())
+    assert chosen.refused == ("no target computes the whole model exactly",)
+
+
+def test_another_exact_target_is_a_rival_where_it_promises_to_save() -> None:
+    rows = {FAST: row(40.0), OTHER: row(44.0), BF16: row(24.0, 0.2)}
+    assert choose_targets(rows, known(FAST, OTHER, BF16)).rivals == (OTHER,)
+    rows[OTHER] = row(80.0)
+    assert choose_targets(rows, known(FAST, OTHER, BF16)).rivals == ()
+    del rows[BF16]
+    assert choose_targets(rows, known(FAST, OTHER)).rivals == ()

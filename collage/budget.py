@@ -30,7 +30,7 @@ from partitioner.target import Target
 _ROOM = 0.9
 _TIGHTER, _TIGHTEST = 0.9, 0.5
 # Trying mixes takes this share of the time that is left, but not more or less than that.
-_SHARE, _MOST_S, _LEAST_S = 0.4, 60.0, 3.0
+_SHARE, _MOST_S, _LEAST_S, _LEAST_SHARE = 0.4, 60.0, 3.0, 0.2
 _LEAST_MEMORY = 4 << 30
 _MOST_PROPOSALS, _MOST_OTHERS = 3, 1
 _RULE = "budget"
@@ -49,7 +49,7 @@ class BudgetSearch:
         listener: is told what was found.
         site: where mixes run.
         cancel: stops the child.
-        deadline_s: `time.monotonic()` at which the run ends.
+        span_s: `time.monotonic()` at which the run began, and at which it is to end.
     """
 
     model: Model
@@ -60,7 +60,7 @@ class BudgetSearch:
     listener: Listener
     site: Site
     cancel: threading.Event | None
-    deadline_s: float
+    span_s: tuple[float, float]
     found: ProbeResult | None = field(default=None, init=False)
     mixed: tuple[Target, ...] = field(init=False)
     _goals: dict[float, float] = field(default_factory=dict, init=False)
@@ -77,7 +77,9 @@ class BudgetSearch:
             tolerances: bounds on the error of the outputs, the most important first.
         """
         self._goals = {tolerance: tolerance * _ROOM for tolerance in tolerances}
-        return self._probe(self._goals)
+        # However late it is, nothing else finds mixes of many blocks.
+        least_s = min(_MOST_S, _LEAST_SHARE * (self.span_s[1] - self.span_s[0]))
+        return self._probe(self._goals, max(self._seconds, least_s))
 
     def correct(self, entries: Sequence[Entry]) -> list[Entry]:
         """Plans for tolerances whose most promising proposal missed them on all samples.
@@ -103,12 +105,12 @@ class BudgetSearch:
         self._missed |= {identity(e.plan) for e in entries if e.error is not None and not e.timed}
         said = ", ".join(f"{tolerance:g}" for tolerance in tightened)
         self.listener(Event("accuracy", f"held-out samples exceed {said}: the budget is tightened"))
-        return self._probe(tightened)
+        return self._probe(tightened, self._seconds)
 
     @property
     def _seconds(self) -> float:
         """How long trying mixes may take now."""
-        return min(_MOST_S, _SHARE * (self.deadline_s - time.monotonic()))
+        return min(_MOST_S, _SHARE * (self.span_s[1] - time.monotonic()))
 
     def constraint(self, candidates: Sequence[Candidate], tolerance: float) -> Budget:
         """The tolerance as a row of the search's program: squares of errors add up.
@@ -139,7 +141,7 @@ class BudgetSearch:
                 found[target] |= dict.fromkeys(members, share / len(members))
         return found
 
-    def _probe(self, goals: Mapping[float, float]) -> list[Entry]:
+    def _probe(self, goals: Mapping[float, float], budget_s: float) -> list[Entry]:
         targets = (self.chosen.exact[0], *self.mixed)
         times = [self.estimates.times_us(target) or {} for target in targets]
         count = len(self.model.index.nodes)
@@ -154,7 +156,7 @@ class BudgetSearch:
             metric=self.template.metric,
             goals=tuple(goals.values()),
             threads=self.template.threads,
-            budget_s=max(self._seconds, _LEAST_S),
+            budget_s=budget_s,
             cache_dir=self.template.cache_dir,
             known=self.found.tried if self.found else (),
             cuts=self.found.cuts if self.found else (),

@@ -280,7 +280,7 @@ class _Run:
             self.listener,
             self.site,
             self.cancel,
-            self.deadline_s,
+            (self.begin_s, self.deadline_s),
         )
         return self.budget.propose(self.goals.tolerances)
 

@@ -1,8 +1,8 @@
 """Seeded weights that make an untrained network behave like a trained one, as far as numbers go.
 
 Constant or carelessly drawn weights hide errors: activations explode or die, batch norms do nothing,
-a saturated softmax swallows every difference. So: He-normal matrices, batch-norm statistics taken from what
-the layer really sees, and a last layer whose outputs have a standard deviation of 2.
+a saturated softmax swallows every difference. So: He-normal matrices, batch norms that divide by the
+root mean square of what they really see, and a last layer whose outputs have a standard deviation of 2.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def calibrate(model: onnx.ModelProto, feed: Mapping[str, Array]) -> None:
         found = _run(_training_copy(model), feed, [f"{n.name}.{i}" for n in norms for i in (0, 1)])
         for node, mean, variance in zip(norms, found[::2], found[1::2], strict=True):
             replace(node.input[3], mean)
-            replace(node.input[4], np.maximum(variance, _LEAST_VARIANCE))
+            # Among the pixels of one input a channel may hardly vary. Divided by that spread, rounding would grow
+            # into errors that statistics over many inputs, as in training, never cause.
+            replace(node.input[4], np.maximum(variance + mean**2, _LEAST_VARIANCE))
     last = _last_matrix(model, weights)
     if last is not None:
         factor = np.float32(_LOGIT_STD / _run(model, feed, [last.output[0]])[0].std())

@@ -12,6 +12,7 @@ Source: the protocol follows what docs/measurement.md found out about noise on s
 
 from __future__ import annotations
 
+import math
 import statistics
 import threading
 import time
@@ -75,6 +76,8 @@ class Contest:
         threads: threads of one call.
         rounds: how many rounds at the most.
         budget_s: time for timing; at least three rounds are run whatever it says.
+        needed: so many of the first plans are prepared however long that takes.
+        prepare_s: time for preparing the others; one that comes later is a failure. None for no bound.
         cache_dir: where what was converted or compiled once is kept; None for nowhere.
         block_s: time of one plan's calls in a round; three calls at the least.
         prune: drop plans that cannot win any more.
@@ -91,6 +94,8 @@ class Contest:
     threads: int = 1
     rounds: int = 24
     budget_s: float = 20.0
+    needed: int = 1
+    prepare_s: float | None = None
     cache_dir: Path | None = None
     block_s: float = 0.12
     prune: bool = True
@@ -192,8 +197,13 @@ def race(contest: Contest, skip: list[int]) -> list[PlanTiming]:
     expected = read_samples(contest.expected_file, ())
     results = [PlanTiming(failure="not run") for _ in contest.plans]
     runners: list[_Runner] = []
+    begin_s = time.monotonic()
+    limit_s = math.inf if contest.prepare_s is None else contest.prepare_s
     for position, plan in enumerate(contest.plans):
         if position in skip:
+            continue
+        if position >= contest.needed and time.monotonic() - begin_s > limit_s:
+            results[position] = PlanTiming(failure="there was no time left to compile it")
             continue
         send_message(position)
         try:

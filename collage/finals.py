@@ -141,7 +141,7 @@ class Finals:
         Raises:
             NoPlanError: it cannot be run.
         """
-        self._arena.hold(_distinct([*self._singles, entry]))
+        self._arena.hold(_distinct([*self._singles, entry]), can_wait=False)
         same = next(e for e in self._arena.entries if identity(e.plan) == identity(entry.plan))
         if not same.timed:
             raise NoPlanError(f"the {entry.name} cannot be run: {same.failure}")

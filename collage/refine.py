@@ -19,6 +19,7 @@ evolutionary search; here the sum itself is corrected.
 
 from __future__ import annotations
 
+import math
 import statistics
 import threading
 import time
@@ -33,6 +34,9 @@ from collage.site import Site
 from partitioner.candidate import Plan
 from partitioner.errors import NoPlanError
 from partitioner.target import Target
+
+# A contest may take so long to compile plans even when the time is up.
+_LEAST_S = 5.0
 
 Identity = tuple[int, frozenset[tuple[int, Target]]]
 """What makes two plans the same."""
@@ -111,6 +115,7 @@ class Arena:
         tolerance: plans with a larger error are timed where the template lets them, but never returned;
             None for no bound.
         site: where plans run.
+        deadline_s: `time.monotonic()` after which nothing new is compiled; infinite for no bound.
     """
 
     def __init__(
@@ -122,8 +127,10 @@ class Arena:
         eligible: Callable[[Plan], bool] = lambda plan: True,
         tolerance: float | None = None,
         site: Site | None = None,
+        deadline_s: float = math.inf,
     ) -> None:
         self._tolerance = tolerance
+        self._deadline_s = deadline_s
         self._site = site or Site()
         self._eligible = eligible
         self._regions = regions
@@ -153,13 +160,20 @@ class Arena:
         exact_enough = limit is None or entry.error is None or entry.error <= limit
         return entry.timed and exact_enough and self._eligible(entry.plan)
 
-    def hold(self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), rounds: int = 24) -> None:
+    def hold(
+        self,
+        newcomers: Sequence[Entry],
+        again: Sequence[Entry] = (),
+        rounds: int = 24,
+        can_wait: bool = True,
+    ) -> None:
         """Time new plans together with the anchor and some known ones.
 
         Args:
             newcomers: plans that were not timed yet; in the first contest the first is the anchor.
             again: known plans to time once more beside them.
             rounds: blocks per plan at the most.
+            can_wait: False compiles all of them however late it is.
         """
         begin = time.monotonic()
         known = self.entries[:1] + [entry for entry in again if entry is not self.entries[0]]
@@ -176,8 +190,16 @@ class Arena:
                 regions[name] = model
                 steps.append(PlanStep(name, partition.target))
             plans.append(PlanSteps(tuple(steps), entry.plan.lanes))
-        contest = replace(self._template, plans=tuple(plans), regions=regions, rounds=rounds)
+        first = len(known) or sum(len(plan.steps) == 1 for plan in plans) or 1
+        contest = replace(
+            self._template,
+            plans=tuple(plans),
+            regions=regions,
+            rounds=rounds,
+            needed=first if can_wait else len(plans),
+        )
         with self._site.alone(self._cancel):
+            contest = replace(contest, prepare_s=max(_LEAST_S, self._deadline_s - time.monotonic()))
             timings = hold(contest, self._cancel, self._site.run)
         anchor = next((timing for timing in timings if timing.samples_us), PlanTiming())
         for entry, timing in zip(entries, timings, strict=True):

@@ -22,6 +22,8 @@ from partitioner.ingest import NormalisedInfo
 from partitioner.model import Model
 
 _SEEDS = 2
+# Time for timing the plans of one contest: a share of the time limit, within bounds.
+_CONTEST_S, _LEAST_S, _SHARE = 20.0, 3.0, 0.15
 
 
 @dataclass
@@ -97,7 +99,11 @@ class Sampling:
             references = [self.chosen_by] if self.held_out is None else [self.chosen_by, self.held_out]
             write_samples(samples, [sample for known in references for sample in known.samples])
             write_samples(expected, [value for known in references for value in known.values(made)])
+        limit_s = self.options.time_limit_s
         return Contest(
+            budget_s=_CONTEST_S
+            if limit_s is None
+            else max(_LEAST_S, min(_CONTEST_S, _SHARE * limit_s)),
             plans=(),
             regions={},
             inputs=self.info.inputs,

@@ -175,9 +175,9 @@ class _Run:
             proposed = self._spend_budget()
         self._open_finals()
         if self.budget is not None and proposed:
-            with self._stage("end_to_end", "timing plans within the budget in turn"):
+            with self._stage("end_to_end", "timing plans within the budget"):
                 self.finals.open(proposed, self.budget.correct)
-        with self._stage("measure", "searching among plans"):
+        with self._stage("measure", "searching"):
             solution = self._search()
         with self._stage("end_to_end", "timing whole plans in turn"):
             winner = self._winner(solution)
@@ -293,6 +293,7 @@ class _Run:
             partial(respects, self.model.index, self.constraints, self.specs),
             self.options.tolerance,
             self.site,
+            self.deadline_s,
         )
         keep = partial(study_keeper.keep, self.database.connections, self.model.sha256, self.listener)
         moves = LocalSettings(seconds=self._local_s, seed=self.options.seed, keep=keep)
@@ -300,8 +301,7 @@ class _Run:
         self.finals: Finals = Finals(*known, moves)
 
     def _winner(self, solution: Solution | None) -> Entry:
-        finals = self.finals
-        strategy = self.options.strategy
+        finals, strategy = self.finals, self.options.strategy
         if self.options.plan is not None:
             return finals.asked_for(given_plan(self.model, self.options.plan))
         if strategy == "manual":

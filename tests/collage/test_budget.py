@@ -15,24 +15,27 @@ import pytest
 import collage
 from backends.reference import reference_session, run_session
 from backends.verify import output_error
+from benchmarks.models import benchmark_model
 from collage.front import draw_front
 from collage.take import read_front, take
 from partitioner.emit import read_plan
 from partitioner.errors import BadInputError
 from partitioner.ingest import normalise
 from partitioner.model import Model
-from tests.models import MODELS, sample_inputs
+from tests.models import sample_inputs
 
 pytestmark = pytest.mark.slow
 EXACT, REDUCED = "simulated -precision=f32 -speedup=0.15", "simulated -precision=bf16 -speedup=1"
-BUDGETS = {"ppocr_cls": (1e-1, 1e-3), "magika": (3e-2, 1e-2, 3e-3)}
+BUDGETS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3)
+TRAINED = ("ppocr_cls", "magika", "silero")
+SEEDED = ("light_squeezenet", "light_shufflenet")
 
 
 class Case:
     """A model with samples to tune on and others that no tuning sees."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        self.model = MODELS[name]
+        self.model = benchmark_model(name, folder)
         self.folder = folder
         normalised = normalise(self.model.path, folder / "normalised", self.model.dims).path
         index = Model.open(normalised).index
@@ -67,16 +70,16 @@ class Case:
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
-    return {name: Case(name, tmp_path_factory.mktemp(name)) for name in BUDGETS}
+    return {name: Case(name, tmp_path_factory.mktemp(name)) for name in TRAINED + SEEDED}
 
 
-@pytest.mark.parametrize("name", BUDGETS)
+@pytest.mark.parametrize("name", TRAINED + SEEDED)
 def test_the_returned_plan_never_exceeds_its_budget(cases: dict[str, Case], name: str) -> None:
     """Tune, write, load, and run on samples that tuning never saw."""
     case = cases[name]
     reduced_nodes = []
-    for budget in BUDGETS[name]:
-        artifact = case.tune(tolerance=budget)
+    for budget in BUDGETS:
+        artifact = case.tune(tolerance=budget, time_limit_s=6.0)
         report = artifact.report
         assert report["max_relative_error"] <= budget
         parts = report["partitions"]
@@ -84,7 +87,7 @@ def test_the_returned_plan_never_exceeds_its_budget(cases: dict[str, Case], name
         # Samples that the run never saw may err more, but not by much.
         assert case.error(artifact.path) <= 2 * budget
     assert reduced_nodes[0] > 0
-    assert reduced_nodes == sorted(reduced_nodes, reverse=True)
+    assert reduced_nodes[-1] == 0, "1e-3 asks for exact arithmetic"
 
 
 def test_the_front_and_its_points(cases: dict[str, Case]) -> None:
@@ -103,6 +106,15 @@ def test_the_front_and_its_points(cases: dict[str, Case]) -> None:
     assert case.error(last.path) <= 2 * max(errors[-1], 1e-3)
     with pytest.raises(BadInputError, match="there is no point"):
         take(artifact.path, len(points), case.folder / "none.onnx")
+
+
+def test_a_share_of_rows_may_find_another_largest_element(cases: dict[str, Case]) -> None:
+    """`top1` allows errors of any size as long as the largest element stays where it is."""
+    case = cases["ppocr_cls"]
+    artifact = case.tune(tolerance=0.01, metric="top1")
+    assert artifact.report["max_relative_error"] == 0
+    assert any("bf16" in part["target"] for part in artifact.report["partitions"])
+    assert case.error(artifact.path, "top1") <= 0.5
 
 
 @pytest.mark.parametrize(("metric", "budget"), [("l2", 1e-2), ("cosine", 1e-4)])

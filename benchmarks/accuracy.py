@@ -51,6 +51,8 @@ _TRANSFORMERS = ("bert_base", "gpt2", "vit_small")
 # On convolutions it is several times slower than in float, and there is little else in the other models.
 _OF_TRANSFORMERS = ("onnxruntime -quant=dynamic_int8",)
 _BUDGETS = (1e-2, 5e-2)
+# Half of them are held out.
+_SAMPLES = 8
 
 
 def main() -> None:
@@ -96,7 +98,7 @@ def _measure(
     plans: dict[float, Mapping[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="collage-accuracy-") as folder:
         work = Path(folder)
-        inputs = write_inputs(name, benchmark.path, dims, work)
+        inputs = write_inputs(name, benchmark.path, dims, work, _SAMPLES)
         for budget in _BUDGETS:
             artifact = collage.tune(
                 benchmark.path,

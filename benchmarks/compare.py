@@ -129,12 +129,12 @@ def _over_fp32(found: dict[str, Any]) -> float | None:
     return None if best_us is None or not found["latency_us"] else best_us / found["latency_us"]
 
 
-def write_inputs(name: str, path: Path, dims: dict[str, int], work: Path) -> Path:
-    """Four samples that suit the model: two to tune on, two held out."""
+def write_inputs(name: str, path: Path, dims: dict[str, int], work: Path, count: int = 4) -> Path:
+    """Samples that suit the model: half to tune on, half held out."""
     info = normalise(path, work / "normalised", dims)
     model = Model.open(info.path)
     destination = work / "inputs.npz"
-    samples = [seeded_inputs(name, model, seed) for seed in range(4)]
+    samples = [seeded_inputs(name, model, seed) for seed in range(count)]
     stacked = {input_name: np.stack([s[input_name] for s in samples]) for input_name in samples[0]}
     np.savez(destination, allow_pickle=False, **stacked)
     return destination

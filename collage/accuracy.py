@@ -4,8 +4,11 @@ Terms as in `collage.mixes`. The model is cut into blocks at cut points of its l
 running it (`collage.mix_runs`). What was run teaches the shares of the blocks; the fastest mix that these promise to keep the
 goal runs next, until nothing faster is promised. Then the blocks that bind the goal are halved, and so on.
 
-Invariant: nothing here decides that a plan keeps the tolerance: it proposes, and the contest of whole plans, on
-more samples than were used here, disposes.
+Of many mixes that were run some keep a goal by luck, on these samples. So the most promising are tried on
+held-out samples as well; where none of them keeps the goal there, it is tightened, and the search goes on.
+
+Invariant: nothing here decides that a plan keeps the tolerance: it proposes, and the contest of whole plans
+disposes.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ _CALL_US, _US_PER_MIB = 40.0, 100.0
 # A block that holds less of the time, or of the error, is not worth halving.
 _TIME_WORTH_HALVING, _SHARE_WORTH_HALVING = 0.015, 0.15
 _TIGHTER = 0.8
+# Mixes that are tried on the held-out samples, before a goal is tightened by as much as they miss it.
+_CHECKED, _TIGHTENINGS, _MOST_AT_ONCE = 6, 4, 0.5
 
 
 @dataclass(frozen=True)
@@ -102,19 +107,21 @@ class Trials:
         self.errors = self.runs.errors
         self.laid = line(self.model.index, self.model.index.all_nodes)
         self.blocks: list[Block] = []
+        self.aims = {goal: goal for goal in request.goals}
         self.cut(request.cuts or first_cuts(self.laid, request.times_us[0]))
 
     def go(self) -> ProbeResult:
         for _ in range(_ROUNDS):
             for goal in self.request.goals:
                 for target in range(1, len(self.request.targets)):
-                    self.try_ends(target, goal)
-                self.seek(goal)
+                    self.try_ends(target, self.aims[goal])
+                self.seek(self.aims[goal])
+                self.tighten(goal)
             if self.out_of_time or not self.halve():
                 break
         shares = self.shares(self.request.goals[0])
         return ProbeResult(
-            best=tuple(self.ranked(goal) for goal in self.request.goals),
+            best=tuple(self.proposed(goal) for goal in self.request.goals),
             tried=tuple(Mix(reduced, error) for reduced, error in self.errors.items()),
             cuts=self.cuts,
             shares=tuple(tuple(map(float, row)) for row in shares),
@@ -200,6 +207,22 @@ class Trials:
             first.append(kept[times.index(min(times))])
         rest = sorted(kept, key=lambda mix: self.time_us(mix.reduced))[:_STEPS]
         return tuple(dict.fromkeys([*first, *rest]))
+
+    def tighten(self, goal: float) -> None:
+        """Aim lower until a mix keeps the goal on the held-out samples too."""
+        for _ in range(_TIGHTENINGS):
+            checked = self.ranked(self.aims[goal])[:_CHECKED]
+            errors = [self.runs.held_out_error(mix.reduced) for mix in checked]
+            if self.out_of_time or not errors or min(errors) <= goal:
+                return
+            self.aims[goal] *= max(_MOST_AT_ONCE, goal / min(errors))
+            self.seek(self.aims[goal])
+
+    def proposed(self, goal: float) -> tuple[Mix, ...]:
+        """The most promising mixes; those that keep the goal on the held-out samples, where there are any."""
+        ranked = self.ranked(self.aims[goal])
+        kept = [m for m in ranked[:_CHECKED] if self.runs.held_out_error(m.reduced) <= goal]
+        return tuple(kept) or ranked
 
     def seek(self, goal: float) -> None:
         """Run what is promised to be the fastest within a goal, learn from it, until it holds."""

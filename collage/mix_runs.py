@@ -52,7 +52,7 @@ class Probe:
         inputs: the graph's inputs.
         samples_file: inputs of every sample.
         expected_file: reference outputs for each.
-        used_samples: how many of them to use; the others are held out.
+        used_samples: how many of them to choose mixes by; the others are held out, and only say no.
         metric: how an output's error is measured.
         goals: errors to stay below, one answer for each; the most important first.
         threads: of one call.
@@ -91,9 +91,11 @@ class MixRuns:
         self.request = request
         self.compiled = compiled
         self.regions = RegionFiles(model, Path("regions").absolute())
-        self.samples = read_samples(request.samples_file, request.inputs)[: request.used_samples]
-        self.expected = read_samples(request.expected_file, ())[: request.used_samples]
+        self.samples = read_samples(request.samples_file, request.inputs)
+        self.expected = read_samples(request.expected_file, ())
+        self.used, self.held_out = slice(request.used_samples), slice(request.used_samples, None)
         self.errors: dict[Reduced, float] = {mix.reduced: mix.error for mix in request.known}
+        self.held_out_errors: dict[Reduced, float] = {}
         self.blocks: Sequence[Block] = ()
         self.steps: dict[tuple[int, int], Step] = {}
         self.refused: set[tuple[int, int]] = set()
@@ -126,24 +128,34 @@ class MixRuns:
         """A block with what flows into it, for targets that calibrate."""
         path = model.path.parent / "calibration.npz"
         if not path.exists():
-            values = [{**s, **k} for s, k in zip(self.samples, self.known_values, strict=True)]
+            known = zip(self.samples[self.used], self.known_values[self.used], strict=True)
+            values = [{**s, **k} for s, k in known]
             write_samples(path, [{i.name: v[i.name] for i in model.inputs} for v in values])
         return replace(model, calibration=path)
 
     def error(self, mix: Reduced) -> float:
-        """The largest error over the samples; where it is hopeless, over the first alone."""
+        """The largest error over the samples to choose by; where it is hopeless, over the first alone."""
         if mix not in self.errors:
-            worst = 0.0
-            for made, wanted in zip(self.outputs(mix), self.expected, strict=True):
-                actual = [made[name] for name in wanted]
-                worst = max(worst, output_error(self.request.metric, actual, list(wanted.values())))
-                if not worst <= _HOPELESS * max(self.request.goals):
-                    break
-            self.errors[mix] = worst
+            self.errors[mix] = self._worst(mix, self.used)
         return self.errors[mix]
 
-    def outputs(self, mix: Reduced) -> Iterator[dict[str, np.ndarray]]:
-        """The model's outputs on each sample; what stands before the first reduced block is known."""
+    def held_out_error(self, mix: Reduced) -> float:
+        """The largest error over the other samples; 0 where there are none."""
+        if mix not in self.held_out_errors:
+            self.held_out_errors[mix] = self._worst(mix, self.held_out)
+        return self.held_out_errors[mix]
+
+    def _worst(self, mix: Reduced, which: slice) -> float:
+        worst = 0.0
+        for made, wanted in zip(self.outputs(mix, which), self.expected[which], strict=True):
+            actual = [made[name] for name in wanted]
+            worst = max(worst, output_error(self.request.metric, actual, list(wanted.values())))
+            if not worst <= _HOPELESS * max(self.request.goals):
+                break
+        return worst
+
+    def outputs(self, mix: Reduced, which: slice) -> Iterator[dict[str, np.ndarray]]:
+        """The model's outputs on some samples; what stands before the first reduced block is known."""
         chosen = choices(self.blocks, mix)
         first = next(i for i, target in enumerate(chosen) if target)
         steps = [
@@ -156,7 +168,7 @@ class MixRuns:
         names = [name for name in self.expected[0] if name in made]
         executor = Executor(steps, tuple(read.values()), names)
         executor.bind()
-        for sample, known in zip(self.samples, self.known_values, strict=True):
+        for sample, known in zip(self.samples[which], self.known_values[which], strict=True):
             executor.feed({**sample, **known})
             executor.run()
             yield {**known, **executor.results()}

@@ -27,7 +27,7 @@ from tests.models import sample_inputs
 pytestmark = pytest.mark.slow
 EXACT, REDUCED = "simulated -precision=f32 -speedup=0.15", "simulated -precision=bf16 -speedup=1"
 BUDGETS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3)
-NAMES = ("ppocr_cls", "magika", "silero", "light_squeezenet")
+NAMES = ("ppocr_cls", "magika", "silero")
 
 
 class Case:

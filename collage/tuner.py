@@ -32,7 +32,7 @@ from collage.goals import Goals
 from collage.intake import take_in
 from collage.lazy_search import LazySearch
 from collage.local_search import LocalSettings
-from collage.options import TuneOptions
+from collage.options import TuneOptions, chosen_targets
 from collage.preparing import calibrates, least_opset, prepared_plan
 from collage.refine import Arena, Entry
 from collage.region_files import RegionFiles
@@ -98,7 +98,7 @@ def tune_file(
 
     Args:
         source: an ONNX file, or a zip with an ONNX file and its external data.
-        targets: texts of targets, at least one.
+        targets: texts of targets; none where those of the plan in `options` are meant.
         options: what the caller chose.
         database: where costs are looked up and stored.
         work_dir: an empty folder for files of this run; the artifact is left in it.
@@ -116,7 +116,7 @@ def tune_file(
     """
     run = _Run(
         source,
-        parse_targets(targets),
+        parse_targets(chosen_targets(targets, options.plan)),
         options,
         database,
         work_dir,

@@ -37,6 +37,7 @@ from collage.preparing import calibrates, least_opset, prepared_plan
 from collage.refine import Arena, Entry
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
+from collage.room import Room
 from collage.sampling import Sampling
 from collage.site import Site
 from collage.strategies import (
@@ -197,7 +198,8 @@ class _Run:
             self.cancel,
         )
         values = self.samples.chosen_by.values if calibrates(self.facts) else None
-        self.regions = RegionFiles(self.model, self.work_dir / "regions", values)
+        room = Room.for_model(self.model.path, self.samples.cache_dir)
+        self.regions = RegionFiles(self.model, self.work_dir / "regions", values, room=room)
         settings = CostSettings(
             self.samples.threads,
             self.goals.local_limit,

@@ -7,6 +7,7 @@ the operator set says. So these are written into a copy of the model before it i
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -112,6 +113,9 @@ def cached(
         shutil.rmtree(folder, ignore_errors=True)
         make(work_dir)
         _keep([work_dir / name for name in files], folder)
+    else:
+        with contextlib.suppress(OSError):
+            os.utime(folder)  # who makes room goes by when something was used
     return folder
 
 

@@ -22,7 +22,7 @@ from partitioner.errors import BadInputError
 
 def tune(
     model: str | Path | bytes,
-    targets: Sequence[str],
+    targets: Sequence[str] = (),
     *,
     output: str | Path | None = None,
     inputs: str | Path | None = None,
@@ -40,7 +40,8 @@ def tune(
 
     Args:
         model: path of an ONNX file or a zip with external data, or the bytes of either.
-        targets: e.g. `["onnxruntime", "openvino -precision=bf16"]`.
+        targets: e.g. `["onnxruntime", "openvino -precision=bf16"]`; where a `plan` is given, by default
+            those that it names.
         output: where the artifact goes; by default next to the model, as `<name>.collage.onnx`.
         inputs: sample inputs as an .npz file; by default seeded ones are made.
         database: URL of the cost database; by default `COLLAGE_DATABASE_URL`, or a file of this user.

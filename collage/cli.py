@@ -111,11 +111,11 @@ def tune(
     database: Database = None,
 ) -> None:
     """Find the fastest partition of MODEL over the targets and write it as one ONNX file."""
-    from collage.export import plan_targets, read_plan_file
+    from collage.export import read_plan_file
     from collage.progress import progress
 
     applied = read_plan_file(plan) if plan is not None else None
-    targets = target or plan_targets(applied or {})
+    targets = target or []
     options: dict[str, Any] = {
         **({} if tolerance is None else {"tolerance": tolerance}),
         "metric": metric,

@@ -118,7 +118,7 @@ class Client:
     def create_job(
         self,
         model: str | Path,
-        targets: Sequence[str],
+        targets: Sequence[str] = (),
         options: Mapping[str, Any] | None = None,
         *,
         inputs: str | Path | None = None,
@@ -128,7 +128,7 @@ class Client:
 
         Args:
             model: an ONNX file, or a zip of one with its external data.
-            targets: texts of targets.
+            targets: texts of targets; where `options` give a plan, by default those that it names.
             options: as `TuneOptions.from_json` takes them.
             inputs: sample inputs (.npz).
             idempotency_key: by default a fresh one for this call.

@@ -83,10 +83,3 @@ def read_plan_file(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise BadInputError(f"{path} holds no plan; write one with collage export ARTIFACT --plan FILE")
     return found
-
-
-def plan_targets(plan: Mapping[str, Any]) -> list[str]:
-    """The targets that a plan names, each once; none where it is damaged, which tuning will say."""
-    parts = plan.get("partitions")
-    named = [part.get("target") for part in parts if isinstance(part, dict)] if parts else []
-    return list(dict.fromkeys(text for text in named if isinstance(text, str)))

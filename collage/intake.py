@@ -177,6 +177,9 @@ class Reference:
                 "the reference runtime (ONNX Runtime, optimisation off) cannot run this model: "
                 f"{failure.reason}"
             ) from None
+        # A copy of all weights, which nobody needs any more.
+        for file in folder.glob(f"{path.name}*"):
+            file.unlink()
         for position, known in enumerate(self._known):
             known |= _mapped(folder / f"{position}.bin", placed[position])
 

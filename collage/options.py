@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import pydantic
@@ -76,3 +76,21 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
             )
             known = ", ".join(cls.model_fields)
             raise BadInputError(f"options: {faults} (known options: {known})") from None
+
+
+def chosen_targets(given: Sequence[str], plan: Mapping[str, Any] | None) -> list[str]:
+    """The targets given; where none is, those that the plan to apply names.
+
+    Args:
+        given: texts of targets.
+        plan: the option `plan`.
+    """
+    return list(given) or plan_targets(plan or {})
+
+
+def plan_targets(plan: Mapping[str, Any]) -> list[str]:
+    """The targets that a plan names, each once; none where it is damaged, which tuning will say."""
+    parts = plan.get("partitions")
+    entries = parts if isinstance(parts, list) else []
+    named = [entry.get("target") for entry in entries if isinstance(entry, dict)]
+    return list(dict.fromkeys(text for text in named if isinstance(text, str)))

@@ -33,7 +33,7 @@ def tune_remotely(
     Args:
         client: a connection to the server.
         model: an ONNX file, or a zip with external data.
-        targets: texts of targets.
+        targets: texts of targets; none where those of the plan in `options` are meant.
         output: where the artifact goes.
         inputs: sample inputs as .npz.
         options: fields of `collage.options.TuneOptions`.

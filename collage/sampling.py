@@ -123,3 +123,24 @@ class Sampling:
     def _reference(self, samples: Sequence[Sample], name: str, keep_all: bool = True) -> Reference:
         folder = self.work_dir / name
         return Reference(self.model, samples, folder, self.listener, self.cancel, keep_all)
+
+
+def about_seeded_inputs(has_budget: bool, calibrates: bool) -> list[str]:
+    """What the report warns of when a run saw seeded inputs only.
+
+    Args:
+        has_budget: errors were weighed against time.
+        calibrates: scales of integers were taken from what the model saw.
+    """
+    warnings = []
+    if has_budget:
+        warnings.append(
+            "errors were measured on seeded inputs; give real ones with --inputs to sample what the "
+            "model was trained for"
+        )
+    if calibrates:
+        warnings.append(
+            "static_int8 was calibrated on seeded inputs, so its scales do not fit what the model was "
+            "trained for; give real ones with --inputs"
+        )
+    return warnings

@@ -33,12 +33,13 @@ from collage.intake import take_in
 from collage.lazy_search import LazySearch
 from collage.local_search import LocalSettings
 from collage.mixable import EXACT_ERROR, choose_targets
-from collage.options import TuneOptions
+from collage.options import TuneOptions, chosen_targets
 from collage.preparing import calibrates, least_opset, prepared_plan
 from collage.refine import Arena, Entry
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
-from collage.sampling import Sampling
+from collage.room import Room
+from collage.sampling import Sampling, about_seeded_inputs
 from collage.site import Site
 from collage.strategies import (
     check_covered,
@@ -98,7 +99,7 @@ def tune_file(
 
     Args:
         source: an ONNX file, or a zip with an ONNX file and its external data.
-        targets: texts of targets, at least one.
+        targets: texts of targets; none where those of the plan in `options` are meant.
         options: what the caller chose.
         database: where costs are looked up and stored.
         work_dir: an empty folder for files of this run; the artifact is left in it.
@@ -116,7 +117,7 @@ def tune_file(
     """
     run = _Run(
         source,
-        parse_targets(targets),
+        parse_targets(chosen_targets(targets, options.plan)),
         options,
         database,
         work_dir,
@@ -202,7 +203,8 @@ class _Run:
             self.cancel,
         )
         values = self.samples.chosen_by.values if calibrates(self.facts) else None
-        self.regions = RegionFiles(self.model, self.work_dir / "regions", values)
+        room = Room.for_model(self.model.path, self.samples.cache_dir)
+        self.regions = RegionFiles(self.model, self.work_dir / "regions", values, room=room)
         settings = CostSettings(
             self.samples.threads,
             self.goals.local_limit,
@@ -357,16 +359,8 @@ class _Run:
         known = (self.model.index, self.targets, self.candidates, self.costs, self.estimates)
         witness = Witness(*known, self._transitions())
         warnings = [*self.info.warnings, *self.candidates.notes]
-        if self.inputs is None and self.goals.has_budget:
-            warnings.append(
-                "errors were measured on seeded inputs; give real ones with --inputs to sample what the "
-                "model was trained for"
-            )
-        if self.inputs is None and calibrates(self.facts):
-            warnings.append(
-                "static_int8 was calibrated on seeded inputs, so its scales do not fit what the model was "
-                "trained for; give real ones with --inputs"
-            )
+        if self.inputs is None:
+            warnings += about_seeded_inputs(self.goals.has_budget, calibrates(self.facts))
         return build_report(
             Findings(
                 model_sha256=self.model.sha256,

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath, PurePosixPath
 
 from collage.parcel import FOLDERS, PLACES
+from collage.room import make_room
 from partitioner.errors import CollageError
 
 PIECE_BYTES = 8 << 20
@@ -34,7 +35,7 @@ class WorkerFiles:
 
     Args:
         folder: for all of them; it is emptied at the start.
-        most_bytes: of blobs; those that were not used for longest go first.
+        most_bytes: of blobs, and of each folder of a run; what was not used for longest goes first.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
@@ -118,6 +119,7 @@ class WorkerFiles:
         folder = self.folder / "runs" / _plain(run) / _plain(name)
         folder.mkdir(parents=True, exist_ok=True)
         os.utime(folder.parent)
+        make_room(folder, self._most_bytes)
         return folder.joinpath(*rest)
 
     def keep(self, run: str, path: PurePath) -> tuple[PurePath, dict[str, str]]:

@@ -32,7 +32,9 @@ class JobRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model_sha256: Sha256
-    targets: list[Annotated[str, Field(max_length=500)]] = Field(min_length=1, max_length=32)
+    targets: list[Annotated[str, Field(max_length=500)]] = Field(
+        default_factory=list, max_length=32, description="Left out: those of the option `plan`."
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="As in docs/api.md, “Options”.")
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
 
-from collage.options import TuneOptions
+from collage.options import TuneOptions, chosen_targets, plan_targets
 from cost_db.job import Job
 from partitioner.errors import BadInputError
 from partitioner.target import Target
@@ -60,10 +59,11 @@ def keep_model(services: Services, caller: Caller, upload: UploadedFile) -> str:
 
 
 def from_form(services: Services, caller: Caller, form: Form) -> Submission:
-    """The submission in a form with `model`, `targets` and perhaps `options` and `inputs`."""
+    """The submission in a form with `model` and perhaps `targets`, `options` and `inputs`."""
     # Before the model is registered: a request that is refused leaves nothing behind.
-    targets = services.catalogue.check(_targets(form.fields.get("targets", "")))
     options = _options(form.fields.get("options", ""))
+    given = _targets(form.fields.get("targets", ""))
+    targets = services.catalogue.check(chosen_targets(given, options.get("plan")))
     inputs = form.files.get("inputs")
     if inputs is not None:
         services.register.add(inputs.blob.sha256, inputs.blob.size_bytes, MODEL_TYPE)
@@ -83,7 +83,9 @@ def from_stored(
     model = services.models.get(model_sha256)
     if model is None:
         raise not_found(f"model {model_sha256}")
-    return Submission(model_sha256, model.name, services.catalogue.check(targets), _checked(options))
+    checked = _checked(options)
+    chosen = services.catalogue.check(chosen_targets(targets, checked.get("plan")))
+    return Submission(model_sha256, model.name, chosen, checked)
 
 
 def submit(services: Services, caller: Caller, wanted: Submission, idempotency_key: str | None) -> Job:
@@ -142,17 +144,10 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
         if name in options:
             raise BadInputError(f"option {name!r} names code of your own; it works locally only")
     checked = TuneOptions.from_json(options)
-    for target in _targets_of(checked.plan):
+    # Whether the rest of a plan fits is for the job to find out.
+    for target in plan_targets(checked.plan or {}):
         refuse_files(Target.parse(target))
     return options
-
-
-def _targets_of(plan: Mapping[str, Any] | None) -> list[str]:
-    """The targets that a given plan names; whether the rest of it fits is for the job to find out."""
-    partitions = (plan or {}).get("partitions")
-    entries = partitions if isinstance(partitions, list) else []
-    named = [entry.get("target") for entry in entries if isinstance(entry, dict)]
-    return [target for target in named if isinstance(target, str)]
 
 
 def _no_constant(name: str) -> float:

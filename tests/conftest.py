@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from cost_db.database import CostDatabase
 from tests.postgres import Postgres
 
 # pytest --hypothesis-profile=nightly: other examples each time, and ten times as many mutated models.
@@ -25,10 +27,26 @@ def postgres() -> Iterator[Postgres]:
     server.close()
 
 
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite database with our tables, to be copied: migrations take longer than most tests."""
+    path = tmp_path_factory.mktemp("template") / "costs.db"
+    CostDatabase(f"sqlite:///{path}").close()
+    return path
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """A fresh SQLite database with our tables."""
+    path = tmp_path / "costs.db"
+    shutil.copyfile(sqlite_template, path)
+    return f"sqlite:///{path}"
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(request: pytest.FixtureRequest) -> str:
     """A fresh database, in turn on each engine."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'costs.db'}"
+        return str(request.getfixturevalue("sqlite_url"))
     server: Postgres = request.getfixturevalue("postgres")
     return server.new_database()

@@ -39,7 +39,7 @@ FORM_FILES = ["model", "inputs"]
 FORM_FIELDS = ["targets", "options"]
 FORM_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "required": ["model", "targets"],
+    "required": ["model"],
     "properties": {
         "model": {
             "type": "string",
@@ -48,7 +48,7 @@ FORM_SCHEMA: dict[str, Any] = {
         },
         "targets": {
             "type": "string",
-            "description": "A JSON list, or texts with commas between.",
+            "description": "A JSON list, or texts with commas between; left out: those of the plan.",
             "examples": ['["onnxruntime", "openvino -precision=bf16"]'],
         },
         "options": {

@@ -34,6 +34,7 @@ def test_a_runtime_leaves_no_trace_in_its_caller(name: str) -> None:
     assert found.burnt_ms < 5
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(policy.cores_given() < 2, reason="with one core nobody spins")
 def test_the_trap_is_still_there() -> None:
     """ONNX Runtime's own default spins; when this fails, the option may not be needed any more."""

@@ -156,6 +156,7 @@ def test_openvino_binds_arrays_of_long_long(tmp_path: Path) -> None:
     assert list(computed(OpenVinoBackend(), model, tmp_path, x)) == [2, 4, 6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", [MnnBackend(), NcnnBackend()], ids=lambda b: b.name)
 def test_defaults_that_converters_misread_are_made_explicit(backend: Backend, tmp_path: Path) -> None:
     model = write(OLD_NET, tmp_path, opset=11)
@@ -186,6 +187,7 @@ def test_weights_outside_of_the_file_are_taken_inside(tmp_path: Path) -> None:
     assert inside is not None and np.array_equal(inside.numpy(), np.eye(8))
 
 
+@pytest.mark.slow
 def test_a_conversion_is_made_once_per_machine(tmp_path: Path) -> None:
     model = write(OLD_NET, tmp_path, opset=11)
     x = np.zeros((1, 4, 6, 6), np.float32)

@@ -106,6 +106,7 @@ def test_an_exception_keeps_its_type_and_trace() -> None:
     assert "raise_error" in failure.detail
 
 
+@pytest.mark.slow
 def test_too_much_memory_is_said_to_be_that() -> None:
     failure = _failure(child_tasks.eat_memory, limits=ChildLimits(memory_bytes=1 << 30))
     assert failure.kind == "out_of_memory"
@@ -119,6 +120,7 @@ def test_a_hang_ends_at_its_time() -> None:
     assert time.monotonic() - begin < 1.5
 
 
+@pytest.mark.slow
 def test_processor_time_is_limited() -> None:
     failure = _failure(child_tasks.spin, limits=ChildLimits(cpu_s=0.1, timeout_s=20))
     assert failure.kind == "hang"
@@ -147,6 +149,7 @@ def test_nothing_starts_when_already_cancelled() -> None:
     assert _failure(child_tasks.echo, 1, cancel=cancel).kind == "cancelled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flee", [False, True])
 def test_grandchildren_die_with_a_hanging_child(tmp_path: Path, flee: bool) -> None:
     pid_file = tmp_path / "pids"
@@ -267,6 +270,7 @@ def test_from_an_event_loop() -> None:
     assert asyncio.run(main()) == 7
 
 
+@pytest.mark.slow
 def test_a_killed_nursery_is_replaced(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     with ThreadPoolExecutor(1) as pool:
@@ -298,6 +302,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_plain_script_needs_no_guard(script: Path) -> None:
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "no guard needed\n", "")
@@ -315,6 +320,7 @@ def test_nothing_outlives_a_killed_owner(script: Path, tmp_path: Path, number: i
     assert all(_is_gone(pid) for pid in (*pids, *helpers))
 
 
+@pytest.mark.slow
 def test_from_a_dask_worker() -> None:
     distributed = pytest.importorskip("distributed")
     with (

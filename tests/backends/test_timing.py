@@ -84,6 +84,7 @@ def test_short_calls_are_timed_in_a_row() -> None:
     assert calls > 100 * len(timing.samples_us)
 
 
+@pytest.mark.slow
 def test_measurements_are_repeated_while_the_machine_is_disturbed() -> None:
     calls = 0
 
@@ -97,6 +98,7 @@ def test_measurements_are_repeated_while_the_machine_is_disturbed() -> None:
     assert calls == 3 * (2 + 3)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="Linux counts ticks there")
 def test_other_processes_are_noticed() -> None:
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]

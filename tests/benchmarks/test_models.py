@@ -81,6 +81,7 @@ def _check_outputs(name: str, tmp_path: Path) -> None:
         assert first[0].std() > 1e-4
 
 
+@pytest.mark.slow
 def test_detection_finds_the_text_of_its_inputs(tmp_path: Path) -> None:
     (found,) = _outputs("ppocr_det", tmp_path / "c", tmp_path / "n", 3)
     assert found.max() > 0.5

@@ -10,7 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from collage.export import export, parse_devices, plan_targets, read_plan_file
+from collage.export import export, parse_devices, read_plan_file
+from collage.options import chosen_targets, plan_targets
 from collage.picture import PartitionTimes, draw
 from collage.rebench import bench
 from partitioner.candidate import Candidate, Plan
@@ -38,7 +39,10 @@ def test_a_plan_alone_names_targets_and_is_the_artifacts_own(artifact: Path, tmp
     written = export(artifact, plan=tmp_path / "plan.json")
     assert written == {"plan": str(tmp_path / "plan.json")}
     alone = read_plan_file(tmp_path / "plan.json")
-    assert plan_targets(alone) == ["onnxruntime", "openvino -precision=f32"]
+    assert chosen_targets([], alone) == ["onnxruntime", "openvino -precision=f32"]
+    assert chosen_targets(["mnn"], alone) == ["mnn"] and chosen_targets([], None) == []
+    assert plan_targets({"partitions": [{"target": 3}, "mnn", {}]}) == plan_targets({}) == []
+    assert plan_targets({"partitions": 1}) == []
     assert read_plan_file(artifact) == alone and alone["versions"] == {"openvino": "1"}
 
 
@@ -92,7 +96,6 @@ def test_bench_shows_that_a_plan_applied_again_is_the_same(artifact: Path, tmp_p
     made = [
         collage.tune(
             tmp_path / "m.onnx",
-            plan_targets(given),
             output=tmp_path / name,
             database=database,
             plan=given,

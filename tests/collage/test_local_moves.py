@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,6 +98,7 @@ def test_moves_that_would_make_partitions_wait_for_each_other_are_none() -> None
     assert all(p is None or len(p.partitions) == 2 for p in found)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(model=random_models(), data=st.data())
 def test_every_plan_that_moves_reach_can_run(model: TextModel, data: st.DataObject) -> None:

@@ -151,6 +151,7 @@ def test_cuda_values_stay_on_the_device(tmp_path: Path) -> None:
     run_in_child(residence_tasks.check_cuda, "onnxruntime -ep=cuda")
 
 
+@pytest.mark.slow  # loads torch
 def test_torch_on_cuda_takes_what_lies_on_the_device() -> None:
     try:
         resolve(Target.parse("torch -compiler=eager -device=cuda"))

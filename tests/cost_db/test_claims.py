@@ -170,6 +170,7 @@ def test_a_thousand_keys_are_one_statement_without_a_transaction_around(database
     assert len(statements) == 1 and statements[0].startswith("SELECT")
 
 
+@pytest.mark.slow
 def test_a_thousand_keys_are_one_round_trip_on_the_wire(postgres: Postgres, tmp_path: Path) -> None:
     database = CostDatabase(postgres.new_database())
     digests = [key(number).digest for number in range(1_000)]

@@ -59,6 +59,7 @@ def test_a_frozen_sqlite_file_comes_up_whole(revision: str, tmp_path: Path) -> N
     _check_upgraded(CostDatabase(f"sqlite:///{tmp_path / 'old.db'}"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_frozen_postgresql_dump_comes_up_whole(revision: str, postgres: Postgres) -> None:
     url = postgres.new_database(upgraded=False)
@@ -69,6 +70,7 @@ def test_a_frozen_postgresql_dump_comes_up_whole(revision: str, postgres: Postgr
     _check_upgraded(CostDatabase(url))
 
 
+@pytest.mark.slow
 def test_an_empty_postgresql_is_refused_until_it_is_upgraded(postgres: Postgres) -> None:
     url = postgres.new_database(upgraded=False)
     with pytest.raises(SchemaError, match=r"no tables yet.*collage db upgrade"):

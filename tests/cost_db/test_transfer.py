@@ -57,6 +57,7 @@ def test_bad_lines_are_refused_by_number_and_the_good_ones_go_in(database: CostD
     assert result.refused[1][1] == "digest is not that of its key"
 
 
+@pytest.mark.slow
 def test_more_lines_than_one_batch(database: CostDatabase) -> None:
     lines = [write_line(measured(number)) for number in range(1_201)]
     assert database.import_lines(lines).accepted == 1_201

@@ -73,6 +73,7 @@ def test_a_node_that_nobody_takes_is_named() -> None:
         greedy(CHAIN, [taking(A, "Relu", "Exp")])
 
 
+@pytest.mark.slow
 @given(random_models(), st.lists(st.sets(st.sampled_from(ALL)), min_size=1, max_size=3))
 @settings(max_examples=60, derandomize=True, deadline=None)
 def test_greedy_plans_can_run(model: TextModel, claims: list[set[str]]) -> None:

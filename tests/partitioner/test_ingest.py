@@ -306,6 +306,7 @@ class TestDimensions:
         assert bound.index.inputs == ("input", "state") and "If" not in _ops(bound)
         assert isinstance(bound.ir, ir.Model) and len(bound.nodes) > 30
 
+    @pytest.mark.slow
     def test_a_branch_that_a_scalar_decides_is_pointed_out(self, tmp_path: Path) -> None:
         info = normalise(models.model_path("silero"), tmp_path, models.default_dims("silero_if"))
         assert "'If_0' is opaque: decide its condition with --dim sr=VALUE" in info.warnings[0]

@@ -114,6 +114,7 @@ class TestBombs:
         proto.graph.output[0].CopyFrom(_value("y"))
         _refused(_saved(tmp_path / "m.onnx", proto), tmp_path, "'big' of node 'grow' .* bytes; at most")
 
+    @pytest.mark.slow
     def test_out_of_memory_is_an_error_of_the_model(self, tmp_path: Path) -> None:
         code = f"""
             import resource, sys

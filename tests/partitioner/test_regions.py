@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,6 +119,7 @@ def test_a_limit_thins_the_intervals_and_says_so() -> None:
     assert len(starts) > 100
 
 
+@pytest.mark.slow
 def test_three_thousand_nodes_take_less_than_two_seconds() -> None:
     blocks = " ".join(
         f"a{i} = Conv(h{i}, w)  b{i} = Relu(a{i})  c{i} = Conv(b{i}, w)  h{i + 1} = Add(c{i}, h{i})"
@@ -132,6 +134,7 @@ def test_three_thousand_nodes_take_less_than_two_seconds() -> None:
     assert 3000 < len(proposals.found) < 12000
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(random_models(), st.integers(min_value=0))
 def test_every_region_is_convex_and_taken(model: TextModel, supported: int) -> None:

@@ -85,6 +85,7 @@ def test_equals_enumeration_on_hundreds_of_graphs(case: Case) -> None:
     check_case(case)
 
 
+@pytest.mark.slow
 @given(cases())
 @settings(max_examples=30, derandomize=True, deadline=None)
 def test_searcher_forgets_old_costs(case: Case) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
+import shutil
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +17,7 @@ import httpx
 import numpy as np
 import onnx
 import pytest
+import structlog
 import uvicorn
 from onnx import helper, numpy_helper
 
@@ -20,6 +25,19 @@ from service.app import create_app
 from service.services import Services
 from service.settings import Settings
 from service.tracing import Tracing
+
+# Servers that tests share say something between tests too, where pytest does not catch it.
+structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+# Loading the authorities that a machine trusts takes longer than a request, and no test here needs them.
+_TRUST_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+class _PromptServer(uvicorn.Server):
+    """Looks more often whether it is to end: there are many servers here, and each ends."""
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            await asyncio.sleep(0.01)
 
 
 class RunningServer:
@@ -31,7 +49,7 @@ class RunningServer:
         config = uvicorn.Config(
             self.app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=2
         )
-        self._server = uvicorn.Server(config)
+        self._server = _PromptServer(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
         deadline = time.monotonic() + 30
@@ -40,7 +58,7 @@ class RunningServer:
             time.sleep(0.01)
         port = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self.http = httpx.Client(base_url=self.url, timeout=60)
+        self.http = httpx.Client(base_url=self.url, timeout=60, verify=_TRUST_NOBODY)
 
     @property
     def services(self) -> Services:
@@ -57,7 +75,7 @@ class RunningServer:
 StartServer = Callable[..., RunningServer]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine(request: pytest.FixtureRequest) -> str:
     """The database behind the server: SQLite, unless a test is parametrized with `ENGINES`."""
     return str(getattr(request, "param", "sqlite"))
@@ -68,17 +86,19 @@ on_both_engines = pytest.mark.parametrize("engine", ["sqlite", POSTGRESQL], indi
 ENGINES = [pytest.mark.usefixtures("engine"), on_both_engines]  # for a whole module
 
 
-@pytest.fixture
-def start_server(tmp_path: Path, engine: str, request: pytest.FixtureRequest) -> Iterator[StartServer]:
+@contextlib.contextmanager
+def _servers(folder: Path, engine: str, request: pytest.FixtureRequest) -> Iterator[StartServer]:
     """Starts servers over one data folder; without runners unless asked, so jobs wait."""
-    url = f"sqlite:///{tmp_path / 'costs.db'}"
     if engine == "postgresql":
         url = request.getfixturevalue("postgres").new_database()
+    else:
+        url = f"sqlite:///{folder / 'costs.db'}"
+        shutil.copyfile(request.getfixturevalue("sqlite_template"), folder / "costs.db")
     with contextlib.ExitStack() as stack:
 
         def start(tracing: Tracing | None = None, **settings: Any) -> RunningServer:
             given = {
-                "data_dir": tmp_path / "data",
+                "data_dir": folder / "data",
                 "database_url": url,
                 "runners": 0,
                 "poll_s": 0.05,
@@ -92,9 +112,31 @@ def start_server(tmp_path: Path, engine: str, request: pytest.FixtureRequest) ->
 
 
 @pytest.fixture
+def start_server(tmp_path: Path, engine: str, request: pytest.FixtureRequest) -> Iterator[StartServer]:
+    """Starts servers over one data folder of this test."""
+    with _servers(tmp_path, engine, request) as start:
+        yield start
+
+
+@pytest.fixture
 def server(start_server: StartServer) -> RunningServer:
     """A server whose jobs wait."""
     return start_server()
+
+
+@pytest.fixture(scope="module")
+def start_shared(
+    tmp_path_factory: pytest.TempPathFactory, engine: str, request: pytest.FixtureRequest
+) -> Iterator[StartServer]:
+    """The same for all tests of a module that ask, where none minds what others leave."""
+    with _servers(tmp_path_factory.mktemp("shared"), engine, request) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared_server(start_shared: StartServer) -> RunningServer:
+    """A server whose jobs wait, for all tests of a module that refuse or only read."""
+    return start_shared()
 
 
 def small_model(seed: int = 0, width: int = 8) -> bytes:

@@ -17,9 +17,16 @@ def _bearer(server: RunningServer, *scopes: str, quotas: Quotas | None = None) -
     return {"Authorization": f"Bearer {secret}"}
 
 
+@pytest.fixture(scope="module")
+def guarded_server(start_shared: StartServer) -> RunningServer:
+    return start_shared(authentication="on")
+
+
 @pytest.fixture
-def guarded(start_server: StartServer) -> RunningServer:
-    return start_server(authentication="on")
+def guarded(guarded_server: RunningServer) -> RunningServer:
+    """A server that wants tokens, and a client that nobody has signed in."""
+    guarded_server.http.cookies.clear()
+    return guarded_server
 
 
 _READ = ["/v1/jobs", "/v1/models", "/v1/costs", "/v1/costs/stats", "/v1/costs/export", "/v1/targets"]

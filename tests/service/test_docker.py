@@ -43,6 +43,7 @@ def test_hadolint_finds_nothing() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+@pytest.mark.slow
 def test_the_compose_file_keeps_to_the_compose_specification(tmp_path: Path) -> None:
     checker = Path(sys.executable).parent / "check-jsonschema"
     file = ROOT / "docker" / "compose.yaml"

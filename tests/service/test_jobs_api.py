@@ -58,6 +58,23 @@ def test_a_job_for_a_model_uploaded_before(server: RunningServer) -> None:
     assert server.http.get(f"/v1/models/{sha256}").status_code == 404
 
 
+def test_a_job_for_a_plan_takes_the_plan_s_targets(server: RunningServer) -> None:
+    parts = [{"target": "openvino  -precision=f32", "nodes": ["a"]}, {"target": "onnxruntime"}]
+    options = {"plan": {"partitions": [*parts, parts[0]]}}
+    job = post_job(server, data={"targets": "", "options": json.dumps(options)}).json()
+    assert job["targets"] == ["openvino -precision=f32", "onnxruntime"]
+    stored = {"model_sha256": job["model_sha256"], "options": options}
+    assert server.http.post("/v1/jobs", json=stored).json()["targets"] == job["targets"]
+    own = server.http.post("/v1/jobs", json={**stored, "targets": ["onnxruntime"]})
+    assert own.json()["targets"] == ["onnxruntime"]
+    for given in ({}, {"plan": {"partitions": []}}):
+        answer = server.http.post("/v1/jobs", json={**stored, "options": given})
+        assert answer.status_code == 422 and "no target is given" in answer.json()["detail"]
+    files = {"plan": {"partitions": [{"target": "onnxruntime -rules=/etc/passwd"}]}}
+    answer = server.http.post("/v1/jobs", json={**stored, "options": files})
+    assert answer.status_code == 422 and "names a file" in answer.json()["detail"]
+
+
 def test_an_idempotency_key_makes_one_job(server: RunningServer) -> None:
     key = {"Idempotency-Key": "abc"}
     first = post_job(server, headers=key).json()

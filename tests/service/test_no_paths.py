@@ -32,15 +32,16 @@ _HARMLESS_TEXTS = {"metric", "strategy", "pins", "bans", "dims", "plan"}
     ],
 )
 def test_a_path_or_code_is_refused(
-    server: RunningServer, targets: list[str], options: dict[str, Any], kind: str, said: str
+    shared_server: RunningServer, targets: list[str], options: dict[str, Any], kind: str, said: str
 ) -> None:
-    sha256 = server.http.post("/v1/models", files={"model": ("m.onnx", b"bytes")}).json()["sha256"]
+    http = shared_server.http
+    sha256 = http.post("/v1/models", files={"model": ("m.onnx", b"bytes")}).json()["sha256"]
     wanted = {"model_sha256": sha256, "targets": targets, "options": options}
-    answer = server.http.post("/v1/jobs", json=wanted)
+    answer = http.post("/v1/jobs", json=wanted)
     assert answer.status_code == 422
     assert answer.json()["type"] == f"urn:collage:problem:{kind}"
     assert said in answer.json()["detail"]
-    assert server.http.get("/v1/jobs").json()["items"] == []
+    assert http.get("/v1/jobs").json()["items"] == []
 
 
 def test_pins_and_limits_are_taken(server: RunningServer) -> None:

@@ -18,15 +18,17 @@ STATIC = Path(__file__).resolve().parents[2] / "service" / "static"
 
 
 @pytest.mark.parametrize("path", ["/", "/new", "/costs", "/workers", "/docs"])
-def test_pages_are_whole_and_load_nothing_from_elsewhere(server: RunningServer, path: str) -> None:
-    page = server.http.get(path)
+def test_pages_are_whole_and_load_nothing_from_elsewhere(
+    shared_server: RunningServer, path: str
+) -> None:
+    page = shared_server.http.get(path)
     assert page.status_code == 200
     assert page.headers["Content-Security-Policy"].startswith("default-src 'self'")
     assert "</html>" in page.text
     for address in re.findall(r'(?:src|href)="([^"]+)"', page.text):
         assert address.startswith(("/", "#")), address
         if address.startswith("/static/"):
-            assert server.http.get(address).status_code == 200, address
+            assert shared_server.http.get(address).status_code == 200, address
     # Inline scripts and styles would be refused by the policy.
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", page.text)
 

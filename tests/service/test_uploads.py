@@ -49,16 +49,16 @@ _TARGETS = _part("targets", "onnxruntime")
         ("", "ends too early"),
     ],
 )
-def test_a_bad_form_says_what_is_bad(server: RunningServer, body: str, said: str) -> None:
-    status, detail = _raw(server, body.encode())
+def test_a_bad_form_says_what_is_bad(shared_server: RunningServer, body: str, said: str) -> None:
+    status, detail = _raw(shared_server, body.encode())
     assert status == 422
     assert said in detail
 
 
-def test_other_media_types_are_refused(server: RunningServer) -> None:
-    assert _raw(server, b"x", "text/plain")[0] == 415
-    assert _raw(server, b"x", "multipart/form-data")[0] == 415
-    assert _raw(server, b"{", "application/json")[0] == 422
+def test_other_media_types_are_refused(shared_server: RunningServer) -> None:
+    assert _raw(shared_server, b"x", "text/plain")[0] == 415
+    assert _raw(shared_server, b"x", "multipart/form-data")[0] == 415
+    assert _raw(shared_server, b"{", "application/json")[0] == 422
 
 
 def test_what_is_too_large_is_refused(start_server: StartServer) -> None:

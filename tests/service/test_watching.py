@@ -53,8 +53,10 @@ def test_metrics_do_not_grow_with_what_strangers_ask_for(server: RunningServer) 
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 65, "a b", "é", "a;b"])
-def test_a_request_id_that_could_forge_a_log_line_is_replaced(server: RunningServer, bad: str) -> None:
-    answer = server.http.get("/healthz", headers={"X-Request-ID": bad.encode()})
+def test_a_request_id_that_could_forge_a_log_line_is_replaced(
+    shared_server: RunningServer, bad: str
+) -> None:
+    answer = shared_server.http.get("/healthz", headers={"X-Request-ID": bad.encode()})
     assert answer.headers["X-Request-ID"] != bad and len(answer.headers["X-Request-ID"]) == 16
 
 

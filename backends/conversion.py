@@ -122,7 +122,7 @@ def cached(
 def _is_whole(folder: Path, files: Sequence[str]) -> bool:
     """True when the cache has these files as they were made: native code may crash on damaged ones."""
     try:
-        expected = (folder / _SUMS).read_text()
+        expected = (folder / _SUMS).read_text(encoding="utf-8")
         return expected == _sums([folder / name for name in files])
     except OSError:
         return False
@@ -144,7 +144,7 @@ def _keep(files: Sequence[Path], folder: Path) -> None:
     """Move files into the cache so that a reader sees all of them or none."""
     unfinished = folder.with_name(f"{folder.name}.{os.getpid()}-{threading.get_ident()}")
     unfinished.mkdir(parents=True)
-    (unfinished / _SUMS).write_text(_sums(files))
+    (unfinished / _SUMS).write_text(_sums(files), encoding="utf-8")
     for file in files:
         shutil.move(file, unfinished / file.name)
     try:

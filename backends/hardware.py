@@ -106,7 +106,7 @@ def last_level_cache_bytes() -> int:
     sizes = []
     for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         try:
-            text = file.read_text().strip()
+            text = file.read_text(encoding="utf-8").strip()
             sizes.append(int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20}[text[-1]])
         except (OSError, ValueError, KeyError, IndexError):
             continue
@@ -117,7 +117,7 @@ def last_level_cache_bytes() -> int:
 def _cpu() -> tuple[str, tuple[str, ...]]:
     fields: dict[str, str] = {}
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             name, _, value = line.partition(":")
             fields.setdefault(name.strip(), value.strip())
     except OSError:
@@ -142,7 +142,7 @@ def _physical_cores(threads: int) -> int:
     for number in given:
         file = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
         try:
-            siblings.add(file.read_text().strip())
+            siblings.add(file.read_text(encoding="utf-8").strip())
         except OSError:
             return threads
     return min(threads, len(siblings))

@@ -238,7 +238,7 @@ def _peak_bytes() -> int:
 
 def _status_bytes(name: str) -> int:
     try:
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
     except OSError:
@@ -249,4 +249,4 @@ def _status_bytes(name: str) -> int:
 def _forget_peak() -> None:
     """Make the kernel count the peak of resident memory from here on."""
     with contextlib.suppress(OSError):  # then the peak includes what was before
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")

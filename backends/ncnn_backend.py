@@ -221,7 +221,10 @@ def _is_batched(script: Path, position: int) -> bool:
 
     The only place where pnnx says so is the sample script that it writes.
     """
-    return re.search(rf"\bin{position}\.numpy\(\), batch_index=0\)", script.read_text()) is not None
+    return (
+        re.search(rf"\bin{position}\.numpy\(\), batch_index=0\)", script.read_text(encoding="utf-8"))
+        is not None
+    )
 
 
 def _converted(model: SubModel, context: CompileContext) -> tuple[Path, Path, Path]:
@@ -268,7 +271,11 @@ def _convert(model: SubModel, source: Path, folder: Path) -> None:
 
 def _check_layers(ncnn: Any, parameters: Path) -> None:
     """See that ncnn has every layer: where it has not, loading fails without saying which."""
-    kinds = {line.split()[0] for line in parameters.read_text().splitlines()[2:] if line.strip()}
+    kinds = {
+        line.split()[0]
+        for line in parameters.read_text(encoding="utf-8").splitlines()[2:]
+        if line.strip()
+    }
     unknown = sorted(kind for kind in kinds if ncnn.layer_to_index(kind) < 0)
     if unknown:
         raise CollageError(f"ncnn has no layer for {', '.join(unknown)}")

@@ -29,7 +29,7 @@ def prepare(options: Any, folder: Path) -> None:
 def collect(session: Any, folder: Path) -> list[Step]:
     """End the session's profile, read it as steps with mean times, and remove its files."""
     trace = Path(session.end_profiling())
-    events = json.loads(trace.read_text())
+    events = json.loads(trace.read_text(encoding="utf-8"))
     optimised = ir.load(folder / _FILES[0])
     outputs = {
         node.name or "": tuple(v.name for v in node.outputs if v.name) for node in optimised.graph

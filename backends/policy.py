@@ -85,7 +85,7 @@ def memory_given() -> int:
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
-            found.append(int((_CGROUP / name).read_text()))
+            found.append(int((_CGROUP / name).read_text(encoding="utf-8")))
         except (OSError, ValueError):  # absent, or "max"
             continue
     return min(found)
@@ -94,14 +94,14 @@ def memory_given() -> int:
 def _quota() -> float | None:
     """CPU quota of the control group in cores, or None without one."""
     try:
-        limit, period = (_CGROUP / "cpu.max").read_text().split()
+        limit, period = (_CGROUP / "cpu.max").read_text(encoding="utf-8").split()
         return None if limit == "max" else max(1.0, float(limit) / float(period))
     except (OSError, ValueError):
         pass
     base = _CGROUP / "cpu"
     try:
-        limit_us = float((base / "cpu.cfs_quota_us").read_text())
-        period_us = float((base / "cpu.cfs_period_us").read_text())
+        limit_us = float((base / "cpu.cfs_quota_us").read_text(encoding="utf-8"))
+        period_us = float((base / "cpu.cfs_period_us").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return None if limit_us <= 0 else max(1.0, limit_us / period_us)

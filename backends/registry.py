@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -76,7 +76,17 @@ def backends() -> Mapping[str, Backend]:
     Raises:
         CollageError: two backends have one name, or a plugin's name is not its backend's.
     """
-    return _load(tuple(entry_points(group=GROUP)))
+    return _load(_plugins(entry_points))
+
+
+def warm_up() -> None:
+    """Do what `backends` would do first, as far as it is ours: no plugin and no runtime is loaded.
+
+    A process that forks others does it for all of them.
+    """
+    _plugins(entry_points)
+    for where in _BUILT_IN.values():
+        importlib.import_module(where.partition(":")[0])
 
 
 def resolve(target: Target) -> Backend:
@@ -195,6 +205,12 @@ def target_spec(target: Target) -> TargetSpec:
         rule=None if rules == RULES.default else load_rule(Path(rules)),
         refuse_region=refuse_region,
     )
+
+
+@lru_cache(maxsize=4)
+def _plugins(find: Callable[..., Iterable[EntryPoint]]) -> tuple[EntryPoint, ...]:
+    # Once: it reads the description of every installed package, and tuning asks hundreds of times.
+    return tuple(find(group=GROUP))
 
 
 @lru_cache(maxsize=4)

@@ -363,7 +363,7 @@ def _paths_in(value: object) -> Iterator[Path]:
 def _tasks_now() -> int:
     """Processes and threads on this machine now, of all users."""
     try:
-        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+        return int(Path("/proc/loadavg").read_text(encoding="utf-8").split()[3].partition("/")[2])
     except (OSError, ValueError, IndexError):
         return 4096
 
@@ -371,7 +371,7 @@ def _tasks_now() -> int:
 def _memory_kills() -> int:
     """How many processes the kernel has killed for lack of memory since it started."""
     try:
-        for line in Path("/proc/vmstat").read_text().splitlines():
+        for line in Path("/proc/vmstat").read_text(encoding="utf-8").splitlines():
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     except OSError:

@@ -226,12 +226,12 @@ def _kill_orphans(children: Mapping[int, _Nursling]) -> None:
 def _own_children() -> Iterator[int]:
     own = os.getpid()
     with contextlib.suppress(OSError):  # only kernels built with it have this file
-        yield from map(int, Path(f"/proc/self/task/{own}/children").read_text().split())
+        yield from map(int, Path(f"/proc/self/task/{own}/children").read_text(encoding="utf-8").split())
         return
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             # The second field is the command in parentheses, which may itself hold spaces.
-            after_name = (entry / "stat").read_text().rpartition(")")[2].split()
+            after_name = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             if int(after_name[1]) == own:
                 yield int(entry.name)
 
@@ -344,16 +344,20 @@ def _cut_off_network() -> bool:
     if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
         return False
     with contextlib.suppress(OSError):  # else the user is shown as nobody; its rights stay the same
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/setgroups").write_text("deny", encoding="utf-8")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="utf-8")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="utf-8")
     return True
 
 
 def _import_quietly(name: str) -> None:
+    """Import a module, and call a function of it: `module` or `module:function`."""
     # A module that cannot be imported is the child's error to report, in its own words.
     with contextlib.suppress(Exception):
-        importlib.import_module(name)
+        module, _, function = name.partition(":")
+        imported = importlib.import_module(module)
+        if function:
+            getattr(imported, function)()
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:

@@ -29,7 +29,11 @@ _KEPT_ENVIRONMENT = (
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES",
 )
-_PRELOAD = ("numpy", "ml_dtypes", "backends.sandbox_codec", "backends.contract")
+# Modules, and functions that are called in the nursery once, so that no child has to.
+_PRELOAD = (
+    *("numpy", "ml_dtypes", "backends.sandbox_codec", "backends.contract"),
+    "backends.registry:warm_up",
+)
 _START_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 5.0
 

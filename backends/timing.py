@@ -236,7 +236,7 @@ class _Usage:
         names = {f"cpu{number}" for number in self._cores()}
         ticks = 0
         with contextlib.suppress(OSError):
-            for line in Path("/proc/stat").read_text().splitlines():
+            for line in Path("/proc/stat").read_text(encoding="utf-8").splitlines():
                 fields = line.split()
                 if fields and fields[0] in names:
                     user, nice, system, _, _, irq, soft_irq, *_ = map(int, fields[1:])

@@ -174,11 +174,11 @@ def tune(
                 **options,
             )
     if report is not None:
-        report.write_text(json.dumps(artifact.report, indent=2) + "\n")
+        report.write_text(json.dumps(artifact.report, indent=2) + "\n", encoding="utf-8")
     if picture is not None:
         from collage.explain import draw_artifact
 
-        picture.write_text(draw_artifact(artifact.path, artifact.report))
+        picture.write_text(draw_artifact(artifact.path, artifact.report), encoding="utf-8")
     from collage.show import show_report
 
     show_report(artifact.report)

@@ -164,7 +164,7 @@ def serve(served: Served) -> None:
     ]
     executor = Executor(steps, served.inputs, served.outputs)
     executor.bind()
-    with (served.folder / "calls").open() as calls:
+    with (served.folder / "calls").open(encoding="utf-8") as calls:
         for line in calls:
             if not line.strip():
                 break

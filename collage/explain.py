@@ -38,7 +38,7 @@ def explain(path: Path, picture: Path | None = None) -> dict[str, Any]:
     """
     report = read_report(path)
     if picture is not None:
-        picture.write_text(draw_artifact(path, report))
+        picture.write_text(draw_artifact(path, report), encoding="utf-8")
     return report
 
 

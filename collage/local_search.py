@@ -30,7 +30,7 @@ from partitioner.target import Target
 _HEAT = 4
 _HEAT_ROUNDS = 6
 _FINAL_ROUNDS = 24
-# Asks per heat: most moves can be made, and a search space that is used up must end.
+# Asks per heat: most moves can be made. A heat that so many cannot fill is the last one.
 _ASKS = 40
 _STEPS = (-4, -2, -1, 1, 2, 4)
 
@@ -97,11 +97,14 @@ class LocalSearch:
             for trial, entry in proposals:
                 _tell(study, trial, entry)
             challenger = self._fastest([entry for _, entry in proposals], best)
-            if challenger is None or self.out_of_time():
-                continue
-            self.arena.hold([], again=[best, challenger], rounds=_FINAL_ROUNDS)
-            if challenger.timed and clearly_faster(challenger, best):
+            improved = False
+            if challenger is not None and not self.out_of_time():
+                self.arena.hold([], again=[best, challenger], rounds=_FINAL_ROUNDS)
+                improved = challenger.timed and clearly_faster(challenger, best)
+            if improved and challenger is not None:
                 best, idle = challenger, 0
+            elif len(proposals) < _HEAT:
+                break  # nearly all that is near was tried, and asking on would take longer than timing
         self.settings.keep(study)
         return best
 

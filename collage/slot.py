@@ -34,7 +34,7 @@ def device_slot(cancel: threading.Event | None = None, device: str = "cpu") -> I
     Raises:
         CancelledError: `cancel` was set while waiting.
     """
-    with slot_path(device).open("w") as file:
+    with slot_path(device).open("w", encoding="utf-8") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

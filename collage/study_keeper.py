@@ -14,15 +14,18 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import optuna
+import sqlalchemy as sa
 from optuna.exceptions import OptunaError
 from optuna.trial import FrozenTrial
 from sqlalchemy.exc import SQLAlchemyError
 
 from collage.events import Event, Listener
 from cost_db.connections import Connections
+from cost_db.errors import DatabaseError
 
 PLAN = "plan"
 _WAIT_S = 30.0
+_LAST_TABLE = "alembic_version"  # Optuna makes it when its others are there
 _DIGITS = 12
 
 
@@ -42,7 +45,7 @@ def keep(connections: Connections, model_sha256: str, listener: Listener, study:
     name = f"{model_sha256[:_DIGITS]} {now}"
     try:
         _write(connections, name, study, trials)
-    except (OptunaError, SQLAlchemyError) as error:
+    except (OptunaError, SQLAlchemyError, DatabaseError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         listener(Event("end_to_end", f"the study of local moves could not be kept: {said}"))
 
@@ -52,7 +55,9 @@ def _write(
 ) -> None:
     url = connections.engine.url.render_as_string(hide_password=False)
     wait = {"connect_args": {"timeout": _WAIT_S}} if connections.is_sqlite else {}
-    storage = optuna.storages.RDBStorage(url, engine_kwargs=wait)
+    there = connections.read(lambda connection: sa.inspect(connection).has_table(_LAST_TABLE))
+    # To make and compare its tables takes Optuna longer than to write a study.
+    storage = optuna.storages.RDBStorage(url, engine_kwargs=wait, skip_table_creation=there)
     try:
         kept = optuna.create_study(storage=storage, study_name=name, direction=study.direction)
         kept.add_trials(trials)

@@ -44,8 +44,10 @@ def write_front(path: Path, folder: Path) -> None:
     """
     points, report = read_front(path), read_report(path)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "front.json").write_text(json.dumps(points, indent=2) + "\n")
-    (folder / "front.svg").write_text(draw_front(points, report["metric"], report["tolerance"]))
+    (folder / "front.json").write_text(json.dumps(points, indent=2) + "\n", encoding="utf-8")
+    (folder / "front.svg").write_text(
+        draw_front(points, report["metric"], report["tolerance"]), encoding="utf-8"
+    )
 
 
 def take(path: str | Path, point: int, output: str | Path) -> Artifact:

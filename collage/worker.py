@@ -41,6 +41,8 @@ from partitioner.errors import CancelledError
 _LOOK_S = 0.1
 _AGAIN_S = 1.0
 _PROBE_S = 180.0
+ALIVE = "alive"  # a file in the worker's folder; who looks after the worker asks how old it is
+_ALIVE_S = 10.0
 
 
 class WorkerStopsError(Exception):
@@ -217,13 +219,25 @@ async def serve_worker(
             runtimes = ", ".join(sorted(said.backends))
             _say(f"collage worker {name} works for {scheduler} with {runtimes}")
             try:
-                await worker.finished()
+                await _until_finished(worker, files.folder / ALIVE)
             except asyncio.CancelledError:
                 # The task's child is stopped first; its tuner has it done elsewhere.
                 await worker.close(timeout=5, executor_wait=True)
                 raise
             _say(f"collage worker {name}: the scheduler went away; looking for it")
             await asyncio.sleep(_AGAIN_S)
+
+
+async def _until_finished(worker: Any, alive: Path) -> None:
+    """Touch a file again and again while the worker is joined."""
+    finished = asyncio.ensure_future(worker.finished())
+    try:
+        while not finished.done():
+            alive.touch()
+            await asyncio.wait([finished], timeout=_ALIVE_S)
+    finally:
+        finished.cancel()
+        alive.unlink(missing_ok=True)
 
 
 _SETTINGS: Mapping[str, Any] = {

@@ -73,7 +73,11 @@ def worker(
         str | None, typer.Option(help="Address to listen on, where the scheduler calls back.")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="For files of tasks; emptied at the start [a temporary one].")
+        Path | None,
+        typer.Option(
+            envvar="COLLAGE_WORKER_FOLDER",
+            help="For files of tasks; emptied at the start [a temporary one].",
+        ),
     ] = None,
     keep_gib: Annotated[float, typer.Option(min=0.1, help="Files kept for later tasks, in GiB.")] = 20,
 ) -> None:

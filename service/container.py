@@ -17,7 +17,7 @@ def database_url(environment: Mapping[str, str]) -> str | None:
     host = environment.get("COLLAGE_DATABASE_HOST")
     if host is None:
         return None
-    password = Path(environment["COLLAGE_DATABASE_PASSWORD_FILE"]).read_text().strip()
+    password = Path(environment["COLLAGE_DATABASE_PASSWORD_FILE"]).read_text(encoding="utf-8").strip()
     return f"postgresql://collage:{quote(password, safe='')}@{host}/collage"
 
 

@@ -21,7 +21,7 @@ class Spool:
         for old in root.iterdir():
             _remove_if_left(old)
         self.path = root / uuid.uuid4().hex
-        self._lock: IO[str] = (root / f"{self.path.name}.lock").open("w")
+        self._lock: IO[str] = (root / f"{self.path.name}.lock").open("w", encoding="utf-8")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.path.mkdir(mode=0o700)
 
@@ -36,7 +36,7 @@ def _remove_if_left(lock_path: Path) -> None:
     if lock_path.suffix != ".lock":
         return
     try:
-        with lock_path.open("w") as lock:
+        with lock_path.open("w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(lock_path.with_suffix(""), ignore_errors=True)
             lock_path.unlink(missing_ok=True)

@@ -51,7 +51,7 @@ def _type_checking(tree: ast.AST) -> set[ast.stmt]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_runtimes_stay_in_their_files_and_in_functions(path: Path) -> None:
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     name = path.relative_to(ROOT).as_posix()
     lazy = _in_functions(tree) | _type_checking(tree)
     for module, statement in _imports(tree):
@@ -66,8 +66,19 @@ def test_runtimes_stay_in_their_files_and_in_functions(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_text_is_utf8_whatever_the_locale(path: Path) -> None:
+    """Python asks the C library at each call, and any runtime in the process may have set another locale."""
+    calls = [
+        n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)
+    ]
+    for call in calls:
+        if getattr(call.func, "attr", "") in ("read_text", "write_text"):
+            assert any(given.arg == "encoding" for given in call.keywords), f"line {call.lineno}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_stay_small_and_say_what_they_are(path: Path) -> None:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     assert not tree.body or ast.get_docstring(tree), "the module needs a docstring"
     assert text.count("\n") <= 400, "split it: one noun per file, 400 lines at the very most"
@@ -80,7 +91,7 @@ def test_the_server_never_parses_models() -> None:
         name = path.relative_to(ROOT).as_posix()
         if name in children:
             continue
-        for module, _ in _imports(ast.parse(path.read_text())):
+        for module, _ in _imports(ast.parse(path.read_text(encoding="utf-8"))):
             assert module.split(".")[0] not in ("onnx", "onnx_ir", "onnxscript", "highspy"), name
             assert module not in ("partitioner.model", "partitioner.ingest", "collage.tuner"), name
 
@@ -88,7 +99,7 @@ def test_the_server_never_parses_models() -> None:
 def test_every_setting_is_documented_with_its_default() -> None:
     from service.settings import Settings
 
-    lines = (ROOT / "docs/settings.md").read_text().splitlines()
+    lines = (ROOT / "docs/settings.md").read_text(encoding="utf-8").splitlines()
     rows = {m[1]: m[2] for line in lines if (m := re.match(r"\| `COLLAGE_(\w+)` \| (.*?) \|", line))}
     assert set(rows) == {name.upper() for name in Settings.model_fields}
     for name, field in Settings.model_fields.items():
@@ -98,6 +109,6 @@ def test_every_setting_is_documented_with_its_default() -> None:
 
 
 def test_constraints_pin_everything_and_name_no_place() -> None:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     for line in lines[1:]:
         assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+", line), line

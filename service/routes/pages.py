@@ -174,9 +174,9 @@ def workers_page(request: Request, services: Parts, visitor: Visitor) -> HTMLRes
 
 
 @router.get("/docs")
-def docs_page() -> HTMLResponse:
+def docs_page(request: Request, services: Parts) -> HTMLResponse:
     """The API's reference in a browser."""
-    return HTMLResponse(render("docs.html"))
+    return _page(request, services, "docs.html", "/docs")
 
 
 @router.get("/login")

@@ -27,7 +27,8 @@
         "shape": "round-rectangle", "width": "data(w)", "height": "data(h)", "label": "data(label)", "text-wrap": "wrap",
         "text-valign": "center", "font-size": 13, "color": colour("--paper"),
         "background-color": "data(colour)", "min-zoomed-font-size": 7 } },
-      { selector: "node:parent", style: { "text-valign": "top", "background-opacity": 0.15, "border-width": 2, "border-color": "data(colour)",
+      // Beside it, since edges come in above and go out below.
+      { selector: "node:parent", style: { "text-valign": "center", "text-halign": "left", "text-margin-x": -8, "background-opacity": 0.15, "border-width": 2, "border-color": "data(colour)",
         "color": colour("--ink"), "padding": 14 } },
       { selector: "node.op", style: { "font-size": 11 } },
       { selector: "node.chosen", style: { "border-width": 4, "border-color": colour("--ink") } },
@@ -63,7 +64,7 @@
     const tall = new Map(), wide = new Map();
     for (const part of data.partitions) {
       tall.set(part.y, Math.max(tall.get(part.y) || 0, open.has(part.id) ? part.fold.height + Y : Y));
-      wide.set(part.y, Math.max(wide.get(part.y) || 0, open.has(part.id) ? part.fold.width + 60 : X));
+      wide.set(part.y, Math.max(wide.get(part.y) || 0, open.has(part.id) ? part.fold.width + 200 : X));
     }
     const top = new Map();
     let y = 0;

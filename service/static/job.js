@@ -46,10 +46,13 @@
     entry.row.cells[2].textContent = entry.times;
   }
 
+  // On a phone a row is a card, where each cell says what it is.
   function fill(row, texts, numbers) {
+    const titles = row.closest("table").tHead.rows[0].cells;
     texts.forEach((text, i) => {
       const cell = row.insertCell();
       cell.textContent = text;
+      cell.dataset.label = titles[i].textContent;
       if (numbers.includes(i)) cell.className = "number";
     });
   }
@@ -61,12 +64,12 @@
     const rows = [...timed.values()].sort((a, b) => (a.failure ? 1 : 0) - (b.failure ? 1 : 0) || a.latency_us - b.latency_us);
     const best = rows[0].failure ? null : rows[0].latency_us;
     document.getElementById("timed").hidden = false;
-    plans.replaceChildren(...rows.map((data) => {
-      const row = document.createElement("tr");
+    plans.replaceChildren();
+    for (const data of rows) {
+      const row = plans.insertRow();
       if (data.failure) fill(row, [data.plan, data.partitions, data.failure, ""], [1]);
       else fill(row, [data.plan, data.partitions, show(data.latency_us), (data.latency_us / best).toFixed(2) + " ×"], [1, 2, 3]);
-      return row;
-    }));
+    }
     if (!rows[0].failure) document.getElementById("best").textContent = show(rows[0].latency_us);
   }
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
+import ssl
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
 from service.container import database_url
+from tests.service.conftest import small_model
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
@@ -73,18 +77,32 @@ def test_everything_copied_exists_and_every_package_is_copied() -> None:
 
 def test_compose_says_what_the_images_need() -> None:
     services = COMPOSE["services"]
-    assert set(services) == {"database", "migrate", "server", "worker-1", "worker-2"}
+    measuring = {"scheduler", "worker-1", "worker-2"}
+    assert set(services) == {"database", "migrate", "certificates", "server", *measuring}
     for name, service in services.items():
         for secret in service.get("secrets", []):
             assert secret in COMPOSE["secrets"], f"{name}: {secret}"
         for volume in service.get("volumes", []):
-            assert volume.split(":")[0] in COMPOSE["volumes"], f"{name}: {volume}"
+            place = volume.split(":")[0]
+            assert place in COMPOSE["volumes"] or place.startswith("./certificates"), (
+                f"{name}: {volume}"
+            )
         for needed in service.get("depends_on", {}):
             assert needed in services
         if "build" in service:
             assert f"AS {service['build']['target']}\n" in DOCKERFILE
     assert services["worker-1"]["cpuset"] != services["worker-2"]["cpuset"]
-    assert "ports" not in services["worker-1"] and "ports" not in services["database"]
+    assert [name for name, service in services.items() if "ports" in service] == ["server"]
+
+
+def test_nobody_has_more_secrets_than_it_needs() -> None:
+    services = COMPOSE["services"]
+    made = services["certificates"]["entrypoint"][3:]
+    for name in ("scheduler", "server", "worker-1", "worker-2"):
+        own = [v for v in services[name]["volumes"] if v.startswith("./certificates")]
+        assert own == [f"./certificates/{name}:/certificates:ro"] and name in made
+    for name in ("scheduler", "worker-1", "worker-2"):
+        assert "secrets" not in services[name] and "files:/data" not in services[name]["volumes"]
 
 
 def test_the_password_comes_from_a_file(tmp_path: Path) -> None:
@@ -99,26 +117,76 @@ def test_the_password_comes_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_images_commands_run_in_a_plain_environment(tmp_path: Path) -> None:
-    (health,) = {tuple(command) for command in _commands("CMD") if "service.health_check" in command}
-    (serve,) = {tuple(command) for command in _commands("CMD") if "serve" in command}
-    environment = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOME": str(tmp_path),
-        "COLLAGE_DATA_DIR": str(tmp_path / "data"),
-        "COLLAGE_PORT": "18743",
-        "COLLAGE_RUNNERS": "0",
-        "COLLAGE_LOG_FORMAT": "json",
-    }
-    assert subprocess.run(health, env=environment, capture_output=True, check=False).returncode == 1
-    wrapped = [*COMPOSE["x-collage"]["entrypoint"], *serve]
-    server = subprocess.Popen(wrapped, env=environment, stderr=subprocess.PIPE)
+def test_the_compose_files_commands_work_together(tmp_path: Path) -> None:
+    """Certificates, scheduler, server and a worker as processes; a job over HTTPS is measured by the worker."""
+    scheduler_port, server_port = _free_port(), _free_port()
+
+    def translated(name: str, text: str) -> str:
+        places = {
+            "tls://0.0.0.0:8786": f"tls://127.0.0.1:{scheduler_port}",
+            "tls://scheduler:8786": f"tls://127.0.0.1:{scheduler_port}",
+            "/certificates": str(tmp_path / "certificates" / ("" if name == "certificates" else name)),
+        }
+        for inside, here in places.items():
+            text = text.replace(inside, here)
+        return text
+
+    def given(name: str) -> dict[str, str]:
+        """The environment that the image, the compose file and this test give to a service."""
+        environment = COMPOSE["services"][name].get("environment", {})
+        here = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(tmp_path),
+            "COLLAGE_RUNTIME_DIR": str(tmp_path / "run"),
+            "COLLAGE_DATA_DIR": str(tmp_path / "data"),
+            "COLLAGE_WORKER_FOLDER": str(tmp_path / "worker"),
+            "COLLAGE_PORT": str(server_port),
+        }
+        return {**{key: translated(name, text) for key, text in environment.items()}, **here}
+
+    def words(name: str, key: str = "command") -> list[str]:
+        return [translated(name, word) for word in COMPOSE["services"][name][key]]
+
+    make = [*words("certificates", "entrypoint"), "--host", "127.0.0.1"]
+    subprocess.run(make, env=given("certificates"), check=True, capture_output=True)
+    environment = {**given("server"), "COLLAGE_HOST": "127.0.0.1"}
+    environment |= {"COLLAGE_DATABASE_URL": f"sqlite:///{tmp_path / 'costs.db'}"}
+    del environment["COLLAGE_DATABASE_HOST"]
+    health, life = _commands("CMD")[0], _commands("CMD")[2]
+    (tmp_path / "worker").mkdir()
+    assert subprocess.run(life, env=given("worker-1"), capture_output=True, check=False).returncode == 1
+    with (tmp_path / "log.txt").open("wb") as log:
+        commands = [
+            (words("scheduler"), given("scheduler")),
+            (words("worker-1"), given("worker-1")),
+            ([*COMPOSE["x-stored"]["entrypoint"], *words("server")], environment),
+        ]
+        running = [subprocess.Popen(c, env=e, stdout=log, stderr=log) for c, e in commands]
     try:
-        deadline = time.monotonic() + 60
-        while subprocess.run(health, env=environment, capture_output=True, check=False).returncode:
-            assert time.monotonic() < deadline and server.poll() is None
-            time.sleep(0.2)
+        for probe, where in ((life, given("worker-1")), (health, environment)):
+            deadline = time.monotonic() + 120
+            while subprocess.run(probe, env=where, capture_output=True, check=False).returncode:
+                assert time.monotonic() < deadline, (tmp_path / "log.txt").read_text()
+                assert all(each.poll() is None for each in running), (tmp_path / "log.txt").read_text()
+                time.sleep(0.2)
+        trust = ssl.create_default_context(cafile=tmp_path / "certificates" / "ca.crt")
+        with httpx.Client(
+            base_url=f"https://127.0.0.1:{server_port}", verify=trust, timeout=180
+        ) as http:
+            names = [worker["name"] for worker in http.get("/v1/workers").json()]
+            assert "worker-1" in names
+            form = {"targets": "onnxruntime", "options": '{"time_limit_s": 2}'}
+            files = {"model": ("m.onnx", small_model())}
+            done = http.post("/v1/tune", files=files, data=form)
+            assert done.status_code == 200, done.text
     finally:
-        server.terminate()
-        _, said = server.communicate(timeout=30)
-    assert b"collage serves on http://127.0.0.1:18743" in said
+        for process in reversed(running):
+            process.terminate()
+            process.wait(30)
+    assert not (tmp_path / "worker" / "alive").exists()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

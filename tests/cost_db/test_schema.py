@@ -34,6 +34,12 @@ def test_the_newest_migration_is_the_one_the_program_asks_for() -> None:
 
 
 def test_migrations_lead_to_the_very_tables_indexes_and_constraints(database: CostDatabase) -> None:
+    _check_tables(database)
+
+
+def _check_tables(database: CostDatabase) -> None:
+    """Tables, indexes and constraints are those that the program declares, and no others."""
+
     def differences(connection: sa.Connection) -> list[object]:
         options = {"compare_type": True, "version_table": VERSION_TABLE}
         return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
@@ -132,4 +138,5 @@ def _check_upgraded(database: CostDatabase) -> None:
     (model,) = ModelStore(database).list().items
     assert (model.sha256, model.owner, model.name) == (make.BLOB, token.id, "resnet50")
     store_all(database, measured(77))
+    _check_tables(database)
     database.close()

@@ -36,8 +36,9 @@ _CALL_US, _US_PER_MIB = 40.0, 100.0
 # A block that holds less of the time, or of the error, is not worth halving.
 _TIME_WORTH_HALVING, _SHARE_WORTH_HALVING = 0.015, 0.15
 _TIGHTER = 0.8
-# Mixes that are tried on the held-out samples, before a goal is tightened by as much as they miss it.
-_CHECKED, _TIGHTENINGS, _MOST_AT_ONCE = 6, 4, 0.5
+# Mixes tried on the held-out samples; where the fastest miss a goal there, it is lowered by these factors.
+_CHECKED, _KEPT, _TIGHTENINGS = 16, 3, 4
+_TIGHTEST_STEP, _LEAST_STEP = 0.6, 0.9
 
 
 @dataclass(frozen=True)
@@ -198,31 +199,36 @@ class Trials:
             and mix == mix_of(self.blocks, choices(self.blocks, mix), targets)
         ]
 
-    def ranked(self, goal: float) -> tuple[Mix, ...]:
+    def ranked(self, goal: float, most: int = _STEPS) -> tuple[Mix, ...]:
         """The most promising mixes for each price of borders, then whatever else is fast."""
         kept = self.keeping(goal)
         first = []
         for factor in _BORDER_FACTORS if kept else ():
             times = [self.time_us(mix.reduced, factor) for mix in kept]
             first.append(kept[times.index(min(times))])
-        rest = sorted(kept, key=lambda mix: self.time_us(mix.reduced))[:_STEPS]
+        rest = sorted(kept, key=lambda mix: self.time_us(mix.reduced))[:most]
         return tuple(dict.fromkeys([*first, *rest]))
 
     def tighten(self, goal: float) -> None:
-        """Aim lower until a mix keeps the goal on the held-out samples too."""
+        """Aim lower, by small steps, until a mix keeps the goal on the held-out samples too."""
         for _ in range(_TIGHTENINGS):
-            checked = self.ranked(self.aims[goal])[:_CHECKED]
-            errors = [self.runs.held_out_error(mix.reduced) for mix in checked]
+            fastest = self.ranked(self.aims[goal])[:_KEPT]
+            errors = [self.runs.held_out_error(mix.reduced) for mix in fastest]
             if self.out_of_time or not errors or min(errors) <= goal:
                 return
-            self.aims[goal] *= max(_MOST_AT_ONCE, goal / min(errors))
+            step = math.sqrt(goal / min(errors))
+            self.aims[goal] *= min(_LEAST_STEP, max(_TIGHTEST_STEP, step))
             self.seek(self.aims[goal])
 
     def proposed(self, goal: float) -> tuple[Mix, ...]:
-        """The most promising mixes; those that keep the goal on the held-out samples, where there are any."""
-        ranked = self.ranked(self.aims[goal])
-        kept = [m for m in ranked[:_CHECKED] if self.runs.held_out_error(m.reduced) <= goal]
-        return tuple(kept) or ranked
+        """The most promising mixes that keep the goal on the held-out samples too, where any does."""
+        careful = self.ranked(self.aims[goal])
+        ranked = tuple(dict.fromkeys([*self.ranked(goal, _CHECKED), *careful]))
+        kept: list[Mix] = []
+        for mix in ranked:
+            if len(kept) < _KEPT and self.runs.held_out_error(mix.reduced) <= goal:
+                kept.append(mix)
+        return tuple(kept) or careful
 
     def seek(self, goal: float) -> None:
         """Run what is promised to be the fastest within a goal, learn from it, until it holds."""

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from backends.contract import OpTime
+from collage.lessons import Lessons
 from partitioner.candidate import bits
 from partitioner.graph_index import GraphIndex
 from partitioner.op_kind import OpKind, kind_of
@@ -26,9 +29,6 @@ _LEAST_US = 0.5
 # First guess at a border: a call, and reading or writing its values once outside the caches.
 _CALL_US = 30.0
 _US_PER_MIB = 60.0
-_ENOUGH_REGIONS = 3
-_LOW_QUANTILE = 0.3
-_LEAST_FACTOR, _MOST_FACTOR = 0.2, 5.0
 
 
 def node_times_us(
@@ -74,8 +74,8 @@ class Estimates:
     """Per target what each node takes in context, and from that what a region may take.
 
     An estimate is the sum of the region's nodes, plus what cutting it out costs: a call, and the values
-    at its border, which leave the runtime's own layout and the caches. How much that is on a target is
-    learnt as regions are measured.
+    at its border, which leave the runtime's own layout and the caches. How far both are off on a target
+    is learnt as regions are measured (`collage.lessons`).
 
     Args:
         index: the graph.
@@ -84,8 +84,7 @@ class Estimates:
     def __init__(self, index: GraphIndex) -> None:
         self._index = index
         self._times: dict[Target, dict[int, float]] = {}
-        self._lowered: dict[Target, dict[int, float]] = {}
-        self._factors: dict[Target, list[float]] = {}
+        self._lessons: dict[Target, Lessons] = {}
         self._borders: dict[int, float] = {}
         self._guessed: set[Target] = set()
 
@@ -98,6 +97,7 @@ class Estimates:
         scale = latency_us / sum(self.shares_us())
         self._times[target] = {i: share * scale for i, share in enumerate(self.shares_us())}
         self._guessed.add(target)
+        self._lessons.clear()
 
     def shares_us(self) -> list[float]:
         """Per node what it takes on the target that runs it fastest."""
@@ -108,6 +108,7 @@ class Estimates:
         known = self._times.get(target, {})
         small, large = sorted((known, dict(times_us)), key=len)
         self._times[target] = {**small, **large}
+        self._lessons.clear()
 
     def learn_region(self, target: Target, nodes: int, latency_us: float) -> None:
         """Take in what a region took that was measured alone."""
@@ -116,22 +117,9 @@ class Estimates:
             inside_us = max(latency_us - self._border_us(nodes), _LEAST_US)
             scale = inside_us / sum(times[i] for i in bits(nodes))
             times.update({i: times[i] * scale for i in bits(nodes)})
-            return
-        if target in self._times:
-            surplus = latency_us - self._sum_us(nodes, target)
-            self._factors.setdefault(target, []).append(surplus / self._border_us(nodes))
-        self._lower(target, nodes, latency_us)
-
-    def _lower(self, target: Target, nodes: int, latency_us: float) -> None:
-        """Expect no more of a region's nodes than the region took with its borders.
-
-        A profile of a whole model that ran while the machine was busy promises too little of every region:
-        nothing would ever be measured that shows it.
-        """
-        sum_us = self._sum_us(nodes, target)
-        if latency_us < sum_us:
-            lowered = self._lowered.setdefault(target, {})
-            lowered.update({i: self._node_us(i, target) * latency_us / sum_us for i in bits(nodes)})
+            self._lessons.pop(target, None)
+        elif nodes != self._index.all_nodes:
+            self._of(target).add(np.array(bits(nodes)), self._border_us(nodes), latency_us)
 
     def times_us(self, target: Target) -> Mapping[int, float] | None:
         """What each node took in context, where the target ran the whole graph."""
@@ -140,21 +128,19 @@ class Estimates:
 
     def bound_us(self, nodes: int, target: Target) -> float:
         """What a region may take, on the optimistic side of what is known."""
-        border_us = self._factor(target) * self._border_us(nodes)
-        return max(self._sum_us(nodes, target) + border_us, _LEAST_US)
+        expected_us = self._of(target).expected_us(np.array(bits(nodes)), self._border_us(nodes))
+        return max(expected_us, _LEAST_US)
 
-    def _sum_us(self, nodes: int, target: Target) -> float:
-        return sum(self._node_us(i, target) for i in bits(nodes))
-
-    def _node_us(self, node: int, target: Target) -> float:
-        lowered = self._lowered.get(target, {}).get(node)
-        if lowered is not None:
-            return lowered
-        known = self._times.get(target, {}).get(node)
-        return self._elsewhere(node) if known is None else known
+    def _of(self, target: Target) -> Lessons:
+        """What was learnt of a target; a node that was never seen there counts as where it is fastest."""
+        if target not in self._lessons:
+            known = self._times.get(target, {})
+            profile = [known.get(i, self._elsewhere(i)) for i in range(len(self._index.nodes))]
+            self._lessons[target] = Lessons(np.array(profile, float))
+        return self._lessons[target]
 
     def _border_us(self, nodes: int) -> float:
-        """A first guess at what cutting a region out costs; the whole graph is cut from nothing."""
+        """A first guess at what cutting a region out costs."""
         if nodes not in self._borders:
             sub_graph = SubGraph(self._index, nodes)
             crossing = [n for n in sub_graph.inputs if n in self._index.producer]
@@ -163,13 +149,5 @@ class Estimates:
             self._borders[nodes] = _CALL_US + _US_PER_MIB * size / (1 << 20)
         return self._borders[nodes]
 
-    def _factor(self, target: Target) -> float:
-        """By how much the first guess is off on a target: a low quantile of what was seen."""
-        seen = sorted(self._factors.get(target, ()))
-        if len(seen) < _ENOUGH_REGIONS:
-            return 1.0
-        return min(max(seen[int(len(seen) * _LOW_QUANTILE)], _LEAST_FACTOR), _MOST_FACTOR)
-
     def _elsewhere(self, node: int) -> float:
-        """A node that was never seen on a target counts as on the one that runs it fastest."""
         return min((t[node] for t in self._times.values() if node in t), default=0.0)

@@ -3,21 +3,24 @@
 The program is solved with what is known: measured costs as they are, unknown ones as optimistic
 estimates. What the best plan uses and nobody has measured is measured; then it is solved again. An
 optimistic estimate that was wrong can only make a plan look better than it is, so it is found out by
-being measured; the loop ends when the best plan is measured as a whole, or when even its optimistic
-promise is not worth a measurement next to the best plan known.
+being measured; the loop ends when the best plan is measured as a whole, when even its optimistic promise
+is not worth a measurement next to the best plan known, or when many measurements have improved nothing.
 
 Source: the idea of branch and bound, with a stopwatch as the oracle; Collage measured everything.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from collage.costs import CostSource
 from collage.estimates import Estimates
 from collage.events import Event, Listener
+from collage.probing import layouts
 from partitioner.candidate import Candidate
 from partitioner.candidate_set import CandidateSet
 from partitioner.constraints import Constraints
@@ -29,8 +32,13 @@ from partitioner.target import Target
 from partitioner.transition import Transitions
 
 # A promise closer than this to the best known plan is below what end-to-end timing can tell apart.
-WORTH_MEASURING = 0.01
+WORTH_MEASURING = 0.005
 _COARSE_FIRST = (3, 6)
+# So many costs in a row that bring no better plan are enough.
+_PATIENCE = 16
+_BETTER = 0.001
+# A region may well take this share of what its target's profile says.
+_PLAUSIBLE = 0.7
 
 
 class LazySearch:
@@ -75,6 +83,7 @@ class LazySearch:
         self._listener = listener
         self._learnt: set[tuple[int, Target]] = set()
         self.corrections: dict[tuple[int, Target], float] = {}
+        self._best_us, self._idle = float("inf"), 0
 
     @property
     def out_of_time(self) -> bool:
@@ -157,6 +166,8 @@ class LazySearch:
             The `k` best plans whose every partition was measured; its bound is the optimistic one.
         """
         self._recall()
+        self._doubt_profiles(incumbent_us)
+        self._best_us, self._idle = float("inf"), 0
         bound_us = 0.0
         for most in (*_COARSE_FIRST, None):
             bound_us = self._explore(most, incumbent_us)
@@ -165,21 +176,52 @@ class LazySearch:
 
     def _explore(self, most: int | None, incumbent_us: float) -> float:
         """Measure until the best plan of at most so many partitions is known; returns its bound."""
+        try:
+            return self._pursue(partial(self.solve, most=most), incumbent_us)
+        except NoPlanError:
+            if most is None:
+                raise
+            return 0.0  # it takes more partitions than that to cover the graph at all
+
+    def _doubt_profiles(self, incumbent_us: float) -> None:
+        """Measure blocks of a few targets, where they could be much faster than their profiles say.
+
+        What no profile promises would never be measured, so that a profile taken at a slow moment of the
+        machine would hide for good what its target is quick at.
+        """
+        blocks = layouts(self._index, self.candidates.candidates, self._estimates.shares_us())
+        if not blocks:
+            return
+        searcher = Searcher(self._index, blocks)
+
+        def solve() -> Solution:
+            prices = [self.price_us(block) for block in blocks]
+            doubted = [
+                price if price is None or self.is_known(block) else price * _PLAUSIBLE
+                for price, block in zip(prices, blocks, strict=True)
+            ]
+            return searcher.solve(doubted, transitions=self.transitions, constraints=self._constraints)
+
+        with contextlib.suppress(NoPlanError):
+            self._best_us, self._idle = float("inf"), -len(blocks)
+            self._pursue(solve, incumbent_us)
+
+    def _pursue(self, solve: Callable[[], Solution], incumbent_us: float) -> float:
+        """Measure what the best plan lacks until it is known or not worth it; returns its bound."""
         while True:
-            try:
-                solution = self.solve(most=most)
-            except NoPlanError:
-                if most is None:
-                    raise
-                return 0.0  # it takes more partitions than that to cover the graph at all
+            solution = solve()
             best = solution.plans[0]
             known_us = min(incumbent_us, self._cheapest_known_us())
             unknown = self._unknown(best)
             self._tell(best, solution.bound_us, known_us, len(unknown))
             if not unknown or best.objective_us >= known_us * (1 - WORTH_MEASURING):
                 return solution.bound_us
-            if self.spent and known_us < float("inf"):
+            if known_us < self._best_us * (1 - _BETTER):
+                self._best_us, self._idle = known_us, 0
+            enough = self.spent or self._idle >= _PATIENCE
+            if enough and known_us < float("inf"):
                 return solution.bound_us
+            self._idle += len(unknown)
             self._measure(unknown, self._stop(known_us))
 
     def complete(self, plan: ScoredPlan) -> bool:

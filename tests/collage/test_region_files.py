@@ -117,7 +117,7 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
 def test_a_tunings_folder_is_at_most_some_models_large(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/tune.md says 12 times the model (or 2 GiB where that is more, which is left out here)."""
+    """docs/tune.md says 12 times the model (or 3 GiB where that is more, which is left out here)."""
     monkeypatch.setattr(rooms, "_LEAST_BYTES", 0)
     (tmp_path / "work").mkdir()
     largest, extracted = 0, 0

@@ -185,6 +185,15 @@ def test_keyboard_alone_is_enough(page: Page, server: RunningServer) -> None:
     assert page.evaluate("collageGraph.cy.nodes('.op').length") == 10
 
 
+def test_the_focus_stays_when_the_list_of_jobs_comes_anew(page: Page, server: RunningServer) -> None:
+    job = post_job(server).json()["id"]
+    page.goto(server.url)
+    page.focus(f"#cancel-{job}")
+    first = page.evaluate_handle("document.activeElement")
+    page.wait_for_function("(old) => !old.isConnected", arg=first)
+    page.wait_for_function("id => document.activeElement.id === id", arg=f"cancel-{job}")
+
+
 def test_costs_are_filtered_without_a_new_page(page: Page, server: RunningServer) -> None:
     store_all(server.services.database, *(measured(i) for i in range(3)), infeasible(9))
     page.goto(f"{server.url}/costs")

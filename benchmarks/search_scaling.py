@@ -26,7 +26,7 @@ from partitioner.transition import CopyCost, Transitions
 
 _CANDIDATES_PER_NODE = 10
 _STEPS = 5
-_COLOURS = ("#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#9c6b4e")
+_COLOURS = ("#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#9c6b4e", "#6cc5b0", "#555555")
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,26 @@ def _transformer(b: Builder, before: list[ir.Value]) -> ir.Value:
     return b.op("Add", b.op("Add", b.op("MatMul", hidden)), x)
 
 
+def _gpt2(b: Builder, before: list[ir.Value]) -> ir.Value:
+    """A decoder's layer as exporters write it: projections sliced apart, a mask for all, a Gelu in pieces."""
+    x = before[-1]
+    joint = b.op("Add", b.op("MatMul", b.op("LayerNormalization", x)))
+    heads = [b.op("Transpose", b.op("Reshape", b.op("Slice", joint))) for _ in "qkv"]
+    scores = b.op("Div", b.op("MatMul", heads[0], heads[1]))
+    scores = b.op("Softmax", b.op("Add", b.op("Where", b.input, scores), b.input))
+    mixed = b.op("Reshape", b.op("Transpose", b.op("MatMul", scores, heads[2])))
+    x = b.op("Add", b.op("Add", b.op("MatMul", mixed)), x)
+    h = b.op("Add", b.op("MatMul", b.op("LayerNormalization", x)))
+    inner = b.op("Mul", b.op("Add", h, b.op("Mul", b.op("Pow", h))))
+    h = b.op("Mul", b.op("Mul", h), b.op("Add", b.op("Tanh", inner)))
+    return b.op("Add", b.op("Add", b.op("MatMul", h)), x)
+
+
+def _wide(b: Builder, before: list[ir.Value]) -> ir.Value:
+    """Thirty-two branches side by side."""
+    return b.op("Concat", *(b.op("Relu", b.op("Conv", before[-1])) for _ in range(32)))
+
+
 BLOCKS: dict[str, Block] = {
     "chain": _chain,
     "resnet": _resnet,
@@ -134,6 +154,8 @@ BLOCKS: dict[str, Block] = {
     "densenet": _densenet,
     "nasnet": _nasnet,
     "transformer": _transformer,
+    "gpt2": _gpt2,
+    "wide": _wide,
 }
 
 

@@ -7,11 +7,18 @@ solver; `values` are None or satisfy the program.
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, field
 
 import highspy
 import numpy as np
 import numpy.typing as npt
+
+_WORTH = 1e-7
+"""A column is worth something when it makes the program so much cheaper."""
+
+_LEAST_ENTERING = 500
+"""So many columns come in at a time, or a quarter of those that are in."""
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -89,7 +96,7 @@ class MilpResult:
         values: of the columns; None when nothing was found.
         bound: proven lower bound; infinite when the program has no solution.
         optimal: True when `values` are proven to be the best.
-        duals: reduced costs of the columns, of a program without integers only.
+        duals: reduced costs of the columns, from `relax` only.
     """
 
     values: Floats | None
@@ -99,11 +106,7 @@ class MilpResult:
 
 
 def solve(
-    program: Program,
-    *,
-    start: Ints | None = None,
-    time_limit_s: float | None = None,
-    relax: bool = False,
+    program: Program, *, start: Ints | None = None, time_limit_s: float | None = None
 ) -> MilpResult:
     """Solve a program on one thread.
 
@@ -112,8 +115,67 @@ def solve(
         start: columns that are 1 in a known solution, from which the solver completes a first one; all
             other integer columns among the first block are 0.
         time_limit_s: stop after so long.
-        relax: leave out that columns are integers.
     """
+    solver = _solver(time_limit_s)
+    solver.passModel(_lp(program))
+    if start is not None:
+        count = len(program.costs[0])
+        values = np.zeros(count)
+        values[start] = 1.0
+        solver.setSolution(count, np.arange(count, dtype=np.int32), values)
+    solver.run()
+    return _result(solver)
+
+
+def relax(program: Program, first: Ints, time_limit_s: float | None = None) -> MilpResult:
+    """Solve a program without regard to integers, by column generation.
+
+    Most columns of the first block are worth nothing at the optimum. So the program is solved with a few
+    of them; those that its duals show to be worth something come in; and so on until none is left out that
+    would make it cheaper, which is the proof.
+
+    Args:
+        program: what to solve.
+        first: columns of the first block to begin with; a guess, on which only the time depends.
+        time_limit_s: stop after so long; then nothing is proven.
+    """
+    begin = time.monotonic()
+    matrix = _Matrix(program)
+    outside = np.zeros(program.columns, np.bool_)
+    outside[: len(program.costs[0])] = True
+    outside[first] = False
+    solver = _solver(time_limit_s)
+    # New columns leave a basis feasible: the solver may go on from it by the primal method.
+    solver.setOptionValue("simplex_strategy", 0)
+    solver.passModel(_rows(program))
+    order = np.zeros(0, np.int64)
+    entering = np.flatnonzero(~outside)
+    while True:
+        matrix.add_to(solver, entering)
+        order = np.concatenate((order, entering))
+        if time_limit_s is not None:
+            solver.setOptionValue("time_limit", max(0.0, time_limit_s - (time.monotonic() - begin)))
+        solver.run()
+        status = solver.getModelStatus()
+        if status in _INFEASIBLE and outside.any():
+            entering = np.flatnonzero(outside)
+        elif status != _OPTIMAL:
+            infeasible = status in _INFEASIBLE
+            return MilpResult(None, math.inf if infeasible else -math.inf, infeasible)
+        else:
+            solution = solver.getSolution()
+            spare = matrix.reduced_costs(np.array(solution.row_dual))
+            entering = np.flatnonzero(outside & (spare < -_WORTH))
+            if not len(entering):
+                values = np.zeros(program.columns)
+                values[order] = solution.col_value
+                bound = float(solver.getInfo().objective_function_value)
+                return MilpResult(values, bound, True, spare)
+            entering = entering[np.argsort(spare[entering])[: max(_LEAST_ENTERING, len(order) // 4)]]
+        outside[entering] = False
+
+
+def _solver(time_limit_s: float | None) -> highspy.Highs:
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
@@ -122,50 +184,86 @@ def solve(
     solver.setOptionValue("mip_feasibility_tolerance", 1e-7)
     if time_limit_s is not None:
         solver.setOptionValue("time_limit", max(time_limit_s, 0.0))
-    solver.passModel(_lp(program, relax))
-    if start is not None:
-        count = len(program.costs[0])
-        values = np.zeros(count)
-        values[start] = 1.0
-        solver.setSolution(count, np.arange(count, dtype=np.int32), values)
-    solver.run()
-    return _result(solver, relax)
+    return solver
 
 
-def _lp(program: Program, relax: bool) -> highspy.HighsLp:
+class _Matrix:
+    """A program's coefficients by column.
+
+    Args:
+        program: whose they are.
+    """
+
+    def __init__(self, program: Program) -> None:
+        starts, columns, values = program.matrix()
+        order = np.argsort(columns, kind="stable")
+        self._columns = columns[order]
+        self._rows = np.repeat(np.arange(program.rows), np.diff(starts))[order]
+        self._values = values[order]
+        self._starts = np.searchsorted(self._columns, np.arange(program.columns + 1))
+        self._costs = np.concatenate(program.costs)
+        self._uppers = np.concatenate(program.uppers)
+
+    def add_to(self, solver: highspy.Highs, columns: Ints) -> None:
+        """Give a solver, which has the rows, some columns."""
+        counts = self._starts[columns + 1] - self._starts[columns]
+        starts = np.cumsum(counts) - counts
+        entries = np.arange(counts.sum()) + np.repeat(self._starts[columns] - starts, counts)
+        solver.addCols(
+            len(columns),
+            self._costs[columns],
+            np.zeros(len(columns)),
+            self._uppers[columns],
+            len(entries),
+            starts.astype(np.int32),
+            self._rows[entries].astype(np.int32),
+            self._values[entries],
+        )
+
+    def reduced_costs(self, row_duals: Floats) -> Floats:
+        """Per column what it costs beyond what its rows are worth."""
+        worth = np.bincount(
+            self._columns, self._values * row_duals[self._rows], minlength=len(self._costs)
+        )
+        reduced: Floats = self._costs - worth
+        return reduced
+
+
+def _lp(program: Program) -> highspy.HighsLp:
     starts, columns, values = program.matrix()
-    lp = highspy.HighsLp()
+    lp = _rows(program)
     lp.num_col_ = program.columns
-    lp.num_row_ = program.rows
     lp.col_cost_ = np.concatenate(program.costs)
     lp.col_lower_ = np.zeros(program.columns)
     lp.col_upper_ = np.concatenate(program.uppers)
+    lp.a_matrix_.num_col_ = program.columns
+    lp.a_matrix_.start_ = starts.astype(np.int32)
+    lp.a_matrix_.index_ = columns.astype(np.int32)
+    lp.a_matrix_.value_ = values
+    kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+    lp.integrality_ = [kinds[integer] for integer in np.concatenate(program.integers).tolist()]
+    return lp
+
+
+def _rows(program: Program) -> highspy.HighsLp:
+    """The program without columns."""
+    lp = highspy.HighsLp()
+    lp.num_row_ = program.rows
     lp.row_lower_ = np.concatenate(program.row_lowers) if program.rows else np.zeros(0)
     lp.row_upper_ = np.concatenate(program.row_uppers) if program.rows else np.zeros(0)
     lp.offset_ = program.offset
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.num_col_ = program.columns
     lp.a_matrix_.num_row_ = program.rows
-    lp.a_matrix_.start_ = starts.astype(np.int32)
-    lp.a_matrix_.index_ = columns.astype(np.int32)
-    lp.a_matrix_.value_ = values
-    if not relax:
-        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-        lp.integrality_ = [kinds[integer] for integer in np.concatenate(program.integers).tolist()]
+    lp.a_matrix_.start_ = np.zeros(program.rows + 1, np.int32)
     return lp
 
 
-def _result(solver: highspy.Highs, relax: bool) -> MilpResult:
+def _result(solver: highspy.Highs) -> MilpResult:
     status = solver.getModelStatus()
     if status in _INFEASIBLE:
         return MilpResult(None, math.inf, True)
     info = solver.getInfo()
-    optimal = status == _OPTIMAL
     found = info.primal_solution_status == int(highspy.SolutionStatus.kSolutionStatusFeasible)
-    solution = solver.getSolution()
-    values = np.array(solution.col_value) if found else None
-    if relax:
-        bound = info.objective_function_value if optimal else -math.inf
-        return MilpResult(values, bound, optimal, np.array(solution.col_dual) if optimal else None)
+    values = np.array(solver.getSolution().col_value) if found else None
     bound = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else -math.inf
-    return MilpResult(values, bound, optimal)
+    return MilpResult(values, bound, status == _OPTIMAL)

@@ -34,7 +34,7 @@ from partitioner.cycles import Ring, rings
 from partitioner.errors import NoPlanError
 from partitioner.graph_index import GraphIndex
 from partitioner.line_search import Ways, more_ways, price_bound, reduced_costs, shortest_ways
-from partitioner.milp import Floats, Ints, solve
+from partitioner.milp import Floats, Ints, relax, solve
 from partitioner.no_plan import Refusals, explain, explain_misfit
 from partitioner.search_task import Chosen, Pool, Task
 from partitioner.solution import Method, ScoredPlan, Solution, Statistics, tolerance_us
@@ -48,6 +48,9 @@ _UNBOUND = Constraints()
 
 _FEW, _FEW_PER_NODE = 100, 1.5
 """So many candidates, and so many per node, a first guess leaves."""
+
+_FIRST_PER_NODE = 2
+"""So many candidates per node the relaxation begins with."""
 
 _NEAR = 8
 """So many plans per plan wanted are looked at near the relaxation's optimum."""
@@ -180,7 +183,7 @@ class _Run:
         self._pool.add_all(more_ways(task, active, costs))
         if ways.plans:
             self._bound_us = max(0.0, price_bound(task.structure, active, costs, ways.distance))
-        spare, found = self._relax(active, costs)
+        spare, found = self._relax(active, costs, ways.distance)
         if len(found) == task.k:
             return self._solution(found, "program", len(active), proven=1)
         plans, proven = found, 0
@@ -216,12 +219,12 @@ class _Run:
             cover.add_ring(ring)
         return cover
 
-    def _relax(self, active: Ints, costs: Floats) -> tuple[Floats, list[Chosen]]:
+    def _relax(self, active: Ints, costs: Floats, distance: Floats) -> tuple[Floats, list[Chosen]]:
         """What each candidate costs more than the relaxation's optimum; the best plan if that is one."""
         task = self._task
         cover = self._cover(active, costs)
         self._note(cover)
-        result = solve(cover.program, time_limit_s=task.left_s(), relax=True)
+        result = relax(cover.program, self._promising(active, costs, distance), task.left_s())
         if result.values is None or result.duals is None:
             return np.zeros(len(active)), []
         self._base_us = result.bound
@@ -233,6 +236,18 @@ class _Run:
             if not self._rings_of(chosen) and self._pool.add(chosen):
                 return spare, [chosen]
         return spare, []
+
+    def _promising(self, active: Ints, costs: Floats, distance: Floats) -> Ints:
+        """Positions in `active` of what the relaxation begins with: cheap ones, and plans known."""
+        structure = self._task.structure
+        few = _FIRST_PER_NODE * structure.node_count
+        if few >= len(active):
+            return np.arange(len(active))
+        spare = reduced_costs(structure, active, costs, distance)
+        known = np.array([c for plan in self._pool.plans for c in plan], np.int64)
+        cheap = np.isin(active, known)
+        cheap[np.argpartition(spare, few)[:few]] = True
+        return np.flatnonzero(cheap)
 
     def _limits(self, active: Ints, spare: Floats) -> Iterator[float]:
         """Costs up to which to look for plans: guesses that leave few candidates, then what is known.

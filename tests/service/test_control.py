@@ -29,6 +29,24 @@ def _tune(server: RunningServer, targets: list[str], options: dict[str, Any]) ->
     return placed_in(onnx.load_from_string(answer.content)), answer.headers["Location"]
 
 
+def _one_plan_everywhere(server: RunningServer, job: str, plan: dict[str, Any]) -> None:
+    """The plan, the report, and the artifact's metadata and marks name the same partitions."""
+    expected = [(part["target"], part["nodes"]) for part in plan["partitions"]]
+    alone = server.http.get(f"{job}/plan").json()
+    report = server.http.get(f"{job}/report").json()
+    model = onnx.load_from_string(server.http.get(f"{job}/artifact").content)
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    inside = json.loads(metadata["collage.plan"])
+    assert inside == alone
+    assert json.loads(metadata["collage.report"]) == report
+    for said in (alone, report):
+        assert [(part["target"], part["nodes"]) for part in said["partitions"]] == expected
+    marks = [{entry.key: entry.value for entry in node.metadata_props} for node in model.graph.node]
+    for node, mark in zip(model.graph.node, marks, strict=True):
+        target, nodes = expected[int(mark["collage.partition"])]
+        assert node.name in nodes and mark["collage.target"] == target
+
+
 @pytest.mark.slow
 def test_who_decides_and_within_which_limits(start_server: StartServer) -> None:
     server = start_server(runners=1)
@@ -58,8 +76,13 @@ def test_who_decides_and_within_which_limits(start_server: StartServer) -> None:
     assert min(len(part["nodes"]) for part in report["partitions"]) >= 3
 
     plan = server.http.get(f"{job}/plan").json()
-    again, _ = _tune(server, [ORT, OV], {"plan": plan})
+    again, second = _tune(server, [], {"plan": plan})
     assert again == first
+    assert {part["target"] for part in plan["partitions"]} == set(
+        server.http.get(second).json()["targets"]
+    )
+    for made in (job, second):
+        _one_plan_everywhere(server, made, plan)
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ Work = Callable[[sa.Connection], T]
 
 _READ_ONLY = "collage_read_only"
 _BUSY_TIMEOUT_S = 30.0
+_MOST_IDLE_S = 5
 _REPEATABLE = {"40001", "40P01"}  # serialization failure, deadlock: PostgreSQL rolled back
 
 
@@ -70,6 +71,7 @@ class Connections:
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
             self.engine = sa.create_engine(parsed, pool_size=10, max_overflow=20)
+            event.listen(self.engine, "connect", _prepare_postgresql)
         # Reads are single statements: without BEGIN and ROLLBACK around, each is one round trip.
         options: dict[str, Any] = (
             {_READ_ONLY: True} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"}
@@ -182,6 +184,12 @@ def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
     # may lack the last moments.
     for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _prepare_postgresql(connection: Any, _: object) -> None:
+    # A process that is suspended inside a transaction would keep its locks for as long as that lasts.
+    connection.execute(f"SET idle_in_transaction_session_timeout = '{_MOST_IDLE_S}s'")
+    connection.commit()
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

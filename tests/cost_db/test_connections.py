@@ -16,6 +16,7 @@ from cost_db.database import CostDatabase
 from cost_db.errors import DatabaseError, DatabaseUnavailableError
 from partitioner.errors import BadInputError
 from tests.cost_db.builders import key, measured, store_all
+from tests.postgres import Postgres
 
 
 @pytest.mark.parametrize(
@@ -164,3 +165,29 @@ def test_one_name_is_held_by_one_transaction_at_a_time(database_url: str) -> Non
     assert [words.split()[1] for words in order] == ["in", "out"] * 3
     assert [words.split()[0] for words in order[::2]] == [words.split()[0] for words in order[1::2]]
     shared.close()
+
+
+@pytest.mark.slow
+def test_a_suspended_process_does_not_keep_its_locks(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been suspended between two statements of a transaction."""
+    monkeypatch.setattr(connections, "_MOST_IDLE_S", 1)
+    url = postgres.new_database(upgraded=False)
+    suspended, other = Connections(url), Connections(url)
+    suspended.write(lambda connection: connection.execute(sa.text("CREATE TABLE t AS SELECT 1 AS a")))
+    tries = 0
+
+    def stand_still(connection: sa.Connection) -> None:
+        nonlocal tries
+        tries += 1
+        connection.execute(sa.text("UPDATE t SET a = a + 1"))
+        if tries == 1:
+            other.write(lambda another: another.execute(sa.text("UPDATE t SET a = a + 10")))
+        connection.execute(sa.text("UPDATE t SET a = a + 1"))
+
+    suspended.write(stand_still)
+    found = other.read(lambda connection: connection.execute(sa.text("SELECT a FROM t")).scalar_one())
+    assert (found, tries) == (13, 2), "what was undone is done again, once"
+    suspended.close()
+    other.close()

@@ -60,7 +60,7 @@ def draw(index: GraphIndex, partitions: Sequence[Candidate], times: Sequence[Par
         for i, partition in enumerate(partitions)
     ]
     # Over the boxes: the shape of what crosses a border is the smallest print there is.
-    parts += [_label(places[a], places[b], label) for (a, b), label in edges.items()]
+    parts += _labels(places, edges)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -170,6 +170,22 @@ def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:
         middle = (x1 + x2) // 2
         path = f"M{x1} {y1} C{middle} {y1} {middle} {y2} {x2} {y2}"
     return f'<path d="{path}" fill="none" stroke="#555" stroke-opacity="0.7" marker-end="url(#arrow)"/>'
+
+
+def _labels(places: Mapping[int, tuple[int, int]], edges: Mapping[tuple[int, int], str]) -> list[str]:
+    """One label per reader, so that none lies on another."""
+    found = []
+    for reader in dict.fromkeys(after for _, after in edges):
+        entering = {before: label for (before, after), label in edges.items() if after == reader}
+        end = places[reader]
+        if len(entering) == 1:
+            ((before, label),) = entering.items()
+            found.append(_label(places[before], end, label))
+        else:
+            counted = Counter(entering.values())
+            text = "; ".join(f"{label} from {n}" if n > 1 else label for label, n in counted.items())
+            found.append(_label((end[0], end[1] - 1), end, _short(text, 46)))
+    return found
 
 
 def _label(start: tuple[int, int], end: tuple[int, int], label: str) -> str:

@@ -114,6 +114,7 @@ async def crowd(port: int, jobs: list[str], clients: int, interval_s: float, sec
             await asyncio.sleep(max(0.0, begin + interval_s - loop.time()))
 
     async def follow(number: int) -> None:
+        await asyncio.sleep(interval_s * number / clients)
         while loop.time() < end:
             status = await Connection(port).stream(f"/v1/jobs/{jobs[number % len(jobs)]}/events", watch)
             if status != 200:

@@ -32,6 +32,9 @@ from onnx import helper, numpy_helper
 
 JOBS = 20
 _FORM = {"targets": '["onnxruntime"]', "options": '{"time_limit_s": 5}'}
+# People come one after the other, not at the moment in which a server has just started; each at a time of its own
+# within the seconds that it counts.
+_ARRIVAL_S, _GOLDEN = 10.0, 0.618034
 _POLLED = ("/v1/jobs?limit=20", "/v1/jobs/{job}", "/v1/costs?limit=20", "/", "/healthz")
 
 
@@ -100,9 +103,12 @@ async def crowd(port: int, jobs: list[str], clients: int, interval_s: float, sec
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
 
+    def arrival_s(number: int) -> float:
+        return _ARRIVAL_S * number // clients + interval_s * (number * _GOLDEN % 1)
+
     async def poll(number: int) -> None:
         connection = Connection(port)
-        await asyncio.sleep(interval_s * number / clients)
+        await asyncio.sleep(arrival_s(number))
         while loop.time() < end:
             pattern = _POLLED[number % len(_POLLED)]
             begin = loop.time()
@@ -114,7 +120,7 @@ async def crowd(port: int, jobs: list[str], clients: int, interval_s: float, sec
             await asyncio.sleep(max(0.0, begin + interval_s - loop.time()))
 
     async def follow(number: int) -> None:
-        await asyncio.sleep(interval_s * number / clients)
+        await asyncio.sleep(arrival_s(number))
         while loop.time() < end:
             status = await Connection(port).stream(f"/v1/jobs/{jobs[number % len(jobs)]}/events", watch)
             if status != 200:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import orjson
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
@@ -66,11 +67,14 @@ class Connections:
             self.engine = sa.create_engine(
                 parsed.set(database=str(Path(parsed.database).expanduser())),
                 connect_args={"timeout": _BUSY_TIMEOUT_S},
+                json_deserializer=orjson.loads,
             )
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
-            self.engine = sa.create_engine(parsed, pool_size=10, max_overflow=20)
+            self.engine = sa.create_engine(
+                parsed, pool_size=10, max_overflow=20, json_deserializer=orjson.loads
+            )
             event.listen(self.engine, "connect", _prepare_postgresql)
         # Reads are single statements: without BEGIN and ROLLBACK around, each is one round trip.
         options: dict[str, Any] = (

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -76,7 +77,7 @@ def backends() -> Mapping[str, Backend]:
     Raises:
         CollageError: two backends have one name, or a plugin's name is not its backend's.
     """
-    return _load(_plugins(entry_points))
+    return _load(_plugins(entry_points, tuple(sys.path)))
 
 
 def warm_up() -> None:
@@ -84,7 +85,7 @@ def warm_up() -> None:
 
     A process that forks others does it for all of them.
     """
-    _plugins(entry_points)
+    _plugins(entry_points, tuple(sys.path))
     for where in _BUILT_IN.values():
         importlib.import_module(where.partition(":")[0])
 
@@ -208,8 +209,11 @@ def target_spec(target: Target) -> TargetSpec:
 
 
 @lru_cache(maxsize=4)
-def _plugins(find: Callable[..., Iterable[EntryPoint]]) -> tuple[EntryPoint, ...]:
-    # Once: it reads the description of every installed package, and tuning asks hundreds of times.
+def _plugins(
+    find: Callable[..., Iterable[EntryPoint]], where: tuple[str, ...]
+) -> tuple[EntryPoint, ...]:
+    # Once for each search path: it reads the description of every installed package, and tuning asks hundreds of
+    # times.
     return tuple(find(group=GROUP))
 
 

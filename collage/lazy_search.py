@@ -193,6 +193,8 @@ class LazySearch:
         if not blocks:
             return
         searcher = Searcher(self._index, blocks)
+        budgets = (b.among(self.candidates.candidates, blocks) for b in self._constraints.budgets)
+        constraints = replace(self._constraints, budgets=tuple(budgets))
 
         def solve() -> Solution:
             prices = [self.price_us(block) for block in blocks]
@@ -200,7 +202,7 @@ class LazySearch:
                 price if price is None or self.is_known(block) else price * _PLAUSIBLE
                 for price, block in zip(prices, blocks, strict=True)
             ]
-            return searcher.solve(doubted, transitions=self.transitions, constraints=self._constraints)
+            return searcher.solve(doubted, transitions=self.transitions, constraints=constraints)
 
         with contextlib.suppress(NoPlanError):
             self._best_us, self._idle = float("inf"), -len(blocks)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from partitioner.candidate import Candidate
 from partitioner.graph_index import GraphIndex
@@ -45,6 +45,11 @@ class Budget:
             raise ConstraintError(
                 f"the {self.name} budget has a negative amount or one that is no number"
             )
+
+    def among(self, candidates: Sequence[Candidate], some: Sequence[Candidate]) -> Budget:
+        """The same budget for a search among some of the candidates that it is for."""
+        amounts = dict(zip(candidates, self.amounts, strict=True))
+        return replace(self, amounts=tuple(amounts[candidate] for candidate in some))
 
 
 @dataclass(frozen=True)

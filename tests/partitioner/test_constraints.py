@@ -136,6 +136,9 @@ def test_a_budget_is_for_the_candidates_at_hand() -> None:
         Constraints(budgets=(budget,)).allowed(INDEX, [Candidate(1, ORT), Candidate(2, ORT)])
     with pytest.raises(ConstraintError, match="negative"):
         Budget("error", (-1.0,), 1.0)
+    three = [Candidate(1, ORT), Candidate(2, ORT), Candidate(2, OV)]
+    among = Budget("error", (0.1, 0.2, 0.3), 1.0).among(three, [three[2], three[0]])
+    assert among == Budget("error", (0.3, 0.1), 1.0)
 
 
 def plan_of(**options: object) -> list[tuple[str, str]]:

@@ -78,7 +78,8 @@ def test_the_returned_plan_never_exceeds_its_budget(cases: dict[str, Case], name
     case = cases[name]
     reduced_nodes = []
     for budget in BUDGETS:
-        artifact = case.tune(tolerance=budget, time_limit_s=3.0)
+        # The first has time to measure what the others then know.
+        artifact = case.tune(tolerance=budget, time_limit_s=3.0 if reduced_nodes else 20.0)
         report = artifact.report
         assert report["max_relative_error"] <= budget
         parts = report["partitions"]

@@ -257,7 +257,7 @@ def _convert(model: SubModel, source: Path, folder: Path) -> None:
         cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         errors="replace",
         timeout=_CONVERT_TIMEOUT_S,
         check=False,

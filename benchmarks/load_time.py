@@ -90,7 +90,7 @@ print(time.perf_counter() - begin)
 def load_seconds(path: Path, cache_dir: Path | str) -> float:
     """One load in a fresh process."""
     command = [sys.executable, "-c", _LOAD, str(path), str(cache_dir)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, encoding="utf-8")
     return float(done.stdout.split()[-1])
 
 

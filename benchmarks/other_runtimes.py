@@ -62,7 +62,7 @@ class Other:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            text=True,
+            encoding="utf-8",
         )
         self.began = self._answer()
 

@@ -68,7 +68,7 @@ def fly(database_url: str, tuners: int, measurement_s: float, folder: Path) -> F
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
         )
         for number in range(tuners)
     ]

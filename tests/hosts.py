@@ -74,7 +74,7 @@ class Host:
             env=self._environment,
             cwd=self.folder,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=120,
             check=False,
         )

@@ -64,7 +64,7 @@ class Postgres:
     def dump(self, url: str) -> str:
         """A database as an SQL script of plain INSERTs."""
         command = [self._server.bin_path / "pg_dump", "--inserts", "--no-owner", "--no-privileges", url]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
 
     def crash(self) -> None:
         """Stop as if the power of the database had gone: no check point, connections cut."""

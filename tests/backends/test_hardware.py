@@ -18,7 +18,12 @@ _PRINT = "from backends.hardware import hardware; print(hardware().digest)"
 
 def _digest_elsewhere(**options: object) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", _PRINT], cwd=_ROOT, capture_output=True, text=True, check=True, **options
+        [sys.executable, "-c", _PRINT],
+        cwd=_ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        **options,
     )
     return done.stdout.strip()
 
@@ -48,7 +53,7 @@ def test_fewer_cores_are_other_hardware() -> None:
         pytest.skip("there is one core only")
     script = f"import os; os.sched_setaffinity(0, {one!r}); {_PRINT}"
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=_ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script], cwd=_ROOT, capture_output=True, encoding="utf-8", check=True
     )
     assert done.stdout.strip() != hardware().digest
 

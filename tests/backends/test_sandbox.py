@@ -304,7 +304,7 @@ def script(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_plain_script_needs_no_guard(script: Path) -> None:
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script], capture_output=True, encoding="utf-8", timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "no guard needed\n", "")
 
 

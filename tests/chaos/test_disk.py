@@ -24,7 +24,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
     options = ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk)]
-    done = subprocess.run(options, capture_output=True, text=True, check=False)
+    done = subprocess.run(options, capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
         pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
     yield disk

@@ -40,7 +40,7 @@ class Collage:
         done = subprocess.run(
             [sys.executable, "-m", "collage", *words],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             env=self._environment,
             cwd=self.home,
             timeout=timeout_s,

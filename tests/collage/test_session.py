@@ -114,7 +114,7 @@ def test_memory_and_threads_are_given_back(artifact: Path, tmp_path: Path) -> No
         [sys.executable, "-c", _CYCLES, str(artifact), str(tmp_path)],
         check=True,
         stdout=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
     )
     early, late, threads = map(int, done.stdout.split()[-3:])
     # Allocators and libraries keep some; a session that is not given back holds several MiB each time.

@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 def start(name: str, *words: object) -> subprocess.Popen[str]:
     """Run a function of this module in a process of its own; its lines come over stdout."""
     command = [sys.executable, "-m", "tests.cost_db.processes", name, *map(str, words)]
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
+    )
 
 
 def write_forever(url: str, first: str) -> None:

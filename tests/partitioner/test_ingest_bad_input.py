@@ -131,7 +131,10 @@ class TestBombs:
                 print(error)
         """
         done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
+            [sys.executable, "-c", textwrap.dedent(code)],
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
         )
         assert "more memory than ingest may use" in done.stdout, done.stderr
 

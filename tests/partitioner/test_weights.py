@@ -185,7 +185,7 @@ def test_weights_over_2_gib_never_fill_the_memory(tmp_path: Path) -> None:
         print(json.dumps([peak() - before, sizes, (folder / "a.onnx.weights").stat().st_size]))
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, encoding="utf-8", check=True
     )
     grown_mb, sizes, outside = json.loads(done.stdout)
     assert grown_mb < 150

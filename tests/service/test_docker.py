@@ -42,7 +42,7 @@ def test_the_images_run_without_rights() -> None:
 def test_hadolint_finds_nothing() -> None:
     hadolint = Path(sys.executable).parent / "hadolint"
     done = subprocess.run(
-        [hadolint, ROOT / "docker" / "Dockerfile"], capture_output=True, text=True, check=False
+        [hadolint, ROOT / "docker" / "Dockerfile"], capture_output=True, encoding="utf-8", check=False
     )
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -56,7 +56,7 @@ def test_the_compose_file_keeps_to_the_compose_specification(tmp_path: Path) -> 
 
     def check(path: Path) -> tuple[int, str]:
         command = [checker, "--builtin-schema", "vendor.compose-spec", path]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
         return done.returncode, done.stdout
 
     assert check(file)[0] == 0

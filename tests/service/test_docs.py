@@ -71,7 +71,7 @@ def test_every_curl_example_runs(start_server: StartServer, folder: Path) -> Non
             cwd=folder,
             env=environment,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=300,
             check=False,
         )

@@ -53,7 +53,13 @@ def test_no_request_brings_the_server_down(
     hooks = "tests.service.schemathesis_hooks"
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": hooks, "PYTHONPATH": str(OUTPUT.parents[1])}
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, check=False
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=500,
+        check=False,
     )
     OUTPUT.mkdir(exist_ok=True)
     (OUTPUT / f"schemathesis-{chosen[0][2:]}-{chosen[1]}.txt").write_text(done.stdout + done.stderr)

@@ -24,7 +24,7 @@ def test_a_wrong_setting_is_one_line(name: str, value: str, said: str, tmp_path:
         [sys.executable, "-m", "collage", "serve"],
         env=environment,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
     )
     assert done.returncode == 2

@@ -94,5 +94,7 @@ def test_nothing_is_loaded_unless_asked_for() -> None:
         "import sys; from service.app import create_app; from service.settings import Settings; "
         "create_app(Settings()); print([m for m in sys.modules if m.startswith('opentelemetry.sdk')])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True
+    )
     assert done.stdout.strip() == "[]"

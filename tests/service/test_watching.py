@@ -71,7 +71,7 @@ def test_every_request_has_one_line_with_its_id(tmp_path: Path) -> None:
         "COLLAGE_LOG_FORMAT": "json",
     }
     command = [sys.executable, "-m", "collage", "serve"]
-    server = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, encoding="utf-8")
     transport = httpx.HTTPTransport(retries=6)
     try:
         with httpx.Client(base_url="http://127.0.0.1:18744", transport=transport, timeout=60) as http:

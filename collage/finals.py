@@ -73,7 +73,7 @@ class Finals:
             correct: given what was timed, plans instead of those that exceeded their tolerance; empty when
                 none did.
         """
-        self._arena.hold(_distinct([*self._singles, *self._greedy(), *proposed]))
+        self._open(proposed)
         for _ in range(_MAX_CORRECTIONS):
             corrected = self._new(correct(self._arena.entries))
             if not corrected:
@@ -85,6 +85,11 @@ class Finals:
         singles = [entry.ratio for entry in self._singles if self._arena.may_win(entry)]
         leaders = [entry.ratio for entry in self._leaders()]
         return min([*leaders, *singles]) / min(singles) if singles else 1.0
+
+    def _open(self, others: Sequence[Entry]) -> None:
+        """The first contest: the baselines, which are timed whatever it takes, and others."""
+        baselines = _distinct([*self._singles, *self._greedy()])
+        self._arena.hold(_distinct([*baselines, *others]), needed=len(baselines))
 
     def _leaders(self) -> list[Entry]:
         """The best plan so far, where there is one."""
@@ -101,7 +106,7 @@ class Finals:
         leaders = self._leaders()
         promised = self._promised(solution, leaders[0]) if leaders else self._new(searched(solution))
         if not self._arena.entries:
-            self._arena.hold(_distinct([*self._singles, *self._greedy(), *promised]))
+            self._open(promised)
         elif promised:
             self._arena.hold(promised, again=leaders)
         for _ in range(_MAX_CONTESTS - 1):
@@ -141,7 +146,8 @@ class Finals:
         Raises:
             NoPlanError: it cannot be run.
         """
-        self._arena.hold(_distinct([*self._singles, entry]), can_wait=False)
+        asked = _distinct([*self._singles, entry])
+        self._arena.hold(asked, needed=len(asked))
         same = next(e for e in self._arena.entries if identity(e.plan) == identity(entry.plan))
         if not same.timed:
             raise NoPlanError(f"the {entry.name} cannot be run: {same.failure}")
@@ -157,7 +163,7 @@ class Finals:
             raise NoPlanError(
                 "no single target can run the whole model; leave --strategy single out, or add a target"
             )
-        self._arena.hold(self._singles)
+        self._arena.hold(self._singles, needed=len(self._singles))
         return self._arena.winner()
 
     def greedy_entry(self) -> Entry:

@@ -84,6 +84,7 @@ class LazySearch:
         self._learnt: set[tuple[int, Target]] = set()
         self.corrections: dict[tuple[int, Target], float] = {}
         self._best_us, self._idle = float("inf"), 0
+        self._blocks: list[Candidate] | None = None
 
     @property
     def out_of_time(self) -> bool:
@@ -189,7 +190,11 @@ class LazySearch:
         What no profile promises would never be measured, so that a profile taken at a slow moment of the
         machine would hide for good what its target is quick at.
         """
-        blocks = layouts(self._index, self.candidates.candidates, self._estimates.shares_us())
+        # Once: as profiles are corrected they would be laid out elsewhere, and measured anew.
+        if self._blocks is None:
+            shares_us = self._estimates.shares_us()
+            self._blocks = layouts(self._index, self.candidates.candidates, shares_us)
+        blocks = self._blocks
         if not blocks:
             return
         searcher = Searcher(self._index, blocks)

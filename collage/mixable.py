@@ -68,7 +68,9 @@ def choose_targets(rows: Mapping[Target, CostRow | None], estimates: Estimates) 
         for us, target in inexact
         if us >= limit_us
     ]
-    reduced = tuple(target for us, target in inexact if us < limit_us)[:_MOST_REDUCED]
+    worth = [target for us, target in inexact if us < limit_us]
+    reduced, more = tuple(worth[:_MOST_REDUCED]), worth[_MOST_REDUCED:]
+    refused += [f"{_MOST_REDUCED} others are faster than {target}" for target in more]
     promised = [
         (_saving(estimates, [fastest, *reduced], target), target)
         for us, target in exact[1:]

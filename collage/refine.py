@@ -165,7 +165,7 @@ class Arena:
         newcomers: Sequence[Entry],
         again: Sequence[Entry] = (),
         rounds: int = 24,
-        can_wait: bool = True,
+        needed: int = 0,
     ) -> None:
         """Time new plans together with the anchor and some known ones.
 
@@ -173,7 +173,7 @@ class Arena:
             newcomers: plans that were not timed yet; in the first contest the first is the anchor.
             again: known plans to time once more beside them.
             rounds: blocks per plan at the most.
-            can_wait: False compiles all of them however late it is.
+            needed: so many of the newcomers are compiled however late it is, and the known ones.
         """
         begin = time.monotonic()
         known = self.entries[:1] + [entry for entry in again if entry is not self.entries[0]]
@@ -190,13 +190,12 @@ class Arena:
                 regions[name] = model
                 steps.append(PlanStep(name, partition.target))
             plans.append(PlanSteps(tuple(steps), entry.plan.lanes))
-        first = len(known) or sum(len(plan.steps) == 1 for plan in plans) or 1
         contest = replace(
             self._template,
             plans=tuple(plans),
             regions=regions,
             rounds=rounds,
-            needed=first if can_wait else len(plans),
+            needed=max(1, len(known) + needed),
         )
         with self._site.alone(self._cancel):
             contest = replace(contest, prepare_s=max(_LEAST_S, self._deadline_s - time.monotonic()))

@@ -1,11 +1,12 @@
 """Which inputs a run sees: seeded ones for the artifact's proof, those it chooses by, and held-out ones.
 
-Invariant: plans are chosen by the first samples; no stage but the contest of whole plans sees the held-out
-ones.
+Invariant: plans are chosen by the first samples. The held-out ones only say no: to mixes that are proposed within a
+budget, and in the contest of whole plans.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -99,11 +100,9 @@ class Sampling:
             references = [self.chosen_by] if self.held_out is None else [self.chosen_by, self.held_out]
             write_samples(samples, [sample for known in references for sample in known.samples])
             write_samples(expected, [value for known in references for value in known.values(made)])
-        limit_s = self.options.time_limit_s
+        share_s = _SHARE * (self.options.time_limit_s or math.inf)
         return Contest(
-            budget_s=_CONTEST_S
-            if limit_s is None
-            else max(_LEAST_S, min(_CONTEST_S, _SHARE * limit_s)),
+            budget_s=max(_LEAST_S, min(_CONTEST_S, share_s)),
             plans=(),
             regions={},
             inputs=self.info.inputs,

@@ -80,7 +80,7 @@ def test_short_calls_are_timed_in_a_row() -> None:
         calls += 1
 
     timing = time_runs(short, QUICK)
-    assert timing.median_us < 5
+    assert timing.median_us < 1
     assert calls > 100 * len(timing.samples_us)
 
 

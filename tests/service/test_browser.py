@@ -155,20 +155,18 @@ def test_the_graph_of_a_large_model_opens_and_stays_smooth(page: Page, server: R
     _shoot(page, "graph-open")
     page.evaluate("for (const p of '0234567') collageGraph.toggle(p)")
     assert page.evaluate("collageGraph.cy.nodes('.op').length") == 2000
-    frames = page.evaluate(
-        """async () => {
-          const times = [];
-          for (let i = 0; i < 30; i++) {
-            const begin = performance.now();
-            collageGraph.cy.panBy({ x: 12, y: 6 });
-            await new Promise(requestAnimationFrame);
-            times.push(performance.now() - begin);
-          }
-          return times.sort((a, b) => a - b);
-        }"""
-    )
-    # Of the quickest: what else runs on this machine says nothing of the page.
-    assert frames[2] < 100, "panning 2,000 operators must stay fluent"
+    pan = """async () => {
+      const times = [];
+      for (let i = 0; i < 30; i++) {
+        const begin = performance.now();
+        collageGraph.cy.panBy({ x: 12, y: 6 });
+        await new Promise(requestAnimationFrame);
+        times.push(performance.now() - begin);
+      }
+      return times.sort((a, b) => a - b)[15];
+    }"""
+    # More than once: what else runs on this machine says nothing of the page.
+    assert any(page.evaluate(pan) < 100 for _ in range(5)), "panning 2,000 operators must stay fluent"
 
 
 def test_keyboard_alone_is_enough(page: Page, server: RunningServer) -> None:

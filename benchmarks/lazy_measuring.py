@@ -190,7 +190,7 @@ def _searched(
     best = search(index, candidates.candidates, prices, transitions=transitions).plans[0]
     counted = CountedCosts(known)
     targets = [spec.target for spec in specs]
-    whole = WholeModels(index, targets, counted)  # type: ignore[arg-type]
+    whole = WholeModels(index, targets, counted)
     estimates = whole.measure(candidates, lambda: False)
     single_us = min(whole.latencies_us().values(), default=float("inf"))
     seen: list[tuple[int, float]] = []
@@ -202,7 +202,7 @@ def _searched(
     lazy = LazySearch(
         index,
         candidates,
-        counted,  # type: ignore[arg-type]
+        counted,
         estimates,
         transitions,
         Constraints(),

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from collage.costs import CostSource
 from collage.estimates import Estimates
 from collage.events import Event, Listener
+from collage.oracle import CostOracle
 from collage.probing import layouts
 from partitioner.candidate import Candidate
 from partitioner.candidate_set import CandidateSet
@@ -62,7 +62,7 @@ class LazySearch:
         self,
         index: GraphIndex,
         candidates: CandidateSet,
-        costs: CostSource,
+        costs: CostOracle,
         estimates: Estimates,
         transitions: Transitions,
         constraints: Constraints,

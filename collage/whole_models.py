@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from collage.costs import CostSource
 from collage.estimates import Estimates
+from collage.oracle import CostOracle
 from collage.probing import blocks
 from cost_db.row import CostRow
 from partitioner.candidate import Candidate
@@ -27,7 +27,7 @@ class WholeModels:
         costs: where costs come from.
     """
 
-    def __init__(self, index: GraphIndex, targets: Sequence[Target], costs: CostSource) -> None:
+    def __init__(self, index: GraphIndex, targets: Sequence[Target], costs: CostOracle) -> None:
         self._index = index
         self._costs = costs
         self._candidates = [Candidate(index.all_nodes, target, "whole") for target in targets]

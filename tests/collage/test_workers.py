@@ -15,7 +15,7 @@ import pytest
 
 import collage
 from backends.sandbox import ChildFailed, ChildLimits
-from benchmarks.zero_model import TARGETS, zero_model
+from benchmarks.zero_model import TARGETS, best_plan, zero_model
 from collage.cluster import roll_call
 from collage.dask_site import DaskSite
 from collage.site import NoWorkerError
@@ -100,8 +100,14 @@ def test_host_chooses_among_kinds_and_costs_never_mix(cluster: Site, tmp_path: P
     for label in ("red", "blue", "blue"):
         targets = [TARGETS[0] + f" -host={label}", *TARGETS[1:]]
         where = tmp_path / f"{label}.onnx"
-        artifact = _tune(cluster, model, targets, output=where, time_limit_s=6.0)
+        artifact = _tune(cluster, model, targets, output=where)
         assert artifact.report["machine"]["label"] == label
+        plan = [
+            (tuple(part["nodes"]), part["target"].replace(f" -host={label}", ""))
+            for part in artifact.plan["partitions"]
+        ]
+        wanted = [(nodes, str(Target.parse(target))) for nodes, target in best_plan()]
+        assert [(nodes, str(Target.parse(target))) for nodes, target in plan] == wanted
         counts.append(artifact.report["candidates"])
     assert _hosts(tmp_path) == {"null": {"red", "blue"}}
     # Of another kind of machine nothing is known; the same kind shares what it measured.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -50,7 +51,10 @@ _log = structlog.get_logger("collage")
 
 
 def create_app(
-    settings: Settings, tracing: Tracing | None = None, job_cores: Sequence[int] = ()
+    settings: Settings,
+    tracing: Tracing | None = None,
+    job_cores: Sequence[int] = (),
+    on_started: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """The application; it opens its database and starts its runners when the server starts it.
 
@@ -58,6 +62,7 @@ def create_app(
         settings: of this server.
         tracing: where traces go; by default where the environment says.
         job_cores: the cores that jobs run on; by default those of this process.
+        on_started: called when all of it stands, before the first request.
     """
     metrics = Metrics()
     traces = tracing or Tracing.from_environment()
@@ -69,6 +74,7 @@ def create_app(
         metrics.watch_jobs(services.jobs.count)
         services.catalogue.prepare()
         services.runner.start(job_cores)
+        on_started()
         try:
             yield
         finally:
@@ -112,7 +118,9 @@ def serve(settings: Settings) -> None:
         _log.warning("children that run models are root like this server: start it as another user")
     if not confinable():
         _log.warning("children that run models see all files of the server's user: no Landlock here")
-    app = create_app(settings, job_cores=keep_for_server(settings.server_cores))
+    app = create_app(
+        settings, job_cores=keep_for_server(settings.server_cores), on_started=_spare_collector
+    )
     scheme = "https" if settings.tls_certificate else "http"
     tokens = "tokens needed" if settings.needs_tokens else "no tokens on loopback"
     print(f"collage serves on {scheme}://{settings.host}:{settings.port} ({tokens})", file=sys.stderr)
@@ -127,6 +135,18 @@ def serve(settings: Settings) -> None:
         ssl_keyfile=settings.tls_key,
         timeout_graceful_shutdown=5,
     )
+
+
+def _spare_collector() -> None:
+    """Let the garbage collector pass over what a server has for its whole life, and come less often.
+
+    It would look at some 250,000 objects every ten seconds or so under load, and nobody is answered meanwhile
+    (about 150 ms).
+    """
+    gc.collect()
+    gc.freeze()
+    young, middle, old = gc.get_threshold()
+    gc.set_threshold(10 * young, middle, old)
 
 
 def _hosts(settings: Settings) -> tuple[str, ...]:

@@ -30,3 +30,21 @@ def test_a_wrong_setting_is_one_line(name: str, value: str, said: str, tmp_path:
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"collage: {said}")
+
+
+@pytest.mark.slow
+def test_the_collector_passes_over_what_a_server_has_for_its_whole_life(tmp_path: Path) -> None:
+    """In a process of its own: what is frozen there stays so for the life of the process."""
+    program = (
+        "import gc\n"
+        "from starlette.testclient import TestClient\n"
+        "from service.app import _spare_collector, create_app\n"
+        "from service.settings import Settings\n"
+        "before = gc.get_threshold()[0]\n"
+        "with TestClient(create_app(Settings(), on_started=_spare_collector)):\n"
+        "    assert gc.get_freeze_count() > 10_000, gc.get_freeze_count()\n"
+        "    assert gc.get_threshold()[0] > before\n"
+    )
+    environment = {**os.environ, "COLLAGE_DATA_DIR": str(tmp_path), "COLLAGE_RUNNERS": "0"}
+    environment["COLLAGE_DATABASE_URL"] = f"sqlite:///{tmp_path / 'costs.db'}"
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)

@@ -7,13 +7,14 @@ for accuracy (`seeded_weights` replaces them). PP-OCR, silero and magika are tra
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from partitioner.tensor import TensorSpec
+from tests.text_images import digits, strokes
 
 Array = np.ndarray
 
@@ -27,7 +28,7 @@ class TestModel:
         file: path inside the package.
         dims: free dimensions as the model is usually run.
         ranges: values of inputs, low and high, where standard normal numbers make no sense.
-        text: inputs that look like lines of text, in [-1, 1], where noise would find nothing.
+        image: makes inputs that look like lines of text, where a network finds nothing in noise.
     """
 
     __test__ = False
@@ -36,7 +37,7 @@ class TestModel:
     file: str
     dims: Mapping[str, int] = field(default_factory=dict)
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    text: bool = False
+    image: Callable[[tuple[int, ...], int], Array] | None = None
 
     @property
     def path(self) -> Path:
@@ -63,13 +64,16 @@ MODELS: dict[str, TestModel] = {
         for name in _LIGHT
     },
     "ppocr_det": TestModel(
-        _OCR, "models/ch_PP-OCRv4_det_infer.onnx", {"x:0": 1, "x:2": 480, "x:3": 640}, text=True
+        _OCR, "models/ch_PP-OCRv4_det_infer.onnx", {"x:0": 1, "x:2": 480, "x:3": 640}, image=digits
     ),
     "ppocr_rec": TestModel(
-        _OCR, "models/ch_PP-OCRv4_rec_infer.onnx", {"x:0": 1, "x:2": 48, "x:3": 320}, text=True
+        _OCR, "models/ch_PP-OCRv4_rec_infer.onnx", {"x:0": 1, "x:2": 48, "x:3": 320}, image=digits
     ),
     "ppocr_cls": TestModel(
-        _OCR, "models/ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x:0": 1, "x:2": 48, "x:3": 192}, text=True
+        _OCR,
+        "models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
+        {"x:0": 1, "x:2": 48, "x:3": 192},
+        image=strokes,
     ),
     "silero": TestModel(
         "silero_vad", "data/silero_vad.onnx", {"input:0": 1, "input:1": 576, "state:1": 1, "sr": 16000}
@@ -135,28 +139,12 @@ def seeded_input(
     return np.asarray(generator.integers(0, 2, shape)).astype(dtype)
 
 
-def text_image(shape: tuple[int, ...], seed: int = 0) -> Array:
-    """Dark strokes in rows on light paper, the way scanned text looks: (N, C, H, W) in [-1, 1]."""
-    generator = np.random.default_rng(seed)
-    height, width = shape[-2:]
-    page = np.full((height, width), 0.9, np.float32)
-    line = min(40, height)
-    for top in range(line // 5, height - line // 2, 2 * line):
-        for left in range(line // 2, width - line, line * 3 // 4):
-            for _ in range(4):
-                y, x = generator.integers(0, line // 2, 2)
-                tall, wide = (line // 2, 3) if generator.random() < 0.5 else (3, line // 2)
-                page[top + y // 2 : top + y // 2 + tall, left + x : left + x + wide] = -0.8
-    noise = generator.standard_normal(shape, np.float32) * np.float32(0.02)
-    return np.clip(page + noise, -1, 1).astype(np.float32)
-
-
 def sample_inputs(name: str, specs: Iterable[TensorSpec], seed: int = 0) -> dict[str, Array]:
     """Seeded inputs that suit a model of this table."""
     model = MODELS[name]
     return {
-        spec.name: text_image(spec.static_shape, seed)
-        if model.text
+        spec.name: model.image(spec.static_shape, seed)
+        if model.image
         else seeded_input(spec.static_shape, spec.dtype, seed + i, model.ranges.get(spec.name))
         for i, spec in enumerate(specs)
     }

@@ -30,6 +30,7 @@
       // Beside it, since edges come in above and go out below.
       { selector: "node:parent", style: { "text-valign": "center", "text-halign": "left", "text-margin-x": -8, "background-opacity": 0.15, "border-width": 2, "border-color": "data(colour)",
         "color": colour("--ink"), "padding": 14 } },
+      { selector: "node.part:childless", style: { "text-max-width": "data(w)" } },
       { selector: "node.op", style: { "font-size": 11 } },
       { selector: "node.chosen", style: { "border-width": 4, "border-color": colour("--ink") } },
       { selector: "edge", style: { "width": 1.5, "line-color": colour("--soft"), "target-arrow-color": colour("--soft"),

@@ -37,8 +37,12 @@ _CALL_US, _US_PER_MIB = 40.0, 100.0
 _TIME_WORTH_HALVING, _SHARE_WORTH_HALVING = 0.015, 0.15
 _TIGHTER = 0.8
 # Mixes tried on the held-out samples; where the fastest miss a goal there, it is lowered by these factors.
-_CHECKED, _KEPT, _TIGHTENINGS = 16, 3, 4
+_KEPT, _TIGHTENINGS = 3, 4
 _TIGHTEST_STEP, _LEAST_STEP = 0.6, 0.9
+# How far below the goal mixes stay that are tried as plans, until some keep it.
+_ROOMS = (1.0, 0.9, 0.8, 0.7, 0.6)
+# Even where the time is up they may take this share of it.
+_CHECKING = 0.25
 
 
 @dataclass(frozen=True)
@@ -199,14 +203,14 @@ class Trials:
             and mix == mix_of(self.blocks, choices(self.blocks, mix), targets)
         ]
 
-    def ranked(self, goal: float, most: int = _STEPS) -> tuple[Mix, ...]:
+    def ranked(self, goal: float) -> tuple[Mix, ...]:
         """The most promising mixes for each price of borders, then whatever else is fast."""
         kept = self.keeping(goal)
         first = []
         for factor in _BORDER_FACTORS if kept else ():
             times = [self.time_us(mix.reduced, factor) for mix in kept]
             first.append(kept[times.index(min(times))])
-        rest = sorted(kept, key=lambda mix: self.time_us(mix.reduced))[:most]
+        rest = sorted(kept, key=lambda mix: self.time_us(mix.reduced))[:_STEPS]
         return tuple(dict.fromkeys([*first, *rest]))
 
     def tighten(self, goal: float) -> None:
@@ -221,14 +225,28 @@ class Trials:
             self.seek(self.aims[goal])
 
     def proposed(self, goal: float) -> tuple[Mix, ...]:
-        """The most promising mixes that keep the goal on the held-out samples too, where any does."""
-        careful = self.ranked(self.aims[goal])
-        ranked = tuple(dict.fromkeys([*self.ranked(goal, _CHECKED), *careful]))
+        """The most promising mixes that keep the goal as plans, on all samples, where any does."""
         kept: list[Mix] = []
-        for mix in ranked:
-            if len(kept) < _KEPT and self.runs.held_out_error(mix.reduced) <= goal:
-                kept.append(mix)
-        return tuple(kept) or careful
+        seen: set[Reduced] = set()
+        end_s = max(self.deadline_s, time.monotonic() + _CHECKING * self.request.budget_s)
+        # The faster a mix, the likelier it keeps the goal by luck alone; so there are a few tries for each room.
+        for room in _ROOMS:
+            for factor in _BORDER_FACTORS:
+                mix = self.fastest_unseen(goal * room, factor, seen)
+                if mix is None or time.monotonic() > end_s:
+                    break
+                seen.add(mix.reduced)
+                if self.runs.joined_error(mix.reduced) <= goal:
+                    kept.append(mix)
+            if kept:
+                return tuple(sorted(kept, key=lambda mix: self.time_us(mix.reduced)))
+        return self.ranked(self.aims[goal])
+
+    def fastest_unseen(self, goal: float, factor: float, seen: set[Reduced]) -> Mix | None:
+        """The most promising other mix that keeps a goal on the held-out samples too."""
+        found = sorted(self.keeping(goal), key=lambda mix: self.time_us(mix.reduced, factor))
+        unseen = (mix for mix in found if mix.reduced not in seen)
+        return next((mix for mix in unseen if self.runs.held_out_error(mix.reduced) <= goal), None)
 
     def seek(self, goal: float) -> None:
         """Run what is promised to be the fastest within a goal, learn from it, until it holds."""

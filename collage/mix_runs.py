@@ -6,6 +6,8 @@ inference for each sample; what stands before its first reduced block is known f
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,6 +98,7 @@ class MixRuns:
         self.used, self.held_out = slice(request.used_samples), slice(request.used_samples, None)
         self.errors: dict[Reduced, float] = {mix.reduced: mix.error for mix in request.known}
         self.held_out_errors: dict[Reduced, float] = {}
+        self.joined_errors: dict[Reduced, float] = {}
         self.blocks: Sequence[Block] = ()
         self.steps: dict[tuple[int, int], Step] = {}
         self.refused: set[tuple[int, int]] = set()
@@ -145,24 +148,33 @@ class MixRuns:
             self.held_out_errors[mix] = self._worst(mix, self.held_out)
         return self.held_out_errors[mix]
 
-    def _worst(self, mix: Reduced, which: slice) -> float:
+    def joined_error(self, mix: Reduced) -> float:
+        """The largest error over all samples of the plan that a mix becomes, neighbours of one target in one piece.
+
+        Inside a piece a runtime rounds at other places than between two: a mix that just keeps a goal may miss
+        it as a plan.
+        """
+        if mix not in self.joined_errors:
+            runs = all(self.step(*part) is not None for part in self.parts(mix, joined=True))
+            error = self._worst(mix, slice(None), joined=True) if runs else math.inf
+            self.joined_errors[mix] = error
+        return self.joined_errors[mix]
+
+    def _worst(self, mix: Reduced, which: slice, joined: bool = False) -> float:
         worst = 0.0
-        for made, wanted in zip(self.outputs(mix, which), self.expected[which], strict=True):
+        for made, wanted in zip(self.outputs(mix, which, joined), self.expected[which], strict=True):
             actual = [made[name] for name in wanted]
             worst = max(worst, output_error(self.request.metric, actual, list(wanted.values())))
             if not worst <= _HOPELESS * max(self.request.goals):
                 break
         return worst
 
-    def outputs(self, mix: Reduced, which: slice) -> Iterator[dict[str, np.ndarray]]:
+    def outputs(
+        self, mix: Reduced, which: slice, joined: bool = False
+    ) -> Iterator[dict[str, np.ndarray]]:
         """The model's outputs on some samples; what stands before the first reduced block is known."""
-        chosen = choices(self.blocks, mix)
-        first = next(i for i, target in enumerate(chosen) if target)
-        steps = [
-            step
-            for block, target in zip(self.blocks[first:], chosen[first:], strict=True)
-            if (step := self.step(block.nodes, target)) is not None
-        ]
+        found = (self.step(*part) for part in self.parts(mix, joined))
+        steps = [step for step in found if step is not None]
         made = {spec.name for step in steps for spec in step.outputs}
         read = {spec.name: spec for step in steps for spec in step.inputs if spec.name not in made}
         names = [name for name in self.expected[0] if name in made]
@@ -172,6 +184,21 @@ class MixRuns:
             executor.feed({**sample, **known})
             executor.run()
             yield {**known, **executor.results()}
+
+    def parts(self, mix: Reduced, joined: bool) -> list[tuple[int, int]]:
+        """Nodes and target of what runs in turn, from the first reduced block on.
+
+        Args:
+            mix: of the blocks as they are now.
+            joined: whether neighbours of one target are one.
+        """
+        chosen = choices(self.blocks, mix)
+        parts = [(block.nodes, target) for block, target in zip(self.blocks, chosen, strict=True)]
+        parts = list(itertools.dropwhile(lambda part: not part[1], parts))
+        if not joined:
+            return parts
+        runs = itertools.groupby(parts, key=lambda part: part[1])
+        return [(sum(nodes for nodes, _ in run), target) for target, run in runs]
 
     def exact_values(self) -> list[dict[str, np.ndarray]]:
         """Per sample every value between blocks and every output, computed exactly."""

@@ -41,6 +41,8 @@ _KEPT, _TIGHTENINGS = 3, 4
 _TIGHTEST_STEP, _LEAST_STEP = 0.6, 0.9
 # How far below the goal mixes stay that are tried as plans, until some keep it.
 _ROOMS = (1.0, 0.9, 0.8, 0.7, 0.6)
+# Prices of borders at which the fastest is tried.
+_TRIES = (1.0, 4.0, 1.0, 4.0)
 # Even where the time is up they may take this share of it.
 _CHECKING = 0.25
 
@@ -231,7 +233,7 @@ class Trials:
         end_s = max(self.deadline_s, time.monotonic() + _CHECKING * self.request.budget_s)
         # The faster a mix, the likelier it keeps the goal by luck alone; so there are a few tries for each room.
         for room in _ROOMS:
-            for factor in _BORDER_FACTORS:
+            for factor in _TRIES:
                 mix = self.fastest_unseen(goal * room, factor, seen)
                 if mix is None or time.monotonic() > end_s:
                     break

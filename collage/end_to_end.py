@@ -41,7 +41,7 @@ _PRUNE_AFTER_ROUNDS = 4
 # A child killed from outside is started again this often before its plan takes the blame.
 _KILLED_RETRIES = 2
 # A plan this much slower in its best block than the best plan in its median cannot win.
-_HOPELESS_RATIO = 1.06
+HOPELESS_RATIO = 1.06
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ def _take_turns(contest: Contest, runners: list[_Runner], sample: Mapping[str, n
         if contest.prune and number + 1 >= _PRUNE_AFTER_ROUNDS:
             best = min(statistics.median(r.samples) for r in racing)
             # The first plan is the one that all ratios are taken to, so it stays.
-            racing = racing[:1] + [r for r in racing[1:] if min(r.samples) <= best * _HOPELESS_RATIO]
+            racing = racing[:1] + [r for r in racing[1:] if min(r.samples) <= best * HOPELESS_RATIO]
 
 
 def _time_block(runner: _Runner, sample: Mapping[str, np.ndarray]) -> None:

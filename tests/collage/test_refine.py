@@ -5,7 +5,14 @@ from __future__ import annotations
 import random
 
 from collage.end_to_end import PlanTiming
-from collage.refine import Entry, border_surplus_us, clearly_faster, residuals, speedup
+from collage.refine import (
+    Entry,
+    border_surplus_us,
+    clearly_faster,
+    residuals,
+    simplest_of_the_fastest,
+    speedup,
+)
 from partitioner.candidate import Candidate, Plan
 from partitioner.target import Target
 
@@ -31,6 +38,22 @@ def test_a_clear_difference_is_seen_through_noise_and_a_small_one_is_not() -> No
     ratio = speedup(_entry(1, 1000), _entry(2, 800))
     assert ratio.low <= ratio.ratio <= ratio.high
     assert abs(ratio.ratio - 1.25) < 1e-9
+
+
+def test_a_tie_goes_to_fewer_partitions() -> None:
+    single, mixed = _entry(1, 1000, noise=0.05), _entry(3, 998, noise=0.05)
+    assert simplest_of_the_fastest([mixed, single]) is single
+    assert simplest_of_the_fastest([_entry(3, 800, noise=0.05), single]).plan.partitions[1:]
+
+
+def test_a_slow_plan_with_few_samples_is_no_tie() -> None:
+    """It was dropped after four rounds, and the fastest plan was disturbed in one of them."""
+    mixed, dropped = _entry(3, 700), _entry(1, 1000)
+    samples = (1500.0, *mixed.timings[0].samples_us[1:])
+    mixed.timings[0] = PlanTiming(samples, mixed.timings[0].step_us, 0.0)
+    dropped.timings[0] = PlanTiming(dropped.timings[0].samples_us[:4], (1000.0,), 0.0)
+    assert not clearly_faster(mixed, dropped)
+    assert simplest_of_the_fastest([dropped, mixed]) is mixed
 
 
 def test_partitions_are_repriced_by_what_they_took_inside_the_plan() -> None:

@@ -42,6 +42,7 @@ from backends.contract import (
 from backends.openvino_masks import shield_masks
 from backends.openvino_ops import ONNX_OPERATORS
 from backends.profile_map import Step, op_times
+from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
 from partitioner.pattern import Pattern
 from partitioner.target import Target
@@ -162,7 +163,7 @@ class OpenVinoExecutable(Executable):
         self._model, self._target, self._context = model, target, context
         self._compiled, self._request = _compile(model, _properties(target, context), context)
         self._ports = _ports(self._compiled, model)
-        self._passed = _passed_through(self._compiled, model)
+        self._passed = _passed_through(self._compiled, self._ports)
         self._inputs: tuple[Array, ...] = ()
         self._bound: tuple[Array | None, ...] = ()
         self._own: list[int] = []
@@ -239,22 +240,26 @@ def _ports(compiled: Any, model: SubModel) -> tuple[int | None, ...]:
     if len(compiled.inputs) == len(model.inputs):
         return tuple(range(len(model.inputs)))
     found = {name: i for i, port in enumerate(compiled.inputs) for name in port.get_names()}
-    return tuple(found.get(spec.name) for spec in model.inputs)
+    ports = tuple(found.get(spec.name) for spec in model.inputs)
+    if len(compiled.inputs) != sum(port is not None for port in ports):
+        raise CollageError("OpenVINO has dropped some inputs and renamed others")
+    return ports
 
 
-def _passed_through(compiled: Any, model: SubModel) -> dict[int, int]:
-    """Outputs that came out as a bare input: by output, which input.
+def _passed_through(compiled: Any, ports: Sequence[int | None]) -> dict[int, int]:
+    """Outputs that came out as a bare input: by output, which input of the sub-model.
 
-    OpenVINO 2026.4 never writes such an output's own tensor, so the values must be copied.
+    OpenVINO 2026.4 never writes such an output's own tensor, so the values must be copied. It gives such an input
+    the names of what was optimised away (Dropout), so that only its place tells which it is.
     """
-    inputs = {spec.name: i for i, spec in enumerate(model.inputs)}
-    found: dict[int, int] = {}
-    results = compiled.get_runtime_model().get_results()
-    for i, result in enumerate(results):
-        source = result.input_value(0).get_node()
-        if source.get_type_name() == "Parameter":
-            found[i] = inputs[source.get_friendly_name()]
-    return found
+    runtime = compiled.get_runtime_model()
+    places = {p.get_friendly_name(): ports.index(i) for i, p in enumerate(runtime.get_parameters())}
+    sources = [result.input_value(0).get_node() for result in runtime.get_results()]
+    return {
+        i: places[source.get_friendly_name()]
+        for i, source in enumerate(sources)
+        if source.get_type_name() == "Parameter"
+    }
 
 
 def _ov() -> Any:

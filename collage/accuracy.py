@@ -140,7 +140,7 @@ class Trials:
 
     def cut(self, cuts: tuple[int, ...]) -> None:
         """Make blocks between these positions, and know each one's error alone."""
-        begin_s = time.monotonic()
+        begin_s, first = time.monotonic(), not self.blocks
         known = {block.nodes for block in self.blocks}
         self.cuts = cuts
         before, blocks = 0, []
@@ -151,23 +151,33 @@ class Trials:
             blocks.append(Block(nodes, tuple(times), _CALL_US + _US_PER_MIB * border / (1 << 20)))
             before |= nodes
         self.runs.use(blocks)
-        self.blocks = [self.usable(block) for block in blocks]
         self.alone = np.zeros((len(blocks), len(self.request.targets)))
-        for i, block in enumerate(self.blocks):
-            for target in range(1, len(self.request.targets)):
-                mix = [0] * (len(self.request.targets) - 1)
-                mix[target - 1] = block.nodes
-                worth = math.isfinite(block.times_us[target])
-                self.alone[i, target] = self.error(tuple(mix)) ** 2 if worth else math.inf
+        for target in range(1, len(self.request.targets)):
+            # Where blocks take long to compile, mixes with one target are worth more than blocks of all.
+            late = (
+                first and target > 1 and time.monotonic() > self.deadline_s - self.request.budget_s / 2
+            )
+            for i, block in enumerate(blocks):
+                self.alone[i, target] = math.inf if late else self.alone_square(block, target)
+        self.blocks = [
+            self.usable(block, alone) for block, alone in zip(blocks, self.alone, strict=True)
+        ]
         new = sum(block.nodes not in known for block in blocks)
         self.block_s = (time.monotonic() - begin_s) / max(new, 1)
 
-    def usable(self, block: Block) -> Block:
-        """A block that a target refuses takes for ever there."""
-        times = [
-            us if target == 0 or self.runs.step(block.nodes, target) is not None else math.inf
-            for target, us in enumerate(block.times_us)
-        ]
+    def alone_square(self, block: Block, target: int) -> float:
+        """Squared error where this block alone is reduced; infinite where the target does not take it."""
+        if not math.isfinite(block.times_us[target]) or self.runs.step(block.nodes, target) is None:
+            return math.inf
+        mix = [0] * (len(self.request.targets) - 1)
+        mix[target - 1] = block.nodes
+        return self.error(tuple(mix)) ** 2
+
+    @staticmethod
+    def usable(block: Block, alone: np.ndarray) -> Block:
+        """A block takes for ever where nobody knows its error."""
+        known = np.isfinite(alone)
+        times = [us if known[target] else math.inf for target, us in enumerate(block.times_us)]
         return replace(block, times_us=tuple(times))
 
     def chosen_error(self, chosen: tuple[int, ...]) -> float:

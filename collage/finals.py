@@ -73,7 +73,7 @@ class Finals:
             correct: given what was timed, plans instead of those that exceeded their tolerance; empty when
                 none did.
         """
-        self._open(proposed)
+        self._open(proposed, needed=1)
         for _ in range(_MAX_CORRECTIONS):
             corrected = self._new(correct(self._arena.entries))
             if not corrected:
@@ -86,10 +86,10 @@ class Finals:
         leaders = [entry.ratio for entry in self._leaders()]
         return min([*leaders, *singles]) / min(singles) if singles else 1.0
 
-    def _open(self, others: Sequence[Entry]) -> None:
-        """The first contest: the baselines, which are timed whatever it takes, and others."""
+    def _open(self, others: Sequence[Entry], needed: int = 0) -> None:
+        """The first contest: the baselines and so many of the others are timed whatever it takes."""
         baselines = _distinct([*self._singles, *self._greedy()])
-        self._arena.hold(_distinct([*baselines, *others]), needed=len(baselines))
+        self._arena.hold(_distinct([*baselines, *others]), needed=len(baselines) + needed)
 
     def _leaders(self) -> list[Entry]:
         """The best plan so far, where there is one."""

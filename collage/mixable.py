@@ -28,7 +28,7 @@ class Chosen:
 
     Args:
         exact: targets that compute exactly, fastest first.
-        reduced: less exact ones, fastest first.
+        reduced: the fastest of the less exact ones, the most exact first.
         rivals: exact ones that are faster than the first of them in places; none where nothing is reduced.
         refused: why the others are not worth it, in words.
     """
@@ -69,7 +69,8 @@ def choose_targets(rows: Mapping[Target, CostRow | None], estimates: Estimates) 
         if us >= limit_us
     ]
     worth = [target for us, target in inexact if us < limit_us]
-    reduced, more = tuple(worth[:_MOST_REDUCED]), worth[_MOST_REDUCED:]
+    errors = {target: error for _, target, error in timed}
+    reduced, more = tuple(sorted(worth[:_MOST_REDUCED], key=errors.__getitem__)), worth[_MOST_REDUCED:]
     refused += [f"{_MOST_REDUCED} others are faster than {target}" for target in more]
     promised = [
         (_saving(estimates, [fastest, *reduced], target), target)

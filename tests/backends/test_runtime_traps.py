@@ -67,6 +67,20 @@ def test_openvino_writes_an_output_that_is_a_bare_input(tmp_path: Path) -> None:
     executable.close()
 
 
+def test_openvino_renames_an_input_that_an_output_is(tmp_path: Path) -> None:
+    """What takes the place of a removed operator gets its names: only its place tells which input it is."""
+    text = (
+        "g (float[3] x, float[3] z) => (float[3] r, float[3] y) { r = Relu(z) [gone] y = Dropout(x) }"
+    )
+    executable = opened(OpenVinoBackend(), write(text, tmp_path), tmp_path)
+    x, z = np.arange(3, dtype=np.float32), np.ones(3, np.float32)
+    r, y = np.full((2, 3), -1, np.float32)
+    executable.bind([x, z], [r, y])
+    executable.run()
+    assert (r.tolist(), y.tolist()) == (z.tolist(), x.tolist())
+    executable.close()
+
+
 def test_openvino_binds_by_name_when_an_input_was_optimised_away(tmp_path: Path) -> None:
     """An input that decides nothing is dropped from the compiled model, and the next ones move up."""
     text = """g (float[2,3] x, int64[0] axes, float[2,3] b) => (float[2,3] y) {

@@ -237,7 +237,33 @@ class Trials:
             self.seek(self.aims[goal])
 
     def proposed(self, goal: float) -> tuple[Mix, ...]:
-        """The most promising mixes that keep the goal as plans, on all samples, where any does."""
+        """The most promising mixes that keep the goal as plans, on all samples, where any does.
+
+        A plan of few partitions may miss it where the same mix in blocks keeps it, since values between two blocks
+        are not rounded. So the fastest mix is proposed in blocks too, if it is not among the others.
+        """
+        fastest = self.fastest_unseen(goal, 1.0, set())
+        if fastest is None:
+            return self.ranked(self.aims[goal])
+        kept = self.joined(goal)
+        if all(mix.reduced != fastest.reduced for mix in kept):
+            kept.append(replace(fastest, apart=True))
+        return tuple(sorted(kept, key=self.plan_us))
+
+    def plan_us(self, mix: Mix) -> float:
+        """What the plan of a mix is reckoned to take."""
+        us = self.time_us(mix.reduced)
+        if mix.apart:
+            pairs = itertools.pairwise(choices(self.blocks, mix.reduced))
+            us += sum(
+                block.border_us
+                for block, (before, target) in zip(self.blocks[1:], pairs, strict=True)
+                if target and before == target
+            )
+        return us
+
+    def joined(self, goal: float) -> list[Mix]:
+        """The most promising mixes that keep the goal with neighbours of one target in one piece."""
         kept: list[Mix] = []
         seen: set[Reduced] = set()
         end_s = max(self.deadline_s, time.monotonic() + _CHECKING * self.request.budget_s)
@@ -251,8 +277,8 @@ class Trials:
                 if self.runs.joined_error(mix.reduced) <= goal:
                     kept.append(mix)
             if kept:
-                return tuple(sorted(kept, key=lambda mix: self.time_us(mix.reduced)))
-        return self.ranked(self.aims[goal])
+                break
+        return kept
 
     def fastest_unseen(self, goal: float, factor: float, seen: set[Reduced]) -> Mix | None:
         """The most promising other mix that keeps a goal on the held-out samples too."""

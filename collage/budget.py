@@ -16,7 +16,6 @@ from collage.estimates import Estimates
 from collage.events import Event, Listener
 from collage.mix_runs import Mix, Probe
 from collage.mixable import Chosen
-from collage.mixes import Reduced
 from collage.refine import Entry, Identity, identity
 from collage.site import Site
 from partitioner.candidate import Candidate, Plan, bits
@@ -239,22 +238,25 @@ class BudgetSearch:
         entries: list[Entry] = []
         for mix in mixes:
             for exact in (first, *neighbours[: not entries]):
-                plan = self._plan(mix.reduced, exact)
+                plan = self._plan(mix, exact)
                 known = {identity(entry.plan) for entry in entries} | self._missed
                 if identity(plan) not in known and len(entries) < most:
-                    entries.append(Entry(plan, f"{self._reduced(mix):.0%} reduced, for {tolerance:g}"))
+                    shape = " in blocks" if mix.apart else ""
+                    name = f"{self._reduced(mix):.0%} reduced{shape}, for {tolerance:g}"
+                    entries.append(Entry(plan, name))
         return entries
 
-    def _plan(self, reduced: Reduced, exact: Target) -> Plan:
-        """Neighbouring nodes of one target are one partition."""
+    def _plan(self, mix: Mix, exact: Target) -> Plan:
+        """Neighbouring nodes of one target are one partition, unless reduced blocks are to stay apart."""
         assert self.found is not None
         laid = line(self.model.index, self.model.index.all_nodes)
         partitions: list[Candidate] = []
         for start, end in zip(self.found.cuts, self.found.cuts[1:], strict=False):
             block = laid.run(start, end)
-            by_target = [t for t, nodes in zip(self.mixed, reduced, strict=True) if nodes & block]
+            by_target = [t for t, nodes in zip(self.mixed, mix.reduced, strict=True) if nodes & block]
             target = by_target[0] if by_target else exact
-            if partitions and partitions[-1].target == target:
+            joins = not (mix.apart and target in self.chosen.reduced)
+            if partitions and partitions[-1].target == target and joins:
                 block |= partitions.pop().nodes
             partitions.append(Candidate(block, target, _RULE))
         return Plan(tuple(partitions))

@@ -37,10 +37,12 @@ class Mix:
     Args:
         reduced: nodes on each reduced target (bitsets).
         error: of the model's outputs.
+        apart: whether reduced blocks stay partitions of their own in its plan, as they were when it was run.
     """
 
     reduced: Reduced
     error: float
+    apart: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ running it (`collage.mix_runs`). What was run teaches the shares of the blocks; 
 goal runs next, until nothing faster is promised. Then the blocks that bind the goal are halved, and so on.
 
 Of many mixes that were run some keep a goal by luck, on these samples. So the most promising are tried on
-held-out samples as well; where none of them keeps the goal there, it is tightened, and the search goes on.
+held-out samples as well; where none of them keeps the goal there, it is tightened, and the search goes on. What
+is proposed was run as a plan on all samples: with neighbouring blocks of one target joined, or left apart.
 
 Invariant: nothing here decides that a plan keeps the tolerance: it proposes, and the contest of whole plans
 disposes.
@@ -36,7 +37,7 @@ _CALL_US, _US_PER_MIB = 40.0, 100.0
 # A block that holds less of the time, or of the error, is not worth halving.
 _TIME_WORTH_HALVING, _SHARE_WORTH_HALVING = 0.015, 0.15
 _TIGHTER = 0.8
-# Mixes tried on the held-out samples; where the fastest miss a goal there, it is lowered by these factors.
+# So many mixes are tried on the held-out samples; where all miss a goal, it is lowered, by a factor between these.
 _KEPT, _TIGHTENINGS = 3, 4
 _TIGHTEST_STEP, _LEAST_STEP = 0.6, 0.9
 # How far below the goal mixes stay that are tried as plans, until some keep it.

@@ -32,6 +32,11 @@ def test_a_reduced_target_that_is_no_faster_as_a_whole_may_be_so_in_places() -> 
     assert (chosen.exact, chosen.reduced, chosen.refused) == ((FAST,), (BF16,), ())
 
 
+def test_the_most_exact_of_the_reduced_comes_first() -> None:
+    rows = {FAST: row(40.0), INT8: row(20.0, 0.05), BF16: row(24.0, 0.02)}
+    assert choose_targets(rows, known(FAST, INT8, BF16)).reduced == (BF16, INT8)
+
+
 def test_what_is_not_mixed_in_is_told() -> None:
     rows = {FAST: row(40.0), OTHER: infeasible(), BF16: None, INT8: row(200.0, 0.05)}
     chosen = choose_targets(rows, known(FAST, INT8))

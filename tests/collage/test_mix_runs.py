@@ -1,0 +1,128 @@
+"""Mixes as they are run in blocks, and as the plans that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from backends.reference import reference_session, run_session
+from backends.samples import write_samples
+from backends.verify import output_error
+from collage.accuracy import Trials
+from collage.compiled import CompiledRegions
+from collage.executor import Executor
+from collage.mix_runs import Mix, Probe
+from collage.mixes import mix_of
+from partitioner.ingest import normalise
+from partitioner.model import Model
+from partitioner.target import Target
+
+LAYERS, WIDTH = 6, 64
+EXACT = Target.parse("simulated -precision=f32 -speedup=0.5")
+REDUCED = Target.parse("simulated -precision=bf16 -speedup=1")
+
+
+def layers(folder: Path) -> Path:
+    """Matrix products with Relu, each of about the same weight in the output's error."""
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    for i in range(LAYERS):
+        values = (rng.standard_normal((WIDTH, WIDTH)) / np.sqrt(WIDTH / 2)).astype(np.float32)
+        weights.append(numpy_helper.from_array(values, f"w{i}"))
+        nodes.append(helper.make_node("MatMul", [f"r{i}", f"w{i}"], [f"m{i}"]))
+        nodes.append(helper.make_node("Relu", [f"m{i}"], [f"r{i + 1}"]))
+    given, made = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4, WIDTH])
+        for name in ("r0", f"r{LAYERS}")
+    )
+    graph = helper.make_graph(nodes, "layers", [given], [made], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    onnx.save(model, folder / "layers.onnx")
+    return normalise(folder / "layers.onnx", folder / "normalised", {}).path
+
+
+@pytest.fixture
+def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trials]:
+    monkeypatch.chdir(tmp_path)
+    path = layers(tmp_path)
+    model = Model.open(path)
+    samples = [
+        {"r0": np.random.default_rng(seed).standard_normal((4, WIDTH), np.float32)} for seed in range(4)
+    ]
+    session = reference_session(path)
+    write_samples(tmp_path / "samples", samples)
+    outputs = list(model.index.outputs)
+    write_samples(tmp_path / "expected", [run_session(session, s, outputs) for s in samples])
+    count = len(model.index.nodes)
+    request = Probe(
+        model=path,
+        targets=(EXACT, REDUCED),
+        times_us=((20.0,) * count, (10.0,) * count),
+        inputs=tuple(model.index.values[name] for name in model.index.inputs),
+        samples_file=tmp_path / "samples",
+        expected_file=tmp_path / "expected",
+        used_samples=2,
+        metric="max",
+        goals=(4e-3,),
+        threads=1,
+    )
+    compiled = CompiledRegions(1)
+    yield Trials(request, model, compiled)
+    compiled.close()
+
+
+def test_neighbours_of_one_target_are_joined(trials: Trials) -> None:
+    blocks = [block.nodes for block in trials.blocks]
+    assert len(blocks) == 2 * LAYERS
+    chosen = [0, 1, 1, 0, 0, 0, 1, *[0] * (len(blocks) - 7)]
+    mix = mix_of(trials.blocks, chosen, 2)
+    assert trials.runs.parts(mix, joined=False) == list(zip(blocks[1:], chosen[1:], strict=True))
+    assert trials.runs.parts(mix, joined=True) == [
+        (blocks[1] | blocks[2], 1),
+        (blocks[3] | blocks[4] | blocks[5], 0),
+        (blocks[6], 1),
+        (sum(blocks[7:]), 0),
+    ]
+
+
+def test_a_plan_in_blocks_pays_for_its_borders(trials: Trials) -> None:
+    whole = Mix(mix_of(trials.blocks, [1] * len(trials.blocks), 2), 0.0)
+    borders_us = sum(block.border_us for block in trials.blocks[1:])
+    assert trials.plan_us(replace(whole, apart=True)) == trials.plan_us(whole) + borders_us
+    exact = Mix(mix_of(trials.blocks, [0] * len(trials.blocks), 2), 0.0)
+    assert trials.plan_us(replace(exact, apart=True)) == trials.plan_us(exact)
+
+
+def test_what_is_proposed_keeps_the_goal_as_a_plan_on_every_sample(trials: Trials) -> None:
+    (goal,) = trials.request.goals
+    (proposed,) = trials.go().best
+    whole = mix_of(trials.blocks, [1] * len(trials.blocks), 2)
+    assert trials.error(whole) > goal  # else nothing had to be chosen
+    assert proposed
+    for mix in proposed:
+        steps = [trials.runs.step(*part) for part in trials.runs.parts(mix.reduced, not mix.apart)]
+        assert None not in steps
+        first = steps[0]
+        executor = Executor(steps, first.inputs, list(trials.model.index.outputs))
+        executor.bind()
+        known = zip(trials.runs.samples, trials.runs.known_values, trials.runs.expected, strict=True)
+        for sample, values, expected in known:
+            executor.feed({**sample, **values})
+            executor.run()
+            made = executor.results()
+            error = output_error("max", [made[name] for name in expected], list(expected.values()))
+            assert error <= goal
+
+
+def test_a_plan_that_a_runtime_refuses_keeps_no_goal(trials: Trials) -> None:
+    """Each block may be taken, and all in one piece not."""
+    whole = mix_of(trials.blocks, [1] * len(trials.blocks), 2)
+    trials.runs.refused.add((sum(block.nodes for block in trials.blocks), 1))
+    assert trials.runs.joined_error(whole) == float("inf")
+    assert trials.error(whole) < float("inf")

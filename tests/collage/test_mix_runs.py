@@ -106,10 +106,10 @@ def test_what_is_proposed_keeps_the_goal_as_a_plan_on_every_sample(trials: Trial
     assert trials.error(whole) > goal  # else nothing had to be chosen
     assert proposed
     for mix in proposed:
-        steps = [trials.runs.step(*part) for part in trials.runs.parts(mix.reduced, not mix.apart)]
-        assert None not in steps
-        first = steps[0]
-        executor = Executor(steps, first.inputs, list(trials.model.index.outputs))
+        found = [trials.runs.step(*part) for part in trials.runs.parts(mix.reduced, not mix.apart)]
+        steps = [step for step in found if step is not None]
+        assert len(steps) == len(found)
+        executor = Executor(steps, steps[0].inputs, list(trials.model.index.outputs))
         executor.bind()
         known = zip(trials.runs.samples, trials.runs.known_values, trials.runs.expected, strict=True)
         for sample, values, expected in known:

@@ -29,6 +29,7 @@ from partitioner.target_spec import TargetSpec
 
 _MAX_CONTESTS = 5
 _MAX_CORRECTIONS = 3
+_MAX_CONFIRMATIONS = 3
 # What may pay although no other plan comes near.
 _ON_THE_SPOT: tuple[Kind, ...] = ("option", "fork")
 
@@ -193,15 +194,21 @@ class Finals:
         return [entry for entry in _distinct(entries) if not self._arena.knows(entry.plan)]
 
     def _confirmed(self, winner: Entry) -> Entry:
+        """Time a winner once more, and who takes its place when it loses, until one was confirmed."""
         singles = [entry for entry in self._singles if self._arena.may_win(entry)]
-        if any(entry is winner for entry in singles):
-            return winner
-        again = sorted(singles, key=lambda entry: entry.ratio)[:1]
-        origin = winner.challenges
-        if origin is not None and all(entry is not origin for entry in again):
-            again.append(origin)
-        self._arena.hold([], again=[*again, winner])
-        return self._arena.winner()
+        best_single = sorted(singles, key=lambda entry: entry.ratio)[:1]
+        confirmed = list(singles)
+        for _ in range(_MAX_CONFIRMATIONS):
+            if any(entry is winner for entry in confirmed):
+                break
+            again = list(best_single)
+            origin = winner.challenges
+            if origin is not None and all(entry is not origin for entry in again):
+                again.append(origin)
+            self._arena.hold([], again=[*again, winner])
+            confirmed.append(winner)
+            winner = self._arena.winner()
+        return winner
 
 
 def searched(solution: Solution) -> list[Entry]:

@@ -39,6 +39,8 @@ _PATIENCE = 16
 _BETTER = 0.001
 # A region may well take this share of what its target's profile says.
 _PLAUSIBLE = 0.7
+# Each search may measure for this share of the time that is left: the rest is for timing what it finds.
+_SHARE_OF_TIME = 0.5
 
 
 class LazySearch:
@@ -79,7 +81,7 @@ class LazySearch:
         self._constraints = constraints
         self._by_limit: dict[int | None, Constraints] = {}
         self._searcher = Searcher(index, candidates.candidates, candidates.refusals)
-        self._deadline_s = deadline_s
+        self._deadline_s = self._until_s = deadline_s
         self._listener = listener
         self._learnt: set[tuple[int, Target]] = set()
         self.corrections: dict[tuple[int, Target], float] = {}
@@ -93,9 +95,11 @@ class LazySearch:
 
     @property
     def spent(self) -> bool:
-        """True when nothing more is to be measured: the time is up, or enough regions are known."""
-        if self.out_of_time or self._most_regions is None:
-            return self.out_of_time
+        """True when this search is to measure nothing more: its time is up, or enough regions are known."""
+        if self._until_s is not None and time.monotonic() >= self._until_s:
+            return True
+        if self._most_regions is None:
+            return False
         regions = (c for c in self.candidates.candidates if c.nodes != self._index.all_nodes)
         known = {self._costs.key(c).digest for c in regions if self.is_known(c)}
         return len(known) >= self._most_regions
@@ -166,6 +170,9 @@ class LazySearch:
         Returns:
             The `k` best plans whose every partition was measured; its bound is the optimistic one.
         """
+        if self._deadline_s is not None:
+            now_s = time.monotonic()
+            self._until_s = now_s + _SHARE_OF_TIME * max(0.0, self._deadline_s - now_s)
         self._recall()
         self._doubt_profiles(incumbent_us)
         self._best_us, self._idle = float("inf"), 0

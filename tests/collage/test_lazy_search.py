@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -256,6 +257,27 @@ def test_out_of_time_with_nothing_known_still_gives_a_plan() -> None:
     for part in solution.plans[0].plan.partitions:
         covered |= part.nodes
     assert covered == world.model.index.all_nodes
+
+
+def test_a_search_leaves_half_of_the_time_for_timing_what_it_finds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(48, 0)
+    now_s = [100.0]
+    monkeypatch.setattr("collage.lazy_search.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+
+    def slowly(candidate: Candidate) -> Cost:
+        now_s[0] += 1.0
+        return world.truth(candidate)
+
+    costs = StatedCosts(slowly, most=len(world.candidates))
+    costs.measure([Candidate(world.model.index.all_nodes, target) for target in TARGETS])
+    now_s[0] = 100.0
+    lazy = world.search(costs, deadline_s=112.0)
+    lazy.run(1, INFINITE)
+    assert now_s[0] == 106.0 and not lazy.out_of_time
+    lazy.run(1, INFINITE)
+    assert now_s[0] == 109.0
 
 
 def test_a_second_search_of_known_costs_asks_for_nothing() -> None:

@@ -1,0 +1,68 @@
+"""Which plan is returned: one that was timed a second time, in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from collage.end_to_end import PlanTiming
+from collage.events import ignore
+from collage.finals import Finals
+from collage.refine import Arena, Entry
+from partitioner.constraints import Constraints
+from partitioner.target_spec import TargetSpec
+from tests.collage.test_lazy_search import INFINITE, TARGETS, StatedCosts, World
+
+SINGLES = dict.fromkeys(TARGETS, 1000.0)
+
+
+class StatedContests(Arena):
+    """Contests whose times somebody stated: by plan, one for each contest in which it takes part."""
+
+    def __init__(self, stated: Mapping[str, Sequence[float]]) -> None:
+        super().__init__(None, None, ignore)  # type: ignore[arg-type]
+        self._stated = {name: list(times) for name, times in stated.items()}
+        self.held: list[set[str]] = []
+
+    def hold(
+        self,
+        newcomers: Sequence[Entry],
+        again: Sequence[Entry] = (),
+        rounds: int = 24,
+        needed: int = 0,
+    ) -> None:
+        known = self.entries[:1] + [entry for entry in again if entry is not self.entries[0]]
+        for entry in [*known, *newcomers]:
+            times = self._stated.get(entry.name)
+            latency_us = times.pop(0) if times else 1000.0
+            entry.timings[len(self.held)] = PlanTiming((latency_us,) * 16, (), 0.0)
+            entry.ratios.extend([latency_us / 1000.0] * 16)
+        self.entries.extend(newcomers)
+        self.held.append({entry.name for entry in [*known, *newcomers]})
+
+
+def _refined(arena: Arena, world: World) -> Entry:
+    costs = StatedCosts(world.truth, most=len(world.candidates))
+    solution = world.search(costs).run(2, INFINITE)
+    specs = [TargetSpec(target, "graph", lambda index, node: None) for target in TARGETS]
+    finals = Finals(world.model, specs, Constraints(), arena, SINGLES)  # type: ignore[arg-type]
+    late = world.search(costs, deadline_s=0.0)
+    return finals.refined(late, solution, 2)
+
+
+def test_who_takes_the_place_of_a_lucky_winner_is_timed_again_too() -> None:
+    stated = {"searched 1": (880.0, 1200.0), "searched 2": (900.0, 905.0)}
+    arena = StatedContests(stated)
+    winner = _refined(arena, World(24, 3))
+    assert winner.name == "searched 2"
+    assert [("searched 1" in held, "searched 2" in held) for held in arena.held] == [
+        (True, True),
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_a_single_target_needs_no_second_look() -> None:
+    arena = StatedContests({"searched 1": (1100.0,), "searched 2": (1100.0,), "greedy": (1100.0,)})
+    winner = _refined(arena, World(24, 3))
+    assert len(winner.plan.partitions) == 1
+    assert len(arena.held) == 1

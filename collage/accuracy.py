@@ -6,7 +6,8 @@ goal runs next, until nothing faster is promised. Then the blocks that bind the 
 
 Of many mixes that were run some keep a goal by luck, on these samples. So the most promising are tried on
 held-out samples as well; where none of them keeps the goal there, it is tightened, and the search goes on. What
-is proposed was run as a plan on all samples: with neighbouring blocks of one target joined, or left apart.
+is proposed was run as a plan on all samples: with neighbouring blocks of one target joined (`collage.pieces`), or
+left apart.
 
 Invariant: nothing here decides that a plan keeps the tolerance: it proposes, and the contest of whole plans
 disposes.
@@ -24,6 +25,7 @@ import numpy as np
 from collage.compiled import CompiledRegions
 from collage.mix_runs import Mix, MixRuns, Probe
 from collage.mixes import Block, Reduced, choices, fastest_mix, fit_shares, mix_of, time_us
+from collage.pieces import Pieces
 from partitioner.candidate import bits
 from partitioner.graph_index import GraphIndex
 from partitioner.linear_order import Line, line
@@ -40,12 +42,8 @@ _TIGHTER = 0.8
 # So many mixes are tried on the held-out samples; where all miss a goal, it is lowered, by a factor between these.
 _KEPT, _TIGHTENINGS = 3, 4
 _TIGHTEST_STEP, _LEAST_STEP = 0.6, 0.9
-# How far below the goal mixes stay that are tried as plans, until some keep it.
-_ROOMS = (1.0, 0.9, 0.8, 0.7, 0.6)
-# Prices of borders at which the fastest is tried.
-_TRIES = (1.0, 4.0, 1.0, 4.0)
-# Even where the time is up they may take this share of it.
-_CHECKING = 0.25
+# Blocks take this share of the time, then mixes are tried as plans, for this share however late it is.
+_IN_BLOCKS, _IN_PIECES = 0.4, 0.3
 
 
 @dataclass(frozen=True)
@@ -54,13 +52,15 @@ class ProbeResult:
 
     Args:
         best: per goal mixes that keep it, the most promising first; empty where none does.
-        tried: every mix that was run, those known before included.
+        tried: every mix that was run in blocks, those known before included.
+        joined: every mix that was run as the plan that it becomes.
         cuts: positions of the model's line between blocks, both ends included.
         shares: per block and target of the squared error, fitted near the first goal.
     """
 
     best: tuple[tuple[Mix, ...], ...]
     tried: tuple[Mix, ...]
+    joined: tuple[Mix, ...]
     cuts: tuple[int, ...]
     shares: tuple[tuple[float, ...], ...]
 
@@ -109,7 +109,8 @@ class Trials:
 
     def __post_init__(self) -> None:
         request = self.request
-        self.deadline_s = time.monotonic() + request.budget_s
+        self.deadline_s = time.monotonic() + _IN_BLOCKS * request.budget_s
+        self.end_s = time.monotonic() + request.budget_s
         self.runs = MixRuns(request, self.model, self.compiled)
         self.error = self.runs.error
         self.errors = self.runs.errors
@@ -128,9 +129,14 @@ class Trials:
             if self.out_of_time or not self.halve():
                 break
         shares = self.shares(self.request.goals[0])
+        begin_s = time.monotonic()
+        left_s = max(self.end_s - begin_s, _IN_PIECES * self.request.budget_s)
+        each_s = left_s / len(self.request.goals)
+        best = [self.proposed(g, begin_s + n * each_s) for n, g in enumerate(self.request.goals, 1)]
         return ProbeResult(
-            best=tuple(self.proposed(goal) for goal in self.request.goals),
+            best=tuple(best),
             tried=tuple(Mix(reduced, error) for reduced, error in self.errors.items()),
+            joined=tuple(Mix(reduced, error) for reduced, error in self.runs.joined_errors.items()),
             cuts=self.cuts,
             shares=tuple(tuple(map(float, row)) for row in shares),
         )
@@ -156,7 +162,9 @@ class Trials:
         for target in range(1, len(self.request.targets)):
             # Where blocks take long to compile, mixes with one target are worth more than blocks of all.
             late = (
-                first and target > 1 and time.monotonic() > self.deadline_s - self.request.budget_s / 2
+                first
+                and target > 1
+                and time.monotonic() > self.deadline_s - _IN_BLOCKS * self.request.budget_s / 2
             )
             for i, block in enumerate(blocks):
                 self.alone[i, target] = math.inf if late else self.alone_square(block, target)
@@ -237,55 +245,22 @@ class Trials:
             self.aims[goal] *= min(_LEAST_STEP, max(_TIGHTEST_STEP, step))
             self.seek(self.aims[goal])
 
-    def proposed(self, goal: float) -> tuple[Mix, ...]:
+    def proposed(self, goal: float, end_s: float) -> tuple[Mix, ...]:
         """The most promising mixes that keep the goal as plans, on all samples, where any does.
 
-        A plan of few partitions may miss it where the same mix in blocks keeps it, since values between two blocks
-        are not rounded. So the fastest mix is proposed in blocks too, if it is not among the others.
+        A plan of few pieces may miss it where a mix in blocks keeps it, since values inside a piece are not
+        rounded. So the fastest mix in blocks is proposed too.
         """
-        fastest = self.fastest_unseen(goal, 1.0, set())
-        if fastest is None:
-            return self.ranked(self.aims[goal])
-        kept = self.joined(goal)
-        if all(mix.reduced != fastest.reduced for mix in kept):
-            kept.append(replace(fastest, apart=True))
-        return tuple(sorted(kept, key=self.plan_us))
+        in_blocks = self.fastest_in_blocks(goal)
+        pieces = Pieces(self.runs, self.blocks, self.shares(goal), end_s)
+        found = pieces.seek(goal, self.ranked(self.aims[goal]))[:_KEPT]
+        apart = [replace(in_blocks, apart=True)] if in_blocks is not None else []
+        return (*found[:1], *apart, *found[1:]) or self.ranked(self.aims[goal])
 
-    def plan_us(self, mix: Mix) -> float:
-        """What the plan of a mix is reckoned to take."""
-        us = self.time_us(mix.reduced)
-        if mix.apart:
-            pairs = itertools.pairwise(choices(self.blocks, mix.reduced))
-            us += sum(
-                block.border_us
-                for block, (before, target) in zip(self.blocks[1:], pairs, strict=True)
-                if target and before == target
-            )
-        return us
-
-    def joined(self, goal: float) -> list[Mix]:
-        """The most promising mixes that keep the goal with neighbours of one target in one piece."""
-        kept: list[Mix] = []
-        seen: set[Reduced] = set()
-        end_s = max(self.deadline_s, time.monotonic() + _CHECKING * self.request.budget_s)
-        # The faster a mix, the likelier it keeps the goal by luck alone; so there are a few tries for each room.
-        for room in _ROOMS:
-            for factor in _TRIES:
-                mix = self.fastest_unseen(goal * room, factor, seen)
-                if mix is None or time.monotonic() > end_s:
-                    break
-                seen.add(mix.reduced)
-                if self.runs.joined_error(mix.reduced) <= goal:
-                    kept.append(mix)
-            if kept:
-                break
-        return kept
-
-    def fastest_unseen(self, goal: float, factor: float, seen: set[Reduced]) -> Mix | None:
-        """The most promising other mix that keeps a goal on the held-out samples too."""
-        found = sorted(self.keeping(goal), key=lambda mix: self.time_us(mix.reduced, factor))
-        unseen = (mix for mix in found if mix.reduced not in seen)
-        return next((mix for mix in unseen if self.runs.held_out_error(mix.reduced) <= goal), None)
+    def fastest_in_blocks(self, goal: float) -> Mix | None:
+        """The most promising mix that keeps a goal in blocks, on the held-out samples too."""
+        found = sorted(self.keeping(goal), key=lambda mix: self.time_us(mix.reduced))
+        return next((mix for mix in found if self.runs.held_out_error(mix.reduced) <= goal), None)
 
     def seek(self, goal: float) -> None:
         """Run what is promised to be the fastest within a goal, learn from it, until it holds."""

@@ -29,7 +29,7 @@ from partitioner.target import Target
 _ROOM = 0.9
 _TIGHTER, _TIGHTEST = 0.9, 0.5
 # Trying mixes takes this share of the time that is left, but not more or less than that.
-_SHARE, _MOST_S, _LEAST_S, _LEAST_SHARE = 0.4, 60.0, 3.0, 0.2
+_SHARE, _MOST_S, _LEAST_S, _LEAST_SHARE = 0.5, 60.0, 3.0, 0.2
 _LEAST_MEMORY = 4 << 30
 _MOST_PROPOSALS, _MOST_OTHERS = 3, 1
 _RULE = "budget"
@@ -158,6 +158,7 @@ class BudgetSearch:
             budget_s=budget_s,
             cache_dir=self.template.cache_dir,
             known=self.found.tried if self.found else (),
+            known_joined=self.found.joined if self.found else (),
             cuts=self.found.cuts if self.found else (),
         )
         found = self._run(request)
@@ -203,6 +204,7 @@ class BudgetSearch:
                 targets=tuple(request.targets[i] for i in kept),
                 times_us=tuple(request.times_us[i] for i in kept),
                 known=(),
+                known_joined=(),
                 cuts=(),
             )
         )
@@ -213,7 +215,8 @@ class BudgetSearch:
         self.listener(
             Event(
                 "accuracy",
-                f"{names}: {len(found.tried)} mixes of {len(found.cuts) - 1} blocks tried; with "
+                f"{names}: {len(found.tried)} mixes of {len(found.cuts) - 1} blocks tried, "
+                f"{len(found.joined)} as plans; with "
                 f"{self._reduced(everything):.0%} reduced the error is {everything.error:.2g}",
                 data={
                     "targets": [str(target) for target in self.mixed],

@@ -67,6 +67,12 @@ class CompiledRegions:
                 raise CompileError(f"{target} refused partition {name}: {first_line(error)}") from error
         return self._made[key]
 
+    def drop(self, name: str, target: Target) -> None:
+        """Close what was compiled under a name, if anything was; nobody may use it any more."""
+        executable = self._made.pop((name, target), None)
+        if executable is not None:
+            executable.close()
+
     def close(self) -> None:
         """Close every executable and remove their files; may be called twice."""
         for executable in self._made.values():

@@ -52,7 +52,7 @@ class Goals:
         )
         return cls(
             has_budget=budget,
-            tolerances=front if many else (asked, asked / 2),
+            tolerances=front if many else (asked,),
             error_limit=_ANY_ERROR if options.pareto else asked,
             local_limit=_LOCAL_ERROR if budget else asked,
             whole_limit=_ANY_ERROR if budget else asked,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ from partitioner.target import Target
 from partitioner.tensor import TensorSpec
 
 _HOPELESS = 3.0
+# So many pieces of several blocks stay compiled: each may hold most of the weights.
+_MOST_PIECES = 6
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ class Probe:
         threads: of one call.
         budget_s: time for trying mixes.
         cache_dir: where what was converted or compiled once is kept; None for nowhere.
-        known: mixes that were run before.
+        known: mixes that were run before, in blocks.
+        known_joined: mixes that were run before as the plans that they become.
         cuts: where the line was cut before; empty to begin anew.
     """
 
@@ -79,6 +83,7 @@ class Probe:
     budget_s: float = 40.0
     cache_dir: Path | None = None
     known: tuple[Mix, ...] = ()
+    known_joined: tuple[Mix, ...] = ()
     cuts: tuple[int, ...] = ()
 
 
@@ -100,7 +105,10 @@ class MixRuns:
         self.used, self.held_out = slice(request.used_samples), slice(request.used_samples, None)
         self.errors: dict[Reduced, float] = {mix.reduced: mix.error for mix in request.known}
         self.held_out_errors: dict[Reduced, float] = {}
-        self.joined_errors: dict[Reduced, float] = {}
+        self.joined_errors: dict[Reduced, float] = {m.reduced: m.error for m in request.known_joined}
+        self.joined_us: dict[Reduced, float] = {}
+        self.pieces: dict[tuple[int, int], None] = {}  # what was used last stands last
+        self.run_s = math.inf  # the shortest run of the mix that was run last
         self.blocks: Sequence[Block] = ()
         self.steps: dict[tuple[int, int], Step] = {}
         self.refused: set[tuple[int, int]] = set()
@@ -157,10 +165,34 @@ class MixRuns:
         it as a plan.
         """
         if mix not in self.joined_errors:
-            runs = all(self.step(*part) is not None for part in self.parts(mix, joined=True))
+            parts = self.parts(mix, joined=True)
+            self.run_s = math.inf
+            runs = all(self.step(*part) is not None for part in parts)
             error = self._worst(mix, slice(None), joined=True) if runs else math.inf
             self.joined_errors[mix] = error
+            first = sum(block.times_us[0] for block in self.exact_prefix(mix))
+            self.joined_us[mix] = first + self.run_s * 1e6
+            self._keep_newest(parts)
         return self.joined_errors[mix]
+
+    def _keep_newest(self, parts: Sequence[tuple[int, int]]) -> None:
+        """Close the pieces that were not used for longest; blocks stay."""
+        blocks = {block.nodes for block in self.blocks}
+        for part in parts:
+            if part in self.steps and part[0] not in blocks:
+                self.pieces.pop(part, None)
+                self.pieces[part] = None
+        for nodes, target in list(self.pieces)[:-_MOST_PIECES]:
+            del self.pieces[nodes, target], self.steps[nodes, target]
+            name = self.regions.get(nodes).path.parent.name
+            self.compiled.drop(name, self.request.targets[target])
+            if not any(nodes == other for other, _ in self.pieces):
+                self.regions.drop(nodes)
+
+    def exact_prefix(self, mix: Reduced) -> Sequence[Block]:
+        """The blocks before the first that a mix reduces."""
+        touched = sum(mix)
+        return list(itertools.takewhile(lambda block: not block.nodes & touched, self.blocks))
 
     def _worst(self, mix: Reduced, which: slice, joined: bool = False) -> float:
         worst = 0.0
@@ -184,7 +216,9 @@ class MixRuns:
         executor.bind()
         for sample, known in zip(self.samples[which], self.known_values[which], strict=True):
             executor.feed({**sample, **known})
+            begin_s = time.perf_counter()
             executor.run()
+            self.run_s = min(self.run_s, time.perf_counter() - begin_s)
             yield {**known, **executor.results()}
 
     def parts(self, mix: Reduced, joined: bool) -> list[tuple[int, int]]:

@@ -72,6 +72,13 @@ class RegionFiles:
             self._kept[nodes] = kept
             return lent
 
+    def drop(self, nodes: int) -> None:
+        """Delete the files of a sub-model that nobody uses any more."""
+        with self._lock:
+            kept = self._kept.pop(nodes, None)
+        if kept is not None:
+            remove(kept.model.path.parent)
+
     def _extract(self, nodes: int) -> SubModel:
         folder = self._directory / f"region-{self._extracted}"
         self._extracted += 1

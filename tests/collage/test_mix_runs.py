@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +19,14 @@ from collage.accuracy import Trials
 from collage.compiled import CompiledRegions
 from collage.executor import Executor
 from collage.mix_runs import Mix, Probe
-from collage.mixes import mix_of
+from collage.mixes import choices, mix_of, time_us
+from collage.pieces import BORDER_FACTOR, Pieces, neighbours
 from partitioner.ingest import normalise
 from partitioner.model import Model
 from partitioner.target import Target
 
 LAYERS, WIDTH = 6, 64
+INFINITE = float("inf")
 EXACT = Target.parse("simulated -precision=f32 -speedup=0.5")
 REDUCED = Target.parse("simulated -precision=bf16 -speedup=1")
 
@@ -91,14 +94,6 @@ def test_neighbours_of_one_target_are_joined(trials: Trials) -> None:
     ]
 
 
-def test_a_plan_in_blocks_pays_for_its_borders(trials: Trials) -> None:
-    whole = Mix(mix_of(trials.blocks, [1] * len(trials.blocks), 2), 0.0)
-    borders_us = sum(block.border_us for block in trials.blocks[1:])
-    assert trials.plan_us(replace(whole, apart=True)) == trials.plan_us(whole) + borders_us
-    exact = Mix(mix_of(trials.blocks, [0] * len(trials.blocks), 2), 0.0)
-    assert trials.plan_us(replace(exact, apart=True)) == trials.plan_us(exact)
-
-
 def test_what_is_proposed_keeps_the_goal_as_a_plan_on_every_sample(trials: Trials) -> None:
     (goal,) = trials.request.goals
     (proposed,) = trials.go().best
@@ -118,6 +113,53 @@ def test_what_is_proposed_keeps_the_goal_as_a_plan_on_every_sample(trials: Trial
             made = executor.results()
             error = output_error("max", [made[name] for name in expected], list(expected.values()))
             assert error <= goal
+
+
+def test_a_faster_mix_of_few_pieces_is_found_than_of_blocks(trials: Trials) -> None:
+    """All blocks err about the same, so that what keeps the goal may stand together."""
+    (goal,) = trials.request.goals
+    count = len(trials.blocks)
+    blocks = [replace(block, border_us=2.0) for block in trials.blocks]
+    # Every second block keeps the goal too, with a border on each side.
+    scattered = mix_of(blocks, [i % 2 for i in range(count)], 2)
+    pieces = Pieces(trials.runs, blocks, trials.shares(goal), INFINITE)
+    found = pieces.seek(goal, [Mix(scattered, 0.0)])
+    chosen = choices(blocks, found[0].reduced)
+    assert 0 < sum(a != b for a, b in itertools.pairwise(chosen)) <= 2
+    assert sum(chosen) > 1
+    assert all(trials.runs.joined_errors[mix.reduced] <= goal for mix in found)
+    # The fastest, for none of its neighbours is faster and keeps the goal.
+    faster = [
+        mix
+        for other in neighbours(chosen)
+        if time_us(blocks, other, BORDER_FACTOR) < time_us(blocks, chosen, BORDER_FACTOR)
+        and trials.runs.joined_errors.get(mix := mix_of(blocks, other, 2), INFINITE) <= goal
+    ]
+    assert not faster
+
+
+def test_few_pieces_stay_compiled(trials: Trials) -> None:
+    count = len(trials.blocks)
+    for start in range(count - 1):
+        chosen = [1 if start <= i <= start + 1 else 0 for i in range(count)]
+        trials.runs.joined_error(mix_of(trials.blocks, chosen, 2))
+    blocks = {block.nodes for block in trials.blocks}
+    assert sum(nodes not in blocks for nodes, _ in trials.runs.steps) <= 6
+    first = mix_of(trials.blocks, [1, 1] + [0] * (count - 2), 2)
+    known = trials.runs.joined_errors.pop(first)
+    assert trials.runs.joined_error(first) == known  # compiled anew
+
+
+def test_neighbours_shift_a_border_or_give_a_piece_away() -> None:
+    found = set(neighbours((0, 0, 0, 1, 1, 0)))
+    assert (0, 0, 1, 1, 1, 0) in found
+    assert (0, 1, 1, 1, 1, 0) in found
+    assert (1, 1, 1, 1, 1, 0) in found
+    assert (0, 0, 0, 0, 1, 0) in found
+    assert (0, 0, 0, 0, 0, 0) in found
+    assert (0, 0, 0, 1, 1, 1) in found
+    assert all(len(mix) == 6 for mix in found)
+    assert not set(neighbours((1, 1, 1)))
 
 
 def test_a_plan_that_a_runtime_refuses_keeps_no_goal(trials: Trials) -> None:

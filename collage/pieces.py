@@ -1,0 +1,134 @@
+"""Mixes of few pieces: looked for by running them as the plans that they become.
+
+Terms as in `collage.mixes`. A *piece* is a run of neighbouring blocks of one target, compiled as one. A mix in
+pieces errs otherwise than the same mix in blocks, since a runtime rounds at other places inside a piece, and it is
+faster, since each border costs a conversion of numbers and layout. So what keeps a goal in pieces is looked for in
+pieces: first the mixes that the program promises, which learns from each; then, from the fastest that was found,
+mixes with one border shifted or one piece taken over by its neighbour, the fastest first.
+
+Invariant: what is returned kept the goal on every sample, the held-out ones included.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from collage.mix_runs import Mix, MixRuns
+from collage.mixes import Block, Reduced, choices, fastest_mix, fit_shares, mix_of, time_us
+
+# A border costs more than a call and a copy; how much more depends on layouts, which nobody tells.
+BORDER_FACTOR = 2.0
+_LEARNING_STEPS = 16
+_TIGHTER = 0.8
+_SHIFTS = (1, 2)
+# A mix whose squared error is reckoned this much above the goal's is not run.
+_HOPELESS = 4.0
+
+
+class Pieces:
+    """Looks for mixes of few pieces.
+
+    Args:
+        runs: runs them.
+        blocks: in order.
+        shares: of squared error, as mixes in blocks taught them; shape (blocks, targets).
+        deadline_s: `time.monotonic()` after which nothing more is run.
+    """
+
+    def __init__(
+        self, runs: MixRuns, blocks: Sequence[Block], shares: np.ndarray, deadline_s: float
+    ) -> None:
+        self._runs = runs
+        self._blocks = blocks
+        self._first_shares = shares
+        self._deadline_s = deadline_s
+
+    def seek(self, goal: float, more: Sequence[Mix]) -> list[Mix]:
+        """Mixes that keep a goal, the fastest first.
+
+        Args:
+            goal: error to stay below.
+            more: mixes that keep it in blocks; they are tried where nothing else is found.
+        """
+        self._learn(goal)
+        for mix in more:
+            if self._kept(goal) or self._late:
+                break
+            self._runs.joined_error(mix.reduced)
+        self._climb(goal)
+        return [Mix(mix, self._runs.joined_errors[mix]) for mix in self._kept(goal)]
+
+    @property
+    def _late(self) -> bool:
+        return time.monotonic() > self._deadline_s
+
+    def _kept(self, goal: float) -> list[Reduced]:
+        """What kept a goal, the fastest first: as timed where it was run here, else as reckoned."""
+        errors = self._runs.joined_errors
+        kept = [m for m, error in errors.items() if error <= goal and any(m) and self._is_of_blocks(m)]
+        return sorted(kept, key=lambda mix: self._runs.joined_us.get(mix, self._reckoned_us(mix)))
+
+    def _is_of_blocks(self, mix: Reduced) -> bool:
+        return mix == self._mix(choices(self._blocks, mix))
+
+    def _mix(self, chosen: Sequence[int]) -> Reduced:
+        return mix_of(self._blocks, chosen, self._first_shares.shape[1])
+
+    def _reckoned_us(self, mix: Reduced) -> float:
+        return time_us(self._blocks, choices(self._blocks, mix), BORDER_FACTOR)
+
+    def _shares(self, goal: float) -> np.ndarray:
+        return fit_shares(self._blocks, self._first_shares, self._runs.joined_errors, goal)
+
+    def _learn(self, goal: float) -> None:
+        """Run what is promised to be the fastest within a goal, learn from it, until it holds."""
+        scale = 1.0
+        for _ in range(_LEARNING_STEPS):
+            if self._late:
+                return
+            limit = goal**2 * scale
+            chosen = fastest_mix(self._blocks, self._shares(goal), limit, BORDER_FACTOR)
+            mix = self._mix(chosen)
+            if not any(chosen):
+                return
+            if mix in self._runs.joined_errors:
+                scale *= _TIGHTER  # what was learnt does not explain it: ask for less
+            if self._runs.joined_error(mix) <= goal:
+                return
+
+    def _climb(self, goal: float) -> None:
+        """Change the fastest mix in small steps as long as it becomes faster and keeps the goal."""
+        kept = self._kept(goal)
+        best = kept[0] if kept else None
+        while best is not None:
+            best = self._faster(best, goal)
+
+    def _faster(self, mix: Reduced, goal: float) -> Reduced | None:
+        """A faster neighbour of a mix that keeps a goal; None where there is none, or no time."""
+        shares = self._shares(goal)
+        changed = {self._mix(chosen) for chosen in neighbours(choices(self._blocks, mix))}
+        for other in sorted(changed, key=self._reckoned_us):
+            if self._late or self._reckoned_us(other) >= self._reckoned_us(mix):
+                return None
+            chosen = choices(self._blocks, other)
+            promised = sum(shares[i, target] for i, target in enumerate(chosen))
+            if other in self._runs.joined_errors or promised > _HOPELESS * goal**2:
+                continue
+            if self._runs.joined_error(other) <= goal:
+                return other
+        return None
+
+
+def neighbours(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The mixes with one border shifted, or with one piece taken over by its neighbour."""
+    borders = [i for i in range(1, len(chosen)) if chosen[i] != chosen[i - 1]]
+    edges = [0, *borders, len(chosen)]
+    for number, border in enumerate(borders, 1):
+        low, high = edges[number - 1], edges[number + 1]
+        for shift in (*_SHIFTS, len(chosen)):
+            start, end = max(low, border - shift), min(high, border + shift)
+            yield (*chosen[:start], *[chosen[border]] * (border - start), *chosen[border:])
+            yield (*chosen[:border], *[chosen[border - 1]] * (end - border), *chosen[end:])

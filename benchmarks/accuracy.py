@@ -4,8 +4,9 @@
 
 Each model is tuned for 1 %, then for 5 % with the same database of costs. Both plans are then timed once more
 beside every single target, interleaved in a fresh process: a row has the best fp32 target's time over the plan's,
-the plan's error, and the errors of the whole model on the reduced targets. Results are written after each
-model; models that are there are not run again, and a model that fails is a row that says why.
+the plan's error, and the errors of the whole model on the reduced targets. Plans are written when they are
+tuned, and the row when they are compared; what is there is not done again, and a model that fails is a row that says
+why.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import argparse
 import json
 import math
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,15 +70,16 @@ def main() -> None:
     for name in chosen.models:
         if "budgets" in rows.get(name, {}):
             continue
-        begin = time.monotonic()
+        targets = chosen.targets or targets_of(name)
         try:
-            rows[name] = _measure(name, chosen.targets or targets_of(name), chosen.time_limit, listener)
+            if "plans" not in rows.get(name, {}):
+                rows[name] = _tuned(name, targets, chosen.time_limit, listener)
+                _write(chosen.output, rows)
+            rows[name] |= _compared(name, targets, rows[name].pop("plans"), listener)
         except (CollageError, OSError) as error:
             rows[name] = {"error": str(error)}
-        rows[name]["seconds"] = time.monotonic() - begin
         print(_line(name, rows[name]), flush=True)
-        chosen.output.parent.mkdir(parents=True, exist_ok=True)
-        chosen.output.write_text(json.dumps(rows, indent=1) + "\n")
+        _write(chosen.output, rows)
     print(_table(rows))
     if chosen.report is not None:
         write_table(chosen.report, "budgets", _table(rows))
@@ -89,30 +90,46 @@ def targets_of(name: str) -> list[str]:
     return [*_TARGETS, *(_OF_TRANSFORMERS if name in _TRANSFORMERS else ())]
 
 
-def _measure(
+def _write(path: Path, rows: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def _tuned(
     name: str, targets: Sequence[str], time_limit_s: float, listener: Listener
 ) -> dict[str, Any]:
+    """The plan for each budget, and how long tuning took."""
     benchmark = benchmark_model(name)
-    dims = dict(benchmark.dims)
-    reports: dict[float, Mapping[str, Any]] = {}
-    plans: dict[float, Mapping[str, Any]] = {}
+    plans, seconds = {}, {}
     with tempfile.TemporaryDirectory(prefix="collage-accuracy-") as folder:
         work = Path(folder)
-        inputs = write_inputs(name, benchmark.path, dims, work, _SAMPLES)
+        inputs = write_inputs(name, benchmark.path, dict(benchmark.dims), work, _SAMPLES)
         for budget in _BUDGETS:
             artifact = collage.tune(
                 benchmark.path,
                 targets,
                 output=work / f"{budget:g}.onnx",
                 database=f"sqlite:///{work / 'costs.db'}",
-                dims=dims,
+                dims=dict(benchmark.dims),
                 inputs=inputs,
                 tolerance=budget,
                 time_limit_s=time_limit_s,
                 on_event=listener,
             )
-            reports[budget] = artifact.report
-            plans[budget] = read_plan_file(artifact.path)
+            seconds[f"{budget:g}"] = artifact.report["seconds"]["total"]
+            plans[f"{budget:g}"] = read_plan_file(artifact.path)
+    return {"plans": plans, "tuning_seconds": seconds}
+
+
+def _compared(
+    name: str, targets: Sequence[str], plans: Mapping[str, Mapping[str, Any]], listener: Listener
+) -> dict[str, Any]:
+    """Speed and error of plans beside every single target."""
+    benchmark = benchmark_model(name)
+    dims = dict(benchmark.dims)
+    with tempfile.TemporaryDirectory(prefix="collage-accuracy-") as folder:
+        work = Path(folder)
+        inputs = write_inputs(name, benchmark.path, dims, work, _SAMPLES)
         parsed = [Target.parse(text) for text in targets]
         opset = least_opset(Site().check(parsed))
         model, info = take_in(benchmark.path, work / "again", dims, least_opset=opset)
@@ -129,16 +146,15 @@ def _measure(
     return {
         "singles": {e.name: {"latency_us": e.latency_us, "error": e.error} for e in timed},
         "best_fp32": best.name,
-        "tuning_seconds": {f"{b:g}": report["seconds"]["total"] for b, report in reports.items()},
-        "budgets": {f"{budget:g}": _against(best, entry) for budget, entry in ours.items()},
+        "budgets": {budget: _against(best, entry) for budget, entry in ours.items()},
     }
 
 
-def _entry(model: Model, plan: Mapping[str, Any], singles: Sequence[Entry], budget: float) -> Entry:
+def _entry(model: Model, plan: Mapping[str, Any], singles: Sequence[Entry], budget: str) -> Entry:
     """A plan to be timed; where it is a single target, that one's entry."""
     decoded = decode(model, json.dumps(plan)).plan
     same = (entry for entry in singles if identity(entry.plan) == identity(decoded))
-    return next(same, Entry(decoded, f"within {budget:g}"))
+    return next(same, Entry(decoded, f"within {budget}"))
 
 
 def _against(best: Entry, ours: Entry) -> dict[str, Any]:
@@ -168,7 +184,7 @@ def _line(name: str, row: Mapping[str, Any]) -> str:
         f"{found['speedup']:.3f} at {found['error']:.1e} within {budget} ({len(found['partitions'])} parts)"
         for budget, found in row["budgets"].items()
     )
-    return f"{name}: {said}; {row['seconds']:.0f} s"
+    return f"{name}: {said}; tuned in {sum(row['tuning_seconds'].values()):.0f} s"
 
 
 def _table(rows: Mapping[str, Any]) -> str:
@@ -183,7 +199,8 @@ def _table(rows: Mapping[str, Any]) -> str:
     ]
     for name, row in rows.items():
         if "budgets" not in row:
-            lines.append(f"| {name} | {row['error']} | |{' | |' * len(budgets)}")
+            why = row.get("error", "tuned, and not compared yet")
+            lines.append(f"| {name} | {why} | |{' | |' * len(budgets)}")
             continue
         reduced = ", ".join(
             f"{e['error']:.1e}" for e in row["singles"].values() if (e["error"] or 0.0) > EXACT_ERROR

@@ -8,7 +8,6 @@ Traps, each with a test:
 
 * `pnnx` reads no external weights, and leaves large files beside its input: it works in the work
   folder on a file with the weights inside, and what is not needed goes nowhere or is deleted at once.
-* `pnnx` copies all weights a dozen times, each time into pages that are new to it: 80 % of its time.
 * a `Mat` on memory that ncnn does not own may be changed in place by the first layer: inputs are
   copied into matrices of ncnn's own.
 * a `Mat` that outlives its extractor crashes: outputs are copied before the extractor goes.
@@ -54,7 +53,8 @@ from partitioner.pattern import Pattern
 from partitioner.target import Target
 
 _CONVERT_TIMEOUT_S = 300
-# What glibc's malloc frees is kept and used again, and in large pages: 240 MB of weights convert in 4 s, not 12.
+# pnnx copies all weights a dozen times, each time into pages that are new to it, which is most of its time. So
+# glibc's malloc keeps what is freed, and takes large pages: 240 MB of weights convert in 4 s, not 12.
 _REUSE = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),

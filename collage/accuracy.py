@@ -136,7 +136,10 @@ class Trials:
         return ProbeResult(
             best=tuple(best),
             tried=tuple(Mix(reduced, error) for reduced, error in self.errors.items()),
-            joined=tuple(Mix(reduced, error) for reduced, error in self.runs.joined_errors.items()),
+            joined=tuple(
+                Mix(reduced, error, latency_us=self.runs.joined_us[reduced])
+                for reduced, error in self.runs.joined_errors.items()
+            ),
             cuts=self.cuts,
             shares=tuple(tuple(map(float, row)) for row in shares),
         )

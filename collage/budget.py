@@ -29,7 +29,7 @@ from partitioner.target import Target
 _ROOM = 0.9
 _TIGHTER, _TIGHTEST = 0.9, 0.5
 # Trying mixes takes this share of the time that is left, but not more or less than that.
-_SHARE, _MOST_S, _LEAST_S, _LEAST_SHARE = 0.5, 60.0, 3.0, 0.2
+_SHARE, _MOST_S, _LEAST_S, _LEAST_SHARE = 0.6, 75.0, 3.0, 0.2
 _LEAST_MEMORY = 4 << 30
 _MOST_PROPOSALS, _MOST_OTHERS = 3, 1
 _RULE = "budget"

@@ -28,7 +28,8 @@ from partitioner.model import Model
 from partitioner.target import Target
 from partitioner.tensor import TensorSpec
 
-_HOPELESS = 3.0
+# An error this many times the largest goal is not looked at on the other samples: in blocks, and as a plan.
+_HOPELESS, _HOPELESS_PLAN = 3.0, 1.5
 # So many pieces of several blocks stay compiled: each may hold most of the weights.
 _MOST_PIECES = 6
 
@@ -41,11 +42,13 @@ class Mix:
         reduced: nodes on each reduced target (bitsets).
         error: of the model's outputs.
         apart: whether reduced blocks stay partitions of their own in its plan, as they were when it was run.
+        latency_us: of its shortest run as a plan; infinite where it was not run as one.
     """
 
     reduced: Reduced
     error: float
     apart: bool = False
+    latency_us: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class MixRuns:
         self.errors: dict[Reduced, float] = {mix.reduced: mix.error for mix in request.known}
         self.held_out_errors: dict[Reduced, float] = {}
         self.joined_errors: dict[Reduced, float] = {m.reduced: m.error for m in request.known_joined}
-        self.joined_us: dict[Reduced, float] = {}
+        self.joined_us: dict[Reduced, float] = {m.reduced: m.latency_us for m in request.known_joined}
         self.pieces: dict[tuple[int, int], None] = {}  # what was used last stands last
         self.run_s = math.inf  # the shortest run of the mix that was run last
         self.blocks: Sequence[Block] = ()
@@ -196,10 +199,11 @@ class MixRuns:
 
     def _worst(self, mix: Reduced, which: slice, joined: bool = False) -> float:
         worst = 0.0
+        limit = (_HOPELESS_PLAN if joined else _HOPELESS) * max(self.request.goals)
         for made, wanted in zip(self.outputs(mix, which, joined), self.expected[which], strict=True):
             actual = [made[name] for name in wanted]
             worst = max(worst, output_error(self.request.metric, actual, list(wanted.values())))
-            if not worst <= _HOPELESS * max(self.request.goals):
+            if not worst <= limit:
                 break
         return worst
 

@@ -43,7 +43,7 @@ class BudgetSearch:
         model: the normalised model.
         template: samples, reference outputs and metric.
         used_samples: how many samples probing may see.
-        chosen: targets; the fastest exact one stands where nothing else is mixed in.
+        chosen: targets; its base stands where nothing else is mixed in.
         estimates: profiles of them.
         listener: is told what was found.
         site: where mixes run.
@@ -61,12 +61,15 @@ class BudgetSearch:
     cancel: threading.Event | None
     span_s: tuple[float, float]
     found: ProbeResult | None = field(default=None, init=False)
+    base: Target = field(init=False)
     mixed: tuple[Target, ...] = field(init=False)
     _goals: dict[float, float] = field(default_factory=dict, init=False)
     _promised: dict[float, Plan] = field(default_factory=dict, init=False)
     _missed: set[Identity] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
+        assert self.chosen.base is not None  # where there is none, nothing is mixed
+        self.base = self.chosen.base
         self.mixed = (*self.chosen.reduced, *self.chosen.rivals)
 
     def propose(self, tolerances: Sequence[float]) -> list[Entry]:
@@ -141,7 +144,7 @@ class BudgetSearch:
         return found
 
     def _probe(self, goals: Mapping[float, float], budget_s: float) -> list[Entry]:
-        targets = (self.chosen.exact[0], *self.mixed)
+        targets = (self.base, *self.mixed)
         times = [self.estimates.times_us(target) or {} for target in targets]
         count = len(self.model.index.nodes)
         request = Probe(
@@ -234,13 +237,13 @@ class BudgetSearch:
         return count / len(self.model.index.nodes)
 
     def _entries(self, tolerance: float, mixes: Sequence[Mix], most: int) -> list[Entry]:
-        """Plans of mixes, with the exact rest on the fastest exact target or on a reduced one's own runtime."""
+        """Plans of mixes, with the exact rest on the base; that of the first on another exact target too."""
         backends = {target.backend for target in self.chosen.reduced}
-        first, *others = self.chosen.exact
-        neighbours = [t for t in others if t.backend in backends and first.backend not in backends]
+        own = [target for target in self.chosen.exact if target.backend in backends]
+        others = [target for target in (self.chosen.exact[0], *own[:1]) if target != self.base]
         entries: list[Entry] = []
         for mix in mixes:
-            for exact in (first, *neighbours[: not entries]):
+            for exact in (self.base, *others[: not entries]):
                 plan = self._plan(mix, exact)
                 known = {identity(entry.plan) for entry in entries} | self._missed
                 if identity(plan) not in known and len(entries) < most:

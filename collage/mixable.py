@@ -20,6 +20,8 @@ _MOST_REDUCED, _MOST_RIVALS = 3, 1
 _WORTH_MIXING = 1.5
 # Share of the time that a rival must promise to save.
 _WORTH_A_RIVAL = 0.05
+# Within one runtime borders are cheaper, and measurements of whole models are no closer than this.
+_NEARLY_AS_FAST = 1.15
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,15 @@ class Chosen:
         reduced: the fastest of the less exact ones, the most exact first.
         rivals: exact ones that are faster than the first of them in places; none where nothing is reduced.
         refused: why the others are not worth it, in words.
+        base: the exact target beside which others are mixed in: of a reduced one's own runtime where that is
+            nearly the fastest, else the fastest; None where there is none.
     """
 
     exact: tuple[Target, ...] = ()
     reduced: tuple[Target, ...] = ()
     rivals: tuple[Target, ...] = ()
     refused: tuple[str, ...] = ()
+    base: Target | None = None
 
 
 def choose_targets(rows: Mapping[Target, CostRow | None], estimates: Estimates) -> Chosen:
@@ -72,10 +77,13 @@ def choose_targets(rows: Mapping[Target, CostRow | None], estimates: Estimates) 
     errors = {target: error for _, target, error in timed}
     reduced, more = tuple(sorted(worth[:_MOST_REDUCED], key=errors.__getitem__)), worth[_MOST_REDUCED:]
     refused += [f"{_MOST_REDUCED} others are faster than {target}" for target in more]
+    own = {target.backend for target in reduced}
+    near = [t for us, t in exact if t.backend in own and us <= _NEARLY_AS_FAST * fastest_us]
+    base = near[0] if near else fastest
     promised = [
-        (_saving(estimates, [fastest, *reduced], target), target)
-        for us, target in exact[1:]
-        if reduced and us < limit_us
+        (_saving(estimates, [base, *reduced], target), target)
+        for us, target in exact
+        if reduced and us < limit_us and target != base
     ]
     rivals = [target for saving, target in sorted(promised, reverse=True) if saving > _WORTH_A_RIVAL]
     return Chosen(
@@ -83,6 +91,7 @@ def choose_targets(rows: Mapping[Target, CostRow | None], estimates: Estimates) 
         reduced=reduced,
         rivals=tuple(rivals[:_MOST_RIVALS]),
         refused=tuple(refused),
+        base=base,
     )
 
 

@@ -61,3 +61,12 @@ def test_another_exact_target_is_a_rival_where_it_promises_to_save() -> None:
     assert choose_targets(rows, known(FAST, OTHER, BF16)).rivals == ()
     del rows[BF16]
     assert choose_targets(rows, known(FAST, OTHER)).rivals == ()
+
+
+def test_the_reduced_runtime_is_the_base_where_it_is_nearly_the_fastest() -> None:
+    rows = {OTHER: row(38.0), FAST: row(40.0), BF16: row(24.0, 0.2)}
+    assert choose_targets(rows, known(FAST, OTHER, BF16)).base == FAST
+    rows[FAST] = row(60.0)
+    assert choose_targets(rows, known(FAST, OTHER, BF16)).base == OTHER
+    del rows[FAST], rows[OTHER]
+    assert choose_targets(rows, known(BF16)).base is None

@@ -44,6 +44,8 @@ _KEPT, _TIGHTENINGS = 3, 4
 _TIGHTEST_STEP, _LEAST_STEP = 0.6, 0.9
 # Blocks take this share of the time, then mixes are tried as plans, for this share however late it is.
 _IN_BLOCKS, _IN_PIECES = 0.4, 0.3
+# Where compiling blocks took it all: a mix of blocks that are compiled costs one inference.
+_AT_LEAST = 0.25
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,7 @@ class Trials:
         self.cut(request.cuts or first_cuts(self.laid, request.times_us[0]))
 
     def go(self) -> ProbeResult:
+        self.deadline_s = max(self.deadline_s, time.monotonic() + _AT_LEAST * self.request.budget_s)
         for _ in range(_ROUNDS):
             for goal in self.request.goals:
                 for target in range(1, len(self.request.targets)):

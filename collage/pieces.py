@@ -4,7 +4,7 @@ Terms as in `collage.mixes`. A *piece* is a run of neighbouring blocks of one ta
 pieces errs otherwise than the same mix in blocks, since a runtime rounds at other places inside a piece, and it is
 faster, since each border costs a conversion of numbers and layout. So what keeps a goal in pieces is looked for in
 pieces: first the mixes that the program promises, which learns from each; then, from the fastest that was found,
-mixes with one border shifted or one piece taken over by its neighbour, the fastest first. While there is time, it
+mixes with one or two borders shifted or pieces taken over by their neighbours, the fastest first. While there is time, it
 begins anew and asks for more.
 
 Invariant: what is returned kept the goal on every sample, the held-out ones included.
@@ -13,7 +13,7 @@ Invariant: what is returned kept the goal on every sample, the held-out ones inc
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -24,11 +24,11 @@ from collage.mixes import Block, Reduced, choices, fastest_mix, fit_shares, mix_
 BORDER_FACTOR = 2.0
 _LEARNING_STEPS = 16
 # Squared errors that are asked for, over the goal's: while there is time, more than is promised to keep it.
-_AMBITIONS = (1.0, 1.5, 2.5)
+_AMBITIONS = (1.0, 1.5, 2.5, 4.0)
 _TIGHTER = 0.8
 _SHIFTS = (1, 2)
 # A mix whose squared error is reckoned this much above the goal's is not run.
-_HOPELESS = 4.0
+_HOPELESS = 2.0
 
 
 class Pieces:
@@ -115,17 +115,22 @@ class Pieces:
             best = self._faster(best, goal)
 
     def _faster(self, mix: Reduced, goal: float) -> Reduced | None:
-        """A faster neighbour of a mix that keeps a goal; None where there is none, or no time."""
-        shares = self._shares(goal)
-        changed = {self._mix(chosen) for chosen in neighbours(choices(self._blocks, mix))}
-        for other in sorted(changed, key=self._reckoned_us):
+        """A faster mix that keeps a goal, one change or two away; None where there is none, or no time."""
+        chosen = choices(self._blocks, mix)
+        near = {self._mix(other): other for other in neighbours(chosen)}
+        far = {self._mix(other): other for first in near.values() for other in neighbours(first)}
+        return self._first_kept(mix, near, goal) or self._first_kept(mix, far, goal)
+
+    def _first_kept(self, mix: Reduced, others: Collection[Reduced], goal: float) -> Reduced | None:
+        """The first of other mixes, the fastest first, that keeps a goal and is reckoned faster than one."""
+        for other in sorted(others, key=self._reckoned_us):
             if self._late or self._reckoned_us(other) >= self._reckoned_us(mix):
                 return None
-            chosen = choices(self._blocks, other)
-            promised = sum(shares[i, target] for i, target in enumerate(chosen))
-            if other in self._runs.joined_errors or promised > _HOPELESS * goal**2:
+            if other in self._runs.joined_errors:
                 continue
-            if self._runs.joined_error(other) <= goal:
+            shares = self._shares(goal)  # those that were run just now have taught something
+            promised = sum(shares[i, t] for i, t in enumerate(choices(self._blocks, other)))
+            if promised <= _HOPELESS * goal**2 and self._runs.joined_error(other) <= goal:
                 return other
         return None
 

@@ -194,7 +194,7 @@ def _table(rows: Mapping[str, Any]) -> str:
         f"Batch 1, {default_threads()} threads, {hardware().describe()}; the best single fp32 target's time over "
         "that of the plan, timed in turn in a fresh process.",
         "",
-        f"| model | best fp32 | error of reduced targets | {' | '.join(heads)} |",
+        f"| model | best fp32 | reduced targets as a whole | {' | '.join(heads)} |",
         "|---|---|---|" + "---|---|" * len(budgets),
     ]
     for name, row in rows.items():
@@ -202,8 +202,11 @@ def _table(rows: Mapping[str, Any]) -> str:
             why = row.get("error", "tuned, and not compared yet")
             lines.append(f"| {name} | {why} | |{' | |' * len(budgets)}")
             continue
+        best_us = row["singles"][row["best_fp32"]]["latency_us"]
         reduced = ", ".join(
-            f"{e['error']:.1e}" for e in row["singles"].values() if (e["error"] or 0.0) > EXACT_ERROR
+            f"{best_us / single['latency_us']:.2f} at {single['error']:.1e}"
+            for single in row["singles"].values()
+            if (single["error"] or 0.0) > EXACT_ERROR
         )
         found = [row["budgets"][budget] for budget in budgets]
         cells = " | ".join(f"{f['speedup']:.2f} | {f['error']:.1e}" for f in found)

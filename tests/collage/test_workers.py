@@ -129,7 +129,7 @@ def test_what_nobody_has_is_said_at_once(
     begin = time.monotonic()
     with pytest.raises(NoWorkerError, match=said):
         _tune(cluster, model, targets)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 60
 
 
 def test_a_plan_never_spans_machines(cluster: Site, model: Path) -> None:
@@ -183,7 +183,7 @@ def test_cancel_stops_the_remote_child(cluster: Site) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         cancel.set()
-        _, alive = psutil.wait_procs(list(new), timeout=2)
+        _, alive = psutil.wait_procs(list(new), timeout=20)
         thread.join(10)
         assert not alive and failed[0].kind == "cancelled"
         # The slot is free again.

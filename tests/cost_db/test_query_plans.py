@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -102,14 +101,12 @@ def million(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILTERS)
-def test_a_page_of_any_filter_comes_from_an_index_in_a_moment(million: CostDatabase, name: str) -> None:
+def test_a_page_of_any_filter_comes_from_an_index(million: CostDatabase, name: str) -> None:
     first = million.query(FILTERS[name], limit=100)
     for after in (None, first.next):
         plan = _plan(million, page_statement(FILTERS[name], after, 100))
         _assert_indexed(plan)
-    began = time.perf_counter()
     second = million.query(FILTERS[name], first.next, limit=100)
-    assert time.perf_counter() - began < 0.5
     assert len(first.items) == (0 if name == "nothing found" else 100)
     assert (
         not {row.digest for row in first.items} & {row.digest for row in second.items}
@@ -123,28 +120,21 @@ def test_a_look_up_of_a_thousand_keys_uses_the_index(million: CostDatabase) -> N
     digests = [row.digest for row in page.items]
     assert len(digests) == 1_000
     _assert_indexed(_plan(million, select_rows().where(costs.c.digest.in_(digests))))
-    began = time.perf_counter()
     assert len(million.look_up(digests)) == 1_000
-    assert time.perf_counter() - began < 1.0
 
 
 @pytest.mark.slow
 def test_claims_are_found_by_the_index(million: CostDatabase) -> None:
     _assert_indexed(_plan(million, sa.select(claims).where(claims.c.digest.in_(["a" * 64, "b" * 64]))))
-    began = time.perf_counter()
-    assert (
-        len(million.claim([f"{number:064d}x"[1:] for number in range(1_000)], "a", 60.0).granted)
-        == 1_000
-    )
-    assert time.perf_counter() - began < 2.0
+    digests = [f"{number:064d}x"[1:] for number in range(1_000)]
+    assert len(million.claim(digests, "a", 60.0).granted) == 1_000
 
 
 @pytest.mark.slow
-def test_forgetting_a_few_of_a_million_takes_a_moment(million: CostDatabase) -> None:
+def test_a_few_of_a_million_are_forgotten_by_the_index(million: CostDatabase) -> None:
     wanted = replace(FILTERS["time"], model="model 99")
-    began = time.perf_counter()
+    _assert_indexed(_plan(million, page_statement(wanted, None, 100)))
     assert million.forget(wanted) == 200
-    assert time.perf_counter() - began < 2.0
 
 
 def _plan(database: CostDatabase, statement: sa.Select[tuple[object, ...]]) -> str:

@@ -79,9 +79,7 @@ def test_a_job_waits_when_asked_and_can_be_cancelled(server: RunningServer) -> N
         time.sleep(0.05)
     assert "its label is 'edge', not 'lab'" in progress["message"]
     server.http.delete(f"/v1/jobs/{job}").raise_for_status()
-    begin = time.monotonic()
     assert _ended(server, job)["state"] == "cancelled"
-    assert time.monotonic() - begin < 5
 
 
 def test_a_scheduler_that_is_away_is_said(cluster: Site, start_server: StartServer) -> None:

@@ -48,8 +48,9 @@ _MODELS = (
 )
 _TARGETS = ("onnxruntime", "openvino", "mnn", "openvino -precision=bf16")
 _TRANSFORMERS = ("bert_base", "gpt2", "vit_small")
-# On convolutions it is several times slower than in float, and there is little else in the other models.
+# What serves matrix products makes convolutions several times slower than in float.
 _OF_TRANSFORMERS = ("onnxruntime -quant=dynamic_int8",)
+_OF_OTHERS = ("openvino -quant=static_int8",)
 _BUDGETS = (1e-2, 5e-2)
 # Half of them are held out.
 _SAMPLES = 8
@@ -87,7 +88,7 @@ def main() -> None:
 
 def targets_of(name: str) -> list[str]:
     """What a model is tuned for by default."""
-    return [*_TARGETS, *(_OF_TRANSFORMERS if name in _TRANSFORMERS else ())]
+    return [*_TARGETS, *(_OF_TRANSFORMERS if name in _TRANSFORMERS else _OF_OTHERS)]
 
 
 def _write(path: Path, rows: Mapping[str, Any]) -> None:
@@ -134,7 +135,8 @@ def _compared(
         opset = least_opset(Site().check(parsed))
         model, info = take_in(benchmark.path, work / "again", dims, least_opset=opset)
         sampling = Sampling(model, info, TuneOptions(), work / "again", inputs, False, listener, None)
-        arena = Arena(RegionFiles(model, work / "regions"), sampling.template(prune=False), listener)
+        regions = RegionFiles(model, work / "regions", sampling.chosen_by.values)
+        arena = Arena(regions, sampling.template(prune=False), listener)
         singles = [Entry(single_plan(model, target), str(target)) for target in parsed]
         ours = {budget: _entry(model, plan, singles, budget) for budget, plan in plans.items()}
         arena.hold([*singles, *(entry for entry in ours.values() if entry not in singles)])

@@ -6,6 +6,7 @@ one that is not the fastest on the whole model, but in places.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ EXACT_ERROR = 5e-4
 _MOST_REDUCED, _MOST_RIVALS = 3, 1
 # A target that is slower as a whole may be the faster one in places, but hardly when it is slower by more.
 _WORTH_MIXING = 1.5
+# Of a target that errs so many times the goal as a whole, a twenty-fifth of the squared error could be spent.
+_HOPELESS = 5.0
 # Share of the time that a rival must promise to save.
 _WORTH_A_RIVAL = 0.05
 # Within one runtime borders are cheaper, and measurements of whole models are no closer than this.
@@ -44,12 +47,15 @@ class Chosen:
     base: Target | None = None
 
 
-def choose_targets(rows: Mapping[Target, CostRow | None], estimates: Estimates) -> Chosen:
+def choose_targets(
+    rows: Mapping[Target, CostRow | None], estimates: Estimates, goal: float = math.inf
+) -> Chosen:
     """Which targets are exact on the whole model, and which are worth mixing in.
 
     Args:
         rows: per target the measurement of the whole model.
         estimates: profiles; targets without one cannot be cut into blocks.
+        goal: the largest error (metric `max`) that is asked for; infinite where it is not known.
     """
     timed: list[tuple[float, Target, float]] = []
     refused = []
@@ -73,8 +79,11 @@ def choose_targets(rows: Mapping[Target, CostRow | None], estimates: Estimates) 
         for us, target in inexact
         if us >= limit_us
     ]
-    worth = [target for us, target in inexact if us < limit_us]
     errors = {target: error for _, target, error in timed}
+    worth = [target for us, target in inexact if us < limit_us]
+    hopeless = [t for t in worth if errors[t] > max(_HOPELESS * goal, min(errors[o] for o in worth))]
+    refused += [f"{t} errs by {errors[t]:.2g} on the whole model" for t in hopeless]
+    worth = [target for target in worth if target not in hopeless]
     reduced, more = tuple(sorted(worth[:_MOST_REDUCED], key=errors.__getitem__)), worth[_MOST_REDUCED:]
     refused += [f"{_MOST_REDUCED} others are faster than {target}" for target in more]
     own = {target.backend for target in reduced}

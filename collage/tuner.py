@@ -7,6 +7,7 @@ cancel event is looked at between measurements, and stops the child of one that 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -268,7 +269,9 @@ class _Run:
         searched = self.options.strategy == "optimal" and self.options.plan is None
         if not self.goals.has_budget or not searched:
             return []
-        chosen = choose_targets(self.whole.rows(), self.estimates)
+        # What whole models err is known in this metric only.
+        goal = max(self.goals.tolerances) if self.options.metric == "max" else math.inf
+        chosen = choose_targets(self.whole.rows(), self.estimates, goal)
         for reason in chosen.refused:
             self.listener(Event("accuracy", f"not mixed in: {reason}"))
         if not chosen.reduced:

@@ -110,7 +110,7 @@ class MixRuns:
         self.held_out_errors: dict[Reduced, float] = {}
         self.joined_errors: dict[Reduced, float] = {m.reduced: m.error for m in request.known_joined}
         self.joined_us: dict[Reduced, float] = {m.reduced: m.latency_us for m in request.known_joined}
-        self.pieces: dict[tuple[int, int], None] = {}  # what was used last stands last
+        self.pieces: dict[tuple[int, int], str] = {}  # folder names; what was used last stands last
         self.run_s = math.inf  # the shortest run of the mix that was run last
         self.blocks: Sequence[Block] = ()
         self.steps: dict[tuple[int, int], Step] = {}
@@ -173,7 +173,7 @@ class MixRuns:
             runs = all(self.step(*part) is not None for part in parts)
             error = self._worst(mix, slice(None), joined=True) if runs else math.inf
             self.joined_errors[mix] = error
-            first = sum(block.times_us[0] for block in self.exact_prefix(mix))
+            first = sum(block.times_us[0] for block in self._exact_prefix(mix))
             self.joined_us[mix] = first + self.run_s * 1e6
             self._keep_newest(parts)
         return self.joined_errors[mix]
@@ -183,16 +183,15 @@ class MixRuns:
         blocks = {block.nodes for block in self.blocks}
         for part in parts:
             if part in self.steps and part[0] not in blocks:
-                self.pieces.pop(part, None)
-                self.pieces[part] = None
+                name = self.pieces.pop(part, None) or self.regions.get(part[0]).path.parent.name
+                self.pieces[part] = name
         for nodes, target in list(self.pieces)[:-_MOST_PIECES]:
-            del self.pieces[nodes, target], self.steps[nodes, target]
-            name = self.regions.get(nodes).path.parent.name
-            self.compiled.drop(name, self.request.targets[target])
+            del self.steps[nodes, target]
+            self.compiled.drop(self.pieces.pop((nodes, target)), self.request.targets[target])
             if not any(nodes == other for other, _ in self.pieces):
                 self.regions.drop(nodes)
 
-    def exact_prefix(self, mix: Reduced) -> Sequence[Block]:
+    def _exact_prefix(self, mix: Reduced) -> Sequence[Block]:
         """The blocks before the first that a mix reduces."""
         touched = sum(mix)
         return list(itertools.takewhile(lambda block: not block.nodes & touched, self.blocks))

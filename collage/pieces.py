@@ -4,8 +4,8 @@ Terms as in `collage.mixes`. A *piece* is a run of neighbouring blocks of one ta
 pieces errs otherwise than the same mix in blocks, since a runtime rounds at other places inside a piece, and it is
 faster, since each border costs a conversion of numbers and layout. So what keeps a goal in pieces is looked for in
 pieces: first the mixes that the program promises, which learns from each; then, from the fastest that was found,
-mixes with one or two borders shifted or pieces taken over by their neighbours, the fastest first. While there is time, it
-begins anew and asks for more.
+mixes with one or two borders shifted or pieces taken over by their neighbours, the fastest first. While there is
+time, it begins anew and asks for more.
 
 Invariant: what is returned kept the goal on every sample, the held-out ones included.
 """

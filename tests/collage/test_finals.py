@@ -19,17 +19,11 @@ class StatedContests(Arena):
     """Contests whose times somebody stated: by plan, one for each contest in which it takes part."""
 
     def __init__(self, stated: Mapping[str, Sequence[float]]) -> None:
-        super().__init__(None, None, ignore)  # type: ignore[arg-type]
+        super().__init__(None, None, ignore)
         self._stated = {name: list(times) for name, times in stated.items()}
         self.held: list[set[str]] = []
 
-    def hold(
-        self,
-        newcomers: Sequence[Entry],
-        again: Sequence[Entry] = (),
-        rounds: int = 24,
-        needed: int = 0,
-    ) -> None:
+    def hold(self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), **_: int) -> None:
         known = self.entries[:1] + [entry for entry in again if entry is not self.entries[0]]
         for entry in [*known, *newcomers]:
             times = self._stated.get(entry.name)
@@ -44,7 +38,7 @@ def _refined(arena: Arena, world: World) -> Entry:
     costs = StatedCosts(world.truth, most=len(world.candidates))
     solution = world.search(costs).run(2, INFINITE)
     specs = [TargetSpec(target, "graph", lambda index, node: None) for target in TARGETS]
-    finals = Finals(world.model, specs, Constraints(), arena, SINGLES)  # type: ignore[arg-type]
+    finals = Finals(world.model, specs, Constraints(), arena, SINGLES)
     late = world.search(costs, deadline_s=0.0)
     return finals.refined(late, solution, 2)
 

@@ -19,8 +19,8 @@ EXACT_ERROR = 5e-4
 _MOST_REDUCED, _MOST_RIVALS = 3, 1
 # A target that is slower as a whole may be the faster one in places, but hardly when it is slower by more.
 _WORTH_MIXING = 1.5
-# Of a target that errs so many times the goal as a whole, a twenty-fifth of the squared error could be spent.
-_HOPELESS = 5.0
+# Of a target that errs so many times the goal as a whole, a ninth of the squared error could be spent.
+_HOPELESS = 3.0
 # Share of the time that a rival must promise to save.
 _WORTH_A_RIVAL = 0.05
 # Within one runtime borders are cheaper, and measurements of whole models are no closer than this.

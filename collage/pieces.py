@@ -119,14 +119,14 @@ class Pieces:
 
     def _look_around(self, goal: float) -> None:
         """Change any mix that keeps the goal, or nearly, where that promises to be faster than the fastest."""
-        while kept := self._kept(goal):
-            errors = self._runs.joined_errors
+        errors, tried = self._runs.joined_errors, -1
+        while (kept := self._kept(goal)) and tried < len(errors):
+            tried = len(errors)
             seeds = [
                 m for m, error in errors.items() if error <= _NEARLY * goal and self._is_of_blocks(m)
             ]
             near = {self._mix(o) for mix in seeds for o in neighbours(choices(self._blocks, mix))}
-            if self._first_kept(kept[0], near, goal) is None:
-                return
+            self._first_kept(kept[0], near, goal)
 
     def _faster(self, mix: Reduced, goal: float) -> Reduced | None:
         """A faster mix that keeps a goal, one change or two away; None where there is none, or no time."""

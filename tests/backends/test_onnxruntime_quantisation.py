@@ -13,7 +13,7 @@ from backends import onnxruntime_quantisation as quantisation
 from backends.contract import CompileContext, SubModel
 from backends.reference import run_reference
 from backends.registry import resolve, target_spec
-from backends.samples import write_samples
+from backends.samples import read_samples, write_samples
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
 from partitioner.target import Target
@@ -135,6 +135,28 @@ def test_the_same_bytes_each_time(target: Target, tmp_path: Path) -> None:
         folder.mkdir()
         made.append(quantised(mlp(folder), target, folder).path.read_bytes())
     assert made[0] == made[1]
+
+
+def test_other_last_bits_of_the_samples_change_nothing(tmp_path: Path) -> None:
+    made = []
+    for number, factor in enumerate((1.0, 1.0 + 2e-7)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        model = convs(folder)
+        assert model.calibration is not None
+        samples = read_samples(model.calibration, model.inputs)
+        other = [{name: (v * np.float32(factor)) for name, v in s.items()} for s in samples]
+        write_samples(model.calibration, other)
+        made.append(quantised(model, STATIC, folder).path.read_bytes())
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("ends", [(-1.0, 1.0), (0.0, 3.1), (-0.7, 0.0), (1e-9, 2e5), (0.2, 0.3)])
+def test_ranges_are_widened_by_little(ends: tuple[float, float]) -> None:
+    low, high = quantisation.widened(*np.array(ends, np.float32))
+    assert low.dtype == high.dtype == np.float32
+    assert low <= np.float32(ends[0]) and high >= np.float32(ends[1])
+    np.testing.assert_allclose((low, high), ends, rtol=2**-7)
 
 
 def test_a_cache_keeps_what_was_quantised_for_the_same_samples(tmp_path: Path) -> None:

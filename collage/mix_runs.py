@@ -120,6 +120,7 @@ class MixRuns:
         """Cut the model into other blocks; errors known before stay."""
         self.blocks = blocks
         self.known_values = self.exact_values()
+        self._prefix_values: dict[int, list[dict[str, np.ndarray]]] = {}
 
     def step(self, nodes: int, target: int) -> Step | None:
         """A block compiled for a target; None where that refuses it."""
@@ -169,13 +170,13 @@ class MixRuns:
         """
         if mix not in self.joined_errors:
             parts = self.parts(mix, joined=True)
+            prefix = self._exact_prefix(mix)
             self.run_s = math.inf
             runs = all(self.step(*part) is not None for part in parts)
             error = self._worst(mix, slice(None), joined=True) if runs else math.inf
             self.joined_errors[mix] = error
-            first = sum(block.times_us[0] for block in self._exact_prefix(mix))
-            self.joined_us[mix] = first + self.run_s * 1e6
-            self._keep_newest(parts)
+            self.joined_us[mix] = sum(block.times_us[0] for block in prefix) + self.run_s * 1e6
+            self._keep_newest([(sum(block.nodes for block in prefix), 0), *parts])
         return self.joined_errors[mix]
 
     def _keep_newest(self, parts: Sequence[tuple[int, int]]) -> None:
@@ -217,12 +218,30 @@ class MixRuns:
         names = [name for name in self.expected[0] if name in made]
         executor = Executor(steps, tuple(read.values()), names)
         executor.bind()
-        for sample, known in zip(self.samples[which], self.known_values[which], strict=True):
+        known_values = self._joined_prefix_values(mix) if joined else self.known_values
+        for sample, known in zip(self.samples[which], known_values[which], strict=True):
             executor.feed({**sample, **known})
             begin_s = time.perf_counter()
             executor.run()
             self.run_s = min(self.run_s, time.perf_counter() - begin_s)
             yield {**known, **executor.results()}
+
+    def _joined_prefix_values(self, mix: Reduced) -> list[dict[str, np.ndarray]]:
+        """Known values, with those that the exact prefix makes computed in one piece, as in the plan.
+
+        In blocks their last bits differ, and with them where all that follows is rounded.
+        """
+        nodes = sum(block.nodes for block in self._exact_prefix(mix))
+        step = self.step(nodes, 0) if nodes and nodes not in self._prefix_values else None
+        if step is not None:
+            executor = Executor([step], step.inputs, [spec.name for spec in step.outputs])
+            executor.bind()
+            self._prefix_values[nodes] = []
+            for sample, known in zip(self.samples, self.known_values, strict=True):
+                executor.feed(sample)
+                executor.run()
+                self._prefix_values[nodes].append({**known, **executor.results()})
+        return self._prefix_values.get(nodes, self.known_values)
 
     def parts(self, mix: Reduced, joined: bool) -> list[tuple[int, int]]:
         """Nodes and target of what runs in turn, from the first reduced block on.

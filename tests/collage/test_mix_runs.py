@@ -50,33 +50,89 @@ def layers(folder: Path) -> Path:
     return normalise(folder / "layers.onnx", folder / "normalised", {}).path
 
 
-@pytest.fixture
-def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trials]:
-    monkeypatch.chdir(tmp_path)
-    path = layers(tmp_path)
+def convolutions(folder: Path) -> Path:
+    """Convolutions with batch normalisation, which runtimes fold into their weights."""
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+
+    def weight(name: str, values: np.ndarray) -> str:
+        weights.append(numpy_helper.from_array(values.astype(np.float32), name))
+        return name
+
+    for i in range(3):
+        kernel = weight(f"w{i}", rng.standard_normal((8, 8, 3, 3)) / 8)
+        scale, mean = (weight(f"{n}{i}", rng.standard_normal(8)) for n in ("s", "m"))
+        variance = weight(f"v{i}", rng.uniform(0.5, 2, 8))
+        nodes.append(helper.make_node("Conv", [f"r{i}", kernel], [f"c{i}"], pads=[1, 1, 1, 1]))
+        given = [f"c{i}", scale, mean, mean, variance]
+        nodes.append(helper.make_node("BatchNormalization", given, [f"n{i}"]))
+        nodes.append(helper.make_node("Relu", [f"n{i}"], [f"r{i + 1}"]))
+    ends = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 8, 16, 16])
+        for name in ("r0", "r3")
+    )
+    graph = helper.make_graph(nodes, "convolutions", *([end] for end in ends), weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    onnx.save(model, folder / "convolutions.onnx")
+    return normalise(folder / "convolutions.onnx", folder / "normalised", {}).path
+
+
+def request_for(path: Path, folder: Path, targets: tuple[Target, Target]) -> Probe:
+    """What to try with four samples."""
     model = Model.open(path)
+    (given,) = (model.index.values[name] for name in model.index.inputs)
     samples = [
-        {"r0": np.random.default_rng(seed).standard_normal((4, WIDTH), np.float32)} for seed in range(4)
+        {given.name: np.random.default_rng(seed).standard_normal(given.static_shape, np.float32)}
+        for seed in range(4)
     ]
     session = reference_session(path)
-    write_samples(tmp_path / "samples", samples)
+    write_samples(folder / "samples", samples)
     outputs = list(model.index.outputs)
-    write_samples(tmp_path / "expected", [run_session(session, s, outputs) for s in samples])
+    write_samples(folder / "expected", [run_session(session, s, outputs) for s in samples])
     count = len(model.index.nodes)
-    request = Probe(
+    return Probe(
         model=path,
-        targets=(EXACT, REDUCED),
+        targets=targets,
         times_us=((20.0,) * count, (10.0,) * count),
-        inputs=tuple(model.index.values[name] for name in model.index.inputs),
-        samples_file=tmp_path / "samples",
-        expected_file=tmp_path / "expected",
+        inputs=(given,),
+        samples_file=folder / "samples",
+        expected_file=folder / "expected",
         used_samples=2,
         metric="max",
         goals=(4e-3,),
         threads=1,
     )
+
+
+@pytest.fixture
+def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trials]:
+    monkeypatch.chdir(tmp_path)
+    request = request_for(layers(tmp_path), tmp_path, (EXACT, REDUCED))
     compiled = CompiledRegions(1)
-    yield Trials(request, model, compiled)
+    yield Trials(request, Model.open(request.model), compiled)
+    compiled.close()
+
+
+def test_the_exact_start_of_a_plan_is_computed_as_in_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenVINO folds across blocks; the last bits that this changes decide where bf16 rounds."""
+    monkeypatch.chdir(tmp_path)
+    exact, reduced = Target.parse("openvino"), Target.parse("openvino -precision=bf16")
+    request = request_for(convolutions(tmp_path), tmp_path, (exact, reduced))
+    model = Model.open(request.model)
+    compiled = CompiledRegions(1)
+    runs = Trials(replace(request, cuts=tuple(range(10))), model, compiled).runs
+    mix = mix_of(runs.blocks, [0] * 6 + [1] * 3, 2)
+    start, rest = (sum(block.nodes for block in part) for part in (runs.blocks[:6], runs.blocks[6:]))
+    found = [made["r3"] for made in runs.outputs(mix, slice(None), joined=True)]
+    steps = [step for part in ((start, 0), (rest, 1)) if (step := runs.step(*part)) is not None]
+    whole = Executor(steps, request.inputs, ["r3"])
+    whole.bind()
+    for sample, made in zip(runs.samples, found, strict=True):
+        whole.feed(sample)
+        whole.run()
+        np.testing.assert_array_equal(whole.results()["r3"], made)
     compiled.close()
 
 

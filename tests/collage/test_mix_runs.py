@@ -183,6 +183,8 @@ def test_a_faster_mix_of_few_pieces_is_found_than_of_blocks(trials: Trials) -> N
     chosen = choices(blocks, found[0].reduced)
     assert 0 < sum(a != b for a, b in itertools.pairwise(chosen)) <= 4
     assert sum(chosen) > 1
+    in_blocks = time_us(blocks, choices(blocks, scattered), BORDER_FACTOR)
+    assert time_us(blocks, chosen, BORDER_FACTOR) < in_blocks
     assert all(trials.runs.joined_errors[mix.reduced] <= goal for mix in found)
     # The fastest, for none of its neighbours is faster and keeps the goal.
     faster = [

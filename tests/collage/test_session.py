@@ -137,7 +137,7 @@ def test_a_second_load_is_quicker_where_converting_takes_long(tmp_path: Path) ->
         begin = time.perf_counter()
         collage.load(path, cache_dir=tmp_path / "cache").close()
         times.append(time.perf_counter() - begin)
-    assert min(times[1:]) < times[0], times
+    assert min(times[1:]) < 0.7 * times[0], times
 
 
 @pytest.mark.parametrize("damage", [b"", b"not what it was", None])

@@ -238,7 +238,7 @@ def test_cancel_stops_soon_and_keeps_what_was_measured(folder: Path) -> None:
     url = f"sqlite:///{folder / 'cancelled.db'}"
     with pytest.raises(CancelledError):
         _tune(folder / "cancelled", url, on_event=listen, cancel=cancel)
-    assert time.monotonic() - stopped[0] < 20
+    assert time.monotonic() - stopped[0] < 5.0
     again = _tune(folder / "cancelled", url, strategy="single")
     assert again.report["candidates"]["from_cache"] >= 1
 

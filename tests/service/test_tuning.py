@@ -116,17 +116,22 @@ def _descendants() -> list[psutil.Process]:
 
 
 @on_both_engines
-def test_cancel_stops_a_running_job_and_its_children(running: RunningServer) -> None:
-    job = post_job(running, small_model(), data=_FORM).json()
-    url = job["links"]["self"]
-    _until(running, url, "running")
-    while not (processes := _descendants()):
-        time.sleep(0.01)
-    family = [*processes, *(child for p in processes for child in p.children(recursive=True))]
-    running.http.delete(url)
-    _until(running, url, "cancelled", within_s=20)
-    _, alive = psutil.wait_procs(family, timeout=20)
-    assert not alive
+def test_cancel_stops_a_running_job_within_two_seconds(running: RunningServer) -> None:
+    spent_s = []
+    while min(spent_s, default=2.0) >= 2.0 and len(spent_s) < 3:  # the machine may be busy for a while
+        job = post_job(running, small_model(), data=_FORM).json()
+        url = job["links"]["self"]
+        _until(running, url, "running")
+        while not (processes := _descendants()):
+            time.sleep(0.01)
+        family = [*processes, *(child for p in processes for child in p.children(recursive=True))]
+        begin = time.monotonic()
+        running.http.delete(url)
+        _until(running, url, "cancelled", within_s=20)
+        spent_s.append(time.monotonic() - begin)
+        _, alive = psutil.wait_procs(family, timeout=20)
+        assert not alive
+    assert min(spent_s) < 2.0
 
 
 def test_a_job_whose_process_is_killed_fails_with_a_reason(running: RunningServer) -> None:

@@ -31,7 +31,7 @@ def _failure(function: Callable[..., object], *args: object, **options: object) 
 
 
 def _wait_for(path: Path) -> str:
-    for _ in range(200):
+    for _ in range(1500):
         if path.exists() and (text := path.read_text()):
             return text
         time.sleep(0.02)
@@ -39,8 +39,11 @@ def _wait_for(path: Path) -> str:
 
 
 def _is_gone(pid: int) -> bool:
-    for _ in range(100):
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+    for _ in range(500):
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
             return True
         time.sleep(0.02)
     return False

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import signal
 import socket
 import sys
 import time
@@ -16,6 +16,7 @@ import httpx
 import psutil
 
 from benchmarks.zero_model import TARGETS, best_plan, zero_model
+from tests.processes import children, command, has_ended
 
 LEASE_S = 2
 FINISHED = ("done", "failed", "cancelled")
@@ -88,11 +89,11 @@ class Machine:
 
     def family(self) -> list[psutil.Process]:
         """The server and every process below it."""
-        return [self.process, *self.process.children(recursive=True)]
+        return [self.process, *children(self.process, recursive=True)]
 
     def job_processes(self) -> list[psutil.Process]:
         """The processes of jobs, not of their children."""
-        return [p for p in self.family() if "service.job_process" in " ".join(p.cmdline())]
+        return [p for p in self.family() if "service.job_process" in command(p)]
 
     def kill(self) -> list[psutil.Process]:
         """SIGKILL for the server alone; its processes as they were."""
@@ -108,8 +109,8 @@ class Machine:
         family = self.family() if self.process.poll() is None else []
         self.kill()
         for process in family:
-            if process.is_running():
-                process.send_signal(signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def _answers(self, path: str) -> bool:
         assert self.process.poll() is None, "the server has ended; see log.txt"
@@ -125,7 +126,7 @@ class Machine:
             time.sleep(0.05)
 
 
-def gone(processes: list[psutil.Process], within_s: float = 5.0) -> bool:
+def gone(processes: list[psutil.Process], within_s: float = 20.0) -> bool:
     """Whether all of them have ended, or end soon."""
     _, alive = psutil.wait_procs(processes, timeout=within_s)
-    return not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    return not [process for process in alive if not has_ended(process)]

@@ -25,6 +25,7 @@ from partitioner.errors import BadInputError, CancelledError, TargetError
 from partitioner.target import Target
 from tests.backends.child_tasks import copy_beside
 from tests.hosts import Site
+from tests.processes import children
 from tests.service.conftest import small_model
 
 pytestmark = pytest.mark.slow
@@ -222,7 +223,10 @@ def test_no_other_port_is_open(cluster: Site) -> None:
     for process in psutil.process_iter(["cmdline"]):
         if str(cluster.folder) not in " ".join(process.info["cmdline"] or ()):
             continue
-        open_ones = [c for c in process.net_connections() if c.status == psutil.CONN_LISTEN]
+        try:
+            open_ones = [c for c in process.net_connections() if c.status == psutil.CONN_LISTEN]
+        except psutil.NoSuchProcess:
+            continue
         assert [c.laddr.ip for c in open_ones] in ([], ["127.0.0.1"]), process.info["cmdline"]
 
 
@@ -254,6 +258,6 @@ def _children(cluster: Site) -> set[psutil.Process]:
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
         if "worker" in command and cluster.address in command:
-            for nursery in process.children():
-                found.update(nursery.children())
+            for nursery in children(process):
+                found.update(children(nursery))
     return found

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from collage.client import Client, RefusedError
+from tests.processes import children, command
 from tests.service.conftest import (
     RunningServer,
     StartServer,
@@ -110,9 +111,7 @@ def test_a_bad_model_is_a_failed_job_with_a_reason(
 
 
 def _descendants() -> list[psutil.Process]:
-    return [
-        p for p in psutil.Process().children(recursive=True) if "job_process" in " ".join(p.cmdline())
-    ]
+    return [p for p in children(psutil.Process(), recursive=True) if "job_process" in command(p)]
 
 
 @on_both_engines
@@ -124,7 +123,7 @@ def test_cancel_stops_a_running_job_within_two_seconds(running: RunningServer) -
         _until(running, url, "running")
         while not (processes := _descendants()):
             time.sleep(0.01)
-        family = [*processes, *(child for p in processes for child in p.children(recursive=True))]
+        family = [*processes, *(child for p in processes for child in children(p, recursive=True))]
         begin = time.monotonic()
         running.http.delete(url)
         _until(running, url, "cancelled", within_s=20)

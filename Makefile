@@ -33,7 +33,7 @@ check: $(STAMP)
 # scripts/check runs the quick tests, the second line all others.
 test: $(STAMP)
 	scripts/check
-	$(BIN)/python -m pytest -q -m 'slow or browser or chaos'
+	$(BIN)/python -m pytest -q --durations=20 -m 'slow or browser or chaos'
 
 clean:
 	rm -rf .venv build dist demo-output tests/output *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -22,6 +22,7 @@ from typing import Any
 import collage
 from backends.hardware import hardware
 from backends.policy import default_threads
+from backends.verify import METRICS, Metric
 from benchmarks.compare import geomean, write_inputs, write_table
 from benchmarks.models import benchmark_model, names
 from collage.events import Listener, ignore
@@ -62,9 +63,11 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=names(), default=list(_MODELS), metavar="NAME")
     parser.add_argument("--targets", nargs="+", help="by default those of the docs for each model")
     parser.add_argument("--time-limit", type=float, default=90.0, help="of one tuning")
+    parser.add_argument("--metric", choices=METRICS, default="max", help="of errors")
     parser.add_argument("--verbose", action="store_true", help="show what tuning does")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/accuracy.json"))
     parser.add_argument("--report", type=Path, default=None, help="write the table between its marks")
+    parser.add_argument("--mark", default="budgets", help="which marks of the file")
     chosen = parser.parse_args()
     rows: dict[str, Any] = json.loads(chosen.output.read_text()) if chosen.output.exists() else {}
     listener: Listener = (lambda e: print(f"  {e.stage}: {e.message}")) if chosen.verbose else ignore
@@ -74,16 +77,17 @@ def main() -> None:
         targets = chosen.targets or targets_of(name)
         try:
             if "plans" not in rows.get(name, {}):
-                rows[name] = _tuned(name, targets, chosen.time_limit, listener)
+                rows[name] = _tuned(name, targets, chosen.metric, chosen.time_limit, listener)
                 _write(chosen.output, rows)
-            rows[name] |= _compared(name, targets, rows[name].pop("plans"), listener)
+            rows[name] |= _compared(name, targets, chosen.metric, rows[name].pop("plans"), listener)
         except (CollageError, OSError) as error:
             rows[name] = {"error": str(error)}
         print(_line(name, rows[name]), flush=True)
         _write(chosen.output, rows)
-    print(_table(rows))
+    table = _table(rows, chosen.metric)
+    print(table)
     if chosen.report is not None:
-        write_table(chosen.report, "budgets", _table(rows))
+        write_table(chosen.report, chosen.mark, table)
 
 
 def targets_of(name: str) -> list[str]:
@@ -97,7 +101,7 @@ def _write(path: Path, rows: Mapping[str, Any]) -> None:
 
 
 def _tuned(
-    name: str, targets: Sequence[str], time_limit_s: float, listener: Listener
+    name: str, targets: Sequence[str], metric: Metric, time_limit_s: float, listener: Listener
 ) -> dict[str, Any]:
     """The plan for each budget, and how long tuning took."""
     benchmark = benchmark_model(name)
@@ -114,6 +118,7 @@ def _tuned(
                 dims=dict(benchmark.dims),
                 inputs=inputs,
                 tolerance=budget,
+                metric=metric,
                 time_limit_s=time_limit_s,
                 on_event=listener,
             )
@@ -123,7 +128,11 @@ def _tuned(
 
 
 def _compared(
-    name: str, targets: Sequence[str], plans: Mapping[str, Mapping[str, Any]], listener: Listener
+    name: str,
+    targets: Sequence[str],
+    metric: Metric,
+    plans: Mapping[str, Mapping[str, Any]],
+    listener: Listener,
 ) -> dict[str, Any]:
     """Speed and error of plans beside every single target."""
     benchmark = benchmark_model(name)
@@ -134,7 +143,9 @@ def _compared(
         parsed = [Target.parse(text) for text in targets]
         opset = least_opset(Site().check(parsed))
         model, info = take_in(benchmark.path, work / "again", dims, least_opset=opset)
-        sampling = Sampling(model, info, TuneOptions(), work / "again", inputs, False, listener, None)
+        sampling = Sampling(
+            model, info, TuneOptions(metric=metric), work / "again", inputs, False, listener, None
+        )
         regions = RegionFiles(model, work / "regions", sampling.chosen_by.values)
         arena = Arena(regions, sampling.template(prune=False), listener)
         singles = [Entry(single_plan(model, target), str(target)) for target in parsed]
@@ -189,12 +200,12 @@ def _line(name: str, row: Mapping[str, Any]) -> str:
     return f"{name}: {said}; tuned in {sum(row['tuning_seconds'].values()):.0f} s"
 
 
-def _table(rows: Mapping[str, Any]) -> str:
+def _table(rows: Mapping[str, Any], metric: Metric) -> str:
     budgets = [f"{budget:g}" for budget in _BUDGETS]
     heads = [f"within {budget} | its error" for budget in budgets]
     lines = [
         f"Batch 1, {default_threads()} threads, {hardware().describe()}; the best single fp32 target's time over "
-        "that of the plan, timed in turn in a fresh process.",
+        f"that of the plan, timed in turn in a fresh process; errors by the metric `{metric}`.",
         "",
         f"| model | best fp32 | reduced targets as a whole | {' | '.join(heads)} |",
         "|---|---|---|" + "---|---|" * len(budgets),

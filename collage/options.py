@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import pydantic
 
+from backends.verify import Metric
 from partitioner.errors import BadInputError
 
 Strategy = Literal["optimal", "greedy", "priority", "single", "manual"]
-Metric = Literal["max", "l2", "cosine", "top1"]
 _LOCAL_ONLY = ("evaluate", "at_least", "at_most")
 
 

@@ -233,13 +233,16 @@ def bench(
             help="The model that was tuned; needed where partitions are int8 in the artifact."
         ),
     ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, max=20, help="How often all are built and timed; each build differs.")
+    ] = 3,
     as_json: AsJson = False,
 ) -> None:
     """Time ARTIFACT's plan against every single target again, interleaved."""
     from collage.rebench import bench as bench_artifact
     from collage.show import show_bench
 
-    found = bench_artifact(artifact, against=against, source=model)
+    found = bench_artifact(artifact, against=against, source=model, processes=processes)
     typer.echo(json.dumps(found, indent=2)) if as_json else show_bench(found)
 
 

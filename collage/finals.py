@@ -4,8 +4,8 @@ First every single target, the greedy plan and the best searched plans run in tu
 accuracy budget do so before the search, which then only looks for faster ones. What partitions
 took inside the running plans corrects the costs, the search runs again, and what it newly promises enters
 the next contest, until nothing new is promised or the time is up. In time set apart for it,
-small changes of the best plan are tried (`local_search`). A mixed winner is timed once more in a fresh
-process, since one build can be lucky.
+small changes of the best plan are tried (`local_search`). A mixed winner is timed again in fresh
+processes, since a build can be lucky.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from backends.registry import tunable_options
 from collage.lazy_search import WORTH_MEASURING, LazySearch
 from collage.local_moves import KINDS, Kind, LocalMoves
 from collage.local_search import LocalSearch, LocalSettings, worth_a_search
-from collage.refine import Arena, Entry, border_surplus_us, identity, residuals
+from collage.refine import Arena, Entry, border_surplus_us, identity, meetings, residuals, speedup
 from collage.strategies import single_plan
 from partitioner.baselines import greedy, priority
 from partitioner.constraints import Constraints
@@ -29,7 +29,10 @@ from partitioner.target_spec import TargetSpec
 
 _MAX_CONTESTS = 5
 _MAX_CORRECTIONS = 3
-_MAX_CONFIRMATIONS = 3
+# A mix is timed in so many processes beside the single targets that are nearly the best, or in two where it is
+# far ahead: two builds of the same plans differ by some 4 % (docs/measurement.md).
+_BUILDS, _FAR_AHEAD, _NEARLY_THE_BEST = 4, 1.1, 1.05
+_MAX_CONFIRMATIONS = 6
 # What may pay although no other plan comes near.
 _ON_THE_SPOT: tuple[Kind, ...] = ("option", "fork")
 
@@ -194,21 +197,27 @@ class Finals:
         return [entry for entry in _distinct(entries) if not self._arena.knows(entry.plan)]
 
     def _confirmed(self, winner: Entry) -> Entry:
-        """Time a winner once more, and who takes its place when it loses, until one was confirmed."""
+        """Time a winner again, and who takes its place when it loses, until there is no doubt."""
         singles = [entry for entry in self._singles if self._arena.may_win(entry)]
-        best_single = sorted(singles, key=lambda entry: entry.ratio)[:1]
-        confirmed = list(singles)
+        best = min((entry.ratio for entry in singles), default=1.0)
+        rivals = [entry for entry in singles if entry.ratio <= _NEARLY_THE_BEST * best]
         for _ in range(_MAX_CONFIRMATIONS):
-            if any(entry is winner for entry in confirmed):
+            if any(entry is winner for entry in singles) or not _in_doubt(winner, rivals):
                 break
-            again = list(best_single)
+            again = list(rivals)
             origin = winner.challenges
             if origin is not None and all(entry is not origin for entry in again):
                 again.append(origin)
             self._arena.hold([], again=[*again, winner])
-            confirmed.append(winner)
             winner = self._arena.winner()
         return winner
+
+
+def _in_doubt(winner: Entry, rivals: Sequence[Entry]) -> bool:
+    """Whether a mix was timed in too few processes to say that it is faster than single targets."""
+    builds = min((len(meetings(winner, rival)) for rival in rivals), default=len(winner.timings))
+    far_ahead = all(speedup(rival, winner).low > _FAR_AHEAD for rival in rivals)
+    return builds < 2 or (builds < _BUILDS and not far_ahead)
 
 
 def searched(solution: Solution) -> list[Entry]:

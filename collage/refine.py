@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from backends.timing import Ratio, compare
+from backends.timing import Ratio, compare_builds
 from collage.end_to_end import HOPELESS_RATIO, Contest, PlanStep, PlanSteps, PlanTiming, hold
 from collage.events import Event, Listener
 from collage.region_files import RegionFiles
@@ -251,19 +251,24 @@ def simplest_of_the_fastest(timed: Sequence[Entry]) -> Entry:
 
 
 def speedup(slow: Entry, fast: Entry) -> Ratio:
-    """How many times slower one plan is than another, from the rounds in which both were timed."""
-    shared = [c for c in slow.timings if c in fast.timings]
-    pairs = [
-        pair
-        for contest in shared
-        for pair in zip(
-            slow.timings[contest].samples_us, fast.timings[contest].samples_us, strict=False
-        )
+    """How many times slower one plan is than another, from the contests in which both were timed.
+
+    Each contest built both anew, in a process of its own.
+    """
+    builds = [
+        (slow.timings[contest].samples_us, fast.timings[contest].samples_us)
+        for contest in meetings(slow, fast)
     ]
-    if not pairs:
-        # They never met: both were timed beside the anchor, so their ratios to it are compared.
-        pairs = list(zip(slow.ratios, fast.ratios, strict=False))
-    return compare([a for a, _ in pairs], [b for _, b in pairs])
+    # They never met: both were timed beside the anchor, so their ratios to it are compared.
+    found = builds or [(tuple(slow.ratios), tuple(fast.ratios))]
+    rounds = [min(len(a), len(b)) for a, b in found]
+    return compare_builds([(a[:n], b[:n]) for (a, b), n in zip(found, rounds, strict=True)])
+
+
+def meetings(one: Entry, other: Entry) -> list[int]:
+    """The contests in which two plans were timed in the same rounds."""
+    shared = [c for c in one.timings if c in other.timings]
+    return [c for c in shared if one.timings[c].samples_us and other.timings[c].samples_us]
 
 
 def clearly_faster(fast: Entry, slow: Entry) -> bool:

@@ -16,6 +16,7 @@ from backends.protocol import Protocol, eviction_for
 from backends.timing import (
     Evictor,
     compare,
+    compare_builds,
     interleave,
     median_spread,
     preparation,
@@ -159,6 +160,28 @@ def test_paired_ratios_see_through_a_drifting_machine() -> None:
 def test_what_is_no_pair_is_refused() -> None:
     with pytest.raises(ValueError, match="no pairs"):
         compare([1.0], [1.0, 2.0])
+
+
+def test_builds_that_disagree_are_doubt_that_rounds_within_one_do_not_show() -> None:
+    generator = np.random.default_rng(0)
+
+    def build(ratio: float) -> tuple[list[float], list[float]]:
+        b = generator.normal(100.0, 1.0, 24)
+        return (b * ratio * generator.normal(1.0, 0.01, 24)).tolist(), b.tolist()
+
+    lucky, unlucky, third = build(1.10), build(0.97), build(1.03)
+    assert compare(*lucky).low > 1.08 and compare_builds([lucky]) == compare(*lucky)
+    found = compare_builds([lucky, unlucky, third])
+    assert found.low < 1.0 < found.high
+    assert abs(found.ratio - 1.03) < 0.02
+    steady = compare_builds([build(1.05), build(1.06), build(1.04)])
+    assert 1.03 < steady.low < 1.05 < steady.high < 1.07
+
+
+@pytest.mark.parametrize("builds", [[], [([], [])], [([1.0], [1.0]), ([1.0], [1.0, 2.0])]])
+def test_builds_without_pairs_are_refused(builds: list[tuple[list[float], list[float]]]) -> None:
+    with pytest.raises(ValueError):
+        compare_builds(builds)
 
 
 def test_the_digest_is_of_everything_in_the_protocol() -> None:

@@ -55,6 +55,23 @@ def test_who_takes_the_place_of_a_lucky_winner_is_timed_again_too() -> None:
     ]
 
 
+def test_a_mix_that_two_builds_favoured_by_luck_is_not_returned() -> None:
+    arena = StatedContests({"searched 1": (930.0, 940.0, 1060.0, 1050.0)})
+    assert len(_refined(arena, World(24, 3)).plan.partitions) == 1
+
+
+def test_a_small_gain_is_returned_when_every_build_has_it() -> None:
+    arena = StatedContests({"searched 1": (930.0, 950.0, 940.0, 945.0)})
+    assert _refined(arena, World(24, 3)).name == "searched 1"
+    assert len(arena.held) == 4
+
+
+def test_what_is_far_ahead_needs_no_third_build() -> None:
+    arena = StatedContests({"searched 1": (800.0, 820.0)})
+    assert _refined(arena, World(24, 3)).name == "searched 1"
+    assert len(arena.held) == 2
+
+
 def test_a_single_target_needs_no_second_look() -> None:
     arena = StatedContests({"searched 1": (1100.0,), "searched 2": (1100.0,), "greedy": (1100.0,)})
     winner = _refined(arena, World(24, 3))

@@ -30,6 +30,8 @@ from partitioner.target import Target
 _HEAT = 4
 _HEAT_ROUNDS = 6
 _FINAL_ROUNDS = 24
+# Who gained so much in a heat runs its final however late it is: six rounds do not prove it.
+_PROMISING = 1.02
 # Asks per heat: most moves can be made. A heat that so many cannot fill is the last one.
 _ASKS = 40
 _STEPS = (-4, -2, -1, 1, 2, 4)
@@ -98,7 +100,9 @@ class LocalSearch:
                 _tell(study, trial, entry)
             challenger = self._fastest([entry for _, entry in proposals], best)
             improved = False
-            if challenger is not None and not self.out_of_time():
+            if challenger is not None and (
+                not self.out_of_time() or _gain(challenger, best) > _PROMISING
+            ):
                 self.arena.hold([], again=[best, challenger], rounds=_FINAL_ROUNDS)
                 improved = challenger.timed and clearly_faster(challenger, best)
             if improved and challenger is not None:
@@ -149,9 +153,13 @@ class LocalSearch:
     @staticmethod
     def _fastest(entries: Sequence[Entry], best: Entry) -> Entry | None:
         """Who was faster than the incumbent in the heat, by the most; None where nobody was."""
-        gains = {i: speedup(best, entry).ratio for i, entry in enumerate(entries) if entry.timed}
+        gains = {i: _gain(entry, best) for i, entry in enumerate(entries) if entry.timed}
         fastest = max(gains, key=lambda i: gains[i], default=None)
         return entries[fastest] if fastest is not None and gains[fastest] > 1.0 else None
+
+
+def _gain(entry: Entry, best: Entry) -> float:
+    return speedup(best, entry).ratio
 
 
 def _tell(study: optuna.Study, trial: Trial, entry: Entry) -> None:

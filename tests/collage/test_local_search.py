@@ -129,6 +129,13 @@ def test_ends_in_time() -> None:
     assert len(arena.held) == 3
 
 
+def test_a_gain_in_the_last_heat_is_proven_however_late_it_is() -> None:
+    arena = StatedArena(lambda plan: 100.0 if len(plan.partitions) == 1 else 90.0)
+    search, start = _search(arena, lambda: len(arena.held) >= 2)
+    assert search.improve(start) is not start
+    assert [rounds for _, rounds in arena.held[1:]] == [6, 24]
+
+
 def test_ends_when_there_is_nothing_left_to_try() -> None:
     index = text_model("g (float[4] x) => (float[4] y) { y = Relu(x) }").index
     start = Entry(Plan((Candidate(1, A),)), "single a")

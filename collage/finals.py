@@ -4,8 +4,8 @@ First every single target, the greedy plan and the best searched plans run in tu
 accuracy budget do so before the search, which then only looks for faster ones. What partitions
 took inside the running plans corrects the costs, the search runs again, and what it newly promises enters
 the next contest, until nothing new is promised or the time is up. In time set apart for it,
-small changes of the best plan are tried (`local_search`). A mixed winner is timed again in fresh
-processes, since a build can be lucky.
+small changes of the best plan are tried (`local_search`). The winner is timed again in fresh processes
+beside the single targets that are nearly as fast, since a build can be lucky.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from partitioner.target_spec import TargetSpec
 
 _MAX_CONTESTS = 5
 _MAX_CORRECTIONS = 3
-# A mix is timed in so many processes beside the single targets that are nearly the best, or in two where it is
-# far ahead: two builds of the same plans differ by some 4 % (docs/measurement.md).
+# A winner is timed in so many processes beside the single targets that are nearly the best, or in two where it is
+# far ahead: two builds of the same plans differ by some 4 % (docs/refinement.md).
 _BUILDS, _FAR_AHEAD, _NEARLY_THE_BEST = 4, 1.1, 1.05
-_MAX_CONFIRMATIONS = 6
+_MAX_CONFIRMATIONS, _CONFIRMING_ROUNDS = 6, 12
 # What may pay although no other plan comes near.
 _ON_THE_SPOT: tuple[Kind, ...] = ("option", "fork")
 
@@ -168,7 +168,7 @@ class Finals:
                 "no single target can run the whole model; leave --strategy single out, or add a target"
             )
         self._arena.hold(self._singles, needed=len(self._singles))
-        return self._arena.winner()
+        return self._confirmed(self._arena.winner())
 
     def greedy_entry(self) -> Entry:
         """What runtimes' own partitioners give: the target with the largest claim takes all it can."""
@@ -202,20 +202,22 @@ class Finals:
         best = min((entry.ratio for entry in singles), default=1.0)
         rivals = [entry for entry in singles if entry.ratio <= _NEARLY_THE_BEST * best]
         for _ in range(_MAX_CONFIRMATIONS):
-            if any(entry is winner for entry in singles) or not _in_doubt(winner, rivals):
+            others = [entry for entry in rivals if entry is not winner]
+            if not _in_doubt(winner, others):
                 break
-            again = list(rivals)
             origin = winner.challenges
-            if origin is not None and all(entry is not origin for entry in again):
-                again.append(origin)
-            self._arena.hold([], again=[*again, winner])
+            if origin is not None and all(entry is not origin for entry in others):
+                others.append(origin)
+            self._arena.hold([], again=[*others, winner], rounds=_CONFIRMING_ROUNDS)
             winner = self._arena.winner()
         return winner
 
 
 def _in_doubt(winner: Entry, rivals: Sequence[Entry]) -> bool:
-    """Whether a mix was timed in too few processes to say that it is faster than single targets."""
-    builds = min((len(meetings(winner, rival)) for rival in rivals), default=len(winner.timings))
+    """Whether a plan was timed in too few processes to say that it is faster than single targets."""
+    if not rivals:
+        return len(winner.plan.partitions) > 1 and len(winner.timings) < 2
+    builds = min(len(meetings(winner, rival)) for rival in rivals)
     far_ahead = all(speedup(rival, winner).low > _FAR_AHEAD for rival in rivals)
     return builds < 2 or (builds < _BUILDS and not far_ahead)
 

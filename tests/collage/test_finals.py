@@ -73,7 +73,17 @@ def test_what_is_far_ahead_needs_no_third_build() -> None:
 
 
 def test_a_single_target_needs_no_second_look() -> None:
-    arena = StatedContests({"searched 1": (1100.0,), "searched 2": (1100.0,), "greedy": (1100.0,)})
-    winner = _refined(arena, World(24, 3))
-    assert len(winner.plan.partitions) == 1
+    slow = dict.fromkeys(["searched 1", "searched 2", "greedy"], (1100.0,))
+    others = dict.fromkeys([f"single {target}" for target in TARGETS[1:]], (1060.0,))
+    arena = StatedContests(slow | others)
+    assert _refined(arena, World(24, 3)).name == f"single {TARGETS[0]}"
     assert len(arena.held) == 1
+
+
+def test_single_targets_that_are_nearly_alike_are_timed_in_several_builds() -> None:
+    slow = dict.fromkeys(["searched 1", "searched 2", "greedy"], (1100.0,))
+    lucky = {f"single {TARGETS[1]}": (990.0, 1020.0, 1030.0, 1040.0)}
+    others = dict.fromkeys([f"single {target}" for target in TARGETS[2:]], (1060.0,))
+    arena = StatedContests(slow | lucky | others)
+    assert _refined(arena, World(24, 3)).name == f"single {TARGETS[0]}"
+    assert len(arena.held) == 4

@@ -253,12 +253,15 @@ def simplest_of_the_fastest(timed: Sequence[Entry]) -> Entry:
 def speedup(slow: Entry, fast: Entry) -> Ratio:
     """How many times slower one plan is than another, from the contests in which both were timed.
 
-    Each contest built both anew, in a process of its own.
+    Each contest built both anew, in a process of its own. Short heats choose who runs a longer one, which then
+    judges alone: who was chosen was lucky, as a rule.
     """
-    builds = [
+    met = [
         (slow.timings[contest].samples_us, fast.timings[contest].samples_us)
         for contest in meetings(slow, fast)
     ]
+    longest = max((max(len(a), len(b)) for a, b in met), default=0)
+    builds = [(a, b) for a, b in met if 2 * max(len(a), len(b)) >= longest]
     # They never met: both were timed beside the anchor, so their ratios to it are compared.
     found = builds or [(tuple(slow.ratios), tuple(fast.ratios))]
     rounds = [min(len(a), len(b)) for a, b in found]

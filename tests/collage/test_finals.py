@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from collage.end_to_end import PlanTiming
 from collage.events import ignore
 from collage.finals import Finals
+from collage.lazy_search import LazySearch
+from collage.local_search import LocalSettings
 from collage.refine import Arena, Entry
+from partitioner.candidate import Plan
 from partitioner.constraints import Constraints
 from partitioner.target_spec import TargetSpec
 from tests.collage.test_lazy_search import INFINITE, TARGETS, StatedCosts, World
@@ -34,11 +37,12 @@ class StatedContests(Arena):
         self.held.append({entry.name for entry in [*known, *newcomers]})
 
 
-def _refined(arena: Arena, world: World) -> Entry:
+def _refined(arena: Arena, world: World, kind: type[Finals] = Finals) -> Entry:
     costs = StatedCosts(world.truth, most=len(world.candidates))
     solution = world.search(costs).run(2, INFINITE)
     specs = [TargetSpec(target, "graph", lambda index, node: None) for target in TARGETS]
-    finals = Finals(world.model, specs, Constraints(), arena, SINGLES)
+    local = LocalSettings() if kind is not Finals else None
+    finals = kind(world.model, specs, Constraints(), arena, SINGLES, local)
     late = world.search(costs, deadline_s=0.0)
     return finals.refined(late, solution, 2)
 
@@ -70,6 +74,25 @@ def test_what_is_far_ahead_needs_no_third_build() -> None:
     arena = StatedContests({"searched 1": (800.0, 820.0)})
     assert _refined(arena, World(24, 3)).name == "searched 1"
     assert len(arena.held) == 2
+
+
+def test_a_change_that_looked_faster_in_a_short_heat_gets_a_second_look() -> None:
+    world, arena = (
+        World(24, 3),
+        StatedContests({"searched 1": (900.0,) * 9, "change": (850.0, 840.0) * 4}),
+    )
+
+    class Tried(Finals):
+        def _try_neighbours(self, lazy: LazySearch, local: LocalSettings) -> None:
+            (origin,) = [entry for entry in arena.entries if entry.name == "searched 1"]
+            change = Entry(Plan(origin.plan.partitions, 2), "change", challenges=origin)
+            arena.hold([change], again=[origin])
+            change.timings[1] = PlanTiming((850.0, 1000.0, 840.0, 1000.0, 850.0), (), 0.0)
+            origin.timings[1] = PlanTiming((900.0,) * 5, (), 0.0)
+
+    winner = _refined(arena, world, Tried)
+    assert winner.name == "change"
+    assert [("change" in held, "searched 1" in held) for held in arena.held][1:3] == [(True, True)] * 2
 
 
 def test_a_single_target_needs_no_second_look() -> None:

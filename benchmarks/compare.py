@@ -196,7 +196,7 @@ def _table(rows: list[dict[str, Any]], targets: list[str], tolerance: float) -> 
     )
     lines = [
         f"Measured by `{command}`, batch 1, {default_threads()} threads, {hardware().describe()}; ratios of medians,",
-        "interleaved in a fresh process, with 95 % intervals. Greater than 1 means that ours is faster.",
+        "interleaved in fresh processes, with 95 % intervals. Greater than 1 means that ours is faster.",
         "",
         "| model | partitions | best single / ours | best fp32 / ours | onnxruntime / ours | best mix | largest error |",
         "|---|---|---|---|---|---|---|",

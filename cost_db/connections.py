@@ -145,10 +145,8 @@ class Connections:
             return DatabaseUnavailableError(text), True
         if self.is_sqlite:
             # The busy timeout has passed already: waiting once more would not help.
-            locked = getattr(cause, "sqlite_errorcode", None) in (
-                sqlite3.SQLITE_BUSY,
-                sqlite3.SQLITE_LOCKED,
-            )
+            code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # without what extends it
+            locked = code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
             return (DatabaseUnavailableError if locked else DatabaseError)(text), False
         # psycopg tells a failed connect by an OperationalError without a state.
         away = isinstance(error, OperationalError) and getattr(cause, "sqlstate", None) is None
@@ -186,8 +184,23 @@ def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
     connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
     # WAL with NORMAL loses nothing when a process dies; after a power cut the file is sound and
     # may lack the last moments.
-    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+    _use_wal(connection)
+    for pragma in ("synchronous = NORMAL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to WAL; while several processes open a new file, SQLite refuses that without waiting."""
+    deadline = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            # The low byte is the primary code; a switch that meets another one has an extended one.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def _prepare_postgresql(connection: Any, _: object) -> None:

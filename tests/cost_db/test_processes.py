@@ -101,7 +101,7 @@ def test_kill_at_any_moment_loses_nothing_that_was_stored(database_url: str) -> 
 @pytest.mark.slow
 def test_many_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'new' / 'costs.db'}"
-    assert _go([start("open_once", url) for _ in range(8)]) == [["done"]] * 8
+    assert _go([start("open_once", url) for _ in range(16)]) == [["done"]] * 16
 
 
 @pytest.mark.slow

@@ -331,7 +331,8 @@ def compare_builds(
     """How many times slower A is than B over several builds of both, each timed in a process of its own.
 
     Two builds of the same plans differ by some 4 % (one standard deviation), by where their memory lies, and
-    no number of rounds with one of them tells. So the bootstrap draws builds, then pairs within each.
+    no number of rounds with one of them tells. So the bootstrap draws builds, then pairs within each. The ratio is
+    the geometric mean of the builds' medians.
 
     Args:
         builds: per build the samples of A and of B, as for `compare`.
@@ -351,7 +352,7 @@ def compare_builds(
     for _ in builds:
         drawn = [own[generator.integers(0, len(own), size=(resamples, len(own)))] for own in logs]
         medians = np.stack([np.median(own, axis=1) for own in drawn])
-        chosen = generator.integers(0, len(builds), size=resamples) if len(builds) > 1 else 0
+        chosen = generator.integers(0, len(builds), size=resamples)
         means += medians[chosen, np.arange(resamples)] / len(builds)
     low, high = np.quantile(means, [0.025, 0.975])
     middle = np.mean([np.median(own) for own in logs])

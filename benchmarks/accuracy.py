@@ -67,7 +67,6 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true", help="show what tuning does")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/accuracy.json"))
     parser.add_argument("--report", type=Path, default=None, help="write the table between its marks")
-    parser.add_argument("--mark", default="budgets", help="which marks of the file")
     chosen = parser.parse_args()
     rows: dict[str, Any] = json.loads(chosen.output.read_text()) if chosen.output.exists() else {}
     listener: Listener = (lambda e: print(f"  {e.stage}: {e.message}")) if chosen.verbose else ignore
@@ -87,7 +86,7 @@ def main() -> None:
     table = _table(rows, chosen.metric)
     print(table)
     if chosen.report is not None:
-        write_table(chosen.report, chosen.mark, table)
+        write_table(chosen.report, "budgets", table)
 
 
 def targets_of(name: str) -> list[str]:

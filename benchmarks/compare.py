@@ -114,7 +114,6 @@ def _measure(
         "tuned_speedup": report["speedup_over_best_single"],
         "tuned_interval": report["speedup_interval"],
         "best_mix": _best_mix(report),
-        "search": report["search"],
         "max_relative_error": report["max_relative_error"],
         "baselines": found["baselines"],
         "latency_us": found["latency_us"],

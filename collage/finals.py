@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from backends.registry import tunable_options
 from collage.lazy_search import WORTH_MEASURING, LazySearch
 from collage.local_moves import KINDS, Kind, LocalMoves
-from collage.local_search import LocalSearch, LocalSettings, worth_a_search
+from collage.local_search import PROMISING, LocalSearch, LocalSettings, worth_a_search
 from collage.refine import Arena, Entry, border_surplus_us, identity, meetings, residuals, speedup
 from collage.strategies import single_plan
 from partitioner.baselines import greedy, priority
@@ -33,8 +33,8 @@ _MAX_CORRECTIONS = 3
 # far ahead: two builds of the same plans differ by some 4 % (docs/refinement.md).
 _BUILDS, _FAR_AHEAD, _NEARLY_THE_BEST = 4, 1.1, 1.05
 _MAX_CONFIRMATIONS, _CONFIRMING_ROUNDS = 6, 12
-# So many small changes that looked faster than the winner by this in a short heat are timed once more.
-_MOST_UNPROVEN, _PROMISING = 2, 1.02
+# So many small changes that looked faster than the winner in a heat are timed once more.
+_MOST_UNPROVEN = 2
 # What may pay although no other plan comes near.
 _ON_THE_SPOT: tuple[Kind, ...] = ("option", "fork")
 
@@ -128,11 +128,10 @@ class Finals:
         if self._local is not None:
             self._try_neighbours(lazy, self._local)
         winner = self._arena.winner()
-        unproven = self._unproven(winner)
-        if unproven:
-            origins = [e.challenges for e in unproven if e.challenges not in (None, winner)]
-            again = [winner, *unproven, *(e for e in origins if e is not None)]
-            self._arena.hold([], again=_distinct(again), rounds=_CONFIRMING_ROUNDS)
+        if unproven := self._unproven(winner):
+            origins = [entry.challenges for entry in unproven if entry.challenges is not None]
+            again = _distinct([winner, *unproven, *origins])
+            self._arena.hold([], again=again, rounds=_CONFIRMING_ROUNDS)
         return self._confirmed(self._arena.winner())
 
     def _unproven(self, winner: Entry) -> list[Entry]:
@@ -143,7 +142,7 @@ class Finals:
             if self._arena.may_win(entry)
             and not entry.beats_its_origin
             and len(entry.timings) == 1
-            and entry.ratio * _PROMISING < winner.ratio
+            and entry.ratio * PROMISING < winner.ratio
         ]
         return sorted(found, key=lambda entry: entry.ratio)[:_MOST_UNPROVEN]
 
@@ -225,10 +224,9 @@ class Finals:
             others = [entry for entry in rivals if entry is not winner]
             if not _in_doubt(winner, others):
                 break
-            origin = winner.challenges
-            if origin is not None and all(entry is not origin for entry in others):
-                others.append(origin)
-            self._arena.hold([], again=[*others, winner], rounds=_CONFIRMING_ROUNDS)
+            origin = [] if winner.challenges is None else [winner.challenges]
+            again = _distinct([*others, *origin, winner])
+            self._arena.hold([], again=again, rounds=_CONFIRMING_ROUNDS)
             winner = self._arena.winner()
         return winner
 

@@ -30,8 +30,8 @@ from partitioner.target import Target
 _HEAT = 4
 _HEAT_ROUNDS = 6
 _FINAL_ROUNDS = 24
-# Who gained so much in a heat runs its final however late it is: six rounds do not prove it.
-_PROMISING = 1.02
+# Who gained so much in a heat runs a longer contest however late it is: six rounds do not prove it.
+PROMISING = 1.02
 # Asks per heat: most moves can be made. A heat that so many cannot fill is the last one.
 _ASKS = 40
 _STEPS = (-4, -2, -1, 1, 2, 4)
@@ -101,7 +101,7 @@ class LocalSearch:
             challenger = self._fastest([entry for _, entry in proposals], best)
             improved = False
             if challenger is not None and (
-                not self.out_of_time() or _gain(challenger, best) > _PROMISING
+                not self.out_of_time() or _gain(challenger, best) > PROMISING
             ):
                 self.arena.hold([], again=[best, challenger], rounds=_FINAL_ROUNDS)
                 improved = challenger.timed and clearly_faster(challenger, best)

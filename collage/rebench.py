@@ -34,7 +34,7 @@ def bench(
     """Time the plan and every single target of its report, interleaved, in several fresh processes.
 
     The first process compiles, the others read what it has cached, as `load` does: matrix products of weights
-    that OpenVINO read from its cache are some 5 % faster (AlexNet's).
+    that OpenVINO read from its cache are some 8 % faster (AlexNet's largest).
 
     Where the plan is a single target, the two are one and are timed once.
 

@@ -35,6 +35,8 @@ from partitioner.candidate import Plan
 from partitioner.errors import NoPlanError
 from partitioner.target import Target
 
+# A contest of fewer rounds at the most is a heat.
+_JUDGING_ROUNDS = 12
 # A contest may take so long to compile plans even when the time is up.
 _LEAST_S = 5.0
 
@@ -55,6 +57,7 @@ class Entry:
         challenges: the plan that it is a small change of; it wins only if it is clearly faster.
         refused: why the caller's own check did not let it pass, or None.
         regions: sub-models of its partitions, where they are not the arena's.
+        heats: the contests that were too short to judge.
     """
 
     plan: Plan
@@ -65,6 +68,7 @@ class Entry:
     challenges: Entry | None = None
     refused: str | None = None
     regions: RegionFiles | None = None
+    heats: set[int] = field(default_factory=set)
 
     @property
     def failure(self) -> str | None:
@@ -203,6 +207,8 @@ class Arena:
         anchor = next((timing for timing in timings if timing.samples_us), PlanTiming())
         for entry, timing in zip(entries, timings, strict=True):
             entry.timings[self._contests] = timing
+            if rounds < _JUDGING_ROUNDS:
+                entry.heats.add(self._contests)
             pairs = zip(timing.samples_us, anchor.samples_us, strict=False)
             entry.ratios.extend(mine / other for mine, other in pairs)
         self._contests += 1
@@ -253,25 +259,27 @@ def simplest_of_the_fastest(timed: Sequence[Entry]) -> Entry:
 def speedup(slow: Entry, fast: Entry) -> Ratio:
     """How many times slower one plan is than another, from the contests in which both were timed.
 
-    Each contest built both anew, in a process of its own. Short heats choose who runs a longer one, which then
-    judges alone: who was chosen was lucky, as a rule.
+    Each contest built both anew, in a process of its own.
     """
-    met = [
+    builds = [
         (slow.timings[contest].samples_us, fast.timings[contest].samples_us)
         for contest in meetings(slow, fast)
     ]
-    longest = max((max(len(a), len(b)) for a, b in met), default=0)
-    builds = [(a, b) for a, b in met if 2 * max(len(a), len(b)) >= longest]
     # They never met: both were timed beside the anchor, so their ratios to it are compared.
-    found = builds or [(tuple(slow.ratios), tuple(fast.ratios))]
-    rounds = [min(len(a), len(b)) for a, b in found]
-    return compare_builds([(a[:n], b[:n]) for (a, b), n in zip(found, rounds, strict=True)])
+    pairs = [
+        tuple(zip(a, b, strict=False)) for a, b in builds or [(tuple(slow.ratios), tuple(fast.ratios))]
+    ]
+    return compare_builds([([a for a, _ in own], [b for _, b in own]) for own in pairs])
 
 
 def meetings(one: Entry, other: Entry) -> list[int]:
-    """The contests in which two plans were timed in the same rounds."""
+    """The contests that say how two plans compare: both were timed, and not just in a heat.
+
+    A heat chooses who runs a longer contest, which then judges alone: who was chosen was lucky, as a rule.
+    """
     shared = [c for c in one.timings if c in other.timings]
-    return [c for c in shared if one.timings[c].samples_us and other.timings[c].samples_us]
+    timed = [c for c in shared if one.timings[c].samples_us and other.timings[c].samples_us]
+    return [c for c in timed if c not in one.heats] or timed
 
 
 def clearly_faster(fast: Entry, slow: Entry) -> bool:

@@ -145,8 +145,7 @@ class Connections:
             return DatabaseUnavailableError(text), True
         if self.is_sqlite:
             # The busy timeout has passed already: waiting once more would not help.
-            code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # without what extends it
-            locked = code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            locked = _sqlite_code(cause) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
             return (DatabaseUnavailableError if locked else DatabaseError)(text), False
         # psycopg tells a failed connect by an OperationalError without a state.
         away = isinstance(error, OperationalError) and getattr(cause, "sqlstate", None) is None
@@ -197,10 +196,14 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            # The low byte is the primary code; a switch that meets another one has an extended one.
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if _sqlite_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+
+
+def _sqlite_code(error: object) -> int:
+    """SQLite's primary result code; the bits above it say more of the same."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _prepare_postgresql(connection: Any, _: object) -> None:

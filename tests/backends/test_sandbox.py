@@ -39,7 +39,7 @@ def _wait_for(path: Path) -> str:
 
 
 def _is_gone(pid: int) -> bool:
-    for _ in range(500):
+    for _ in range(100):
         try:
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
                 return True

@@ -126,7 +126,7 @@ class Machine:
             time.sleep(0.05)
 
 
-def gone(processes: list[psutil.Process], within_s: float = 20.0) -> bool:
+def gone(processes: list[psutil.Process], within_s: float = 5.0) -> bool:
     """Whether all of them have ended, or end soon."""
     _, alive = psutil.wait_procs(processes, timeout=within_s)
     return not [process for process in alive if not has_ended(process)]

@@ -140,7 +140,7 @@ def test_a_task_of_a_suspended_worker_is_done_by_another(cluster: Site, workers:
     workers[name].suspend()
     task.result()
     workers[name].resume()
-    assert gone([child])
+    assert gone([child], within_s=10)
     cluster.until(lambda there: len(there) == len(workers))
 
 
@@ -166,7 +166,7 @@ def test_a_killed_tuner_leaves_no_child_on_the_worker(cluster: Site, workers: Wo
         assert tuner.stdout is not None and tuner.stdout.readline() == b"ready\n"
         _, child = _busy(workers)
         tuner.kill()
-    assert gone([child])
+    assert gone([child], within_s=10)
 
 
 def test_without_any_worker_left_the_reason_is_said(cluster: Site, workers: Workers) -> None:

@@ -77,10 +77,7 @@ def test_what_is_far_ahead_needs_no_third_build() -> None:
 
 
 def test_a_change_that_looked_faster_in_a_short_heat_gets_a_second_look() -> None:
-    world, arena = (
-        World(24, 3),
-        StatedContests({"searched 1": (900.0,) * 9, "change": (850.0, 840.0) * 4}),
-    )
+    arena = StatedContests({"searched 1": (900.0,) * 9, "change": (850.0, 840.0) * 4})
 
     class Tried(Finals):
         def _try_neighbours(self, lazy: LazySearch, local: LocalSettings) -> None:
@@ -88,9 +85,10 @@ def test_a_change_that_looked_faster_in_a_short_heat_gets_a_second_look() -> Non
             change = Entry(Plan(origin.plan.partitions, 2), "change", challenges=origin)
             arena.hold([change], again=[origin])
             change.timings[1] = PlanTiming((850.0, 1000.0, 840.0, 1000.0, 850.0), (), 0.0)
-            origin.timings[1] = PlanTiming((900.0,) * 5, (), 0.0)
+            change.heats.add(1)
+            origin.heats.add(1)
 
-    winner = _refined(arena, world, Tried)
+    winner = _refined(arena, World(24, 3), Tried)
     assert winner.name == "change"
     assert [("change" in held, "searched 1" in held) for held in arena.held][1:3] == [(True, True)] * 2
 
@@ -109,4 +107,12 @@ def test_single_targets_that_are_nearly_alike_are_timed_in_several_builds() -> N
     others = dict.fromkeys([f"single {target}" for target in TARGETS[2:]], (1060.0,))
     arena = StatedContests(slow | lucky | others)
     assert _refined(arena, World(24, 3)).name == f"single {TARGETS[0]}"
+    assert len(arena.held) == 4
+
+
+def test_the_best_single_target_is_chosen_by_several_builds() -> None:
+    lucky = {f"single {TARGETS[1]}": (990.0, 1020.0, 1030.0, 1040.0)}
+    arena = StatedContests(lucky)
+    finals = Finals(World(24, 3).model, [], Constraints(), arena, SINGLES)
+    assert finals.best_single().name != f"single {TARGETS[1]}"
     assert len(arena.held) == 4

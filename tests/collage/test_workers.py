@@ -220,6 +220,7 @@ def test_only_certificates_of_the_authority_open_the_door(cluster: Site, tmp_pat
 
 def test_no_other_port_is_open(cluster: Site) -> None:
     """Dask's own pages would show everything to everybody."""
+    found: list[str] = []
     for process in psutil.process_iter(["cmdline"]):
         if str(cluster.folder) not in " ".join(process.info["cmdline"] or ()):
             continue
@@ -228,6 +229,8 @@ def test_no_other_port_is_open(cluster: Site) -> None:
         except psutil.NoSuchProcess:
             continue
         assert [c.laddr.ip for c in open_ones] in ([], ["127.0.0.1"]), process.info["cmdline"]
+        found += [c.laddr.ip for c in open_ones]
+    assert found, "the scheduler and the workers were not looked at"
 
 
 def test_the_command_line_tunes_on_workers(cluster: Site, tmp_path: Path) -> None:

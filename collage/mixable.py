@@ -17,12 +17,13 @@ from partitioner.target import Target
 # Up to this error of the whole model (metric `max`) a target counts as exact; fp32 errs far less.
 EXACT_ERROR = 5e-4
 _MOST_REDUCED, _MOST_RIVALS = 3, 1
-# A target that is slower as a whole may be the faster one in places, but hardly when it is slower by more.
-_WORTH_MIXING = 1.5
+# A target that is slower as a whole may be the faster one in places, but hardly when it is slower by more. Profiles
+# of whole models say whether it is.
+_MUCH_SLOWER = 1.5
 # Of a target that errs so many times the goal as a whole, a ninth of the squared error could be spent.
 _HOPELESS = 3.0
-# Share of the time that a rival must promise to save.
-_WORTH_A_RIVAL = 0.05
+# Share of the time that a target which is slower as a whole must promise to save.
+_WORTH_MIXING_IN = 0.05
 # Within one runtime borders are cheaper, and measurements of whole models are no closer than this.
 _NEARLY_AS_FAST = 1.15
 
@@ -72,7 +73,7 @@ def choose_targets(
     if not exact:
         return Chosen(refused=(*refused, "no target computes the whole model exactly"))
     fastest_us, fastest = exact[0]
-    limit_us = _WORTH_MIXING * fastest_us
+    limit_us = _MUCH_SLOWER * fastest_us
     inexact = sorted((us, target) for us, target, error in timed if error > EXACT_ERROR)
     refused += [
         f"{target} takes {us / fastest_us:.1f} times as long as {fastest}"
@@ -80,21 +81,26 @@ def choose_targets(
         if us >= limit_us
     ]
     errors = {target: error for _, target, error in timed}
-    worth = [target for us, target in inexact if us < limit_us]
+    near = [(us, target) for us, target in inexact if us < limit_us]
+    nowhere = [
+        t for us, t in near if us > fastest_us and _saving(estimates, [fastest], t) <= _WORTH_MIXING_IN
+    ]
+    refused += [f"{target} is hardly faster than {fastest} anywhere" for target in nowhere]
+    worth = [target for _, target in near if target not in nowhere]
     hopeless = [t for t in worth if errors[t] > max(_HOPELESS * goal, min(errors[o] for o in worth))]
     refused += [f"{t} errs by {errors[t]:.2g} on the whole model" for t in hopeless]
     worth = [target for target in worth if target not in hopeless]
     reduced, more = tuple(sorted(worth[:_MOST_REDUCED], key=errors.__getitem__)), worth[_MOST_REDUCED:]
     refused += [f"{_MOST_REDUCED} others are faster than {target}" for target in more]
     own = {target.backend for target in reduced}
-    near = [t for us, t in exact if t.backend in own and us <= _NEARLY_AS_FAST * fastest_us]
-    base = near[0] if near else fastest
+    own_exact = [t for us, t in exact if t.backend in own and us <= _NEARLY_AS_FAST * fastest_us]
+    base = own_exact[0] if own_exact else fastest
     promised = [
         (_saving(estimates, [base, *reduced], target), target)
         for us, target in exact
         if reduced and us < limit_us and target != base
     ]
-    rivals = [target for saving, target in sorted(promised, reverse=True) if saving > _WORTH_A_RIVAL]
+    rivals = [target for saving, target in sorted(promised, reverse=True) if saving > _WORTH_MIXING_IN]
     return Chosen(
         exact=tuple(target for _, target in exact),
         reduced=reduced,

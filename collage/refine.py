@@ -247,8 +247,11 @@ class Arena:
 def simplest_of_the_fastest(timed: Sequence[Entry]) -> Entry:
     """The fastest of timed plans; where noise cannot tell, the one with fewer partitions."""
     fastest = min(timed, key=lambda entry: entry.ratio)
-    # Those that were dropped early have few samples, in which one disturbed round hides how slow they are.
-    near = [entry for entry in timed if entry.ratio <= fastest.ratio * HOPELESS_RATIO]
+    # Those that were dropped early have few samples, in which one disturbed round hides how slow they are. Of those
+    # that met it in several builds the interval says it.
+    near = [
+        e for e in timed if e.ratio <= fastest.ratio * HOPELESS_RATIO or len(meetings(e, fastest)) > 1
+    ]
     simpler = [e for e in near if len(e.plan.partitions) < len(fastest.plan.partitions)]
     for entry in sorted(simpler, key=lambda e: (len(e.plan.partitions), e.ratio)):
         if not clearly_faster(fastest, entry):

@@ -48,7 +48,7 @@ def _refined(arena: Arena, world: World, kind: type[Finals] = Finals) -> Entry:
 
 
 def test_who_takes_the_place_of_a_lucky_winner_is_timed_again_too() -> None:
-    stated = {"searched 1": (880.0, 1200.0), "searched 2": (900.0, 905.0)}
+    stated = {"searched 1": (580.0, 1200.0), "searched 2": (600.0, 605.0)}
     arena = StatedContests(stated)
     winner = _refined(arena, World(24, 3))
     assert winner.name == "searched 2"
@@ -71,9 +71,15 @@ def test_a_small_gain_is_returned_when_every_build_has_it() -> None:
 
 
 def test_what_is_far_ahead_needs_no_third_build() -> None:
-    arena = StatedContests({"searched 1": (800.0, 820.0)})
+    arena = StatedContests({"searched 1": (600.0, 620.0)})
     assert _refined(arena, World(24, 3)).name == "searched 1"
     assert len(arena.held) == 2
+
+
+def test_a_quarter_in_two_builds_may_be_a_disturbance() -> None:
+    arena = StatedContests({"searched 1": (790.0, 800.0, 1050.0, 1060.0)})
+    assert len(_refined(arena, World(24, 3)).plan.partitions) == 1
+    assert len(arena.held) == 4
 
 
 def test_a_change_that_looked_faster_in_a_short_heat_gets_a_second_look() -> None:
@@ -85,8 +91,8 @@ def test_a_change_that_looked_faster_in_a_short_heat_gets_a_second_look() -> Non
             change = Entry(Plan(origin.plan.partitions, 2), "change", challenges=origin)
             arena.hold([change], again=[origin])
             change.timings[1] = PlanTiming((850.0, 1000.0, 840.0, 1000.0, 850.0), (), 0.0)
-            change.heats.add(1)
-            origin.heats.add(1)
+            for entry in [change, *arena.entries]:
+                entry.heats.add(1)
 
     winner = _refined(arena, World(24, 3), Tried)
     assert winner.name == "change"

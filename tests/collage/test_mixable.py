@@ -32,6 +32,15 @@ def test_a_reduced_target_that_is_no_faster_as_a_whole_may_be_so_in_places() -> 
     assert (chosen.exact, chosen.reduced, chosen.refused) == ((FAST,), (BF16,), ())
 
 
+def test_a_reduced_target_that_is_slower_everywhere_shuts_out_no_other() -> None:
+    rows = {FAST: row(40.0), BF16: row(56.0, 0.02), INT8: row(20.0, 0.12)}
+    estimates = known(FAST, INT8)
+    estimates.learn(BF16, dict.fromkeys(range(4), 14.0))
+    chosen = choose_targets(rows, estimates, goal=0.01)
+    assert chosen.reduced == (INT8,)
+    assert chosen.refused == (f"{BF16} is hardly faster than {FAST} anywhere",)
+
+
 def test_the_most_exact_of_the_reduced_comes_first() -> None:
     rows = {FAST: row(40.0), INT8: row(20.0, 0.05), BF16: row(24.0, 0.02)}
     assert choose_targets(rows, known(FAST, INT8, BF16)).reduced == (BF16, INT8)

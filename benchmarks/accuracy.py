@@ -6,7 +6,7 @@ Each model is tuned for 1 %, then for 5 % with the same database of costs. Both 
 beside every single target, interleaved in a fresh process: a row has the best fp32 target's time over the plan's,
 the plan's error, and the errors of the whole model on the reduced targets. Plans are written when they are
 tuned, and the row when they are compared; what is there is not done again, and a model that fails is a row that says
-why.
+why. A file of another metric or another machine is refused.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import collage
-from backends.hardware import hardware
-from backends.policy import default_threads
 from backends.verify import METRICS, Metric
-from benchmarks.compare import geomean, write_inputs, write_table
+from benchmarks.compare import geomean, here, measured_before, write_inputs, write_table
 from benchmarks.models import benchmark_model, names
-from collage.events import Listener, ignore
+from collage.events import Event, Listener, ignore
 from collage.export import read_plan_file
 from collage.intake import take_in
 from collage.mixable import EXACT_ERROR
@@ -68,7 +66,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/accuracy.json"))
     parser.add_argument("--report", type=Path, default=None, help="write the table between its marks")
     chosen = parser.parse_args()
-    rows: dict[str, Any] = json.loads(chosen.output.read_text()) if chosen.output.exists() else {}
+    settings = {"metric": chosen.metric, "hardware": here()}
+    rows: dict[str, Any] = dict(measured_before(chosen.output, settings))
     listener: Listener = (lambda e: print(f"  {e.stage}: {e.message}")) if chosen.verbose else ignore
     for name in chosen.models:
         if "budgets" in rows.get(name, {}):
@@ -77,13 +76,13 @@ def main() -> None:
         try:
             if "plans" not in rows.get(name, {}):
                 rows[name] = _tuned(name, targets, chosen.metric, chosen.time_limit, listener)
-                _write(chosen.output, rows)
+                _write(chosen.output, settings, rows)
             rows[name] |= _compared(name, targets, chosen.metric, rows[name].pop("plans"), listener)
         except (CollageError, OSError) as error:
             rows[name] = {"error": str(error)}
         print(_line(name, rows[name]), flush=True)
-        _write(chosen.output, rows)
-    table = _table(rows, chosen.metric)
+        _write(chosen.output, settings, rows)
+    table = _table(rows, settings)
     print(table)
     if chosen.report is not None:
         write_table(chosen.report, "budgets", table)
@@ -94,17 +93,24 @@ def targets_of(name: str) -> list[str]:
     return [*_TARGETS, *(_OF_TRANSFORMERS if name in _TRANSFORMERS else _OF_OTHERS)]
 
 
-def _write(path: Path, rows: Mapping[str, Any]) -> None:
+def _write(path: Path, settings: Mapping[str, str], rows: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(rows, indent=1) + "\n")
+    path.write_text(json.dumps({**settings, "rows": rows}, indent=1) + "\n")
 
 
 def _tuned(
     name: str, targets: Sequence[str], metric: Metric, time_limit_s: float, listener: Listener
 ) -> dict[str, Any]:
-    """The plan for each budget, and how long tuning took."""
+    """The plan for each budget, how long tuning took, and what no mix was promised to exceed."""
     benchmark = benchmark_model(name)
     plans, seconds = {}, {}
+    bounds: dict[str, float] = {}
+
+    def heard(event: Event) -> None:
+        listener(event)
+        for budget, bound in event.data.get("bounds", {}).items():
+            bounds[budget] = max(bound, bounds.get(budget, 0.0))
+
     with tempfile.TemporaryDirectory(prefix="collage-accuracy-") as folder:
         work = Path(folder)
         inputs = write_inputs(name, benchmark.path, dict(benchmark.dims), work, _SAMPLES)
@@ -119,11 +125,11 @@ def _tuned(
                 tolerance=budget,
                 metric=metric,
                 time_limit_s=time_limit_s,
-                on_event=listener,
+                on_event=heard,
             )
             seconds[f"{budget:g}"] = artifact.report["seconds"]["total"]
             plans[f"{budget:g}"] = read_plan_file(artifact.path)
-    return {"plans": plans, "tuning_seconds": seconds}
+    return {"plans": plans, "tuning_seconds": seconds, "bounds": bounds}
 
 
 def _compared(
@@ -199,12 +205,12 @@ def _line(name: str, row: Mapping[str, Any]) -> str:
     return f"{name}: {said}; tuned in {sum(row['tuning_seconds'].values()):.0f} s"
 
 
-def _table(rows: Mapping[str, Any], metric: Metric) -> str:
+def _table(rows: Mapping[str, Any], settings: Mapping[str, str]) -> str:
     budgets = [f"{budget:g}" for budget in _BUDGETS]
     heads = [f"within {budget} | its error" for budget in budgets]
     lines = [
-        f"Batch 1, {default_threads()} threads, {hardware().describe()}; the best single fp32 target's time over "
-        f"that of the plan, timed in turn in a fresh process; errors by the metric `{metric}`.",
+        f"Batch 1, {settings['hardware']}; the best single fp32 target's time over that of the plan, timed in turn "
+        f"in a fresh process; errors by the metric `{settings['metric']}`.",
         "",
         f"| model | best fp32 | reduced targets as a whole | {' | '.join(heads)} |",
         "|---|---|---|" + "---|---|" * len(budgets),
@@ -220,8 +226,11 @@ def _table(rows: Mapping[str, Any], metric: Metric) -> str:
             for single in row["singles"].values()
             if (single["error"] or 0.0) > EXACT_ERROR
         )
-        found = [row["budgets"][budget] for budget in budgets]
-        cells = " | ".join(f"{f['speedup']:.2f} | {f['error']:.1e}" for f in found)
+        bounds = row.get("bounds", {})
+        cells = " | ".join(
+            f"{found['speedup']:.2f}{f' of {bounds[budget]:.2f}' if budget in bounds else ''} | {found['error']:.1e}"
+            for budget, found in row["budgets"].items()
+        )
         lines.append(f"| {name} | {row['best_fp32']} | {reduced} | {cells} |")
     complete = {name: row["budgets"] for name, row in rows.items() if "budgets" in row}
     groups = {

@@ -5,8 +5,8 @@
 Each model is tuned from an empty database (with `--known` once more, its costs being known), and its
 artifact is then timed against every single target once more, interleaved, in a fresh process (`collage
 bench`). What is printed and written are ratios of that last measurement: the best single target's time
-over ours (and ONNX Runtime's), with 95 % intervals. Models that the output file has already, with the
-same targets and tolerance, are not measured again.
+over ours (and ONNX Runtime's), with 95 % intervals. Models that the output file has already are not measured
+again; a file of other targets, another tolerance or another machine is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import math
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,8 @@ def main() -> None:
     targets = chosen.targets or [
         name for name in _DEFAULT_TARGETS if isinstance(backends()[name].probe(), Available)
     ]
-    settings = {"targets": targets, "tolerance": chosen.tolerance}
-    measured = _measured_before(chosen.output, settings)
+    settings = {"targets": targets, "tolerance": chosen.tolerance, "hardware": here()}
+    measured = {row["model"]: row for row in measured_before(chosen.output, settings)}
     for name in chosen.models:
         if name not in measured:
             measured[name] = _measure(name, targets, chosen.tolerance, chosen.time_limit, chosen.known)
@@ -65,16 +66,29 @@ def main() -> None:
     rows = [measured[model] for model in names() if model in measured]
     _print_summary(rows)
     if chosen.readme is not None:
-        write_table(chosen.readme, chosen.mark, _table(rows, targets, chosen.tolerance))
+        write_table(chosen.readme, chosen.mark, _table(rows, settings))
 
 
-def _measured_before(output: Path, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def here() -> str:
+    """The machine, as tables name it: rows of two machines do not belong into one."""
+    return f"{default_threads()} threads, {hardware().describe()}"
+
+
+def measured_before(output: Path, settings: Mapping[str, Any]) -> Any:
+    """The rows of a file of results; empty where there is none.
+
+    Raises:
+        SystemExit: it was measured otherwise, and is left as it is.
+    """
     if not output.is_file():
         return {}
     found = json.loads(output.read_text())
-    if any(found.get(name) != value for name, value in settings.items()):
-        return {}
-    return {row["model"]: row for row in found["rows"]}
+    for name, value in settings.items():
+        if found.get(name) != value:
+            raise SystemExit(
+                f"{output} has results of {name} {found.get(name)!r}, this would be {value!r}: give another --output"
+            )
+    return found["rows"]
 
 
 def _measure(
@@ -189,12 +203,13 @@ def write_table(path: Path, mark: str, table: str) -> None:
     path.write_text(head + begin + table + end + rest.split(end, 1)[1])
 
 
-def _table(rows: list[dict[str, Any]], targets: list[str], tolerance: float) -> str:
-    command = f"python -m benchmarks.compare --tolerance {tolerance:g} --targets " + " ".join(
-        f"'{target}'" if " " in target else target for target in targets
+def _table(rows: list[dict[str, Any]], settings: Mapping[str, Any]) -> str:
+    command = (
+        f"python -m benchmarks.compare --tolerance {settings['tolerance']:g} --targets "
+        + " ".join(f"'{target}'" if " " in target else target for target in settings["targets"])
     )
     lines = [
-        f"Measured by `{command}`, batch 1, {default_threads()} threads, {hardware().describe()}; ratios of medians,",
+        f"Measured by `{command}`, batch 1, {settings['hardware']}; ratios of medians,",
         "interleaved in fresh processes, with 95 % intervals. Greater than 1 means that ours is faster.",
         "",
         "| model | partitions | best single / ours | best fp32 / ours | onnxruntime / ours | best mix | largest error |",

@@ -58,6 +58,8 @@ class ProbeResult:
         joined: every mix that was run as the plan that it becomes.
         cuts: positions of the model's line between blocks, both ends included.
         shares: per block and target of the squared error, fitted near the first goal.
+        bounds: per goal, how many times as fast as the exact target a mix of these blocks could be within it, by the
+            shares fitted near it, were borders free.
     """
 
     best: tuple[tuple[Mix, ...], ...]
@@ -65,6 +67,7 @@ class ProbeResult:
     joined: tuple[Mix, ...]
     cuts: tuple[int, ...]
     shares: tuple[tuple[float, ...], ...]
+    bounds: tuple[float, ...]
 
 
 def first_cuts(laid: Line, node_us: tuple[float, ...], count: int = _FIRST_BLOCKS) -> tuple[int, ...]:
@@ -145,6 +148,7 @@ class Trials:
             ),
             cuts=self.cuts,
             shares=tuple(tuple(map(float, row)) for row in shares),
+            bounds=tuple(map(self.bound, self.request.goals)),
         )
 
     @property
@@ -215,6 +219,11 @@ class Trials:
 
     def shares(self, goal: float) -> np.ndarray:
         return fit_shares(self.blocks, self.alone, self.errors, goal)
+
+    def bound(self, goal: float) -> float:
+        """How many times as fast as the exact target the fastest mix within a goal would be without borders."""
+        chosen = fastest_mix(self.blocks, self.shares(goal), goal**2, 0.0)
+        return sum(block.times_us[0] for block in self.blocks) / time_us(self.blocks, chosen, 0.0)
 
     def time_us(self, mix: Reduced, factor: float = 1.0) -> float:
         return time_us(self.blocks, choices(self.blocks, mix), factor)

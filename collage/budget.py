@@ -168,7 +168,7 @@ class BudgetSearch:
         if found is None:
             return []
         self.found = found
-        self._tell(found)
+        self._tell(found, list(goals))
         plans: dict[Plan, Entry] = {}
         for tolerance, mixes in zip(goals, found.best, strict=True):
             self._promised.pop(tolerance, None)
@@ -212,7 +212,9 @@ class BudgetSearch:
             )
         )
 
-    def _tell(self, found: ProbeResult) -> None:
+    def _tell(self, found: ProbeResult, tolerances: Sequence[float]) -> None:
+        bounds = {f"{t:g}": bound for t, bound in zip(tolerances, found.bounds, strict=True)}
+        said = ", ".join(f"{bound:.2f} within {t}" for t, bound in bounds.items())
         everything = max(found.tried, key=self._reduced)
         names = ", ".join(map(str, self.mixed))
         self.listener(
@@ -220,12 +222,14 @@ class BudgetSearch:
                 "accuracy",
                 f"{names}: {len(found.tried)} mixes of {len(found.cuts) - 1} blocks tried, "
                 f"{len(found.joined)} as plans; with "
-                f"{self._reduced(everything):.0%} reduced the error is {everything.error:.2g}",
+                f"{self._reduced(everything):.0%} reduced the error is {everything.error:.2g}; at most so "
+                f"many times as fast as {self.base}, were borders free: {said}",
                 data={
                     "targets": [str(target) for target in self.mixed],
                     "mixes": len(found.tried),
                     "blocks": len(found.cuts) - 1,
                     "whole_error": everything.error,
+                    "bounds": bounds,
                 },
             )
         )

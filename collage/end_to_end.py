@@ -42,6 +42,9 @@ _PRUNE_AFTER_ROUNDS = 4
 _KILLED_RETRIES = 2
 # A plan this much slower in its best block than the best plan in its median cannot win.
 HOPELESS_RATIO = 1.06
+# Who takes so long for one call, and so many times as long as the fastest, is not called again and again: a layer
+# without a fast kernel (ncnn's 3-D convolutions) would take minutes.
+_SLOW_US, _FAR_BEHIND = 0.5e6, 10.0
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ class _Runner:
     position: int
     executor: Executor
     stated_us: tuple[float, ...] = ()
+    once_us: float = 0.0
     calls: int = 1
     samples: list[float] = field(default_factory=list)
     steps: list[list[float]] = field(default_factory=list)
@@ -251,13 +255,14 @@ def _prepare(
     begin = time.perf_counter()
     runner.executor.run()
     once_s = max(time.perf_counter() - begin, 1e-7)
+    runner.once_us = once_s * 1e6
     runner.calls = int(min(_MAX_CALLS, max(_MIN_CALLS, contest.block_s / once_s)))
     return runner
 
 
 def _take_turns(contest: Contest, runners: list[_Runner], sample: Mapping[str, np.ndarray]) -> None:
     begin = time.perf_counter()
-    racing = list(runners)
+    racing = _in_the_race(contest, runners)
     for number in range(contest.rounds if runners else 0):
         if number >= 3 and time.perf_counter() - begin > contest.budget_s:
             break
@@ -270,6 +275,21 @@ def _take_turns(contest: Contest, runners: list[_Runner], sample: Mapping[str, n
             best = min(statistics.median(r.samples) for r in racing)
             # The first plan is the one that all ratios are taken to, so it stays.
             racing = racing[:1] + [r for r in racing[1:] if min(r.samples) <= best * HOPELESS_RATIO]
+
+
+def _in_the_race(contest: Contest, runners: list[_Runner]) -> list[_Runner]:
+    """Who takes turns: the first, and who is not far behind; of the others their one call is the sample."""
+    if not contest.prune or not runners:
+        return list(runners)
+    limit_us = max(_SLOW_US, _FAR_BEHIND * min(runner.once_us for runner in runners))
+    racing = []
+    for runner in runners:
+        if runner is runners[0] or runner.stated_us or runner.once_us <= limit_us:
+            racing.append(runner)
+        else:
+            runner.samples.append(runner.once_us)
+            runner.steps.append(runner.executor.run_timed())
+    return racing
 
 
 def _time_block(runner: _Runner, sample: Mapping[str, np.ndarray]) -> None:

@@ -127,6 +127,8 @@ class Finals:
                 break
             self._arena.hold(promised, again=[best])
         if self._local is not None:
+            # Half of the builds before and half after, since disturbances last for a while.
+            self._confirmed(self._arena.winner(), _BUILDS // 2)
             self._try_neighbours(lazy, self._local)
         winner = self._arena.winner()
         if unproven := self._unproven(winner):
@@ -216,14 +218,14 @@ class Finals:
     def _new(self, entries: Sequence[Entry]) -> list[Entry]:
         return [entry for entry in _distinct(entries) if not self._arena.knows(entry.plan)]
 
-    def _confirmed(self, winner: Entry) -> Entry:
-        """Time a winner again, and who takes its place when it loses, until there is no doubt."""
+    def _confirmed(self, winner: Entry, builds: int = _BUILDS) -> Entry:
+        """Time a winner again, and who takes its place when it loses, until it ran in so many processes."""
         singles = [entry for entry in self._singles if self._arena.may_win(entry)]
         best = min((entry.ratio for entry in singles), default=1.0)
         rivals = [entry for entry in singles if entry.ratio <= _NEARLY_THE_BEST * best]
         for _ in range(_MAX_CONFIRMATIONS):
             others = [entry for entry in rivals if entry is not winner]
-            if not _in_doubt(winner, others):
+            if not _in_doubt(winner, others, builds):
                 break
             origin = [] if winner.challenges is None else [winner.challenges]
             again = _distinct([*others, *origin, winner])
@@ -232,13 +234,13 @@ class Finals:
         return winner
 
 
-def _in_doubt(winner: Entry, rivals: Sequence[Entry]) -> bool:
+def _in_doubt(winner: Entry, rivals: Sequence[Entry], enough: int) -> bool:
     """Whether a plan was timed in too few processes to say that it is faster than single targets."""
     if not rivals:
         return len(winner.plan.partitions) > 1 and len(winner.timings) < 2
     builds = min(len(meetings(winner, rival)) for rival in rivals)
     far_ahead = all(speedup(rival, winner).low > _FAR_AHEAD for rival in rivals)
-    return builds < 2 or (builds < _BUILDS and not far_ahead)
+    return builds < 2 or (builds < enough and not far_ahead)
 
 
 def searched(solution: Solution) -> list[Entry]:

@@ -21,6 +21,8 @@ from partitioner.model import Model
 from partitioner.plan_text import decode
 from partitioner.target import Target
 
+# Single targets that take so many times as long as the fastest are timed in one process only.
+_FAR_BEHIND = 3.0
 _REWRITTEN = "partitions are int8 in the file; give the model that was tuned with --model"
 
 
@@ -44,7 +46,8 @@ def bench(
         against: another artifact of the same model, timed in the same rounds.
         source: the model that was tuned, to time single targets beside an artifact that has other nodes
             in its partitions' place (int8), and to take errors from; not looked at for other artifacts.
-        processes: how often all of them are built and timed; two builds of one plan differ by some 4 %.
+        processes: how often all of them are built and timed; two builds of one plan differ by some 4 %. Single
+            targets that take three times as long as the fastest are timed once.
 
     Returns:
         `latency_us`, `baselines` and `speedup_over_best_single` with its interval, as in the report; with
@@ -103,7 +106,9 @@ def bench(
         arena.hold([ours, *others, *([] if other is None else [other])])
         for _ in range(processes - 1):
             if timed := [entry for entry in arena.entries if entry.timed]:
-                arena.hold([], again=timed)
+                limit = _FAR_BEHIND * min(entry.ratio for entry in timed)
+                near = [e for e in timed if e is ours or e is other or e.ratio <= limit]
+                arena.hold([], again=near)
     baselines: list[dict[str, Any]] = [
         {"target": text, "latency_us": entry.latency_us, "max_relative_error": entry.error}
         if entry.timed

@@ -171,6 +171,17 @@ def test_what_is_proposed_keeps_the_goal_as_a_plan_on_every_sample(trials: Trial
             assert error <= goal
 
 
+def test_a_goal_bounds_the_speed_of_every_mix(trials: Trials) -> None:
+    (goal,) = trials.request.goals
+    found = trials.go()
+    exact_us = sum(block.times_us[0] for block in trials.blocks)
+    everything = exact_us / sum(block.times_us[1] for block in trials.blocks)
+    assert trials.bound(1e-9) == 1.0
+    assert trials.bound(1.0) == pytest.approx(everything)
+    assert found.bounds == (trials.bound(goal),)
+    assert 1.0 < trials.bound(goal) < everything
+
+
 def test_a_faster_mix_of_few_pieces_is_found_than_of_blocks(trials: Trials) -> None:
     """All blocks err about the same, so that what keeps the goal may stand together."""
     (goal,) = trials.request.goals

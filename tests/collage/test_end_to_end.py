@@ -1,0 +1,62 @@
+"""Contests of real plans, called in turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+from backends.reference import seeded_inputs
+from backends.samples import write_samples
+from collage.end_to_end import Contest, PlanStep, PlanSteps, race
+from collage.intake import Reference
+from collage.region_files import RegionFiles
+from partitioner.ingest import normalise
+from partitioner.model import Model
+from partitioner.target import Target
+
+TEXT = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[8] x) => (float[8] y) { a = Relu(x)  b = Exp(a)  c = Neg(b)  y = Abs(c) }"""
+
+
+@pytest.fixture
+def contest(tmp_path: Path) -> Contest:
+    onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "model.onnx")
+    model = Model.open(normalise(tmp_path / "model.onnx", tmp_path / "normalised", {}).path)
+    inputs = tuple(model.index.values[name] for name in model.index.inputs)
+    reference = Reference(model, [seeded_inputs(inputs, 0)], tmp_path / "reference")
+    write_samples(tmp_path / "samples", reference.samples)
+    write_samples(tmp_path / "expected", reference.values(["y"]))
+    whole = RegionFiles(model, tmp_path / "regions", reference.values).get(model.index.all_nodes)
+    targets = ("onnxruntime", "onnxruntime -opt=none", "onnxruntime -opt=basic")
+    plans = tuple(PlanSteps((PlanStep("whole", Target.parse(target)),)) for target in targets)
+    return Contest(
+        plans,
+        {"whole": whole},
+        inputs,
+        ("y",),
+        tmp_path / "samples",
+        tmp_path / "expected",
+        rounds=6,
+        block_s=1e-3,
+    )
+
+
+def test_who_takes_seconds_where_another_does_not_is_called_only_once(
+    contest: Contest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collage.end_to_end._SLOW_US", 0.0)
+    monkeypatch.setattr("collage.end_to_end._FAR_BEHIND", 0.0)
+    first, *others = race(contest, [])
+    assert len(first.samples_us) == contest.rounds
+    assert [len(timing.samples_us) for timing in others] == [1, 1]
+    assert all(len(timing.step_us) == 1 and timing.failure is None for timing in others)
+    everyone = race(replace(contest, prune=False), [])
+    assert [len(timing.samples_us) for timing in everyone] == [contest.rounds] * 3
+
+
+def test_who_is_merely_quick_stays_in_the_race(contest: Contest) -> None:
+    assert all(len(timing.samples_us) >= 4 for timing in race(contest, []))

@@ -1,6 +1,6 @@
 """Our plans of Collage's five models beside the paper's: the table in docs/refinement.md.
 
-    python -m benchmarks.paper --results benchmarks/results/exact_four.json --report docs/refinement.md
+    python -m benchmarks.paper --results benchmarks/results/exact-xeon.json --report docs/refinement.md
 
 It measures nothing: `python -m benchmarks.compare` made the results. The paper's ratios are of another CPU, other
 runtimes and other builds of the models; what compares is whether a search finds something that the best single
@@ -32,7 +32,7 @@ _MODELS = (
 def main() -> None:
     """Print the table, and write it between its marks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/exact_four.json"))
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/exact-xeon.json"))
     parser.add_argument("--report", type=Path, default=None)
     chosen = parser.parse_args()
     rows = {row["model"]: row for row in json.loads(chosen.results.read_text())["rows"]}

@@ -95,7 +95,7 @@ def targets_of(name: str) -> list[str]:
 
 def _write(path: Path, settings: Mapping[str, str], rows: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**settings, "rows": rows}, indent=1) + "\n")
+    path.write_text(json.dumps({**settings, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 def _tuned(

@@ -211,7 +211,7 @@ def main() -> None:
             "pairs": [asdict(pair) for pair in pairs],
             "failures": failures,
         }
-        options.json.write_text(json.dumps(result, indent=1))
+        options.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
 
 
 def versions(names: Sequence[str]) -> dict[str, str]:

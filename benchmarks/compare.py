@@ -61,7 +61,7 @@ def main() -> None:
         print(_line(measured[name]), flush=True)
         chosen.output.parent.mkdir(parents=True, exist_ok=True)
         written = settings | {"rows": [measured[model] for model in names() if model in measured]}
-        chosen.output.write_text(json.dumps(written, indent=2) + "\n")
+        chosen.output.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
     rows = [measured[model] for model in names() if model in measured]
     _print_summary(rows)
     if chosen.readme is not None:
@@ -81,7 +81,7 @@ def measured_before(output: Path, settings: Mapping[str, Any]) -> Any:
     """
     if not output.is_file():
         return {}
-    found = json.loads(output.read_text())
+    found = json.loads(output.read_text(encoding="utf-8"))
     for name, value in settings.items():
         if found.get(name) != value:
             raise SystemExit(
@@ -183,8 +183,8 @@ def _print_summary(rows: list[dict[str, Any]]) -> None:
 def write_table(path: Path, mark: str, table: str) -> None:
     """Replace what stands between the marks `<!-- mark -->` and `<!-- /mark -->`."""
     begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
-    head, rest = path.read_text().split(begin, 1)
-    path.write_text(head + begin + table + end + rest.split(end, 1)[1])
+    head, rest = path.read_text(encoding="utf-8").split(begin, 1)
+    path.write_text(head + begin + table + end + rest.split(end, 1)[1], encoding="utf-8")
 
 
 def _table(rows: list[dict[str, Any]], settings: Mapping[str, Any]) -> str:

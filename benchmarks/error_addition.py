@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--report", type=Path, default=None, help="write the table between its marks")
     parser.add_argument("--picture", type=Path, default=None, help="draw predicted against true")
     chosen = parser.parse_args()
-    found = json.loads(chosen.output.read_text()) if chosen.output.exists() else {}
+    found = json.loads(chosen.output.read_text(encoding="utf-8")) if chosen.output.exists() else {}
     for name in chosen.models:
         if name in found:
             continue
@@ -69,13 +69,13 @@ def main() -> None:
             print(f"{name}: {error}", flush=True)
             continue
         chosen.output.parent.mkdir(parents=True, exist_ok=True)
-        chosen.output.write_text(json.dumps(found, indent=1) + "\n")
+        chosen.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         print(f"{name}: {len(found[name]['true'])} mixes", flush=True)
     print(_table(found))
     if chosen.report is not None:
         write_table(chosen.report, "error-addition", _table(found))
     if chosen.picture is not None:
-        chosen.picture.write_text(_draw(found))
+        chosen.picture.write_text(_draw(found), encoding="utf-8")
 
 
 def _measure(name: str, targets: Sequence[str], mixes: int) -> dict[str, Any]:

@@ -199,7 +199,7 @@ def main() -> None:
                 )
     text = json.dumps([{**asdict(one), "within_goal": one.within_goal} for one in found], indent=1)
     if chosen.json is not None:
-        chosen.json.write_text(text)
+        chosen.json.write_text(text, encoding="utf-8")
     print(text)
 
 

@@ -262,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     begin = time.monotonic()
     deadline_s = None if chosen.seconds is None else begin + chosen.seconds
     database = CostDatabase(chosen.database)
-    known = json.loads(chosen.output.read_text()) if chosen.output.exists() else []
+    known = json.loads(chosen.output.read_text(encoding="utf-8")) if chosen.output.exists() else []
     outcomes = {row["model"]: Outcome(**row) for row in known}
     for name in chosen.models:
         outcome = study(name, chosen.targets, chosen.cuts, database, deadline_s)
@@ -272,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         outcomes[name] = outcome
         chosen.output.parent.mkdir(parents=True, exist_ok=True)
         rows = [asdict(outcome) for outcome in outcomes.values()]
-        chosen.output.write_text(json.dumps(rows, indent=1) + "\n")
+        chosen.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     database.close()
     print(table(list(outcomes.values())))
 

@@ -136,7 +136,7 @@ def main() -> None:
                 )
                 shutil.rmtree(folder)
     if chosen.json is not None:
-        chosen.json.write_text(json.dumps(rows, indent=1))
+        chosen.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

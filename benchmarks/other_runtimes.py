@@ -206,7 +206,7 @@ def main() -> None:
         )
     print(table(rows))
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(rows, indent=1))
+        arguments.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

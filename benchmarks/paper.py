@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/exact-xeon.json"))
     parser.add_argument("--report", type=Path, default=None)
     chosen = parser.parse_args()
-    rows = {row["model"]: row for row in json.loads(chosen.results.read_text())["rows"]}
+    rows = {row["model"]: row for row in json.loads(chosen.results.read_text(encoding="utf-8"))["rows"]}
     table = _table(rows)
     print(table)
     if chosen.report is not None:

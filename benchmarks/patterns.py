@@ -118,7 +118,7 @@ def prepare(patterns: Mapping[str, Pattern]) -> None:
         if not rows and name in USUAL:
             rows.append(_write_usual(name))
         (_FOLDER / name).mkdir(parents=True, exist_ok=True)
-        (_FOLDER / name / "places.json").write_text(json.dumps(rows))
+        (_FOLDER / name / "places.json").write_text(json.dumps(rows), encoding="utf-8")
         _time_places(name, rows, rounds=0)
         print(f"{name}: {', '.join(row['model'] for row in rows) or 'nowhere'}", flush=True)
 
@@ -295,13 +295,15 @@ def main() -> None:
     missing = [name for name in wanted if not (_FOLDER / name / "places.json").exists()]
     if chosen.prepare or missing:
         prepare({name: known[name][0] for name in (wanted if chosen.prepare else missing)})
-    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results: dict[str, Any] = (
+        json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    )
     for name in wanted if not chosen.prepare else ():
         if name in results and not chosen.again:
             continue
-        rows = json.loads((_FOLDER / name / "places.json").read_text())
+        rows = json.loads((_FOLDER / name / "places.json").read_text(encoding="utf-8"))
         results[name] = {"rows": rows, "samples": _time_places(name, rows, _ROUNDS)}
-        RESULTS.write_text(json.dumps(results) + "\n")
+        RESULTS.write_text(json.dumps(results) + "\n", encoding="utf-8")
     text = table(results, {name: targets for name, (_, targets) in known.items()})
     print(text)
     if chosen.show:

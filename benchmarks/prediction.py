@@ -125,14 +125,14 @@ def prepare(name: str, targets: Sequence[str], count: int, folder: Path) -> None
         "inputs": [[s.name, s.dtype, s.static_shape] for s in inputs],
         "outputs": outputs,
     }
-    (folder / "facts.json").write_text(json.dumps(facts))
+    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
     # Running each plan once fills the cache of conversions, and shows who cannot run.
     kept = _run_plans(folder, facts, rounds=0)
     facts["plans"] = [plan for plan, timing in zip(plans, kept, strict=True) if not timing["failure"]]
     for plan, timing in zip(plans, kept, strict=True):
         if timing["failure"]:
             print(f"  left out: {plan}: {timing['failure']}")
-    (folder / "facts.json").write_text(json.dumps(facts))
+    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
     print(f"{name}: {len(facts['plans'])} plans of {len({p for plan in plans for p in plan})} parts")
 
 
@@ -143,10 +143,10 @@ def _takes(model: Model, nodes: int, target: Target) -> bool:
 
 def measure(name: str, folder: Path, wanted: Sequence[str], again: bool) -> dict[str, Any]:
     """Run the plans end to end and measure their parts; what takes quiet."""
-    facts = json.loads((folder / "facts.json").read_text())
+    facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
     size = model_bytes(Model.open(folder / "model" / "model.onnx"))
     path = RESULTS / f"{name}.json"
-    known = json.loads(path.read_text()) if path.exists() and not again else {}
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() and not again else {}
     offered = protocols(size, facts["weight_bytes"])
     done = known.get("evict_bytes", {})
     missing = {n: offered[n] for n in wanted if done.get(n) != offered[n].evict_bytes}
@@ -183,7 +183,7 @@ def measure(name: str, folder: Path, wanted: Sequence[str], again: bool) -> dict
         "unmapped": unmapped,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return found
 
 
@@ -315,12 +315,12 @@ def main() -> None:
             prepare(name, targets, chosen.plans, folder)
         if not chosen.prepare:
             measure(name, folder, chosen.protocols or list(protocols(1 << 30, 1 << 30)), chosen.again)
-    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
     text = f"{table(results)}\n{estimate_table(results, CHOSEN)}"
     print(text)
     if chosen.show:
         write_between(_DOCUMENT, _MARK, text)
-        _PICTURE.write_text(picture(results, CHOSEN))
+        _PICTURE.write_text(picture(results, CHOSEN), encoding="utf-8")
 
 
 if __name__ == "__main__":

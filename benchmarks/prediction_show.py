@@ -134,5 +134,5 @@ def _ticks(low: float, high: float) -> Iterable[float]:
 def write_between(path: Path, mark: str, text: str) -> None:
     """Replace what stands between the marks `<!-- mark -->` and `<!-- /mark -->` of a file."""
     begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
-    head, rest = path.read_text().split(begin, 1)
-    path.write_text(head + begin + text + end + rest.split(end, 1)[1])
+    head, rest = path.read_text(encoding="utf-8").split(begin, 1)
+    path.write_text(head + begin + text + end + rest.split(end, 1)[1], encoding="utf-8")

@@ -87,7 +87,7 @@ def fly(database_url: str, tuners: int, measurement_s: float, folder: Path) -> F
         [(tuple(part["nodes"]), part["target"]) for part in json.loads(text)["partitions"]]
         for text in printed
     )
-    return Flight(wall_s, tuple(log.read_text().splitlines()), plans)
+    return Flight(wall_s, tuple(log.read_text(encoding="utf-8").splitlines()), plans)
 
 
 def tuner(database_url: str, measurement_s: float, folder: Path, log: Path) -> None:

@@ -82,7 +82,7 @@ class Host:
     @property
     def log(self) -> str:
         """What its background commands said."""
-        return (self.folder / "log.txt").read_text()
+        return (self.folder / "log.txt").read_text(encoding="utf-8")
 
     def close(self) -> None:
         """End what it runs, also what is suspended."""

@@ -24,7 +24,7 @@ _MODULE = re.compile(r"^    (python -m .*)$", re.MULTILINE)
 
 
 def _lines(pattern: re.Pattern[str], page: Path) -> list[list[str]]:
-    text = re.sub(r"\\\n\s*", "", page.read_text())
+    text = re.sub(r"\\\n\s*", "", page.read_text(encoding="utf-8"))
     return [shlex.split(line.replace("\n", " "), comments=True) for line in pattern.findall(text)]
 
 

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("partitioner", "backends", "cost_db", "collage", "service")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+AROUND = sorted(path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 
 # Runtime module → the files that may import it. The reference is computed by ONNX Runtime.
 RUNTIMES = {
@@ -65,7 +66,7 @@ def test_runtimes_stay_in_their_files_and_in_functions(path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", (*FILES, *AROUND), ids=lambda path: str(path.relative_to(ROOT)))
 def test_text_is_utf8_whatever_the_locale(path: Path) -> None:
     """Python asks the C library at each call, and any runtime in the process may have set another locale."""
     calls = [

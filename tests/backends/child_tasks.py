@@ -55,7 +55,7 @@ def surroundings(path: Path) -> dict[str, object]:
             name: resource.getrlimit(getattr(resource, name))[0]
             for name in ("RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_NOFILE", "RLIMIT_FSIZE", "RLIMIT_NPROC")
         },
-        "status": Path("/proc/self/status").read_text(),
+        "status": Path("/proc/self/status").read_text(encoding="utf-8"),
         "runtimes": [m for m in ("onnxruntime", "openvino", "MNN", "torch") if m in sys.modules],
         "exists": path.exists(),
         "user": os.getuid(),
@@ -83,7 +83,7 @@ def leave(code: int) -> None:
 
 def spin(pid_file: Path | None = None) -> None:
     if pid_file is not None:
-        pid_file.write_text(str(os.getpid()))
+        pid_file.write_text(str(os.getpid()), encoding="utf-8")
     while True:
         pass
 
@@ -102,7 +102,7 @@ def hang_with_grandchild(pid_file: Path, flee: bool) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=flee
     )
-    pid_file.write_text(f"{os.getpid()} {child.pid}")
+    pid_file.write_text(f"{os.getpid()} {child.pid}", encoding="utf-8")
     time.sleep(600)
 
 
@@ -110,7 +110,7 @@ def leave_grandchild(pid_file: Path) -> str:
     child = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
     )
-    pid_file.write_text(str(child.pid))
+    pid_file.write_text(str(child.pid), encoding="utf-8")
     return "done"
 
 
@@ -146,15 +146,15 @@ def write_file(megabytes: int) -> None:
 
 
 def read_text(where: str) -> str:
-    return Path(where).read_text()
+    return Path(where).read_text(encoding="utf-8")
 
 
 def read_beside(path: Path, name: str) -> str:
-    return (path.parent / name).read_text()
+    return (path.parent / name).read_text(encoding="utf-8")
 
 
 def write_text(where: str) -> str:
-    Path(where).write_text("was here")
+    Path(where).write_text("was here", encoding="utf-8")
     return where
 
 

@@ -22,7 +22,7 @@ class TestNumpy(BackendConformance):
 
 
 def test_it_registers_by_the_entry_point_that_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (DOCS / "write-a-backend.md").read_text()
+    page = (DOCS / "write-a-backend.md").read_text(encoding="utf-8")
     shown = re.search(r"```toml\n(.*?)```", page, re.S)
     assert shown is not None
     points = tomllib.loads(shown[1])["project"]["entry-points"][registry.GROUP]
@@ -32,6 +32,6 @@ def test_it_registers_by_the_entry_point_that_the_page_shows(monkeypatch: pytest
 
 
 def test_the_test_that_the_page_shows_is_python() -> None:
-    page = (DOCS / "write-a-backend.md").read_text()
+    page = (DOCS / "write-a-backend.md").read_text(encoding="utf-8")
     for code in re.findall(r"```python\n(.*?)```", page, re.S):
         compile(code, "write-a-backend.md", "exec")

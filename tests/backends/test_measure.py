@@ -61,9 +61,11 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The faulty backend, installed as a plugin for this process and its children."""
     info = tmp_path / "site" / "faulty-6.66.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 6.66\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: faulty\nVersion: 6.66\n", encoding="utf-8"
+    )
     (info / "entry_points.txt").write_text(
-        "[collage.backends]\nfaulty = tests.backends.faulty:FaultyBackend\n"
+        "[collage.backends]\nfaulty = tests.backends.faulty:FaultyBackend\n", encoding="utf-8"
     )
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
 

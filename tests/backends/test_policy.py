@@ -76,6 +76,6 @@ def test_memory_is_that_of_the_machine_or_less() -> None:
 def test_quotas_of_containers(
     text: str, cores: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "cpu.max").write_text(text)
+    (tmp_path / "cpu.max").write_text(text, encoding="utf-8")
     monkeypatch.setattr(policy, "_CGROUP", tmp_path)
     assert policy._quota() == cores

@@ -62,7 +62,7 @@ def test_a_target_spec_carries_what_the_partitioner_needs() -> None:
 
 
 def test_a_target_may_name_its_own_rule_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("version: 1\nrule: {regions: {}}\n")
+    (tmp_path / "mine.yaml").write_text("version: 1\nrule: {regions: {}}\n", encoding="utf-8")
     target = Target.parse(f"onnxruntime -rules={tmp_path / 'mine.yaml'}")
     assert registry.target_spec(target).rule == RegionRule()
     with pytest.raises(BadInputError, match=r"none\.yaml"):

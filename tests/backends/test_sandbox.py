@@ -32,7 +32,7 @@ def _failure(function: Callable[..., object], *args: object, **options: object) 
 
 def _wait_for(path: Path) -> str:
     for _ in range(1500):
-        if path.exists() and (text := path.read_text()):
+        if path.exists() and (text := path.read_text(encoding="utf-8")):
             return text
         time.sleep(0.02)
     raise AssertionError(f"{path} was never written")
@@ -137,7 +137,7 @@ def test_cancel_kills_at_once(tmp_path: Path) -> None:
     failure = _failure(child_tasks.spin, pid_file, cancel=cancel)
     assert failure.kind == "cancelled"
     assert time.monotonic() - begin < 20
-    assert _is_gone(int(pid_file.read_text()))
+    assert _is_gone(int(pid_file.read_text(encoding="utf-8")))
 
 
 def test_nothing_starts_when_already_cancelled() -> None:
@@ -152,14 +152,14 @@ def test_grandchildren_die_with_a_hanging_child(tmp_path: Path, flee: bool) -> N
     pid_file = tmp_path / "pids"
     limits = ChildLimits(timeout_s=1.0)
     assert _failure(child_tasks.hang_with_grandchild, pid_file, flee, limits=limits).kind == "hang"
-    pids = [int(pid) for pid in pid_file.read_text().split()]
+    pids = [int(pid) for pid in pid_file.read_text(encoding="utf-8").split()]
     assert len(pids) == 2
     assert all(_is_gone(pid) for pid in pids)
 
 
 def test_grandchildren_die_with_a_finished_child(tmp_path: Path) -> None:
     assert run_in_child(child_tasks.leave_grandchild, tmp_path / "pid") == "done"
-    assert _is_gone(int((tmp_path / "pid").read_text()))
+    assert _is_gone(int((tmp_path / "pid").read_text(encoding="utf-8")))
 
 
 def test_messages_come_in_order() -> None:
@@ -227,14 +227,14 @@ def test_a_child_of_root_is_a_user_of_its_own() -> None:
 def test_a_child_of_its_own_user_works_in_roots_folders(tmp_path: Path) -> None:
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o700)
-    (locked / "model").write_text("model")
+    (locked / "model").write_text("model", encoding="utf-8")
     (locked / "model").chmod(0o600)
     out = locked / "out"
     out.mkdir(mode=0o700)
     assert run_in_child(child_tasks.read_beside, locked / "model", "model") == "model"
     assert run_in_child(child_tasks.write_in, out) == str(out / "made")
     run_in_child(child_tasks.copy_by_program, locked / "model", out)
-    assert (out / "copy").read_text() == "model"
+    assert (out / "copy").read_text(encoding="utf-8") == "model"
     assert (out / "made").stat().st_uid != 0
 
 
@@ -295,7 +295,7 @@ if len(sys.argv) > 1:
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "script.py"
-    path.write_text(_SCRIPT.format(path=[str(Path(__file__).parents[2])]))
+    path.write_text(_SCRIPT.format(path=[str(Path(__file__).parents[2])]), encoding="utf-8")
     return path
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 def secret(tmp_path: Path) -> Path:
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    (folder / "secret").write_text("password")
+    (folder / "secret").write_text("password", encoding="utf-8")
     return folder / "secret"
 
 
@@ -33,14 +33,14 @@ def test_other_files_are_out_of_reach(secret: Path, tmp_path: Path) -> None:
     assert _refused(child_tasks.read_text, str(secret)) == "PermissionError"
     assert _refused(child_tasks.write_text, str(tmp_path / "new")) == "PermissionError"
     assert _refused(child_tasks.write_text, str(secret)) == "PermissionError"
-    assert secret.read_text() == "password"
+    assert secret.read_text(encoding="utf-8") == "password"
     assert not (tmp_path / "new").exists()
 
 
 def test_links_lead_nowhere_else(secret: Path, tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.mkdir()
-    (given / "model").write_text("model")
+    (given / "model").write_text("model", encoding="utf-8")
     (given / "link").symlink_to(secret)
     assert _refused(child_tasks.read_beside, given / "model", "link") == "PermissionError"
     assert _refused(child_tasks.read_beside, given / "model", "../elsewhere/secret") == (
@@ -49,20 +49,20 @@ def test_links_lead_nowhere_else(secret: Path, tmp_path: Path) -> None:
 
 
 def test_what_was_given_can_be_used(tmp_path: Path) -> None:
-    (tmp_path / "model").write_text("model")
-    (tmp_path / "weights").write_text("weights")
+    (tmp_path / "model").write_text("model", encoding="utf-8")
+    (tmp_path / "weights").write_text("weights", encoding="utf-8")
     assert run_in_child(child_tasks.read_beside, tmp_path / "model", "weights") == "weights"
     folder = tmp_path / "folder"
     folder.mkdir()
     assert run_in_child(child_tasks.write_in, folder) == str(folder / "made")
-    assert (folder / "made").read_text() == "was here"
+    assert (folder / "made").read_text(encoding="utf-8") == "was here"
     limits = ChildLimits(writable=(tmp_path,))
     run_in_child(child_tasks.write_text, str(tmp_path / "new"), limits=limits)
     run_in_child(child_tasks.write_text, "in its own folder")
 
 
 def test_paths_inside_arguments_count(tmp_path: Path) -> None:
-    (tmp_path / "model").write_text("model")
+    (tmp_path / "model").write_text("model", encoding="utf-8")
     nested = {"request": [child_tasks.Request(tmp_path / "model")]}
     assert run_in_child(child_tasks.second, nested, str(tmp_path / "model")) == "model"
 

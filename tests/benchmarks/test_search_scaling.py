@@ -16,7 +16,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--nodes", "48", "--family", "chain", "--family", "nasnet", "--dijkstra"]
     search_scaling.main([*arguments, "--plot", str(picture), "--json", str(numbers)])
     printed = capsys.readouterr().out.splitlines()
-    timings = json.loads(numbers.read_text())
+    timings = json.loads(numbers.read_text(encoding="utf-8"))
     assert len(printed) == 1 + len(timings)
     assert {timing["family"] for timing in timings} == {"chain", "nasnet"}
     assert all(timing["gap"] == 0.0 for timing in timings)

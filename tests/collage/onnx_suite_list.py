@@ -64,7 +64,7 @@ _SEEN: dict[str, str] = {
 
 def listed() -> dict[str, Any]:
     """The list as it stands in the repository."""
-    found: dict[str, Any] = json.loads(PATH.read_text())
+    found: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
     return found
 
 
@@ -114,10 +114,12 @@ def write(results: Mapping[str, Mapping[str, Verdict]]) -> list[str]:
         "passed": {way: sum(not v.reason for v in results[way].values()) for way in (*FIRST, *ALONE)},
         "groups": [{"reason": said, "tests": tests} for said, tests in ordered],
     }
-    PATH.write_text(json.dumps(content, indent=1) + "\n")
-    text = PAGE.read_text()
+    PATH.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     begin, end = (text.index(mark) for mark in _MARKS)
-    PAGE.write_text(text[: begin + len(_MARKS[0])] + "\n" + table(content) + text[end:])
+    PAGE.write_text(
+        text[: begin + len(_MARKS[0])] + "\n" + table(content) + text[end:], encoding="utf-8"
+    )
     return []
 
 
@@ -143,10 +145,12 @@ def main() -> None:
         kept = chosen.folder / f"{way.replace(' ', '-')}.json"
         if not kept.exists():
             found = verdicts(way, cases)
-            kept.write_text(json.dumps([astuple(verdict) for verdict in found.values()]))
+            kept.write_text(
+                json.dumps([astuple(verdict) for verdict in found.values()]), encoding="utf-8"
+            )
         rows = [
             Verdict(test, said, tuple(targets), crashed)
-            for test, said, targets, crashed in json.loads(kept.read_text())
+            for test, said, targets, crashed in json.loads(kept.read_text(encoding="utf-8"))
         ]
         results[way] = {row.test: row for row in rows}
         print(f"{way}: {sum(not row.reason for row in rows)} of {len(rows)} pass", flush=True)

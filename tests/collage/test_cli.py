@@ -190,7 +190,7 @@ def test_tune_run_bench_explain(collage: Collage, tmp_path: Path) -> None:
     )
     assert "ours" in done.stdout and str(out) in done.stdout
     assert "measure:" in done.stderr  # plain lines, since this is no terminal
-    found = json.loads(report.read_text())
+    found = json.loads(report.read_text(encoding="utf-8"))
     assert found["partitions"]
     samples = tmp_path / "x.npz"
     shape = tuple(onnx_shape(out))
@@ -201,7 +201,7 @@ def test_tune_run_bench_explain(collage: Collage, tmp_path: Path) -> None:
     bench = json.loads(collage("bench", str(out), "--json").stdout)
     assert bench["speedup_over_best_single"] > 0
     collage("explain", str(out), "--picture", str(tmp_path / "p.svg"))
-    assert (tmp_path / "p.svg").read_text().startswith("<svg")
+    assert (tmp_path / "p.svg").read_text(encoding="utf-8").startswith("<svg")
     costs = json.loads(collage("costs", "list", "--json", "-t", "onnxruntime").stdout)
     assert costs and all(row["target"].startswith("onnxruntime") for row in costs)
 

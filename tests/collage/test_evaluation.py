@@ -64,8 +64,10 @@ def test_the_session_of_a_check_computes_what_load_computes(tmp_path: Path) -> N
 def test_the_check_of_the_documentation_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (code,) = re.findall(r"```python\n(import numpy.*?)```", _PAGE.read_text(), re.DOTALL)
-    (tmp_path / "my_check.py").write_text(code)
+    (code,) = re.findall(
+        r"```python\n(import numpy.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
+    (tmp_path / "my_check.py").write_text(code, encoding="utf-8")
     case = MODELS["ppocr_cls"]
     index = Model.open(normalise(case.path, tmp_path / "normalised", case.dims).path).index
     specs = [index.values[name] for name in index.inputs]

@@ -80,7 +80,7 @@ def test_what_cannot_be_exported_is_said(artifact: Path, tmp_path: Path) -> None
         export(artifact, layers=tmp_path / "l.onnx")
     with pytest.raises(BadInputError, match="target=device"):
         parse_devices(["openvino"])
-    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "list.json").write_text("[]", encoding="utf-8")
     with pytest.raises(BadInputError, match="holds no plan"):
         read_plan_file(tmp_path / "list.json")
     with pytest.raises(BadInputError, match="cannot be read"):

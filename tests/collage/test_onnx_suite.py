@@ -58,9 +58,11 @@ def test_a_target_that_crashes_loses_its_nodes_and_a_runtime_alone_fails(
 ) -> None:
     info = tmp_path / "faulty-6.66.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 6.66\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: faulty\nVersion: 6.66\n", encoding="utf-8"
+    )
     (info / "entry_points.txt").write_text(
-        "[collage.backends]\nfaulty = tests.backends.faulty:FaultyBackend\n"
+        "[collage.backends]\nfaulty = tests.backends.faulty:FaultyBackend\n", encoding="utf-8"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     cases = onnx_suite.collect(["node"])
@@ -72,7 +74,7 @@ def test_a_target_that_crashes_loses_its_nodes_and_a_runtime_alone_fails(
 def test_every_listed_test_has_a_reason_and_the_page_says_how_many() -> None:
     content = onnx_suite_list.listed()
     assert all(len(group["reason"]) > 10 and group["tests"] for group in content["groups"])
-    assert onnx_suite_list.table(content) in onnx_suite_list.PAGE.read_text()
+    assert onnx_suite_list.table(content) in onnx_suite_list.PAGE.read_text(encoding="utf-8")
     for way in FIRST:
         assert content["tests"] - len(onnx_suite_list.failing(way)) == content["passed"][way]
 

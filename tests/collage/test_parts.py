@@ -68,7 +68,7 @@ def test_parts_are_the_same_without_a_cache(artifacts: list[Path], tmp_path: Pat
 def test_damaged_contents_are_made_anew(artifacts: list[Path], tmp_path: Path) -> None:
     made = parts_of(artifacts[0], tmp_path / "work", tmp_path)
     (contents,) = tmp_path.glob("*/parts.json")
-    contents.write_text(contents.read_text()[:100])
+    contents.write_text(contents.read_text(encoding="utf-8")[:100], encoding="utf-8")
     again = parts_of(artifacts[0], tmp_path / "work", tmp_path)
     assert again == made
     assert np.all([model.path.is_file() for model in again.models])

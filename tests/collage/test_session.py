@@ -177,7 +177,7 @@ def test_the_cache_is_on_by_default_and_can_be_off(
 
 
 def test_a_folder_that_cannot_be_made_means_no_cache(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
     assert usable(tmp_path / "file" / "cache") is None
     assert usable(None) is None
     assert usable(tmp_path / "cache") == tmp_path / "cache"

@@ -137,7 +137,7 @@ def test_bench_times_the_plan_against_every_single_target(mixed: collage.Artifac
 def test_explain_says_why_and_draws(folder: Path, mixed: collage.Artifact) -> None:
     found = explain(mixed.path, folder / "plan.svg")
     assert all(part["why"] for part in found["partitions"])
-    svg = (folder / "plan.svg").read_text()
+    svg = (folder / "plan.svg").read_text(encoding="utf-8")
     assert svg == draw_artifact(mixed.path, found)
     assert svg.count("<g>") == len(found["partitions"])
     assert "openvino" in svg and "onnxruntime" in svg

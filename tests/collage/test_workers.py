@@ -197,12 +197,14 @@ def test_files_come_and_go_by_content(cluster: Site, tmp_path: Path) -> None:
     made.mkdir()
     big = np.random.default_rng(0).bytes(20 << 20)
     (given / "a.bin").write_bytes(big)
-    (given / "beside.txt").write_text("beside")
+    (given / "beside.txt").write_text("beside", encoding="utf-8")
     with DaskSite(cluster.address, cluster.tuner) as site:
         site.check([Target.parse("onnxruntime -host=blue")])
         found = site.run(copy_beside, given / "a.bin", made)
     assert found == [made / "a.bin", made / "beside.txt"]
-    assert (made / "a.bin").read_bytes() == big and (made / "beside.txt").read_text() == "beside"
+    assert (made / "a.bin").read_bytes() == big and (made / "beside.txt").read_text(
+        encoding="utf-8"
+    ) == "beside"
 
 
 def test_only_certificates_of_the_authority_open_the_door(cluster: Site, tmp_path: Path) -> None:
@@ -244,7 +246,7 @@ def test_the_command_line_tunes_on_workers(cluster: Site, tmp_path: Path) -> Non
         "tune", str(model), *targets, *where, "--report", str(report), "--strategy", "greedy"
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(report.read_text())["machine"]["label"] in ("red", "blue")
+    assert json.loads(report.read_text(encoding="utf-8"))["machine"]["label"] in ("red", "blue")
     done = host.run("tune", str(model), "-t", "torch", *where)
     assert done.returncode == 1 and "no worker has torch" in done.stderr
 

@@ -185,7 +185,7 @@ def test_a_thousand_keys_are_one_round_trip_on_the_wire(postgres: Postgres, tmp_
         os.ftruncate(file.fileno(), 0)  # what giving the connection back has sent
         database.look_up(digests)
         wire.untrace()
-    sent = [line.split("\t") for line in trace.read_text().splitlines()]
+    sent = [line.split("\t") for line in trace.read_text(encoding="utf-8").splitlines()]
     asked = [fields for fields in sent if "F" in fields and any(f in ("Sync", "Query") for f in fields)]
     assert len(asked) == 1, asked
     database.close()

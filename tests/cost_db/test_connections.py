@@ -123,13 +123,15 @@ def test_a_full_disk_is_an_error_and_the_database_works_again_after_it(tmp_path:
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(DatabaseError, match="cannot make the folder"):
         CostDatabase(f"sqlite:///{tmp_path / 'file' / 'costs.db'}")
 
 
 def test_a_file_that_is_no_database_is_said(tmp_path: Path) -> None:
-    (tmp_path / "costs.db").write_text("not a database, but long enough to look at it" * 100)
+    (tmp_path / "costs.db").write_text(
+        "not a database, but long enough to look at it" * 100, encoding="utf-8"
+    )
     with pytest.raises(DatabaseError, match="not a database"):
         CostDatabase(f"sqlite:///{tmp_path / 'costs.db'}")
 

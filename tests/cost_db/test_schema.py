@@ -69,7 +69,7 @@ def test_a_frozen_sqlite_file_comes_up_whole(revision: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_frozen_postgresql_dump_comes_up_whole(revision: str, postgres: Postgres) -> None:
     url = postgres.new_database(upgraded=False)
-    postgres.run_sql(url, (ASSETS / f"{revision}.postgresql.sql").read_text())
+    postgres.run_sql(url, (ASSETS / f"{revision}.postgresql.sql").read_text(encoding="utf-8"))
     connections = Connections(url)
     schema.upgrade(connections)
     connections.close()

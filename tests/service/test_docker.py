@@ -21,8 +21,8 @@ from service.container import database_url
 from tests.service.conftest import small_model
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
+DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8"))
 
 
 def _commands(word: str) -> list[list[str]]:
@@ -52,7 +52,9 @@ def test_the_compose_file_keeps_to_the_compose_specification(tmp_path: Path) -> 
     checker = Path(sys.executable).parent / "check-jsonschema"
     file = ROOT / "docker" / "compose.yaml"
     misspelt = tmp_path / "compose.yaml"
-    misspelt.write_text(file.read_text().replace("mem_limit:", "memory_limit:"))
+    misspelt.write_text(
+        file.read_text(encoding="utf-8").replace("mem_limit:", "memory_limit:"), encoding="utf-8"
+    )
 
     def check(path: Path) -> tuple[int, str]:
         command = [checker, "--builtin-schema", "vendor.compose-spec", path]
@@ -107,7 +109,7 @@ def test_nobody_has_more_secrets_than_it_needs() -> None:
 
 def test_the_password_comes_from_a_file(tmp_path: Path) -> None:
     secret = tmp_path / "password"
-    secret.write_text("p@ss/word\n")
+    secret.write_text("p@ss/word\n", encoding="utf-8")
     environment = {
         "COLLAGE_DATABASE_HOST": "database",
         "COLLAGE_DATABASE_PASSWORD_FILE": str(secret),
@@ -166,8 +168,10 @@ def test_the_compose_files_commands_work_together(tmp_path: Path) -> None:
         for probe, where in ((life, given("worker-1")), (health, environment)):
             deadline = time.monotonic() + 120
             while subprocess.run(probe, env=where, capture_output=True, check=False).returncode:
-                assert time.monotonic() < deadline, (tmp_path / "log.txt").read_text()
-                assert all(each.poll() is None for each in running), (tmp_path / "log.txt").read_text()
+                assert time.monotonic() < deadline, (tmp_path / "log.txt").read_text(encoding="utf-8")
+                assert all(each.poll() is None for each in running), (tmp_path / "log.txt").read_text(
+                    encoding="utf-8"
+                )
                 time.sleep(0.2)
         trust = ssl.create_default_context(cafile=tmp_path / "certificates" / "ca.crt")
         with httpx.Client(

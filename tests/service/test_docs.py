@@ -19,20 +19,22 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def _blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
 def test_every_endpoint_has_its_line(server: RunningServer) -> None:
     paths = server.http.get("/openapi.json").json()["paths"]
     served = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
     documented = set(
-        re.findall(r"\| `((?:GET|POST|DELETE|PUT) [^`]+)` \|", (DOCS / "api.md").read_text())
+        re.findall(
+            r"\| `((?:GET|POST|DELETE|PUT) [^`]+)` \|", (DOCS / "api.md").read_text(encoding="utf-8")
+        )
     )
     assert documented == served
 
 
 def test_every_kind_of_problem_is_listed() -> None:
-    text = (DOCS / "api.md").read_text()
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
     for _, _, kind in _KINDS:
         assert f"`{kind}`" in text, kind
 
@@ -79,7 +81,7 @@ def test_every_curl_example_runs(start_server: StartServer, folder: Path) -> Non
     assert (folder / "tuned.onnx").read_bytes() == httpx.get(
         f"{server.url}/v1/jobs/{job}/artifact"
     ).content
-    assert (folder / "costs.jsonl").read_text().count("\n") >= 1
+    assert (folder / "costs.jsonl").read_text(encoding="utf-8").count("\n") >= 1
 
 
 @pytest.mark.slow

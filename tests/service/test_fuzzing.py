@@ -62,6 +62,8 @@ def test_no_request_brings_the_server_down(
         check=False,
     )
     OUTPUT.mkdir(exist_ok=True)
-    (OUTPUT / f"schemathesis-{chosen[0][2:]}-{chosen[1]}.txt").write_text(done.stdout + done.stderr)
+    (OUTPUT / f"schemathesis-{chosen[0][2:]}-{chosen[1]}.txt").write_text(
+        done.stdout + done.stderr, encoding="utf-8"
+    )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert server.http.get("/readyz").status_code == 200

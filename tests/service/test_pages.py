@@ -55,7 +55,9 @@ def test_every_vendored_script_has_its_licence() -> None:
         if path.suffix in (".js", ".css"):
             name = path.name.split(".")[0].removesuffix("-bundle")
             assert (STATIC / "vendor" / f"{name}.LICENSE.txt").is_file(), path.name
-        assert "sourceMappingURL" not in path.read_text(), "would ask for a file that is not there"
+        assert "sourceMappingURL" not in path.read_text(encoding="utf-8"), (
+            "would ask for a file that is not there"
+        )
 
 
 def test_the_chart_says_what_could_not_run() -> None:

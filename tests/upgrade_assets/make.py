@@ -50,7 +50,9 @@ def main() -> None:
     fill(url)
     # Lines with a backslash are commands of psql itself, not SQL.
     lines = postgres.dump(url).splitlines()
-    dump.write_text("\n".join(line for line in lines if not line.startswith("\\")) + "\n")
+    dump.write_text(
+        "\n".join(line for line in lines if not line.startswith("\\")) + "\n", encoding="utf-8"
+    )
     postgres.close()
 
 

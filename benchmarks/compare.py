@@ -1,9 +1,9 @@
 """The plan found against every single target, on many models: the table in the README.
 
-    python -m benchmarks.compare --models resnet50 alexnet --targets onnxruntime openvino mnn
+    python -m benchmarks.compare --models light_resnet50 magika --targets onnxruntime openvino mnn
 
 Each model is tuned from an empty database (with `--known` once more, its costs being known), and its
-artifact is then timed against every single target once more, interleaved, in a fresh process (`collage
+artifact is then timed against every single target once more, interleaved, in fresh processes (`collage
 bench`). What is printed and written are ratios of that last measurement: the best single target's time
 over ours (and ONNX Runtime's), with 95 % intervals. Models that the output file has already are not measured
 again; a file of other targets, another tolerance or another machine is refused.
@@ -47,7 +47,6 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=None)
     parser.add_argument("--known", action="store_true", help="also tune again with the costs known")
     parser.add_argument("--readme", type=Path, default=None, help="write the table between its marks")
-    parser.add_argument("--mark", default="exact", help="which marks of the file")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/compare.json"))
     chosen = parser.parse_args()
     targets = chosen.targets or [
@@ -65,7 +64,7 @@ def main() -> None:
     rows = [measured[model] for model in names() if model in measured]
     _print_summary(rows)
     if chosen.readme is not None:
-        write_table(chosen.readme, chosen.mark, _table(rows, settings))
+        write_table(chosen.readme, "exact", _table(rows, settings))
 
 
 def here() -> str:
@@ -171,7 +170,7 @@ def _line(row: dict[str, Any]) -> str:
 
 def _print_summary(rows: list[dict[str, Any]]) -> None:
     gains = [row["speedup"] for row in rows if row.get("speedup")]
-    over_ort = _over_onnxruntime(rows)
+    over_ort = [over for row in rows if (over := _over_onnxruntime(row))]
     if gains:
         print(
             f"best single / ours: geomean {geomean(gains):.3f}, least {min(gains):.3f}, {len(gains)} models"
@@ -203,36 +202,28 @@ def _table(rows: list[dict[str, Any]], settings: Mapping[str, Any]) -> str:
         if row.get("speedup") is None:
             lines.append(f"| {row['model']} | | {row.get('error', 'no single target runs it')} | | | |")
             continue
-        ort = next((b for b in row["baselines"] if b["target"] == "onnxruntime"), {})
-        over = f"{ort['latency_us'] / row['latency_us']:.2f}" if ort.get("latency_us") else ""
+        over = _over_onnxruntime(row)
         low, high = row["interval"]
         plan = ", ".join(f"{target} ({count})" for target, count in row["partitions"][:4])
         more = f" and {len(row['partitions']) - 4} more" if len(row["partitions"]) > 4 else ""
         lines.append(
             f"| {row['model']} | {plan}{more} | {row['speedup']:.3f} [{low:.3f}, {high:.3f}] "
-            f"| {over} | {_said(row.get('best_mix'))} "
+            f"| {'' if over is None else f'{over:.2f}'} | {_said(row.get('best_mix'))} "
             f"| {row['max_relative_error']:.1e} |"
         )
     gains = [row["speedup"] for row in rows if row.get("speedup")]
-    over_ort = _over_onnxruntime(rows)
+    over_ort = [over for row in rows if (over := _over_onnxruntime(row))]
     if len(gains) > 1:
-        means = (
-            f"| {geomean(gains):.3f} | {geomean(over_ort):.2f} |"
-            if over_ort
-            else f"| {geomean(gains):.3f} | |"
-        )
-        lines.append(f"| geomean of {len(gains)} | {means} | |")
+        said = f"{geomean(over_ort):.2f}" if over_ort else ""
+        lines.append(f"| geomean of {len(gains)} | | {geomean(gains):.3f} | {said} | | |")
     return "\n".join(lines) + "\n"
 
 
-def _over_onnxruntime(rows: list[dict[str, Any]]) -> list[float]:
+def _over_onnxruntime(row: Mapping[str, Any]) -> float | None:
     """ONNX Runtime's latency over ours, where both ran."""
-    found = []
-    for row in rows:
-        ort = next((b for b in row.get("baselines", ()) if b["target"] == "onnxruntime"), {})
-        if ort.get("latency_us") and row.get("latency_us"):
-            found.append(ort["latency_us"] / row["latency_us"])
-    return found
+    ort = next((b for b in row.get("baselines", ()) if b["target"] == "onnxruntime"), {})
+    ran = ort.get("latency_us") and row.get("latency_us")
+    return ort["latency_us"] / row["latency_us"] if ran else None
 
 
 def _said(mix: dict[str, Any] | None) -> str:

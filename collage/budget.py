@@ -222,8 +222,8 @@ class BudgetSearch:
                 "accuracy",
                 f"{names}: {len(found.tried)} mixes of {len(found.cuts) - 1} blocks tried, "
                 f"{len(found.joined)} as plans; with "
-                f"{self._reduced(everything):.0%} reduced the error is {everything.error:.2g}; at most so "
-                f"many times as fast as {self.base}, were borders free: {said}",
+                f"{self._reduced(everything):.0%} reduced the error is {everything.error:.2g}; were borders "
+                f"free, a mix is promised to be so many times as fast as {self.base}: {said}",
                 data={
                     "targets": [str(target) for target in self.mixed],
                     "mixes": len(found.tried),

@@ -58,5 +58,5 @@ def test_who_takes_seconds_where_another_does_not_is_called_only_once(
     assert [len(timing.samples_us) for timing in everyone] == [contest.rounds] * 3
 
 
-def test_who_is_merely_quick_stays_in_the_race(contest: Contest) -> None:
+def test_who_is_a_little_slower_stays_in_the_race(contest: Contest) -> None:
     assert all(len(timing.samples_us) >= 4 for timing in race(contest, []))

@@ -171,7 +171,7 @@ def test_what_is_proposed_keeps_the_goal_as_a_plan_on_every_sample(trials: Trial
             assert error <= goal
 
 
-def test_a_goal_bounds_the_speed_of_every_mix(trials: Trials) -> None:
+def test_a_goal_bounds_the_speed_that_a_mix_is_promised(trials: Trials) -> None:
     (goal,) = trials.request.goals
     found = trials.go()
     exact_us = sum(block.times_us[0] for block in trials.blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from backends.reference import seeded_inputs
 from collage.events import Event
 from collage.explain import draw_artifact, explain
 from collage.rebench import bench
+from collage.refine import Arena, Entry
 from collage.session import LoadError
 from collage.strategies import single_plan
 from partitioner.emit import read_plan
@@ -132,6 +134,23 @@ def test_bench_times_the_plan_against_every_single_target(mixed: collage.Artifac
     assert {b["target"] for b in found["baselines"]} == set(TARGETS)
     low, high = found["speedup_interval"]
     assert 0 < low <= found["speedup_over_best_single"] <= high
+
+
+def test_bench_builds_what_is_far_behind_only_once(
+    mixed: collage.Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[list[str]] = []
+    hold = Arena.hold
+
+    def told(arena: Arena, newcomers: Sequence[Entry], again: Sequence[Entry] = ()) -> None:
+        held.append([entry.name for entry in (*newcomers, *again)])
+        hold(arena, newcomers, again)
+
+    monkeypatch.setattr(Arena, "hold", told)
+    monkeypatch.setattr("collage.rebench._FAR_BEHIND", 0.0)
+    found = bench(mixed.path)
+    assert held == [["ours", *(f"single {target}" for target in TARGETS)], ["ours"], ["ours"]]
+    assert all(baseline["latency_us"] > 0 for baseline in found["baselines"])
 
 
 def test_explain_says_why_and_draws(folder: Path, mixed: collage.Artifact) -> None:

@@ -1,0 +1,28 @@
+"""Result files of benchmarks: whose rows they hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.compare import here, measured_before
+
+SETTINGS = {"tolerance": 1e-3, "hardware": here()}
+
+
+def test_rows_of_this_machine_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    assert not measured_before(file, SETTINGS)
+    file.write_text(json.dumps({**SETTINGS, "rows": [{"model": "m"}]}), encoding="utf-8")
+    assert measured_before(file, SETTINGS) == [{"model": "m"}]
+
+
+def test_rows_of_another_machine_are_refused_and_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    text = json.dumps({**SETTINGS, "hardware": "64 threads, another", "rows": [{"model": "m"}]})
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"64 threads, another.*give another --output"):
+        measured_before(file, SETTINGS)
+    assert file.read_text(encoding="utf-8") == text

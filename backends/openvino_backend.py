@@ -145,10 +145,10 @@ class OpenVinoBackend(Backend):
         return Arithmetic() if precision == "f32" else Arithmetic(precision, False, _SENSE)
 
     def preparation(self, target: Target) -> Preparation | None:
-        return quantisation.preparation(target)
+        return quantisation.preparation(target, float_products=True)
 
     def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
-        return quantisation.quantise(model, target, context)
+        return quantisation.quantise(model, target, context, float_products=True)
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         for spec in (*model.inputs, *model.outputs):

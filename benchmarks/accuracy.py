@@ -47,9 +47,10 @@ _MODELS = (
 )
 _TARGETS = ("onnxruntime", "openvino", "mnn", "openvino -precision=bf16")
 _TRANSFORMERS = ("bert_base", "gpt2", "vit_small")
+_STATIC = "openvino -quant=static_int8"
 # What serves matrix products makes convolutions several times slower than in float.
-_OF_TRANSFORMERS = ("onnxruntime -quant=dynamic_int8",)
-_OF_OTHERS = ("openvino -quant=static_int8",)
+_OF_TRANSFORMERS = ("onnxruntime -quant=dynamic_int8", _STATIC)
+_OF_OTHERS = (_STATIC,)
 _BUDGETS = (1e-2, 5e-2)
 # Half of them are held out.
 _SAMPLES = 8

@@ -20,6 +20,8 @@ Traps, each with a test:
   folded into the weights first.
 * two runtimes compute the same sample with other last bits; scales taken from it exactly would differ too, roundings
   everywhere with them, and the error of a ResNet-50 by half (0.042, 0.058, 0.062). So ranges are widened to few bits.
+* what no integer kernel reads would only err in int8: it stays float.
+* weights in int8 shift channels by a constant, which later layers do not average out: `bias_correction`.
 """
 
 from __future__ import annotations

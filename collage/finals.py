@@ -34,7 +34,7 @@ _MAX_CORRECTIONS = 3
 # quarter for minutes (docs/refinement.md).
 _BUILDS, _FAR_AHEAD, _NEARLY_THE_BEST = 4, 1.5, 1.05
 _MAX_CONFIRMATIONS, _CONFIRMING_ROUNDS = 6, 12
-# So many small changes that looked faster than the winner in a heat are timed once more.
+# So many plans that look faster than the winner, and are not proven to be, are timed beside it.
 _MOST_UNPROVEN = 2
 # What may pay although no other plan comes near.
 _ON_THE_SPOT: tuple[Kind, ...] = ("option", "fork")
@@ -130,22 +130,16 @@ class Finals:
             # Half of the builds before and half after, since disturbances last for a while.
             self._confirmed(self._arena.winner(), _BUILDS // 2)
             self._try_neighbours(lazy, self._local)
-        winner = self._arena.winner()
-        if unproven := self._unproven(winner):
-            origins = [entry.challenges for entry in unproven if entry.challenges is not None]
-            again = _distinct([winner, *unproven, *origins])
-            self._arena.hold([], again=again, rounds=_CONFIRMING_ROUNDS)
         return self._confirmed(self._arena.winner())
 
-    def _unproven(self, winner: Entry) -> list[Entry]:
-        """Small changes that may be faster than the winner, and were not timed long enough to say so."""
+    def _unproven(self, winner: Entry, builds: int) -> list[Entry]:
+        """Plans that look faster than the winner, and met it in too few processes to say so."""
         found = [
             entry
             for entry in self._arena.entries
             if self._arena.may_win(entry)
-            and not entry.beats_its_origin
-            and len(entry.timings) == 1
             and entry.ratio * PROMISING < winner.ratio
+            and len(meetings(entry, winner)) < builds
         ]
         return sorted(found, key=lambda entry: entry.ratio)[:_MOST_UNPROVEN]
 
@@ -219,16 +213,17 @@ class Finals:
         return [entry for entry in _distinct(entries) if not self._arena.knows(entry.plan)]
 
     def _confirmed(self, winner: Entry, builds: int = _BUILDS) -> Entry:
-        """Time a winner again, and who takes its place when it loses, until it ran in so many processes."""
+        """Time a winner again, and who may take its place, until each ran in so many processes."""
         singles = [entry for entry in self._singles if self._arena.may_win(entry)]
         best = min((entry.ratio for entry in singles), default=1.0)
         rivals = [entry for entry in singles if entry.ratio <= _NEARLY_THE_BEST * best]
         for _ in range(_MAX_CONFIRMATIONS):
             others = [entry for entry in rivals if entry is not winner]
-            if not _in_doubt(winner, others, builds):
+            unproven = self._unproven(winner, builds)
+            if not unproven and not _in_doubt(winner, others, builds):
                 break
-            origin = [] if winner.challenges is None else [winner.challenges]
-            again = _distinct([*others, *origin, winner])
+            origins = [e.challenges for e in (winner, *unproven) if e.challenges is not None]
+            again = _distinct([*others, *origins, winner, *unproven])
             self._arena.hold([], again=again, rounds=_CONFIRMING_ROUNDS)
             winner = self._arena.winner()
         return winner

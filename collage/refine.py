@@ -233,7 +233,10 @@ class Arena:
 
     def _tell(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            said = f"{entry.latency_us:.0f} µs" if entry.timed else f"failed: {entry.failure}"
+            now_us = entry.timings[self._contests - 1].samples_us
+            said = f"{statistics.median(now_us):.0f} µs" if now_us else "not timed"
+            if entry.failure is not None:
+                said = f"failed: {entry.failure}"
             data = {
                 "plan": entry.name,
                 "partitions": len(entry.plan.partitions),
@@ -253,9 +256,14 @@ def simplest_of_the_fastest(timed: Sequence[Entry]) -> Entry:
         e for e in timed if e.ratio <= fastest.ratio * HOPELESS_RATIO or len(meetings(e, fastest)) > 1
     ]
     simpler = [e for e in near if len(e.plan.partitions) < len(fastest.plan.partitions)]
+    beaten = math.inf
     for entry in sorted(simpler, key=lambda e: (len(e.plan.partitions), e.ratio)):
+        # Who is slower than one that is clearly beaten is beaten too, however much noise is on it.
+        if entry.ratio >= beaten:
+            continue
         if not clearly_faster(fastest, entry):
             return entry
+        beaten = entry.ratio
     return fastest
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from collage.end_to_end import PlanTiming
+from collage.end_to_end import HOPELESS_RATIO, PlanTiming
 from collage.refine import (
     Entry,
     border_surplus_us,
@@ -38,6 +38,15 @@ def test_a_clear_difference_is_seen_through_noise_and_a_small_one_is_not() -> No
     ratio = speedup(_entry(1, 1000), _entry(2, 800))
     assert ratio.low <= ratio.ratio <= ratio.high
     assert abs(ratio.ratio - 1.25) < 1e-9
+
+
+def test_noise_on_the_second_best_does_not_bring_it_back() -> None:
+    best, noisy, mixed = _entry(1, 1000), _entry(1, 1000), _entry(3, 970)
+    samples = (900.0, 1110.0) * 8
+    noisy.timings[0], noisy.ratios = PlanTiming(samples, (), 0.0), [us / 1000.0 for us in samples]
+    assert best.ratio < noisy.ratio < mixed.ratio * HOPELESS_RATIO
+    assert clearly_faster(mixed, best) and not clearly_faster(mixed, noisy)
+    assert simplest_of_the_fastest([noisy, best, mixed]) is mixed
 
 
 def test_a_tie_goes_to_fewer_partitions() -> None:

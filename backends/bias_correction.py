@@ -32,16 +32,13 @@ _GRAIN = 4.0
 _AXES_ARE_AN_INPUT = 18  # of ReduceMean, from this opset on
 
 
-def correct_biases(quantised: ir.Model, source: Path, samples: Sequence[Mapping[str, Array]]) -> int:
+def correct_biases(quantised: ir.Model, source: Path, samples: Sequence[Mapping[str, Array]]) -> None:
     """Change a model in place so that its integer kernels are right on average.
 
     Args:
         quantised: QDQ: each kernel's first input and its weight come from a DequantizeLinear.
         source: the float model of it as a file, nodes by the same names; files are made beside it for a while.
         samples: what it was calibrated with: every input by name.
-
-    Returns:
-        How many kernels were corrected.
 
     Raises:
         Exception: whatever ONNX Runtime raises.
@@ -51,7 +48,6 @@ def correct_biases(quantised: ir.Model, source: Path, samples: Sequence[Mapping[
     kernels = [kernel for kernel in kernels if probe.watch(kernel)]
     for kernel, shift in zip(kernels, probe.shifts(samples), strict=True):
         kernel.correct(quantised.graph, shift)
-    return len(kernels)
 
 
 @dataclass(frozen=True)

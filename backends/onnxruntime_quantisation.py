@@ -57,11 +57,10 @@ _PRODUCTS = ("MatMul", "Gemm")
 _WEIGHTED = {DYNAMIC: _PRODUCTS, STATIC: ("Conv", *_PRODUCTS)}
 # Between two integer kernels these compute on int8 too; alone they are never worth it.
 _CARRIERS = ("Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "MaxPool", "Relu")
+_CLIPPINGS = ("Clip", "Relu")
 # Of the mantissa of a range: one in some thousand still differs, and scales are at most 0.8 % too wide.
 _RANGE_BITS = 8
 _WITH_VNNI = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
-
-_CLIPPINGS = ("Clip", "Relu")
 
 _MASKS: WeakKeyDictionary[GraphIndex, dict[str, int]] = WeakKeyDictionary()
 

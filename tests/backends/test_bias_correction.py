@@ -87,7 +87,7 @@ def test_channels_are_right_on_average(
         folder.mkdir()
         model = make(folder)
         if not corrected:
-            monkeypatch.setattr(quantisation, "correct_biases", lambda *_: 0)
+            monkeypatch.setattr(quantisation, "correct_biases", lambda *_: None)
         shifts.append(mean_shift(quantised(model, target, folder), model, axes))
     assert shifts[0] < shifts[1] / 2
 

@@ -235,7 +235,7 @@ def bench(
     ] = None,
     processes: Annotated[
         int, typer.Option(min=1, max=20, help="How often all are built and timed; each build differs.")
-    ] = 3,
+    ] = 4,
     as_json: AsJson = False,
 ) -> None:
     """Time ARTIFACT's plan against every single target again, interleaved."""

@@ -31,7 +31,7 @@ def bench(
     listener: Listener = ignore,
     against: Path | None = None,
     source: Path | None = None,
-    processes: int = 3,
+    processes: int = 4,
 ) -> dict[str, Any]:
     """Time the plan and every single target of its report, interleaved, in several fresh processes.
 

@@ -200,6 +200,7 @@ class Arena:
             regions=regions,
             rounds=rounds,
             needed=max(1, len(known) + needed),
+            backwards=self._contests % 2 == 1,
         )
         with self._site.alone(self._cancel):
             contest = replace(contest, prepare_s=max(_LEAST_S, self._deadline_s - time.monotonic()))

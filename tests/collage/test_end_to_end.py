@@ -60,3 +60,17 @@ def test_who_takes_seconds_where_another_does_not_is_called_only_once(
 
 def test_who_is_a_little_slower_stays_in_the_race(contest: Contest) -> None:
     assert all(len(timing.samples_us) >= 4 for timing in race(contest, []))
+
+
+def test_the_needed_are_built_last_to_first_when_it_goes_backwards(
+    contest: Contest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr("collage.end_to_end.send_message", told.append)
+    for backwards, order in ((False, [0, 1, 2]), (True, [1, 0, 2])):
+        timings = race(replace(contest, needed=2, backwards=backwards, rounds=1), [])
+        assert told[:3] == order
+        assert all(timing.failure is None for timing in timings)
+        # Turns are taken in the order of the plans, whoever was built first.
+        assert told[3:] == [0, 1, 2]
+        told.clear()

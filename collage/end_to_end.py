@@ -234,7 +234,10 @@ def race(contest: Contest, skip: list[int]) -> list[PlanTiming]:
 
 
 def _building_order(contest: Contest) -> list[int]:
-    needed, others = range(len(contest.plans))[: contest.needed], range(len(contest.plans))[contest.needed :]
+    needed, others = (
+        range(len(contest.plans))[: contest.needed],
+        range(len(contest.plans))[contest.needed :],
+    )
     return [*(reversed(needed) if contest.backwards else needed), *others]
 
 

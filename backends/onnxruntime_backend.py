@@ -110,7 +110,7 @@ class OnnxRuntimeBackend(Backend):
         ),
         Option("ep", "cpu", "Execution provider.", choices=tuple(_PROVIDERS)),
         Option("device", "0", "Device number for providers that have several.", pattern="[0-9]{1,2}"),
-        quantisation.option(quantisation.DYNAMIC, quantisation.STATIC),
+        *quantisation.options(quantisation.DYNAMIC, quantisation.STATIC),
     )
 
     def probe(self) -> Available | Unavailable:
@@ -125,7 +125,7 @@ class OnnxRuntimeBackend(Backend):
             return "-quant was made for the CPU's integer kernels; use it without -ep"
         present = _ort().get_available_providers()
         if _PROVIDERS[ep] in present:
-            return None
+            return quantisation.refuse_float(target)
         wheel = _WHEEL.get(ep, "a build of ONNX Runtime with that provider")
         return (
             f"this ONNX Runtime has no {_PROVIDERS[ep]} (it has {', '.join(present)}); needed: {wheel}"

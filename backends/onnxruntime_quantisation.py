@@ -18,16 +18,13 @@ Traps, each with a test:
 * without VNNI a pair of products may not fit the 16 bits that they are added in: weights get 7 bits there.
 * batch normalisation between a convolution and its activation would end the integer kernel: it is
   folded into the weights first.
-* two runtimes compute the same sample with other last bits; scales taken from it exactly would differ too, roundings
-  everywhere with them, and the error of a ResNet-50 by half (0.042, 0.058, 0.062). So ranges are widened to few bits.
-* what no integer kernel reads would only err in int8: it stays float.
 * weights in int8 shift channels by a constant, which later layers do not average out: `bias_correction`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,8 +38,10 @@ from backends.bias_correction import constant_value, correct_biases
 from backends.contract import CompileContext, Option, Preparation, SubModel
 from backends.conversion import cached
 from backends.hardware import hardware
+from backends.kept_float import OPTION, keep_float, kept_nodes, kept_values, positions_of
 from backends.predicates import is_constant
 from backends.samples import read_samples
+from backends.static_int8 import RANGE_BITS, WEIGHTED, idle, write_static
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex, NodeInfo
 from partitioner.target import Target
@@ -52,27 +51,23 @@ LEAST_OPSET = 13
 """From here on QuantizeLinear and DequantizeLinear have a scale for each channel."""
 
 _NAME = "quant"
-_FILE = "quantised.onnx"
+_FILE, _PARTLY = "quantised.onnx", "partly.onnx"
 _PRODUCTS = ("MatMul", "Gemm")
-_WEIGHTED = {DYNAMIC: _PRODUCTS, STATIC: ("Conv", *_PRODUCTS)}
-# Between two integer kernels these compute on int8 too; alone they are never worth it.
-_CARRIERS = ("Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "MaxPool", "Relu")
-_CLIPPINGS = ("Clip", "Relu")
-# Of the mantissa of a range: one in some thousand still differs, and scales are at most 0.8 % too wide.
-_RANGE_BITS = 8
+_WEIGHTED = {DYNAMIC: _PRODUCTS, STATIC: WEIGHTED}
 _WITH_VNNI = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
 
 _MASKS: WeakKeyDictionary[GraphIndex, dict[str, int]] = WeakKeyDictionary()
 
 
-def option(*choices: str) -> Option:
-    """The `-quant` option of a backend that takes these kinds."""
-    return Option(
+def options(*choices: str) -> tuple[Option, ...]:
+    """`-quant`, for a backend that takes these kinds, and `-float`."""
+    quant = Option(
         _NAME,
         "none",
         "Weights of products and convolutions as int8 in the file itself (see docs/accuracy.md).",
         choices=("none", *choices),
     )
+    return quant, OPTION
 
 
 def kind_of(target: Target) -> str | None:
@@ -81,24 +76,31 @@ def kind_of(target: Target) -> str | None:
     return None if kind == "none" else kind
 
 
-def preparation(target: Target, float_products: bool = False) -> Preparation | None:
+def refuse_float(target: Target) -> str | None:
+    """Why `-float` makes no sense as it is given, or None."""
+    if positions_of(target) and kind_of(target) != STATIC:
+        return f"-float keeps nodes float within int8: it goes with -quant={STATIC}"
+    return None
+
+
+def preparation(target: Target, float_results: bool = False) -> Preparation | None:
     """How sub-models are rewritten for a target; None where it does not quantise.
 
     Args:
         target: with or without `-quant`.
-        float_products: see `quantise`.
+        float_results: see `quantise`.
     """
     kind = kind_of(target)
     if kind is None:
         return None
-    return Preparation(_name(kind, float_products), kind == STATIC, least_opset=LEAST_OPSET)
+    return Preparation(_name(kind, float_results), kind == STATIC, least_opset=LEAST_OPSET)
 
 
-def _name(kind: str, float_products: bool) -> str:
+def _name(kind: str, float_results: bool) -> str:
     name = f"{kind} by {_version()}"
     if kind == STATIC:
-        name += f", ranges of {_RANGE_BITS} bits, biases corrected"
-        name += ", float products" if float_products else ""
+        name += f", ranges of {RANGE_BITS} bits, biases corrected"
+        name += ", float results" if float_results else ""
     return name
 
 
@@ -116,8 +118,10 @@ def sense(kind: str) -> str:
 def refuse_region(index: GraphIndex, nodes: int, target: Target) -> str | None:
     """Why it makes no sense to quantise these nodes (bitset), or None."""
     kind = kind_of(target)
-    if kind is None or nodes & quantisable(index, kind):
+    if kind is None or nodes & quantisable(index, kind) & ~kept_nodes(target, nodes):
         return None
+    if nodes & quantisable(index, kind):
+        return "-float keeps all that could be int8 here; use the target without -quant"
     reasons = (refusal(index, node, kind) for node in index.nodes if nodes >> node.index & 1)
     return f"nothing here can be {kind}: {next(reasons)}"
 
@@ -150,7 +154,7 @@ def refusal(index: GraphIndex, node: NodeInfo, kind: str) -> str | None:
 
 
 def quantise(
-    model: SubModel, target: Target, context: CompileContext, float_products: bool = False
+    model: SubModel, target: Target, context: CompileContext, float_results: bool = False
 ) -> SubModel:
     """The sub-model with int8 weights, as a file of its own; from the cache where it is in it.
 
@@ -158,8 +162,9 @@ def quantise(
         model: a partition in float.
         target: with `-quant`.
         context: where files are kept.
-        float_products: what static MatMul and Gemm make is only rounded where an integer kernel reads it.
-            ONNX Runtime has no integer kernel for such a product and takes 3 times as long as in float.
+        float_results: what static kernels make is only rounded where an integer kernel reads it. OpenVINO is faster
+            so and errs less (DenseNet-121: 2.3 instead of 2.0 times fp32's speed, 0.017 instead of 0.023); ONNX Runtime
+            has no integer kernel for such a node and takes 3 times as long as in float.
 
     Raises:
         CollageError: nothing in it can be quantised, or there are no samples to calibrate with.
@@ -171,16 +176,33 @@ def quantise(
     sources = [model.path] if kind == DYNAMIC else [model.path, model.calibration or model.path]
     external = model.path.with_name(f"{model.path.name}.weights")
     sources += [external] if external.exists() else []
-    name = f"{_name(kind, float_products)} {_has_dot_product()}"
+    name = f"{_name(kind, float_results)} {_has_dot_product()}"
 
     def make(folder: Path) -> None:
-        _make(model, kind, float_products, folder)
+        _make(model, kind, float_results, folder)
 
     folder = cached(sources, [_FILE], name, make, context.work_dir, context.cache_dir)
-    return replace(model, path=folder / _FILE, prepared=True)
+    made = replace(model, path=folder / _FILE, prepared=True)
+    return _partly(made, model, target, context, float_results) if positions_of(target) else made
 
 
-def _make(model: SubModel, kind: str, float_products: bool, folder: Path) -> None:
+def _partly(
+    whole: SubModel, model: SubModel, target: Target, context: CompileContext, float_results: bool
+) -> SubModel:
+    """The int8 model with some nodes float again; it is made quickly, and so not kept in the cache."""
+    original, result = _loaded(model.path), ir.load(whole.path)
+    values = kept_values(target, original)
+    _fold_normalisation(original)
+    floats = {node.name or "" for node in original.graph if node.outputs[0].name in values}
+    floats |= set(idle(original, floats))
+    keep_float(result, original, floats, rounded_results=not float_results)
+    passes.RemoveUnusedNodesPass()(result)
+    _check(result, model)
+    ir.save(result, context.work_dir / _PARTLY)
+    return replace(whole, path=context.work_dir / _PARTLY)
+
+
+def _make(model: SubModel, kind: str, float_results: bool, folder: Path) -> None:
     source, made = folder / "source.onnx", folder / "made.onnx"
     _write_ready(model.path, source, kind)
     logging.getLogger().setLevel(logging.ERROR)  # it advises, on the root logger, what was done here
@@ -189,7 +211,7 @@ def _make(model: SubModel, kind: str, float_products: bool, folder: Path) -> Non
         result = ir.load(made)
     else:
         samples = _samples(model)
-        _static(source, made, samples, float_products)
+        write_static(source, made, samples, float_results, not _has_dot_product())
         result = ir.load(made)
         correct_biases(result, source, samples)
         passes.RemoveUnusedNodesPass()(result)
@@ -204,18 +226,32 @@ def _make(model: SubModel, kind: str, float_products: bool, folder: Path) -> Non
 
 def _write_ready(source: Path, destination: Path, kind: str) -> None:
     """A copy with all weights inside, in the form that the quantiser reads rightly."""
-    model = ir.load(source)
-    ir.external_data.load_to_model(model)
+    model = _loaded(source)
     if kind == STATIC:
-        from onnxscript.rewriter import RewriteRuleSet
-        from onnxscript.rewriter.rules.common import fuse_batchnorm_into_conv_rule
-
-        RewriteRuleSet([fuse_batchnorm_into_conv_rule]).apply_to_model(model)
+        _fold_normalisation(model)
     else:
         _turn_weights(model)
+        _tidy(model)
+    ir.save(model, destination)
+
+
+def _loaded(path: Path) -> ir.Model:
+    model = ir.load(path)
+    ir.external_data.load_to_model(model)
+    return model
+
+
+def _fold_normalisation(model: ir.Model) -> None:
+    from onnxscript.rewriter import RewriteRuleSet
+    from onnxscript.rewriter.rules.common import fuse_batchnorm_into_conv_rule
+
+    RewriteRuleSet([fuse_batchnorm_into_conv_rule]).apply_to_model(model)
+    _tidy(model)
+
+
+def _tidy(model: ir.Model) -> None:
     passes.RemoveUnusedNodesPass()(model)
     passes.NameFixPass()(model)
-    ir.save(model, destination)
 
 
 def _turn_weights(model: ir.Model) -> None:
@@ -250,88 +286,6 @@ def _samples(model: SubModel) -> list[dict[str, np.ndarray]]:
     assert model.calibration is not None
     samples = read_samples(model.calibration, model.inputs)
     return [{spec.name: sample[spec.name] for spec in model.inputs} for sample in samples]
-
-
-def _static(
-    source: Path, destination: Path, samples: Sequence[dict[str, np.ndarray]], float_products: bool
-) -> None:
-    from onnxruntime.quantization import QuantType
-    from onnxruntime.quantization.calibrate import CalibrationMethod, TensorData, create_calibrator
-    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
-    from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
-
-    operators = [*_WEIGHTED[STATIC], *_CARRIERS]
-    augmented = source.with_name("augmented.onnx")
-    calibrator = create_calibrator(
-        source, operators, str(augmented), calibrate_method=CalibrationMethod.MinMax
-    )
-    calibrator.collect_data(_Reader(samples))
-    ranges = calibrator.compute_data()
-    augmented.unlink()
-    for name, found in list(ranges.items()):
-        low, high = widened(found.lowest, found.highest)
-        ranges[name] = TensorData(lowest=low, highest=high)
-    quantizer = QDQQuantizer(
-        load_model_with_shape_infer(source),
-        per_channel=True,
-        reduce_range=not _has_dot_product(),
-        weight_qType=QuantType.QInt8,
-        activation_qType=QuantType.QUInt8,
-        tensors_range=ranges,
-        nodes_to_quantize=[],
-        nodes_to_exclude=_idle(ir.load(source)),
-        op_types_to_quantize=operators,
-        extra_options={
-            "MatMulConstBOnly": True,
-            "OpTypesToExcludeOutputQuantization": list(_PRODUCTS) if float_products else [],
-        },
-    )
-    quantizer.quantize_model()
-    quantizer.model.save_model_to_file(str(destination), False)
-
-
-def _idle(model: ir.Model) -> list[str]:
-    """Names of carriers that carry nothing to an integer kernel, as residual sums before a normalisation.
-
-    In int8 they would only err: ViT by 0.03 instead of 0.07, and more slowly. A clipping after a kernel is part of it.
-    """
-    busy: set[ir.Node] = set()
-    idle = []
-    for node in reversed(model.graph):
-        uses = [use for value in node.outputs for use in value.uses()]
-        leads = any(user in busy or (number == 0 and _is_kernel(user)) for user, number in uses)
-        clips = node.op_type in _CLIPPINGS and any(map(_is_kernel, node.predecessors()))
-        if node.op_type in _CARRIERS and (leads or clips):
-            busy.add(node)
-        elif node.op_type in _CARRIERS:
-            idle.append(node.name or "")
-    return idle
-
-
-def _is_kernel(node: ir.Node) -> bool:
-    weight = node.inputs[1] if len(node.inputs) > 1 else None
-    return node.op_type in _WEIGHTED[STATIC] and weight is not None and weight.is_initializer()
-
-
-def widened(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A range whose ends have few bits and enclose the given ones; any shape, float32 or float16."""
-
-    def outwards(ends: np.ndarray, towards: np.ufunc) -> np.ndarray:
-        mantissa, exponent = np.frexp(ends)
-        rounded = np.ldexp(towards(np.ldexp(mantissa, _RANGE_BITS)), exponent - _RANGE_BITS)
-        return np.asarray(rounded, dtype=ends.dtype)
-
-    return outwards(low, np.floor), outwards(high, np.ceil)
-
-
-class _Reader:
-    """Samples as `onnxruntime.quantization` wants them: one at a time, then None."""
-
-    def __init__(self, samples: Sequence[dict[str, np.ndarray]]) -> None:
-        self._left: Iterator[dict[str, np.ndarray]] = iter(samples)
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self._left, None)
 
 
 def _check(result: ir.Model, model: SubModel) -> None:

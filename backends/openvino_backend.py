@@ -86,7 +86,7 @@ class OpenVinoBackend(Backend):
             "Keep denormal numbers or flush them to zero.",
             choices=("keep", "flush"),
         ),
-        quantisation.option(quantisation.STATIC),
+        *quantisation.options(quantisation.STATIC),
     )
 
     def probe(self) -> Available | Unavailable:
@@ -97,8 +97,8 @@ class OpenVinoBackend(Backend):
 
     def check_target(self, target: Target) -> str | None:
         precision = target.option("precision", "f32")
-        if precision == "f32":
-            return None
+        if precision == "f32" or quantisation.refuse_float(target):
+            return quantisation.refuse_float(target)
         has = _ov().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if _CAPABILITY[precision] in has:
             return None
@@ -145,10 +145,10 @@ class OpenVinoBackend(Backend):
         return Arithmetic() if precision == "f32" else Arithmetic(precision, False, _SENSE)
 
     def preparation(self, target: Target) -> Preparation | None:
-        return quantisation.preparation(target, float_products=True)
+        return quantisation.preparation(target, float_results=True)
 
     def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
-        return quantisation.quantise(model, target, context, float_products=True)
+        return quantisation.quantise(model, target, context, float_results=True)
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         for spec in (*model.inputs, *model.outputs):

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from collage.compiled import CompiledRegions
+from collage.mix_parts import Part
 from collage.mix_runs import Mix, MixRuns, Probe
 from collage.mixes import Block, Reduced, choices, fastest_mix, fit_shares, mix_of, time_us
 from collage.pieces import Pieces
@@ -165,7 +166,8 @@ class Trials:
             nodes = self.laid.run(start, end)
             times = [sum(per_node[i] for i in bits(nodes)) for per_node in self.request.times_us]
             border = crossing_bytes(self.model.index, before) if before else 0
-            blocks.append(Block(nodes, tuple(times), _CALL_US + _US_PER_MIB * border / (1 << 20)))
+            price = _CALL_US + _US_PER_MIB * border / (1 << 20)
+            blocks.append(Block(nodes, tuple(times), price, self.runs.inside))
             before |= nodes
         self.runs.use(blocks)
         self.alone = np.zeros((len(blocks), len(self.request.targets)))
@@ -186,7 +188,10 @@ class Trials:
 
     def alone_square(self, block: Block, target: int) -> float:
         """Squared error where this block alone is reduced; infinite where the target does not take it."""
-        if not math.isfinite(block.times_us[target]) or self.runs.step(block.nodes, target) is None:
+        if (
+            not math.isfinite(block.times_us[target])
+            or self.runs.step(Part(block.nodes, target)) is None
+        ):
             return math.inf
         mix = [0] * (len(self.request.targets) - 1)
         mix[target - 1] = block.nodes
@@ -266,9 +271,17 @@ class Trials:
         A plan of few pieces may miss it where a mix in blocks keeps it, since values inside a piece are not
         rounded. So the fastest mix in blocks is proposed too.
         """
+        more = self.ranked(self.aims[goal])
+        if self.runs.inside:
+            now_s = time.monotonic()
+            half_s = now_s + (end_s - now_s) / 2
+            pieces = Pieces(self.runs, self.blocks, self.shares(goal), half_s, in_blocks=True)
+            near = pieces.seek(self.aims[goal], more)
+            kept = (mix for mix in near if self.runs.held_out_error(mix.reduced) <= goal)
+            more = (*itertools.islice(kept, _KEPT), *more)
         in_blocks = self.fastest_in_blocks(goal)
         pieces = Pieces(self.runs, self.blocks, self.shares(goal), end_s)
-        found = pieces.seek(goal, self.ranked(self.aims[goal]))[:_KEPT]
+        found = pieces.seek(goal, more)[:_KEPT]
         apart = [replace(in_blocks, apart=True)] if in_blocks is not None else []
         return (*found[:1], *apart, *found[1:]) or self.ranked(self.aims[goal])
 

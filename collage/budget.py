@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -14,6 +15,7 @@ from collage.accuracy import ProbeResult, probe
 from collage.end_to_end import Contest
 from collage.estimates import Estimates
 from collage.events import Event, Listener
+from collage.mix_parts import inside_pairs, parts_of
 from collage.mix_runs import Mix, Probe
 from collage.mixable import Chosen
 from collage.refine import Entry, Identity, identity
@@ -257,19 +259,19 @@ class BudgetSearch:
         return entries
 
     def _plan(self, mix: Mix, exact: Target) -> Plan:
-        """Neighbouring nodes of one target are one partition, unless reduced blocks are to stay apart."""
+        """Neighbours that can be one partition are one, unless reduced blocks are to stay apart."""
         assert self.found is not None
+        targets = (exact, *self.mixed)
         laid = line(self.model.index, self.model.index.all_nodes)
-        partitions: list[Candidate] = []
-        for start, end in zip(self.found.cuts, self.found.cuts[1:], strict=False):
-            block = laid.run(start, end)
-            by_target = [t for t, nodes in zip(self.mixed, mix.reduced, strict=True) if nodes & block]
-            target = by_target[0] if by_target else exact
-            joins = not (mix.apart and target in self.chosen.reduced)
-            if partitions and partitions[-1].target == target and joins:
-                block |= partitions.pop().nodes
-            partitions.append(Candidate(block, target, _RULE))
-        return Plan(tuple(partitions))
+        blocks = []
+        for start, end in itertools.pairwise(self.found.cuts):
+            nodes = laid.run(start, end)
+            own = [number for number, taken in enumerate(mix.reduced, 1) if taken & nodes]
+            blocks.append((nodes, own[0] if own else 0))
+        reduced = [i for i, target in enumerate(targets) if target in self.chosen.reduced]
+        inside = frozenset() if mix.apart else inside_pairs(targets)
+        parts = parts_of(blocks, targets, inside, reduced if mix.apart else ())
+        return Plan(tuple(Candidate(part.nodes, part.on(targets), _RULE) for part in parts))
 
 
 def address_space(model: Model, machine: Hardware) -> int:

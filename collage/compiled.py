@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ class CompiledRegions:
         self._cache_dir = cache_dir
         self._work_dir = Path(tempfile.mkdtemp(prefix="collage-"))
         self._made: dict[tuple[str, Target], Executable] = {}
+        self._folders: dict[tuple[str, Target], Path] = {}
 
     def get(
         self,
@@ -41,12 +43,14 @@ class CompiledRegions:
         model: SubModel,
         target: Target,
         samples: Mapping[str, np.ndarray] | None = None,
+        lasting: bool = True,
     ) -> Executable:
         """Compile a sub-model, or return what was compiled under this name before.
 
         Args:
             name: what identifies the sub-model among those of this object.
             samples: real values of its inputs, for targets that calibrate.
+            lasting: False for what runs a few times only: what the runtime compiles is not cached.
 
         Raises:
             CompileError: the runtime refused it.
@@ -60,7 +64,9 @@ class CompiledRegions:
                 backend = resolve(target)
                 with caller_kept():
                     prepared = ready(backend, model, target, context)
-                    self._made[key] = backend.compile(prepared, target, context)
+                    compiling = context if lasting else replace(context, cache_dir=None)
+                    self._made[key] = backend.compile(prepared, target, compiling)
+                    self._folders[key] = folder
             except CollageError:
                 raise
             except Exception as error:
@@ -72,6 +78,7 @@ class CompiledRegions:
         executable = self._made.pop((name, target), None)
         if executable is not None:
             executable.close()
+            shutil.rmtree(self._folders.pop((name, target)), ignore_errors=True)
 
     def close(self) -> None:
         """Close every executable and remove their files; may be called twice."""

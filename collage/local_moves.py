@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
+from backends.kept_float import keeping, kept_nodes, without_float
 from collage.branches import heavy_arms, joins, shared_out
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.candidate_set import CandidateSet
@@ -101,7 +102,9 @@ class LocalMoves:
 
     def apply(self, plan: Plan, move: Move) -> Plan | None:
         """The plan after a move, or None where the move cannot be made."""
-        parts = [(p.nodes, p.target) for p in plan.partitions]
+        # Which nodes are float is said by their places in a partition, which a move shifts.
+        parts = [(p.nodes, without_float(p.target)) for p in plan.partitions]
+        kept = sum(kept_nodes(p.target, p.nodes) for p in plan.partitions)
         made = {
             "border": self._shift_border,
             "merge": self._merge,
@@ -113,6 +116,7 @@ class LocalMoves:
         if made is None or set(made) == set(parts) or not all(self._takes(*part) for part in made):
             return None
         lanes = LANES if move.kind == "fork" else plan.lanes
+        made = [(n, keeping(t, n, kept) if t.option("quant", "none") != "none" else t) for n, t in made]
         changed = self._in_order(plan, made, lanes)
         return changed if changed is not None and self._eligible(changed) else None
 

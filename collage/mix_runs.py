@@ -21,6 +21,7 @@ from backends.sandbox import send_message
 from backends.verify import output_error
 from collage.compiled import CompiledRegions
 from collage.executor import Executor, Step
+from collage.mix_parts import Part, inside_pairs, parts_of
 from collage.mixes import Block, Reduced, choices
 from collage.region_files import RegionFiles
 from partitioner.errors import CollageError
@@ -110,11 +111,12 @@ class MixRuns:
         self.held_out_errors: dict[Reduced, float] = {}
         self.joined_errors: dict[Reduced, float] = {m.reduced: m.error for m in request.known_joined}
         self.joined_us: dict[Reduced, float] = {m.reduced: m.latency_us for m in request.known_joined}
-        self.pieces: dict[tuple[int, int], str] = {}  # folder names; what was used last stands last
+        self.inside = inside_pairs(request.targets)
+        self.pieces: dict[Part, str] = {}  # folder names; what was used last stands last
         self.run_s = math.inf  # the shortest run of the mix that was run last
         self.blocks: Sequence[Block] = ()
-        self.steps: dict[tuple[int, int], Step] = {}
-        self.refused: set[tuple[int, int]] = set()
+        self.steps: dict[Part, Step] = {}
+        self.refused: set[Part] = set()
 
     def use(self, blocks: Sequence[Block]) -> None:
         """Cut the model into other blocks; errors known before stay."""
@@ -122,24 +124,29 @@ class MixRuns:
         self.known_values = self.exact_values()
         self._prefix_values: dict[int, list[dict[str, np.ndarray]]] = {}
 
-    def step(self, nodes: int, target: int) -> Step | None:
-        """A block compiled for a target; None where that refuses it."""
-        key = (nodes, target)
-        if key not in self.steps and key not in self.refused:
-            send_message(target)
-            model = self.regions.get(nodes)
+    def step(self, part: Part, joined: bool = False) -> Step | None:
+        """A part compiled for its target; None where that refuses it.
+
+        Args:
+            part: a block, or several.
+            joined: whether it is tried in a few mixes only, so that its blob is not worth keeping.
+        """
+        if part not in self.steps and part not in self.refused:
+            send_message(part.target)
+            model = self.regions.get(part.nodes)
             name = model.path.parent.name
             try:
-                if target:
+                if part.target:
                     model = self.calibrated(model)
-                executable = self.compiled.get(name, model, self.request.targets[target])
+                target = part.on(self.request.targets)
+                executable = self.compiled.get(name, model, target, lasting=not joined)
             except CollageError:
-                if target == 0:
+                if part.target == 0:
                     raise
-                self.refused.add(key)
+                self.refused.add(part)
                 return None
-            self.steps[key] = Step(executable, model.inputs, model.outputs)
-        return self.steps.get(key)
+            self.steps[part] = Step(executable, model.inputs, model.outputs)
+        return self.steps.get(part)
 
     def calibrated(self, model: SubModel) -> SubModel:
         """A block with what flows into it, for targets that calibrate."""
@@ -172,30 +179,31 @@ class MixRuns:
             parts = self.parts(mix, joined=True)
             prefix = self._exact_prefix(mix)
             self.run_s = math.inf
-            runs = all(self.step(*part) is not None for part in parts)
+            runs = all(self.step(part, joined=True) is not None for part in parts)
             error = self._worst(mix, slice(None), joined=True) if runs else math.inf
+            before = [block.times_us[0] for block in self.blocks if block.nodes & prefix.nodes]
             self.joined_errors[mix] = error
-            self.joined_us[mix] = sum(block.times_us[0] for block in prefix) + self.run_s * 1e6
-            self._keep_newest([(sum(block.nodes for block in prefix), 0), *parts])
+            self.joined_us[mix] = sum(before) + self.run_s * 1e6
+            self._keep_newest([prefix, *parts])
         return self.joined_errors[mix]
 
-    def _keep_newest(self, parts: Sequence[tuple[int, int]]) -> None:
+    def _keep_newest(self, parts: Sequence[Part]) -> None:
         """Close the pieces that were not used for longest; blocks stay."""
         blocks = {block.nodes for block in self.blocks}
         for part in parts:
-            if part in self.steps and part[0] not in blocks:
-                name = self.pieces.pop(part, None) or self.regions.get(part[0]).path.parent.name
+            if part in self.steps and (part.nodes not in blocks or part.kept):
+                name = self.pieces.pop(part, None) or self.regions.get(part.nodes).path.parent.name
                 self.pieces[part] = name
-        for nodes, target in list(self.pieces)[:-_MOST_PIECES]:
-            del self.steps[nodes, target]
-            self.compiled.drop(self.pieces.pop((nodes, target)), self.request.targets[target])
-            if not any(nodes == other for other, _ in self.pieces):
-                self.regions.drop(nodes)
+        for part in list(self.pieces)[:-_MOST_PIECES]:
+            del self.steps[part]
+            self.compiled.drop(self.pieces.pop(part), part.on(self.request.targets))
+            if not any(part.nodes == other.nodes for other in self.pieces):
+                self.regions.drop(part.nodes)
 
-    def _exact_prefix(self, mix: Reduced) -> Sequence[Block]:
-        """The blocks before the first that a mix reduces."""
-        touched = sum(mix)
-        return list(itertools.takewhile(lambda block: not block.nodes & touched, self.blocks))
+    def _exact_prefix(self, mix: Reduced) -> Part:
+        """What stands before the first part that a mix reduces."""
+        exact = itertools.takewhile(lambda part: not part.target, self._joined(mix))
+        return Part(sum(part.nodes for part in exact), 0)
 
     def _worst(self, mix: Reduced, which: slice, joined: bool = False) -> float:
         worst = 0.0
@@ -211,7 +219,7 @@ class MixRuns:
         self, mix: Reduced, which: slice, joined: bool = False
     ) -> Iterator[dict[str, np.ndarray]]:
         """The model's outputs on some samples; what stands before the first reduced block is known."""
-        found = (self.step(*part) for part in self.parts(mix, joined))
+        found = (self.step(part, joined) for part in self.parts(mix, joined))
         steps = [step for step in found if step is not None]
         made = {spec.name for step in steps for spec in step.outputs}
         read = {spec.name: spec for step in steps for spec in step.inputs if spec.name not in made}
@@ -231,8 +239,9 @@ class MixRuns:
 
         In blocks their last bits differ, and with them where all that follows is rounded.
         """
-        nodes = sum(block.nodes for block in self._exact_prefix(mix))
-        step = self.step(nodes, 0) if nodes and nodes not in self._prefix_values else None
+        prefix = self._exact_prefix(mix)
+        nodes = prefix.nodes
+        step = self.step(prefix, True) if nodes and nodes not in self._prefix_values else None
         if step is not None:
             executor = Executor([step], step.inputs, [spec.name for spec in step.outputs])
             executor.bind()
@@ -243,24 +252,26 @@ class MixRuns:
                 self._prefix_values[nodes].append({**known, **executor.results()})
         return self._prefix_values.get(nodes, self.known_values)
 
-    def parts(self, mix: Reduced, joined: bool) -> list[tuple[int, int]]:
-        """Nodes and target of what runs in turn, from the first reduced block on.
+    def parts(self, mix: Reduced, joined: bool) -> list[Part]:
+        """What runs in turn, from the first that is not exact on.
 
         Args:
             mix: of the blocks as they are now.
-            joined: whether neighbours of one target are one.
+            joined: whether neighbours that can be one are one.
         """
+        parts = self._joined(mix) if joined else [Part(*block) for block in self._chosen(mix)]
+        return list(itertools.dropwhile(lambda part: not part.target, parts))
+
+    def _joined(self, mix: Reduced) -> list[Part]:
+        return parts_of(self._chosen(mix), self.request.targets, self.inside)
+
+    def _chosen(self, mix: Reduced) -> list[tuple[int, int]]:
         chosen = choices(self.blocks, mix)
-        parts = [(block.nodes, target) for block, target in zip(self.blocks, chosen, strict=True)]
-        parts = list(itertools.dropwhile(lambda part: not part[1], parts))
-        if not joined:
-            return parts
-        runs = itertools.groupby(parts, key=lambda part: part[1])
-        return [(sum(nodes for nodes, _ in run), target) for target, run in runs]
+        return [(block.nodes, target) for block, target in zip(self.blocks, chosen, strict=True)]
 
     def exact_values(self) -> list[dict[str, np.ndarray]]:
         """Per sample every value between blocks and every output, computed exactly."""
-        steps = [step for block in self.blocks if (step := self.step(block.nodes, 0)) is not None]
+        steps = [step for block in self.blocks if (step := self.step(Part(block.nodes, 0))) is not None]
         executor = Executor(steps, self.request.inputs, list(self.expected[0]))
         executor.bind()
         found: list[dict[str, np.ndarray]] = []

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collage.mix_parts import Inside
+
 Reduced = tuple[int, ...]
 """Nodes of a mix on each reduced target (bitsets)."""
 
@@ -27,6 +29,9 @@ _BINS = 600
 _FITTING_STEPS = 60
 # Errors far from the goals teach little about mixes near them, and errors of rounding alone nothing.
 _SMALLEST_SQUARE = 1e-14
+
+INSIDE_SHARE = 0.25
+"""Of a border's price, where a runtime changes numbers inside: it converts, but nothing is called or copied."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,20 @@ class Block:
     Args:
         nodes: bitset.
         times_us: what it takes on each target; infinite where the target refuses it.
-        border_us: what changing the target before it costs.
+        border_us: what changing the target before it costs, between two partitions.
+        inside: pairs of targets between which it is no border of partitions.
     """
 
     nodes: int
     times_us: tuple[float, ...]
     border_us: float
+    inside: Inside = frozenset()
+
+    def change_us(self, before: int, after: int) -> float:
+        """What it costs to come from one target to another before this block."""
+        if before == after:
+            return 0.0
+        return self.border_us * (INSIDE_SHARE if (before, after) in self.inside else 1.0)
 
 
 def choices(blocks: Sequence[Block], mix: Reduced) -> tuple[int, ...]:
@@ -70,8 +83,8 @@ def time_us(blocks: Sequence[Block], chosen: Sequence[int], border_factor: float
     total = 0.0
     for i, (block, target) in enumerate(zip(blocks, chosen, strict=True)):
         total += block.times_us[target]
-        if i and target != chosen[i - 1]:
-            total += block.border_us * border_factor
+        if i:
+            total += block.change_us(chosen[i - 1], target) * border_factor
     return total
 
 
@@ -139,9 +152,10 @@ def fastest_mix(
     best[:, 0] = 0.0
     came_from = np.zeros((len(blocks), targets, _BINS + 1), dtype=np.int16)
     for i, block in enumerate(blocks):
-        border = block.border_us * border_factor if i else 0.0
+        factor = border_factor if i else 0.0
+        change = [[block.change_us(t, u) * factor for t in range(targets)] for u in range(targets)]
         # arrive[t]: the cheapest way to stand before this block when it goes to target t.
-        stay = best[None, :, :] + border * (1 - np.eye(targets))[:, :, None]
+        stay = best[None, :, :] + np.array(change)[:, :, None]
         came_from[i] = stay.argmin(axis=1)
         arrive = stay.min(axis=1)
         best = np.full((targets, _BINS + 1), np.inf)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends.kept_float import keeping, kept_nodes
 from collage.branches import arms
 from collage.local_moves import KINDS, LocalMoves, Move
 from partitioner.candidate import Candidate, Plan, bits
@@ -208,3 +209,17 @@ def test_arms_wait_for_nobody(model: TextModel) -> None:
                 if one != other:
                     assert not one & other
                     assert not any(index.descendants[i] & other for i in bits(one))
+
+
+def test_what_is_float_inside_int8_stays_so_where_a_move_shifts_it() -> None:
+    index = _chain(8)
+    int8, plain = Target.parse("openvino -quant=static_int8"), Target.parse("openvino")
+    moves = LocalMoves(index, CandidateSet.build(index, []), (plain, int8))
+    plan = _plan((0b1111_0000, keeping(int8, 0b1111_0000, 0b0110_0000)), (0b0000_1111, plain))
+    shifted = moves.apply(plan, Move("border", 4, -2, "node"))
+    assert shifted is not None
+    (part,) = [p for p in shifted.partitions if p.target.option("quant", "none") != "none"]
+    assert part.nodes.bit_count() == 6
+    assert kept_nodes(part.target, part.nodes) == 0b0110_0000
+    given = moves.apply(plan, Move("retarget", 6, 1, "cut", plain))
+    assert given is None or all("float" not in str(p.target) for p in given.partitions)

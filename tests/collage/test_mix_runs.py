@@ -18,9 +18,10 @@ from backends.verify import output_error
 from collage.accuracy import Trials
 from collage.compiled import CompiledRegions
 from collage.executor import Executor
+from collage.mix_parts import Part
 from collage.mix_runs import Mix, Probe
 from collage.mixes import choices, fit_shares, mix_of, time_us
-from collage.pieces import BORDER_FACTOR, Pieces, neighbours
+from collage.pieces import BORDER_FACTOR, Pieces, flips, neighbours
 from partitioner.ingest import normalise
 from partitioner.model import Model
 from partitioner.target import Target
@@ -126,7 +127,7 @@ def test_the_exact_start_of_a_plan_is_computed_as_in_the_plan(
     mix = mix_of(runs.blocks, [0] * 6 + [1] * 3, 2)
     start, rest = (sum(block.nodes for block in part) for part in (runs.blocks[:6], runs.blocks[6:]))
     found = [made["r3"] for made in runs.outputs(mix, slice(None), joined=True)]
-    steps = [step for part in ((start, 0), (rest, 1)) if (step := runs.step(*part)) is not None]
+    steps = [step for part in ((start, 0), (rest, 1)) if (step := runs.step(Part(*part))) is not None]
     whole = Executor(steps, request.inputs, ["r3"])
     whole.bind()
     for sample, made in zip(runs.samples, found, strict=True):
@@ -141,13 +142,57 @@ def test_neighbours_of_one_target_are_joined(trials: Trials) -> None:
     assert len(blocks) == 2 * LAYERS
     chosen = [0, 1, 1, 0, 0, 0, 1, *[0] * (len(blocks) - 7)]
     mix = mix_of(trials.blocks, chosen, 2)
-    assert trials.runs.parts(mix, joined=False) == list(zip(blocks[1:], chosen[1:], strict=True))
+    apart = [Part(*block) for block in zip(blocks[1:], chosen[1:], strict=True)]
+    assert trials.runs.parts(mix, joined=False) == apart
     assert trials.runs.parts(mix, joined=True) == [
-        (blocks[1] | blocks[2], 1),
-        (blocks[3] | blocks[4] | blocks[5], 0),
-        (blocks[6], 1),
-        (sum(blocks[7:]), 0),
+        Part(blocks[1] | blocks[2], 1),
+        Part(blocks[3] | blocks[4] | blocks[5], 0),
+        Part(blocks[6], 1),
+        Part(sum(blocks[7:]), 0),
     ]
+
+
+@pytest.mark.slow
+def test_int8_and_float_of_one_runtime_are_compiled_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    targets = (Target.parse("openvino"), Target.parse("openvino -quant=static_int8"))
+    request = replace(request_for(convolutions(tmp_path), tmp_path, targets), goals=(0.05,))
+    compiled = CompiledRegions(1)
+    trials = Trials(replace(request, cuts=(0, 3, 6, 9)), Model.open(request.model), compiled)
+    mix = mix_of(trials.blocks, [0, 1, 0], 2)
+    (part,) = trials.runs.parts(mix, joined=True)
+    first, second, third = (block.nodes for block in trials.blocks)
+    assert part == Part(first | second | third, 1, kept=first | third)
+    assert str(part.on(targets)) == "openvino -float=0-2,6-8 -quant=static_int8"
+    error, everything = trials.runs.joined_error(mix), trials.runs.joined_error((part.nodes,))
+    assert 1e-5 < error < everything
+    in_blocks = max(trials.error(mix), trials.runs.held_out_error(mix))
+    assert error == pytest.approx(in_blocks, rel=0.3)
+    (proposed,) = trials.go().best
+    assert proposed and all(mix.error <= 0.05 for mix in proposed)
+    # Another choice of nodes is quickly made, and its blob is not worth keeping.
+    assert {target for _, target in compiled._made} >= {targets[1], part.on(targets)}
+    compiled.close()
+
+
+@pytest.mark.slow
+def test_blocks_are_tried_before_what_must_be_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    targets = (Target.parse("openvino"), Target.parse("openvino -quant=static_int8"))
+    request = replace(request_for(convolutions(tmp_path), tmp_path, targets), goals=(0.02,))
+    compiled = CompiledRegions(1)
+    trials = Trials(replace(request, cuts=(0, 3, 6, 9)), Model.open(request.model), compiled)
+    pieces = Pieces(trials.runs, trials.blocks, trials.shares(0.02), INFINITE, in_blocks=True)
+    found = pieces.seek(0.02, [])
+    assert not trials.runs.joined_errors
+    assert found and all(trials.error(mix.reduced) <= 0.02 for mix in found)
+    times = [time_us(trials.blocks, choices(trials.blocks, m.reduced), BORDER_FACTOR) for m in found]
+    assert times == sorted(times)
+    compiled.close()
 
 
 def test_what_is_proposed_keeps_the_goal_as_a_plan_on_every_sample(trials: Trials) -> None:
@@ -157,7 +202,7 @@ def test_what_is_proposed_keeps_the_goal_as_a_plan_on_every_sample(trials: Trial
     assert trials.error(whole) > goal  # else nothing had to be chosen
     assert proposed
     for mix in proposed:
-        found = [trials.runs.step(*part) for part in trials.runs.parts(mix.reduced, not mix.apart)]
+        found = [trials.runs.step(part) for part in trials.runs.parts(mix.reduced, not mix.apart)]
         steps = [step for step in found if step is not None]
         assert len(steps) == len(found)
         executor = Executor(steps, steps[0].inputs, list(trials.model.index.outputs))
@@ -237,7 +282,7 @@ def test_few_pieces_stay_compiled(trials: Trials) -> None:
         chosen = [1 if start <= i <= start + 1 else 0 for i in range(count)]
         trials.runs.joined_error(mix_of(trials.blocks, chosen, 2))
     blocks = {block.nodes for block in trials.blocks}
-    assert sum(nodes not in blocks for nodes, _ in trials.runs.steps) <= 6
+    assert sum(part.nodes not in blocks for part in trials.runs.steps) <= 6
     first = mix_of(trials.blocks, [1, 1] + [0] * (count - 2), 2)
     known = trials.runs.joined_errors.pop(first)
     assert trials.runs.joined_error(first) == known  # compiled anew
@@ -258,6 +303,12 @@ def test_neighbours_shift_a_border_or_give_a_piece_away() -> None:
 def test_a_plan_that_a_runtime_refuses_keeps_no_goal(trials: Trials) -> None:
     """Each block may be taken, and all in one piece not."""
     whole = mix_of(trials.blocks, [1] * len(trials.blocks), 2)
-    trials.runs.refused.add((sum(block.nodes for block in trials.blocks), 1))
+    trials.runs.refused.add(Part(sum(block.nodes for block in trials.blocks), 1))
     assert trials.runs.joined_error(whole) == float("inf")
     assert trials.error(whole) < float("inf")
+
+
+def test_single_blocks_are_flipped_where_that_is_no_border_of_partitions() -> None:
+    inside = frozenset({(0, 1), (1, 0)})
+    assert set(flips((0, 1, 2), inside)) == {(1, 1, 2), (0, 0, 2)}
+    assert not set(flips((0, 1, 2), frozenset()))

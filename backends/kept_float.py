@@ -116,6 +116,21 @@ def keep_float(
             _give_out(graph, i, _after_rounding(graph.outputs[i]))
 
 
+def read_unrounded(quantised: ir.Model, source: ir.Model) -> None:
+    """Change an int8 model in place so that every value of the float model is in it under its name, not yet rounded.
+
+    Args:
+        quantised: QDQ, as `onnxruntime.quantization` writes it.
+        source: the float model that it was made from, nodes by the same names.
+    """
+    graph = quantised.graph
+    for i, value in enumerate(graph.outputs):
+        if (before := _before_rounding(value)) is not None:
+            _give_out(graph, i, before)
+    clippings = {node.name or "" for node in source.graph if node.op_type in CLIPPINGS}
+    _bring_clippings_back(graph, source, clippings)
+
+
 def _give_out(graph: ir.Graph, position: int, value: ir.Value | None) -> None:
     """Make a value the graph's output in another's place and under its name."""
     other = graph.outputs[position]

@@ -71,6 +71,13 @@ class ProbeResult:
     bounds: tuple[float, ...]
 
 
+def whole_layers(index: GraphIndex) -> Line:
+    """A model in a line, without cuts before a normalisation: runtimes fold it into what stands before."""
+    laid = line(index, index.all_nodes)
+    ops = [*(index.nodes[node].op_type for node in laid.order), ""]
+    return replace(laid, cuts=tuple(cut for cut in laid.cuts if ops[cut] != "BatchNormalization"))
+
+
 def first_cuts(laid: Line, node_us: tuple[float, ...], count: int = _FIRST_BLOCKS) -> tuple[int, ...]:
     """Cut points of a line that part it into runs of about equal time."""
     spent = _spent(laid, node_us)
@@ -120,7 +127,7 @@ class Trials:
         self.runs = MixRuns(request, self.model, self.compiled)
         self.error = self.runs.error
         self.errors = self.runs.errors
-        self.laid = line(self.model.index, self.model.index.all_nodes)
+        self.laid = whole_layers(self.model.index)
         self.blocks: list[Block] = []
         self.aims = {goal: goal for goal in request.goals}
         self.cut(request.cuts or first_cuts(self.laid, request.times_us[0]))

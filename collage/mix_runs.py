@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from backends.contract import SubModel
+from backends.contract import CompileContext, SubModel, ready
+from backends.onnxruntime_quantisation import Int8Parts, kind_of
+from backends.registry import resolve
 from backends.samples import read_samples, write_samples
 from backends.sandbox import send_message
 from backends.verify import output_error
@@ -103,6 +106,7 @@ class MixRuns:
     def __init__(self, request: Probe, model: Model, compiled: CompiledRegions) -> None:
         self.request = request
         self.compiled = compiled
+        self.index = model.index
         self.regions = RegionFiles(model, Path("regions").absolute())
         self.samples = read_samples(request.samples_file, request.inputs)
         self.expected = read_samples(request.expected_file, ())
@@ -117,6 +121,7 @@ class MixRuns:
         self.blocks: Sequence[Block] = ()
         self.steps: dict[Part, Step] = {}
         self.refused: set[Part] = set()
+        self._int8: dict[int, Int8Parts] = {}
 
     def use(self, blocks: Sequence[Block]) -> None:
         """Cut the model into other blocks; errors known before stay."""
@@ -138,6 +143,7 @@ class MixRuns:
             try:
                 if part.target:
                     model = self.calibrated(model)
+                    model = model if joined else self._cut_out(part.target, model) or model
                 target = part.on(self.request.targets)
                 executable = self.compiled.get(name, model, target, lasting=not joined)
             except CollageError:
@@ -147,6 +153,20 @@ class MixRuns:
                 return None
             self.steps[part] = Step(executable, model.inputs, model.outputs)
         return self.steps.get(part)
+
+    def _cut_out(self, target: int, model: SubModel) -> SubModel | None:
+        """A block in int8, as a part of the whole model in int8, where the target is one that goes inside."""
+        if not any(target == wide for _, wide in self.inside) or not kind_of(
+            self.request.targets[target]
+        ):
+            return None
+        if target not in self._int8:
+            whole = self.calibrated(self.regions.get(self.index.all_nodes))
+            folder = Path(tempfile.mkdtemp(dir="."))
+            context = CompileContext(self.request.threads, folder.absolute(), self.request.cache_dir)
+            wide = self.request.targets[target]
+            self._int8[target] = Int8Parts(ready(resolve(wide), whole, wide, context), whole)
+        return self._int8[target].cut(model, model.path.parent / f"int8-{target}.onnx")
 
     def calibrated(self, model: SubModel) -> SubModel:
         """A block with what flows into it, for targets that calibrate."""

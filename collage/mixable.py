@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from collage.estimates import Estimates
+from collage.mix_parts import inside_pairs
 from cost_db.row import CostRow
 from partitioner.target import Target
 
@@ -35,7 +36,8 @@ class Chosen:
     Args:
         exact: targets that compute exactly, fastest first.
         reduced: the fastest of the less exact ones, the most exact first.
-        rivals: exact ones that are faster than the first of them in places; none where nothing is reduced.
+        rivals: exact ones that are faster than the first of them in places; none where nothing is reduced, or where
+            base and reduced targets go inside one partition, which a rival would part.
         refused: why the others are not worth it, in words.
         base: the exact target beside which others are mixed in: of a reduced one's own runtime where that is
             nearly the fastest, else the fastest; None where there is none.
@@ -98,7 +100,7 @@ def choose_targets(
     promised = [
         (_saving(estimates, [base, *reduced], target), target)
         for us, target in exact
-        if reduced and us < limit_us and target != base
+        if reduced and us < limit_us and target != base and not inside_pairs((base, *reduced))
     ]
     rivals = [target for saving, target in sorted(promised, reverse=True) if saving > _WORTH_MIXING_IN]
     return Chosen(

@@ -46,9 +46,9 @@ from backends.kept_float import (
     positions_of,
     read_unrounded,
 )
+from backends.onnxruntime_static_int8 import RANGE_BITS, WEIGHTED, idle, write_static
 from backends.predicates import is_constant
 from backends.samples import read_samples
-from backends.static_int8 import RANGE_BITS, WEIGHTED, idle, write_static
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex, NodeInfo
 from partitioner.target import Target

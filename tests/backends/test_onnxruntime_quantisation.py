@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 
 from backends import onnxruntime_quantisation as quantisation
-from backends import static_int8
 from backends.contract import CompileContext, SubModel
+from backends.onnxruntime_static_int8 import widened
 from backends.reference import run_reference
 from backends.registry import resolve, target_spec
 from backends.samples import read_samples, write_samples
@@ -154,7 +154,7 @@ def test_other_last_bits_of_the_samples_change_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ends", [(-1.0, 1.0), (0.0, 3.1), (-0.7, 0.0), (1e-9, 2e5), (0.2, 0.3)])
 def test_ranges_are_widened_by_little(ends: tuple[float, float]) -> None:
-    low, high = static_int8.widened(*np.array(ends, np.float32))
+    low, high = widened(*np.array(ends, np.float32))
     assert low.dtype == high.dtype == np.float32
     assert low <= np.float32(ends[0]) and high >= np.float32(ends[1])
     np.testing.assert_allclose((low, high), ends, rtol=2**-7)

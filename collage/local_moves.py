@@ -21,7 +21,9 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from backends.kept_float import keeping, kept_nodes, without_float
+from backends.registry import resolve
 from collage.branches import heavy_arms, joins, shared_out
+from collage.mix_parts import without_quant
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.candidate_set import CandidateSet
 from partitioner.graph_index import GraphIndex
@@ -116,9 +118,18 @@ class LocalMoves:
         if made is None or set(made) == set(parts) or not all(self._takes(*part) for part in made):
             return None
         lanes = LANES if move.kind == "fork" else plan.lanes
-        made = [(n, keeping(t, n, kept) if t.option("quant", "none") != "none" else t) for n, t in made]
+        made = [(nodes, self._keeping(target, nodes, kept)) for nodes, target in made]
         changed = self._in_order(plan, made, lanes)
         return changed if changed is not None and self._eligible(changed) else None
+
+    def _keeping(self, target: Target, nodes: int, kept: int) -> Target:
+        """A target for nodes of which some stay float; the float one where nothing else is left."""
+        if target.option("quant", "none") == "none":
+            return target
+        own = keeping(target, nodes, kept)
+        plain = without_quant(target)
+        refused = resolve(own).refuse_region(self._index, nodes, own)
+        return plain if refused is not None and plain in self._origins else own
 
     def _takes(self, nodes: int, target: Target) -> bool:
         origin = self._origins.get(target)

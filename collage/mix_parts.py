@@ -43,13 +43,14 @@ def inside_pairs(targets: Sequence[Target]) -> Inside:
         (plain, wide)
         for (plain, one), (wide, other) in itertools.permutations(enumerate(targets), 2)
         if other.option("quant", "none") == "static_int8"
-        and one == _without_quant(other)
+        and one == without_quant(other)
         and OPTION in check_options(other).options
     ]
     return frozenset([*pairs, *((wide, plain) for plain, wide in pairs)])
 
 
-def _without_quant(target: Target) -> Target:
+def without_quant(target: Target) -> Target:
+    """The float target of the same runtime."""
     return Target(target.backend, tuple(pair for pair in target.options if pair[0] != "quant"))
 
 

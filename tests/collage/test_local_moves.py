@@ -211,15 +211,30 @@ def test_arms_wait_for_nobody(model: TextModel) -> None:
                     assert not any(index.descendants[i] & other for i in bits(one))
 
 
+IDENTITY = "<float[2, 2] w = {1, 0, 0, 1}>"
+
+
 def test_what_is_float_inside_int8_stays_so_where_a_move_shifts_it() -> None:
-    index = _chain(8)
+    steps = " ".join(f"v{i + 1} = MatMul(v{i}, w)" for i in range(8))
+    index = text_model(f"g (float[2, 2] v0) => (float[2, 2] v8) {IDENTITY} {{ {steps} }}").index
     int8, plain = Target.parse("openvino -quant=static_int8"), Target.parse("openvino")
     moves = LocalMoves(index, CandidateSet.build(index, []), (plain, int8))
-    plan = _plan((0b1111_0000, keeping(int8, 0b1111_0000, 0b0110_0000)), (0b0000_1111, plain))
+    plan = _plan((0b0000_1111, plain), (0b1111_0000, keeping(int8, 0b1111_0000, 0b0110_0000)))
     shifted = moves.apply(plan, Move("border", 4, -2, "node"))
     assert shifted is not None
-    (part,) = [p for p in shifted.partitions if p.target.option("quant", "none") != "none"]
-    assert part.nodes.bit_count() == 6
+    part = shifted.partitions[1]
+    assert part.nodes == 0b1111_1100
     assert kept_nodes(part.target, part.nodes) == 0b0110_0000
     given = moves.apply(plan, Move("retarget", 6, 1, "cut", plain))
-    assert given is None or all("float" not in str(p.target) for p in given.partitions)
+    assert given is not None and all(p.target == plain for p in given.partitions)
+
+
+def test_a_piece_without_anything_int8_goes_to_the_float_target() -> None:
+    model = text_model(
+        f"g (float[2, 2] x) => (float[2, 2] c) {IDENTITY} {{ a = MatMul(x, w) b = Relu(a) c = Exp(b) }}"
+    )
+    int8, plain = Target.parse("openvino -quant=static_int8"), Target.parse("openvino")
+    moves = LocalMoves(model.index, CandidateSet.build(model.index, []), (plain, int8))
+    split = moves.apply(_plan((0b111, int8)), Move("split", 0, 1, "cut", int8))
+    assert split is not None
+    assert [str(p.target) for p in split.partitions] == ["openvino -quant=static_int8", "openvino"]

@@ -276,7 +276,7 @@ class Trials:
         """The most promising mixes that keep the goal as plans, on all samples, where any does.
 
         A plan of few pieces may miss it where a mix in blocks keeps it, since values inside a piece are not
-        rounded. So the fastest mix in blocks is proposed too.
+        rounded. So the fastest mix in blocks is proposed too, unless all of it goes inside one partition.
         """
         more = self.ranked(self.aims[goal])
         if self.runs.inside:
@@ -289,8 +289,13 @@ class Trials:
         in_blocks = self.fastest_in_blocks(goal)
         pieces = Pieces(self.runs, self.blocks, self.shares(goal), end_s)
         found = pieces.seek(goal, more)[:_KEPT]
-        apart = [replace(in_blocks, apart=True)] if in_blocks is not None else []
+        apart = [replace(in_blocks, apart=True)] if in_blocks and not self.all_inside(in_blocks) else []
         return (*found[:1], *apart, *found[1:]) or self.ranked(self.aims[goal])
+
+    def all_inside(self, mix: Mix) -> bool:
+        """Whether a mix is one partition: no rounding between blocks is lost by joining them."""
+        used = (target for target, nodes in enumerate(mix.reduced, 1) if nodes)
+        return all((0, target) in self.runs.inside for target in used)
 
     def fastest_in_blocks(self, goal: float) -> Mix | None:
         """The most promising mix that keeps a goal in blocks, on the held-out samples too."""

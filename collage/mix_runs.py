@@ -121,7 +121,7 @@ class MixRuns:
         self.blocks: Sequence[Block] = ()
         self.steps: dict[Part, Step] = {}
         self.refused: set[Part] = set()
-        self._int8: dict[int, Int8Parts] = {}
+        self._int8: dict[int, Int8Parts | None] = {}
 
     def use(self, blocks: Sequence[Block]) -> None:
         """Cut the model into other blocks; errors known before stay."""
@@ -156,17 +156,24 @@ class MixRuns:
 
     def _cut_out(self, target: int, model: SubModel) -> SubModel | None:
         """A block in int8, as a part of the whole model in int8, where the target is one that goes inside."""
-        if not any(target == wide for _, wide in self.inside) or not kind_of(
-            self.request.targets[target]
-        ):
+        goes_inside = any(target in pair for pair in self.inside)
+        if not goes_inside or kind_of(self.request.targets[target]) is None:
             return None
         if target not in self._int8:
-            whole = self.calibrated(self.regions.get(self.index.all_nodes))
-            folder = Path(tempfile.mkdtemp(dir="."))
-            context = CompileContext(self.request.threads, folder.absolute(), self.request.cache_dir)
-            wide = self.request.targets[target]
-            self._int8[target] = Int8Parts(ready(resolve(wide), whole, wide, context), whole)
-        return self._int8[target].cut(model, model.path.parent / f"int8-{target}.onnx")
+            self._int8[target] = self._whole_int8(self.request.targets[target])
+        whole = self._int8[target]
+        return None if whole is None else whole.cut(model, model.path.parent / f"int8-{target}.onnx")
+
+    def _whole_int8(self, target: Target) -> Int8Parts | None:
+        whole = self.calibrated(self.regions.get(self.index.all_nodes))
+        folder = Path(tempfile.mkdtemp(dir=".")).absolute()
+        context = CompileContext(self.request.threads, folder, self.request.cache_dir)
+        try:
+            return Int8Parts(ready(resolve(target), whole, target, context), whole)
+        except Exception:
+            return (
+                None  # whatever quantisers raise; blocks without the node that it does not like may do
+            )
 
     def calibrated(self, model: SubModel) -> SubModel:
         """A block with what flows into it, for targets that calibrate."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,14 @@ import pytest
 
 from backends.contract import CompileContext, SubModel
 from backends.kept_float import keeping, kept_nodes, positions_of, with_float, without_float
+from backends.onnxruntime_quantisation import Int8Parts
 from backends.reference import run_reference
 from backends.registry import resolve
 from backends.samples import read_samples
 from partitioner.errors import CollageError, TargetError
 from partitioner.graph_index import GraphIndex
 from partitioner.target import Target
+from partitioner.tensor import TensorSpec
 from tests.backends.test_onnxruntime_quantisation import matrix, model_of
 
 INT8 = Target.parse("openvino -quant=static_int8")
@@ -163,6 +166,53 @@ def test_a_folded_normalisation_stays_folded(tmp_path: Path) -> None:
     assert len(integer_kernels(made)) == 1
     exact, found = values_of(model, model), values_of(made, model)
     np.testing.assert_allclose(found["n"], exact["n"], rtol=1e-5, atol=1e-5)
+
+
+def sub_model(inputs: list[str], outputs: list[str], folder: Path) -> SubModel:
+    specs = [
+        tuple(TensorSpec(name, "float32", (1, 8, 12, 12)) for name in n) for n in (inputs, outputs)
+    ]
+    return SubModel(folder / "part.onnx", *specs)
+
+
+def test_parts_are_cut_out_of_the_whole_in_int8(tmp_path: Path) -> None:
+    model = cnn(tmp_path)
+    for target in (INT8, ROUNDED):
+        parts = Int8Parts(partly(model, target, [], tmp_path), model)
+        part = parts.cut(sub_model(["r"], ["d"], tmp_path), tmp_path / "cut.onnx")
+        assert part is not None and part.prepared
+        onnx.checker.check_model(str(part.path), full_check=True)
+        assert integer_kernels(part) == {"second"}
+        r = values_of(model, model)["r"]
+        found = run_reference(part.path, {"r": r}, ["d"])["d"]
+        kept = values_of(partly(model, target, [0, 1, 4, 5], tmp_path), model)["y"]
+        assert found.min() == 0.0  # the clipping is in it
+        # What was cut out and what stayed int8 beside float nodes are the same kernel.
+        weights = {name: matrix_of(model, name) for name in ("w3", "b3")}
+        third = ir.from_onnx_text(
+            '<ir_version: 10, opset_import: ["" : 17]> '
+            "g (float[1, 8, 12, 12] d, float[1, 8, 12, 12] r, float[8, 8, 3, 3] w3, float[8] b3) "
+            "=> (float[1, 8, 12, 12] y) { e = Conv<pads: ints = [1, 1, 1, 1]>(d, w3, b3) y = Add(e, r) }"
+        )
+        ir.save(third, tmp_path / "third.onnx")
+        given = {"d": found, "r": r, **weights}
+        y = run_reference(tmp_path / "third.onnx", given, ["y"])["y"]
+        step = 0.02 if target == ROUNDED else 1e-5  # there the result is rounded once more
+        assert np.abs(y - kept).max() <= step * np.abs(kept).max()
+
+
+def matrix_of(model: SubModel, name: str) -> np.ndarray:
+    value = ir.load(model.path).graph.initializers[name].const_value
+    assert value is not None
+    return value.numpy()
+
+
+def test_what_the_whole_has_not_is_not_cut_out(tmp_path: Path) -> None:
+    model = cnn(tmp_path)
+    parts = Int8Parts(partly(model, INT8, [], tmp_path), model)
+    assert parts.cut(sub_model(["e", "r"], ["y"], tmp_path), tmp_path / "cut.onnx") is None
+    unknown = replace(sub_model(["r"], ["d"], tmp_path), inputs=(TensorSpec("?", "float32", (1,)),))
+    assert parts.cut(unknown, tmp_path / "cut.onnx") is None
 
 
 def test_a_node_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -186,17 +186,36 @@ class _Probe:
         return f"probe/{self._made}"
 
 
+def shift_name(node: ir.Node) -> str:
+    """Name of the node that adds to a product what its rounded weights lack."""
+    return f"{node.name}/shifted"
+
+
 def _add_after(graph: ir.Graph, node: ir.Node, array: Array) -> None:
-    """Add a constant to what a node makes, under the name that it had."""
+    """Add a constant to what a node makes."""
     made = node.outputs[0]
     shift = constant_value(graph, f"{node.name}/shift", array)
-    added = ir.Node("", "Add", [made, shift], name=f"{node.name}/shifted")
-    result = added.outputs[0]
-    ir.convenience.replace_all_uses_with(made, result, replace_graph_outputs=True)
-    added.replace_input_with(0, made)
-    result.name, made.name = made.name, f"{made.name}/unshifted"
-    result.type, result.shape = made.type, made.shape
-    graph.insert_after(node, added)
+    take_place(
+        graph, made, ir.Node("", "Add", [made, shift], name=shift_name(node)), f"{made.name}/unshifted"
+    )
+
+
+def take_place(graph: ir.Graph, value: ir.Value, node: ir.Node, name: str) -> None:
+    """Let a new node, whose first input is a value, make it for all its readers, under its name.
+
+    Args:
+        graph: that has the value.
+        value: made by a node.
+        node: in no graph yet.
+        name: of the value from now on.
+    """
+    maker, result = value.producer(), node.outputs[0]
+    assert maker is not None
+    ir.convenience.replace_all_uses_with(value, result, replace_graph_outputs=True)
+    node.replace_input_with(0, value)
+    result.name, value.name = value.name, name
+    result.type, result.shape = value.type, value.shape
+    graph.insert_after(maker, node)
 
 
 def _bias(value: ir.Value) -> Array | None:

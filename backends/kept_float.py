@@ -15,14 +15,15 @@ from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
-from backends.bias_correction import constant_value
+from backends.bias_correction import constant_value, shift_name, take_place
 from backends.contract import Option
 from partitioner.candidate import bits
 from partitioner.errors import CollageError
 from partitioner.target import Target
 
 _NAME, _NONE = "float", "none"
-_RANGE = r"[0-9]+(-[0-9]+)?"
+# A range is kept as a set, so its ends are bounded: targets come in over the API too.
+_RANGE = r"[0-9]{1,5}(-[0-9]{1,5})?"
 # Without them an integer kernel computes on; where they ended one, the quantiser took them out.
 CLIPPINGS = ("Clip", "Relu")
 
@@ -49,6 +50,16 @@ def with_float(target: Target, positions: Iterable[int]) -> Target:
 def without_float(target: Target) -> Target:
     """The same target for any partition."""
     return Target(target.backend, tuple(pair for pair in target.options if pair[0] != _NAME))
+
+
+def refuse_ranges(target: Target) -> str | None:
+    """Why `-float` cannot be read, or None."""
+    given = target.option(_NAME, _NONE)
+    for part in given.split(",") if given != _NONE else ():
+        low, _, high = part.partition("-")
+        if int(high or low) < int(low):
+            return f"-float={given}: the range {part} ends before it begins; write {high}-{low}"
+    return None
 
 
 def positions_of(target: Target) -> frozenset[int]:
@@ -104,13 +115,11 @@ def keep_float(
     """
     originals = {node.name or "": node for node in source.graph}
     graph = quantised.graph
-    rounded = [i for i, value in enumerate(graph.outputs) if _before_rounding(value) is not None]
-    for i in rounded:
-        _give_out(graph, i, _before_rounding(graph.outputs[i]))
+    rounded = _unround_outputs(graph)
     _bring_clippings_back(graph, source, names)
     for node in list(graph):
         if node.name in names:
-            _Restored(graph, node, originals[node.name or ""]).restore(names, rounded_results)
+            _restore(graph, node, originals[node.name or ""], names, rounded_results)
     for i in rounded if rounded_results else ():
         if _is_made_in_int8(graph.outputs[i], names):
             _give_out(graph, i, _after_rounding(graph.outputs[i]))
@@ -123,18 +132,23 @@ def read_unrounded(quantised: ir.Model, source: ir.Model) -> None:
         quantised: QDQ, as `onnxruntime.quantization` writes it.
         source: the float model that it was made from, nodes by the same names.
     """
-    graph = quantised.graph
-    for i, value in enumerate(graph.outputs):
-        if (before := _before_rounding(value)) is not None:
-            _give_out(graph, i, before)
+    _unround_outputs(quantised.graph)
     clippings = {node.name or "" for node in source.graph if node.op_type in CLIPPINGS}
-    _bring_clippings_back(graph, source, clippings)
+    _bring_clippings_back(quantised.graph, source, clippings)
 
 
-def _give_out(graph: ir.Graph, position: int, value: ir.Value | None) -> None:
+def _unround_outputs(graph: ir.Graph) -> list[int]:
+    """Give out what was rounded as it was before; positions of these outputs."""
+    found = {i: _before_rounding(value) for i, value in enumerate(graph.outputs)}
+    rounded = {i: before for i, before in found.items() if before is not None}
+    for i, before in rounded.items():
+        _give_out(graph, i, before)
+    return list(rounded)
+
+
+def _give_out(graph: ir.Graph, position: int, value: ir.Value) -> None:
     """Make a value the graph's output in another's place and under its name."""
     other = graph.outputs[position]
-    assert value is not None
     value.name, other.name = other.name, value.name
     value.type, value.shape = other.type, other.shape
     graph.outputs[position] = value
@@ -152,49 +166,32 @@ def _bring_clippings_back(graph: ir.Graph, source: ir.Model, names: Collection[s
         touched = {original, *before, *(use.node for use in made.uses())}
         if not any(node.name in names for node in touched):
             continue
-        maker = makers[made.name]
-        value = next(output for output in maker.outputs if output.name == made.name)
-        attributes = dict(original.attributes)
+        value = next(output for output in makers[made.name].outputs if output.name == made.name)
         rest = [_constant(graph, v, original.name or "") for v in original.inputs[1:]]
+        attributes = dict(original.attributes)
         clipping = ir.Node("", original.op_type, [value, *rest], attributes, name=original.name)
-        result = clipping.outputs[0]
-        ir.convenience.replace_all_uses_with(value, result, replace_graph_outputs=True)
-        clipping.replace_input_with(0, value)
-        result.name, value.name = value.name, f"{original.name}/unclipped"
-        result.type, result.shape = made.type, made.shape
-        graph.insert_after(maker, clipping)
+        take_place(graph, value, clipping, f"{original.name}/unclipped")
 
 
-class _Restored:
-    """One node on its way back."""
-
-    def __init__(self, graph: ir.Graph, node: ir.Node, original: ir.Node) -> None:
-        self._graph = graph
-        self._node = node
-        self._original = original
-
-    def restore(self, names: Collection[str], rounded_results: bool) -> None:
-        """Read float values and float constants, and add nothing afterwards."""
-        node, original = self._node, self._original
-        node.resize_inputs(len(original.inputs))
-        for position, given in enumerate(original.inputs):
-            value = node.inputs[position]
-            if given is None or not given.is_initializer():
-                value = _unrounded(value, names, rounded_results)
-            elif value is None or not value.is_initializer():
-                value = _constant(self._graph, given, f"{node.name}/float")
-            node.replace_input_with(position, value)
-        self._drop_shift()
-
-    def _drop_shift(self) -> None:
-        """Take out what corrected a product's bias (`backends.bias_correction`)."""
-        made = self._node.outputs[0]
-        for use in list(made.uses()):
-            if use.node.name == f"{self._node.name}/shifted":
-                added = use.node.outputs[0]
-                ir.convenience.replace_all_uses_with(added, made, replace_graph_outputs=True)
-                made.name, added.name = added.name, f"{added.name}/shifted"
-                self._graph.remove(use.node, safe=True)
+def _restore(
+    graph: ir.Graph, node: ir.Node, original: ir.Node, names: Collection[str], rounded_results: bool
+) -> None:
+    """Let a node read float values and float constants, and nothing be added afterwards."""
+    node.resize_inputs(len(original.inputs))
+    for position, given in enumerate(original.inputs):
+        value = node.inputs[position]
+        if given is None or not given.is_initializer():
+            value = _unrounded(value, names, rounded_results)
+        elif value is None or not value.is_initializer():
+            value = _constant(graph, given, f"{node.name}/float")
+        node.replace_input_with(position, value)
+    made = node.outputs[0]
+    for use in list(made.uses()):
+        if use.node.name == shift_name(node):
+            added = use.node.outputs[0]
+            ir.convenience.replace_all_uses_with(added, made, replace_graph_outputs=True)
+            made.name, added.name = added.name, use.node.name
+            graph.remove(use.node, safe=True)
 
 
 def _unrounded(

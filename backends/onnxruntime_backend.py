@@ -170,7 +170,8 @@ class OnnxRuntimeBackend(Backend):
 
     def arithmetic(self, target: Target) -> Arithmetic:
         kind = quantisation.kind_of(target)
-        return Arithmetic() if kind is None else Arithmetic("int8", True, quantisation.sense(kind))
+        numbers = quantisation.numbers(target)
+        return Arithmetic() if kind is None else Arithmetic(numbers, True, quantisation.sense(kind))
 
     def preparation(self, target: Target) -> Preparation | None:
         return quantisation.preparation(target)

@@ -45,6 +45,7 @@ from backends.kept_float import (
     kept_values,
     positions_of,
     read_unrounded,
+    refuse_ranges,
 )
 from backends.onnxruntime_static_int8 import RANGE_BITS, WEIGHTED, idle, write_static
 from backends.predicates import is_constant
@@ -87,7 +88,7 @@ def refuse_float(target: Target) -> str | None:
     """Why `-float` makes no sense as it is given, or None."""
     if positions_of(target) and kind_of(target) != STATIC:
         return f"-float keeps nodes float within int8: it goes with -quant={STATIC}"
-    return None
+    return refuse_ranges(target)
 
 
 def preparation(target: Target, float_results: bool = False) -> Preparation | None:
@@ -109,6 +110,11 @@ def _name(kind: str, float_results: bool) -> str:
         name += f", ranges of {RANGE_BITS} bits, biases corrected"
         name += ", float results" if float_results else ""
     return name
+
+
+def numbers(target: Target) -> str:
+    """What products and convolutions compute in on a target that quantises."""
+    return "int8 and float" if positions_of(target) else "int8"
 
 
 def sense(kind: str) -> str:
@@ -210,7 +216,7 @@ def _partly(
 
 
 class Int8Parts:
-    """Sub-models cut out of one int8 model: quantising them one by one takes ten times as long.
+    """Sub-models cut out of one int8 model: one takes 0.02 s (ResNet-50), quantising one by itself 0.6 s.
 
     Args:
         whole: what `quantise` made.

@@ -141,7 +141,7 @@ class OpenVinoBackend(Backend):
         precision = target.option("precision", "f32")
         if kind is not None:
             rest = "" if precision == "f32" else f"; what stays float is {precision} inside"
-            return Arithmetic("int8", not rest, quantisation.sense(kind) + rest)
+            return Arithmetic(quantisation.numbers(target), not rest, quantisation.sense(kind) + rest)
         return Arithmetic() if precision == "f32" else Arithmetic(precision, False, _SENSE)
 
     def preparation(self, target: Target) -> Preparation | None:

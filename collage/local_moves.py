@@ -89,7 +89,7 @@ class LocalMoves:
         self.length = len(index.nodes)
         self._tunable = tunable
         self._threads = threads
-        self._origins = {target: target for target in self.targets}
+        self._origins = {without_float(t): t for t in self.targets} | {t: t for t in self.targets}
         self.settings = sorted({(n, v) for o in tunable.values() for n, vs in o.items() for v in vs})
         self._joins = joins(index, index.all_nodes) if threads >= LANES else []
         room: dict[Kind, object] = {"option": self.settings, "fork": self._joins}

@@ -121,7 +121,7 @@ class MixRuns:
         self.blocks: Sequence[Block] = ()
         self.steps: dict[Part, Step] = {}
         self.refused: set[Part] = set()
-        self._int8: dict[int, Int8Parts | None] = {}
+        self._int8: dict[int, Int8Parts] = {}
 
     def use(self, blocks: Sequence[Block]) -> None:
         """Cut the model into other blocks; errors known before stay."""
@@ -160,20 +160,13 @@ class MixRuns:
         if not goes_inside or kind_of(self.request.targets[target]) is None:
             return None
         if target not in self._int8:
-            self._int8[target] = self._whole_int8(self.request.targets[target])
-        whole = self._int8[target]
-        return None if whole is None else whole.cut(model, model.path.parent / f"int8-{target}.onnx")
-
-    def _whole_int8(self, target: Target) -> Int8Parts | None:
-        whole = self.calibrated(self.regions.get(self.index.all_nodes))
-        folder = Path(tempfile.mkdtemp(dir=".")).absolute()
-        context = CompileContext(self.request.threads, folder, self.request.cache_dir)
-        try:
-            return Int8Parts(ready(resolve(target), whole, target, context), whole)
-        except Exception:
-            return (
-                None  # whatever quantisers raise; blocks without the node that it does not like may do
-            )
+            whole = self.calibrated(self.regions.get(self.index.all_nodes))
+            folder = Path(tempfile.mkdtemp(dir=".")).absolute()
+            context = CompileContext(self.request.threads, folder, self.request.cache_dir)
+            wide = self.request.targets[target]
+            # It can be: only targets that were measured on the whole model are mixed in.
+            self._int8[target] = Int8Parts(ready(resolve(wide), whole, wide, context), whole)
+        return self._int8[target].cut(model, model.path.parent / f"int8-{target}.onnx")
 
     def calibrated(self, model: SubModel) -> SubModel:
         """A block with what flows into it, for targets that calibrate."""

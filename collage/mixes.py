@@ -31,7 +31,7 @@ _FITTING_STEPS = 60
 _SMALLEST_SQUARE = 1e-14
 
 INSIDE_SHARE = 0.25
-"""Of a border's price, where a runtime changes numbers inside: it converts, but nothing is called or copied."""
+"""Of a border's price, where a runtime changes numbers inside; a guess: it converts, but nothing is called or copied."""
 
 
 @dataclass(frozen=True)

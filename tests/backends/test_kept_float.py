@@ -226,6 +226,16 @@ def test_float_goes_with_static_int8(text: str) -> None:
         resolve(Target.parse(text))
 
 
+@pytest.mark.parametrize(
+    ("ranges", "said"),
+    [("7-3", "write 3-7"), ("0-1000000", "not of the form"), ("1,,2", "not of the form")],
+)
+def test_ranges_that_mean_nothing_are_refused(ranges: str, said: str) -> None:
+    """A backward range would keep nothing, and an endless one fill the memory."""
+    with pytest.raises(TargetError, match=said):
+        resolve(Target.parse(f"openvino -quant=static_int8 -float={ranges}"))
+
+
 def test_keeping_everything_float_is_no_int8_target(tmp_path: Path) -> None:
     model = cnn(tmp_path)
     index = GraphIndex.from_ir(ir.load(model.path))
@@ -234,3 +244,10 @@ def test_keeping_everything_float_is_no_int8_target(tmp_path: Path) -> None:
     said = backend.refuse_region(index, index.all_nodes, target)
     assert said is not None and "without -quant" in said
     assert backend.refuse_region(index, index.all_nodes, with_float(INT8, [0, 1])) is None
+
+
+def test_a_partition_with_both_says_so() -> None:
+    for target in (INT8, ROUNDED):
+        assert resolve(target).arithmetic(target).numbers == "int8"
+        mixed = with_float(target, [1])
+        assert resolve(mixed).arithmetic(mixed).numbers == "int8 and float"

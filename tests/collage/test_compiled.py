@@ -35,3 +35,19 @@ def test_compiles_on_after_a_refusal(tmp_path: Path) -> None:
         assert compiled.get("good", good, ORT) is compiled.get("good", good, ORT)
     finally:
         compiled.close()
+
+
+def test_what_runs_a_few_times_only_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
+    model, target = _model(tmp_path / "model.onnx", "Relu"), Target.parse("openvino")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    compiled = CompiledRegions(1, cache)
+    try:
+        compiled.get("short", model, target, lasting=False)
+        assert not list(cache.rglob("*.blob"))
+        compiled.drop("short", target)
+        assert not list(compiled._work_dir.iterdir())
+        compiled.get("lasting", model, target)
+        assert list(cache.rglob("*.blob"))
+    finally:
+        compiled.close()

@@ -238,3 +238,17 @@ def test_a_piece_without_anything_int8_goes_to_the_float_target() -> None:
     split = moves.apply(_plan((0b111, int8)), Move("split", 0, 1, "cut", int8))
     assert split is not None
     assert [str(p.target) for p in split.partitions] == ["openvino -quant=static_int8", "openvino"]
+
+
+def test_a_target_that_was_given_with_float_nodes_can_be_moved() -> None:
+    steps = " ".join(f"v{i + 1} = MatMul(v{i}, w)" for i in range(4))
+    index = text_model(f"g (float[2, 2] v0) => (float[2, 2] v4) {IDENTITY} {{ {steps} }}").index
+    given = Target.parse("openvino -float=0 -quant=static_int8")
+    moves = LocalMoves(
+        index, CandidateSet.build(index, []), (given,), tunable={given: {"threads": ("1",)}}
+    )
+    changed = moves.apply(_plan((0b1111, given)), Move("option", 0, option=("threads", "1")))
+    assert changed is not None
+    assert [str(p.target) for p in changed.partitions] == [
+        "openvino -float=0 -quant=static_int8 -threads=1"
+    ]

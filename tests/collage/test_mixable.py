@@ -81,6 +81,17 @@ def test_another_exact_target_is_a_rival_where_it_promises_to_save() -> None:
     assert choose_targets(rows, known(FAST, OTHER)).rivals == ()
 
 
+def test_no_rival_parts_what_goes_inside_one_partition() -> None:
+    plain, int8 = Target.parse("openvino"), Target.parse("openvino -quant=static_int8")
+    rows = {plain: row(40.0), OTHER: row(44.0), int8: row(24.0, 0.2)}
+    estimates = known(OTHER)
+    for target, us in ((plain, 10.0), (int8, 9.0), (BF16, 9.0)):
+        estimates.learn(target, dict.fromkeys(range(4), us))
+    assert choose_targets(rows, estimates).rivals == ()
+    rows = {plain: row(40.0), OTHER: row(44.0), BF16: row(24.0, 0.2)}
+    assert choose_targets(rows, estimates).rivals == (OTHER,)
+
+
 def test_the_reduced_runtime_is_the_base_where_it_is_nearly_the_fastest() -> None:
     rows = {OTHER: row(38.0), FAST: row(40.0), BF16: row(24.0, 0.2)}
     assert choose_targets(rows, known(FAST, OTHER, BF16)).base == FAST

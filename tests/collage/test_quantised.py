@@ -135,6 +135,40 @@ def test_the_artifact_is_int8_for_every_runtime(target: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_an_artifact_may_have_both_in_one_partition(runtime: str, tmp_path: Path) -> None:
+    source = two_products(tmp_path)
+    info = normalise(source, tmp_path / "normalised", {}, least_opset=13)
+    model, target = Model.open(info.path), f"{runtime} -float=0-2 -quant=static_int8"
+    names = [node.name for node in model.index.nodes]
+    artifact = collage.tune(
+        source,
+        [runtime, f"{runtime} -quant=static_int8"],
+        output=tmp_path / "tuned.onnx",
+        database=f"sqlite:///{tmp_path / 'costs.db'}",
+        plan={
+            "format": 1,
+            "model_sha256": model.sha256,
+            "partitions": [{"target": target, "nodes": names}],
+        },
+        tolerance=TOLERANCE,
+        threads=1,
+    )
+    onnx.checker.check_model(str(artifact.path), full_check=True)
+    stored = read_plan(artifact.path)
+    assert [str(p.target) for p in stored.plan.partitions] == [target]
+    assert [note.numbers for note in stored.notes] == ["int8 and float in the file"]
+    matrices = [v for v in stored.model.ir.graph.initializers.values() if len(v.shape or ()) == 2]
+    assert {v.dtype for v in matrices} == {ir.DataType.INT8, ir.DataType.FLOAT}
+    assert 1e-5 < artifact.report["max_relative_error"] <= TOLERANCE
+    x = np.random.default_rng(5).standard_normal((8, 256)).astype(np.float32)
+    (plain,) = ort.InferenceSession(artifact.path).run(None, {"x": x})
+    with collage.load(artifact.path, threads=1) as session:
+        (ours,) = session.run(None, {"x": x})
+    assert close(ours, plain, 0.02)
+
+
+@pytest.mark.slow
 def test_an_old_opset_is_raised_for_the_whole_model(tmp_path: Path) -> None:
     artifact = tuned(two_products(tmp_path, 11), INT8, tmp_path)
     assert read_plan(artifact.path).model.ir.opset_imports[""] == 13

@@ -1,4 +1,4 @@
-"""Nodes that stay float within an int8 partition: `-float=` beside `-quant=static_int8`.
+"""Nodes that stay float within an int8 partition: `-float=` beside `-quant=static_int8` or `weights_int8`.
 
 A runtime that computes one model in both changes between them inside, which costs a fraction of what a border between
 two partitions does. Its value names nodes by their *position* in the partition, from 0, in the model's order:
@@ -30,7 +30,7 @@ CLIPPINGS = ("Clip", "Relu")
 OPTION = Option(
     _NAME,
     _NONE,
-    "Nodes that stay float beside -quant=static_int8, by position in the partition: 0-3,17.",
+    "Nodes that stay float beside -quant=static_int8 or weights_int8, by position in the partition: 0-3,17.",
     pattern=f"{_NONE}|{_RANGE}(,{_RANGE})*",
 )
 

@@ -3,8 +3,9 @@
 `-quant=dynamic_int8` scales the activations while the model runs: MatMul and Gemm become
 DynamicQuantizeLinear, MatMulInteger and a multiplication. `-quant=static_int8` fixes the scales
 beforehand, from samples: Conv, MatMul and Gemm stand between QuantizeLinear and DequantizeLinear, which
-a runtime fuses into one integer kernel. Weights are int8 with a scale for each channel. Everything is
-of plain ai.onnx, so any runtime computes the same file. The work is that of `onnxruntime.quantization`.
+a runtime fuses into one integer kernel. `-quant=weights_int8` writes the weights of MatMul and Gemm only, and
+the runtime rounds what they read. Weights are int8 with a scale for each channel. Everything is of plain
+ai.onnx, so any runtime computes the same file. The work of the first two is that of `onnxruntime.quantization`.
 
 What is *quantisable* is a node that becomes an integer kernel; other nodes may be in the same partition
 and stay float (layer normalisation, softmax), so that a whole transformer can be one partition. A
@@ -48,20 +49,24 @@ from backends.kept_float import (
     refuse_ranges,
 )
 from backends.onnxruntime_static_int8 import RANGE_BITS, WEIGHTED, idle, write_static
+from backends.onnxruntime_weights_int8 import write_weights
 from backends.predicates import is_constant
 from backends.samples import read_samples
+from partitioner.candidate import bits
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex, NodeInfo
 from partitioner.target import Target
 
-DYNAMIC, STATIC = "dynamic_int8", "static_int8"
+DYNAMIC, STATIC, WEIGHTS = "dynamic_int8", "static_int8", "weights_int8"
+CALIBRATED = (STATIC, WEIGHTS)
+"""What needs samples, and may keep nodes float."""
 LEAST_OPSET = 13
 """From here on QuantizeLinear and DequantizeLinear have a scale for each channel."""
 
 _NAME = "quant"
 _FILE, _PARTLY = "quantised.onnx", "partly.onnx"
 _PRODUCTS = ("MatMul", "Gemm")
-_WEIGHTED = {DYNAMIC: _PRODUCTS, STATIC: WEIGHTED}
+_WEIGHTED = {DYNAMIC: _PRODUCTS, STATIC: WEIGHTED, WEIGHTS: _PRODUCTS}
 _WITH_VNNI = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
 
 _MASKS: WeakKeyDictionary[GraphIndex, dict[str, int]] = WeakKeyDictionary()
@@ -84,10 +89,15 @@ def kind_of(target: Target) -> str | None:
     return None if kind == "none" else kind
 
 
+def rounds_inside(target: Target) -> bool:
+    """Whether only weights are int8 in the file, and the runtime rounds what products read."""
+    return kind_of(target) == WEIGHTS
+
+
 def refuse_float(target: Target) -> str | None:
     """Why `-float` makes no sense as it is given, or None."""
-    if positions_of(target) and kind_of(target) != STATIC:
-        return f"-float keeps nodes float within int8: it goes with -quant={STATIC}"
+    if positions_of(target) and kind_of(target) not in CALIBRATED:
+        return f"-float keeps nodes float within int8: it goes with -quant={' or '.join(CALIBRATED)}"
     return refuse_ranges(target)
 
 
@@ -101,10 +111,12 @@ def preparation(target: Target, float_results: bool = False) -> Preparation | No
     kind = kind_of(target)
     if kind is None:
         return None
-    return Preparation(_name(kind, float_results), kind == STATIC, least_opset=LEAST_OPSET)
+    return Preparation(_name(kind, float_results), kind in CALIBRATED, least_opset=LEAST_OPSET)
 
 
 def _name(kind: str, float_results: bool) -> str:
+    if kind == WEIGHTS:
+        return f"{kind}, errors fed back"
     name = f"{kind} by {_version()}"
     if kind == STATIC:
         name += f", ranges of {RANGE_BITS} bits, biases corrected"
@@ -114,16 +126,17 @@ def _name(kind: str, float_results: bool) -> str:
 
 def numbers(target: Target) -> str:
     """What products and convolutions compute in on a target that quantises."""
-    return "int8 and float" if positions_of(target) else "int8"
+    said = "int8 and float" if positions_of(target) else "int8"
+    return f"{said}: weights in the file, products" if kind_of(target) == WEIGHTS else said
 
 
 def sense(kind: str) -> str:
     """For which nodes and hardware it pays, and whether that is so here."""
-    nodes = (
-        "products with constant weights; convolutions stay float, since they get slower"
-        if kind == DYNAMIC
-        else "convolutions and products with constant weights"
-    )
+    nodes = {
+        DYNAMIC: "products with constant weights; convolutions stay float, since they get slower",
+        STATIC: "convolutions and products with constant weights",
+        WEIGHTS: "products with constant weights",
+    }[kind]
     here = "which this CPU has" if _has_dot_product() else "which this CPU has not: 7-bit weights here"
     return f"pays for {nodes}, on CPUs with int8 dot products (VNNI, AMX, NEON), {here}"
 
@@ -184,7 +197,7 @@ def quantise(
     """
     kind = kind_of(target)
     assert kind is not None
-    if kind == STATIC and model.calibration is None:
+    if kind in CALIBRATED and model.calibration is None:
         raise CollageError(f"{target} needs samples to calibrate with, and this partition has none")
     sources = [model.path] if kind == DYNAMIC else [model.path, model.calibration or model.path]
     external = model.path.with_name(f"{model.path.name}.weights")
@@ -259,6 +272,10 @@ def _make(model: SubModel, kind: str, float_results: bool, folder: Path) -> None
     if kind == DYNAMIC:
         _dynamic(source, made)
         result = ir.load(made)
+    elif kind == WEIGHTS:
+        write_weights(source, made, _samples(model), _products(source))
+        result = ir.load(made)
+        passes.RemoveUnusedNodesPass()(result)
     else:
         samples = _samples(model)
         write_static(source, made, samples, float_results, not _has_dot_product())
@@ -277,7 +294,7 @@ def _make(model: SubModel, kind: str, float_results: bool, folder: Path) -> None
 def _write_ready(source: Path, destination: Path, kind: str) -> None:
     """A copy with all weights inside, in the form that the quantiser reads rightly."""
     model = _loaded(source)
-    if kind == STATIC:
+    if kind in CALIBRATED:
         _fold_normalisation(model)
     else:
         _turn_weights(model)
@@ -316,6 +333,14 @@ def _turn_weights(model: ir.Model) -> None:
         turned = np.ascontiguousarray(weight.const_value.numpy().T)
         node.replace_input_with(1, constant_value(model.graph, name, turned))
         node.attributes["transB"] = ir.AttrInt64("transB", 0)
+
+
+def _products(source: Path) -> frozenset[str]:
+    """Names of the nodes that may have int8 weights."""
+    model = ir.load(source)
+    index = GraphIndex.from_ir(model)
+    nodes = list(model.graph)
+    return frozenset(nodes[i].name or "" for i in bits(quantisable(index, WEIGHTS)))
 
 
 def _dynamic(source: Path, destination: Path) -> None:

@@ -45,12 +45,11 @@ _MODELS = (
     *("light_squeezenet", "light_shufflenet", "mobilenet_v2", "resnext50", "nasnet_mobile"),
     *("bert_base", "gpt2", "vit_small"),
 )
-_TARGETS = ("onnxruntime", "openvino", "mnn", "openvino -precision=bf16")
+_TARGETS = (
+    *("onnxruntime", "openvino", "mnn", "openvino -precision=bf16"),
+    *("openvino -quant=static_int8", "openvino -quant=weights_int8"),
+)
 _TRANSFORMERS = ("bert_base", "gpt2", "vit_small")
-_STATIC = "openvino -quant=static_int8"
-# What serves matrix products makes convolutions several times slower than in float.
-_OF_TRANSFORMERS = ("onnxruntime -quant=dynamic_int8", _STATIC)
-_OF_OTHERS = (_STATIC,)
 _BUDGETS = (1e-2, 5e-2)
 # Half of them are held out.
 _SAMPLES = 8
@@ -64,7 +63,7 @@ def main() -> None:
     """Run what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=names(), default=list(_MODELS), metavar="NAME")
-    parser.add_argument("--targets", nargs="+", help="by default those of the docs for each model")
+    parser.add_argument("--targets", nargs="+", default=list(_TARGETS))
     parser.add_argument("--time-limit", type=float, default=90.0, help="of one tuning")
     parser.add_argument("--metric", choices=METRICS, default="max", help="of errors")
     parser.add_argument("--verbose", action="store_true", help="show what tuning does")
@@ -77,12 +76,13 @@ def main() -> None:
     for name in chosen.models:
         if "budgets" in rows.get(name, {}):
             continue
-        targets = chosen.targets or targets_of(name)
         try:
             if "plans" not in rows.get(name, {}):
-                rows[name] = _tuned(name, targets, chosen.metric, chosen.time_limit, listener)
+                rows[name] = _tuned(name, chosen.targets, chosen.metric, chosen.time_limit, listener)
                 _write(chosen.output, settings, rows)
-            rows[name] |= _compared(name, targets, chosen.metric, rows[name].pop("plans"), listener)
+            rows[name] |= _compared(
+                name, chosen.targets, chosen.metric, rows[name].pop("plans"), listener
+            )
         except (CollageError, OSError) as error:
             rows[name] = {"error": str(error)}
         print(_line(name, rows[name]), flush=True)
@@ -91,11 +91,6 @@ def main() -> None:
     print(table)
     if chosen.report is not None:
         write_table(chosen.report, "budgets", table)
-
-
-def targets_of(name: str) -> list[str]:
-    """What a model is tuned for by default."""
-    return [*_TARGETS, *(_OF_TRANSFORMERS if name in _TRANSFORMERS else _OF_OTHERS)]
 
 
 def _write(path: Path, settings: Mapping[str, str], rows: Mapping[str, Any]) -> None:

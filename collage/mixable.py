@@ -97,6 +97,8 @@ def choose_targets(
     own = {target.backend for target in reduced}
     own_exact = [t for us, t in exact if t.backend in own and us <= _NEARLY_AS_FAST * fastest_us]
     base = own_exact[0] if own_exact else fastest
+    reduced, told = _one_inside(base, reduced, {t: (us, error) for us, t, error in timed}, goal)
+    refused += told
     promised = [
         (_saving(estimates, [base, *reduced], target), target)
         for us, target in exact
@@ -110,6 +112,37 @@ def choose_targets(
         refused=tuple(refused),
         base=base,
     )
+
+
+def _one_inside(
+    base: Target,
+    reduced: tuple[Target, ...],
+    measured: Mapping[Target, tuple[float, float]],
+    goal: float,
+) -> tuple[tuple[Target, ...], list[str]]:
+    """Of targets that go inside the base's partition the one that promises most: two of them do not go into one.
+
+    Args:
+        base: the exact target.
+        reduced: the others.
+        measured: of the whole model, µs and error.
+        goal: the largest error that is asked for.
+
+    Returns:
+        Those that stay, and why the others do not.
+    """
+    within = [t for t in reduced if inside_pairs((base, t))]
+    if len(within) < 2:
+        return reduced, []
+
+    def saved_us(target: Target) -> float:
+        us, error = measured[target]
+        return min(1.0, (goal / error) ** 2) * (measured[base][0] - us)
+
+    best = max(within, key=saved_us)
+    others = [target for target in within if target != best]
+    told = [f"{target} promises less than {best} in one partition with {base}" for target in others]
+    return tuple(target for target in reduced if target not in others), told
 
 
 def _saving(estimates: Estimates, known: Sequence[Target], other: Target) -> float:

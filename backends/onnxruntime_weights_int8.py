@@ -109,10 +109,28 @@ def _grams(
     source: Path, products: Sequence[_Product], samples: Sequence[Mapping[str, Array]]
 ) -> dict[str, list[Array]]:
     """Mean products of what is read with each other, by its name: a matrix for each part of the inputs."""
-    wanted = {product.read for product in products}
+    grams: dict[str, list[Array]] = {}
+    for values in _values(source, {product.read for product in products}, samples):
+        for name, value in values.items():
+            rows = value.reshape(-1, value.shape[-1])
+            share = np.float32(max(1, len(rows)) * len(samples))
+            found = [rows[:, part].T @ rows[:, part] / share for part in _slices(rows.shape[1])]
+            grams[name] = (
+                [a + b for a, b in zip(grams[name], found, strict=True)] if name in grams else found
+            )
+    return grams
+
+
+def _values(
+    source: Path, names: set[str], samples: Sequence[Mapping[str, Array]]
+) -> Iterator[dict[str, Array]]:
+    """Values of a model by name, inputs among them, for one sample after the other."""
     model = ir.load(source)
-    given = [value.name or "" for value in model.graph.inputs if value.name in wanted]
-    made = [value for node in model.graph for value in node.outputs if value.name in wanted]
+    given = [value.name or "" for value in model.graph.inputs if value.name in names]
+    made = [value for node in model.graph for value in node.outputs if value.name in names]
+    if not made:
+        yield from ({name: sample[name] for name in given} for sample in samples)
+        return
     model.graph.outputs.clear()
     model.graph.outputs.extend(made)
     for value in made:
@@ -121,17 +139,9 @@ def _grams(
     write_streamed(model, probe)
     session = reference_session(probe)
     probe.unlink()
-    grams: dict[str, list[Array]] = {}
     for sample in samples:
-        values = run_session(session, sample, [value.name or "" for value in made])
-        for name, value in {**values, **{name: sample[name] for name in given}}.items():
-            rows = value.reshape(-1, value.shape[-1])
-            share = np.float32(max(1, len(rows)) * len(samples))
-            found = [rows[:, part].T @ rows[:, part] / share for part in _slices(rows.shape[1])]
-            grams[name] = (
-                [a + b for a, b in zip(grams[name], found, strict=True)] if name in grams else found
-            )
-    return grams
+        found = run_session(session, sample, [value.name or "" for value in made])
+        yield {**found, **{name: sample[name] for name in given}}
 
 
 def _slices(inputs: int) -> list[slice]:

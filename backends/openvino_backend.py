@@ -5,6 +5,7 @@ Settings that every compiled model has, and why:
 * `INFERENCE_PRECISION_HINT` is always given: left alone, a CPU with bf16 computes in bf16 (relative
   errors of 1e-2), and the precision belongs in the cost key.
 * the LATENCY hint and one stream: the THROUGHPUT hint halves the speed of single requests.
+* `DYNAMIC_QUANTIZATION_GROUP_SIZE` is 0 unless asked for: left alone, what products with int8 weights read is rounded.
 * `ENABLE_CPU_PINNING` off unless asked for: pinned workers of one runtime stand in the next one's way.
 
 Inputs and outputs stand on the caller's arrays (`ov.Tensor(shared_memory=True)`): about 10 µs a call.

@@ -237,10 +237,11 @@ class BudgetSearch:
         )
 
     def _reduced(self, mix: Mix) -> float:
-        """The share of the nodes that are computed less exactly."""
+        """The share of the base's time that goes by in nodes which are computed less exactly."""
+        times_us = self.estimates.times_us(self.base) or {}
         parts = zip(self.mixed, mix.reduced, strict=True)
-        count = sum(nodes.bit_count() for target, nodes in parts if target in self.chosen.reduced)
-        return count / len(self.model.index.nodes)
+        reduced = [i for target, nodes in parts if target in self.chosen.reduced for i in bits(nodes)]
+        return sum(times_us[i] for i in reduced) / max(sum(times_us.values()), 1e-9)
 
     def _entries(self, tolerance: float, mixes: Sequence[Mix], most: int) -> list[Entry]:
         """Plans of mixes, with the exact rest on the base; that of the first on another exact target too."""

@@ -129,7 +129,7 @@ def about_seeded_inputs(has_budget: bool, calibrates: bool) -> list[str]:
 
     Args:
         has_budget: errors were weighed against time.
-        calibrates: scales of integers were taken from what the model saw.
+        calibrates: integers were fitted to what the model saw.
     """
     warnings = []
     if has_budget:
@@ -139,7 +139,7 @@ def about_seeded_inputs(has_budget: bool, calibrates: bool) -> list[str]:
         )
     if calibrates:
         warnings.append(
-            "static_int8 was calibrated on seeded inputs, so its scales do not fit what the model was "
-            "trained for; give real ones with --inputs"
+            "int8 was calibrated on seeded inputs, so it does not fit what the model was trained for; "
+            "give real ones with --inputs"
         )
     return warnings

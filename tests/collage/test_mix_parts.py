@@ -26,6 +26,8 @@ BLOCKS = [1 << i for i in range(6)]
 def test_only_targets_that_differ_in_what_stands_in_the_file_go_inside() -> None:
     assert inside_pairs(TARGETS) == {(0, 1), (1, 0), (2, 3), (3, 2)}
     assert not inside_pairs((OTHER, INT8))
+    weights = Target.parse("openvino -quant=weights_int8")
+    assert inside_pairs((FLOAT, INT8, weights)) == {(0, 1), (1, 0), (0, 2), (2, 0)}
     dynamic = Target.parse("onnxruntime -quant=dynamic_int8")
     assert not inside_pairs((OTHER, dynamic))
 
@@ -44,6 +46,12 @@ def test_neighbours_that_can_be_one_partition_are_one(
 ) -> None:
     found = parts_of(zip(BLOCKS, chosen, strict=True), TARGETS, inside_pairs(TARGETS))
     assert found == parts
+
+
+def test_two_kinds_of_int8_are_never_one_partition() -> None:
+    targets = (FLOAT, INT8, Target.parse("openvino -quant=weights_int8"))
+    found = parts_of(zip(BLOCKS, (1, 0, 2, 0, 0, 1), strict=True), targets, inside_pairs(targets))
+    assert [(part.target, part.kept) for part in found] == [(1, 0b10), (2, 0b11000), (1, 0)]
 
 
 def test_the_target_of_a_part_says_which_nodes_stay_float() -> None:

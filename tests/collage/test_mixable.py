@@ -92,6 +92,18 @@ def test_no_rival_parts_what_goes_inside_one_partition() -> None:
     assert choose_targets(rows, estimates).rivals == (OTHER,)
 
 
+def test_of_two_that_go_inside_one_partition_the_more_promising_is_mixed_in() -> None:
+    plain = Target.parse("openvino")
+    static, weights = (Target.parse(f"openvino -quant={kind}_int8") for kind in ("static", "weights"))
+    rows = {plain: row(40.0), static: row(20.0, 0.03), weights: row(24.0, 0.015), BF16: row(30.0, 0.02)}
+    estimates = known(plain, static, weights, BF16)
+    chosen = choose_targets(rows, estimates, goal=0.01)
+    assert chosen.reduced == (weights, BF16)
+    assert chosen.refused == (f"{static} promises less than {weights} in one partition with {plain}",)
+    assert choose_targets(rows, estimates, goal=0.05).reduced == (BF16, static)
+    assert choose_targets(rows, estimates).reduced == (BF16, static)
+
+
 def test_the_reduced_runtime_is_the_base_where_it_is_nearly_the_fastest() -> None:
     rows = {OTHER: row(38.0), FAST: row(40.0), BF16: row(24.0, 0.2)}
     assert choose_targets(rows, known(FAST, OTHER, BF16)).base == FAST

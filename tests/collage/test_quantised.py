@@ -94,7 +94,12 @@ def close(ours: np.ndarray, theirs: np.ndarray, limit: float) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "target", [INT8, "onnxruntime -quant=static_int8", "openvino -quant=static_int8"]
+    "target",
+    [
+        INT8,
+        *("onnxruntime -quant=static_int8", "openvino -quant=static_int8"),
+        "openvino -quant=weights_int8",
+    ],
 )
 def test_the_artifact_is_int8_for_every_runtime(target: str, tmp_path: Path) -> None:
     source = two_products(tmp_path)
@@ -107,13 +112,16 @@ def test_the_artifact_is_int8_for_every_runtime(target: str, tmp_path: Path) -> 
     dtypes = {v.dtype for v in weights if len(v.shape or ()) == 2}
     assert dtypes == {ir.DataType.INT8}
     assert [str(p.target) for p in stored.plan.partitions] == [target, "onnxruntime", target]
-    assert [note.numbers for note in stored.notes] == ["int8 in the file", "f32", "int8 in the file"]
+    numbers = "int8 in the file"
+    if "weights" in target:
+        numbers = "int8: weights in the file, products inside the runtime"
+    assert [note.numbers for note in stored.notes] == [numbers, "f32", numbers]
     assert (
         stored.notes[0].prepared.startswith(target.partition("=")[2]) and not stored.notes[1].prepared
     )
-    assert explain(artifact.path)["partitions"][0]["numbers"] == "int8 in the file"
+    assert explain(artifact.path)["partitions"][0]["numbers"] == numbers
     assert 0 < artifact.report["max_relative_error"] <= TOLERANCE
-    assert any("calibrated" in w for w in artifact.report["warnings"]) == ("static" in target)
+    assert any("calibrated" in w for w in artifact.report["warnings"]) == (target != INT8)
 
     x = np.random.default_rng(5).standard_normal((8, 256)).astype(np.float32)
     (plain,) = ort.InferenceSession(artifact.path).run(None, {"x": x})
@@ -135,15 +143,26 @@ def test_the_artifact_is_int8_for_every_runtime(target: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
-def test_an_artifact_may_have_both_in_one_partition(runtime: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("wide", "numbers"),
+    [
+        ("onnxruntime -quant=static_int8", "int8 and float in the file"),
+        ("openvino -quant=static_int8", "int8 and float in the file"),
+        (
+            "openvino -quant=weights_int8",
+            "int8 and float: weights in the file, products inside the runtime",
+        ),
+    ],
+)
+def test_an_artifact_may_have_both_in_one_partition(wide: str, numbers: str, tmp_path: Path) -> None:
     source = two_products(tmp_path)
     info = normalise(source, tmp_path / "normalised", {}, least_opset=13)
-    model, target = Model.open(info.path), f"{runtime} -float=0-2 -quant=static_int8"
+    runtime = wide.partition(" ")[0]
+    model, target = Model.open(info.path), wide.replace(" ", " -float=0-2 ")
     names = [node.name for node in model.index.nodes]
     artifact = collage.tune(
         source,
-        [runtime, f"{runtime} -quant=static_int8"],
+        [runtime, wide],
         output=tmp_path / "tuned.onnx",
         database=f"sqlite:///{tmp_path / 'costs.db'}",
         plan={
@@ -157,7 +176,7 @@ def test_an_artifact_may_have_both_in_one_partition(runtime: str, tmp_path: Path
     onnx.checker.check_model(str(artifact.path), full_check=True)
     stored = read_plan(artifact.path)
     assert [str(p.target) for p in stored.plan.partitions] == [target]
-    assert [note.numbers for note in stored.notes] == ["int8 and float in the file"]
+    assert [note.numbers for note in stored.notes] == [numbers]
     matrices = [v for v in stored.model.ir.graph.initializers.values() if len(v.shape or ()) == 2]
     assert {v.dtype for v in matrices} == {ir.DataType.INT8, ir.DataType.FLOAT}
     assert 1e-5 < artifact.report["max_relative_error"] <= TOLERANCE

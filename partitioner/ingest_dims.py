@@ -108,6 +108,8 @@ def _refuse_unknown(dims: Mapping[str, int], known: set[str]) -> None:
 
 
 def _named(dim: int | ir.SymbolicDim, dims: Mapping[str, int]) -> int | ir.SymbolicDim:
+    if isinstance(dim, int) and dim < 0:  # older exporters write so what is not known
+        return ir.SymbolicDim(None)
     name = dim.value if isinstance(dim, ir.SymbolicDim) else None
     return dims.get(name, dim) if name is not None else dim
 

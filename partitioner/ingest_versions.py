@@ -112,4 +112,18 @@ def _converted(model: ir.Model, target: int) -> ir.Model:
         converted.graph.inputs.remove(twin)
         twin.const_value = value.const_value
         converted.graph.register_initializer(twin)
+    _restore_shapes(model, converted)
     return converted
+
+
+def _restore_shapes(model: ir.Model, converted: ir.Model) -> None:
+    """Undo what the converter makes of unknown sizes: -1 inside a model, 0 at its outputs."""
+    given = {v.name: v.shape for v in _values(model)}
+    for value in _values(converted):
+        value.shape = given.get(value.name)
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    graph = model.graph
+    yield from graph.inputs
+    yield from (value for node in graph for value in node.outputs)

@@ -251,6 +251,24 @@ class TestVersions:
         with pytest.raises(ModelError, match=r"opset 28 to 26 .*SwiGLU"):
             normalise(_write(tmp_path / "m.onnx", text), tmp_path / "o", {})
 
+    @pytest.mark.parametrize("least_opset", [0, 13])
+    def test_sizes_that_are_minus_one_are_unknown(self, least_opset: int, tmp_path: Path) -> None:
+        """As Paddle's exporter writes them; onnx's converter keeps them inside and makes 0 of them at outputs."""
+        text = """<ir_version: 6, opset_import: ["" : 11]>
+            g (float[1, 4, 8] x) => (float[1, 8] y) { r = Relu(x)  y = ReduceSum<axes: ints = [1], keepdims: int = 0>(r) }"""
+        proto = onnx.load(_write(tmp_path / "m.onnx", text))
+        known = onnx.shape_inference.infer_shapes(proto)
+        for value in (*known.graph.input, *known.graph.output, *known.graph.value_info):
+            value.type.tensor_type.shape.dim[0].dim_value = -1
+        onnx.save(known, tmp_path / "m.onnx")
+        info = normalise(tmp_path / "m.onnx", tmp_path / "o", {"x:0": 2}, least_opset=least_opset)
+        assert dict(info.opsets)[""] == max(11, least_opset)
+        values = Model.open(info.path).index.values
+        assert {n: v.shape for n, v in values.items() if v.dtype == "float32"} == {
+            **{"x": (2, 4, 8), "r": (2, 4, 8)},
+            "y": (2, 8),
+        }
+
     def test_an_old_opset_is_left_alone_with_a_warning(self, tmp_path: Path) -> None:
         text = (
             """<ir_version: 3, opset_import: ["" : 6]> g (float[2] x) => (float[2] y) { y = Relu(x) }"""

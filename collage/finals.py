@@ -17,7 +17,16 @@ from backends.registry import tunable_options
 from collage.lazy_search import WORTH_MEASURING, LazySearch
 from collage.local_moves import KINDS, Kind, LocalMoves
 from collage.local_search import PROMISING, LocalSearch, LocalSettings, worth_a_search
-from collage.refine import Arena, Entry, border_surplus_us, identity, meetings, residuals, speedup
+from collage.refine import (
+    Arena,
+    Entry,
+    border_surplus_us,
+    complexity,
+    identity,
+    meetings,
+    residuals,
+    speedup,
+)
 from collage.strategies import single_plan
 from partitioner.baselines import greedy, priority
 from partitioner.constraints import Constraints
@@ -232,7 +241,7 @@ class Finals:
 def _in_doubt(winner: Entry, rivals: Sequence[Entry], enough: int) -> bool:
     """Whether a plan was timed in too few processes to say that it is faster than single targets."""
     if not rivals:
-        return len(winner.plan.partitions) > 1 and len(winner.timings) < 2
+        return complexity(winner.plan) > (1, 0) and len(winner.timings) < 2
     builds = min(len(meetings(winner, rival)) for rival in rivals)
     far_ahead = all(speedup(rival, winner).low > _FAR_AHEAD for rival in rivals)
     return builds < 2 or (builds < enough and not far_ahead)

@@ -10,8 +10,8 @@ no partition explains becomes a border penalty for the pairs of targets that met
 again; a plan that is newly promised to win enters the next contest. It ends when nothing new is
 proposed or the time is up.
 
-Invariant: the plan that is returned was timed here; a plan with more partitions wins only if the whole
-confidence interval of its ratio to the best simpler plan says so.
+Invariant: the plan that is returned was timed here; a plan with more partitions, or with a mix inside one, wins only
+if the whole confidence interval of its ratio to the best simpler plan says so.
 
 Source: Jeon et al. (PACT'22, section 5) saw that the sum of parts deceives and re-ranked by hand of an
 evolutionary search; here the sum itself is corrected.
@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from backends.kept_float import positions_of
 from backends.timing import Ratio, compare_builds
 from collage.end_to_end import HOPELESS_RATIO, Contest, PlanStep, PlanSteps, PlanTiming, hold
 from collage.events import Event, Listener
@@ -221,7 +222,7 @@ class Arena:
         self._tell(entries)
 
     def winner(self) -> Entry:
-        """The fastest timed plan; where noise cannot tell, the one with fewer partitions.
+        """The fastest timed plan; where noise cannot tell, the simpler one (`complexity`).
 
         Raises:
             NoPlanError: no plan could be run; the message gives each one's failure.
@@ -249,16 +250,16 @@ class Arena:
 
 
 def simplest_of_the_fastest(timed: Sequence[Entry]) -> Entry:
-    """The fastest of timed plans; where noise cannot tell, the one with fewer partitions."""
+    """The fastest of timed plans; where noise cannot tell, the simpler one (`complexity`)."""
     fastest = min(timed, key=lambda entry: entry.ratio)
     # Those that were dropped early have few samples, in which one disturbed round hides how slow they are. Of those
     # that met it in several builds the interval says it.
     near = [
         e for e in timed if e.ratio <= fastest.ratio * HOPELESS_RATIO or len(meetings(e, fastest)) > 1
     ]
-    simpler = [e for e in near if len(e.plan.partitions) < len(fastest.plan.partitions)]
+    simpler = [e for e in near if complexity(e.plan) < complexity(fastest.plan)]
     beaten = math.inf
-    for entry in sorted(simpler, key=lambda e: (len(e.plan.partitions), e.ratio)):
+    for entry in sorted(simpler, key=lambda e: (*complexity(e.plan), e.ratio)):
         # Who is slower than one that is clearly beaten is beaten too, however much noise is on it.
         if entry.ratio >= beaten:
             continue
@@ -266,6 +267,11 @@ def simplest_of_the_fastest(timed: Sequence[Entry]) -> Entry:
             return entry
         beaten = entry.ratio
     return fastest
+
+
+def complexity(plan: Plan) -> tuple[int, int]:
+    """What a tie goes by: how many partitions, and how many of them are mixes of int8 and float inside (`-float`)."""
+    return len(plan.partitions), sum(bool(positions_of(p.target)) for p in plan.partitions)
 
 
 def speedup(slow: Entry, fast: Entry) -> Ratio:

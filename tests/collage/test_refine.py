@@ -55,6 +55,13 @@ def test_a_tie_goes_to_fewer_partitions() -> None:
     assert simplest_of_the_fastest([_entry(3, 800, noise=0.05), single]).plan.partitions[1:]
 
 
+def test_a_mix_inside_one_partition_is_not_as_simple_as_a_single_target() -> None:
+    single, mixed, slower = _entry(1, 1000, noise=0.05), _entry(3, 998, noise=0.05), _entry(1, 1300)
+    mixed.plan = Plan((Candidate(1, Target.parse("openvino -float=0-3 -quant=static_int8")),))
+    assert simplest_of_the_fastest([mixed, single]) is single
+    assert simplest_of_the_fastest([mixed, slower]) is mixed
+
+
 def test_a_slow_plan_with_few_samples_is_no_tie() -> None:
     """It was dropped after four rounds, and the fastest plan was disturbed in one of them."""
     mixed, dropped = _entry(3, 700), _entry(1, 1000)

@@ -4,7 +4,8 @@ Rounding to nearest errs least in each weight, and not in the sums that a produc
 what one weight lacks another can give. With the inputs' second moments (the *Gram matrix* of what the product reads) the
 squared error of a sum is `e G e`, for `e` the errors of its weights. Written with the Cholesky factor of G as the length of a
 triangular combination of `e`, it is kept small by rounding from the last weight to the first, each to what the rest of its
-row asks for. Weights of the largest inputs come first, while all others may still answer.
+row asks for. Weights of the largest inputs come first, while all others may still answer. A weight of zero stays zero: an
+input that counts for nothing may be of any size on other samples.
 
 Source: Frantar et al. 2022, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers"; that
 it is the nearest-plane algorithm of Babai 1986 saves the inverse: Chen et al. 2025, "The Geometry of LLM Quantization".
@@ -50,7 +51,7 @@ def fed_back(weights: Array, steps: Array, gram: Array) -> Array:
         passed = factor[end:, start:end].T @ missed[end:]
         for row in reversed(range(start, end)):
             answer = passed[row - start] + factor[row + 1 : end, row] @ missed[row + 1 : end]
-            whole[row] = _whole(wanted[row] + answer)
+            whole[row] = np.where(wanted[row] == 0, 0, _whole(wanted[row] + answer))
             missed[row] = wanted[row] - whole[row]
     result: Array = np.empty(weights.shape, np.int8)
     result[order] = whole

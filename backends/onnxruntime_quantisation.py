@@ -127,7 +127,7 @@ def _name(kind: str, float_results: bool) -> str:
 def numbers(target: Target) -> str:
     """What products and convolutions compute in on a target that quantises."""
     said = "int8 and float" if positions_of(target) else "int8"
-    return f"{said}: weights in the file, products" if kind_of(target) == WEIGHTS else said
+    return f"{said}: weights in the file, products" if rounds_inside(target) else said
 
 
 def sense(kind: str) -> str:

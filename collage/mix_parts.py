@@ -11,10 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from backends.kept_float import OPTION, keeping
+from backends.onnxruntime_quantisation import CALIBRATED, kind_of
 from backends.registry import check_options
 from partitioner.target import Target
-
-_INSIDE_A_FLOAT_MODEL = ("static_int8", "weights_int8")
 
 Inside = frozenset[tuple[int, int]]
 """Pairs of targets, by number in either order, that go inside one partition."""
@@ -44,7 +43,7 @@ def inside_pairs(targets: Sequence[Target]) -> Inside:
     pairs = [
         (plain, wide)
         for (plain, one), (wide, other) in itertools.permutations(enumerate(targets), 2)
-        if other.option("quant", "none") in _INSIDE_A_FLOAT_MODEL
+        if kind_of(other) in CALIBRATED
         and one == without_quant(other)
         and OPTION in check_options(other).options
     ]

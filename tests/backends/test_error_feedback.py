@@ -83,3 +83,11 @@ def test_whole_steps_stay_as_they_are() -> None:
     whole = np.random.default_rng(0).integers(-LARGEST, LARGEST + 1, (50, 6)).astype(np.float32)
     found = fed_back(whole * 0.25, np.full(6, 0.25, np.float32), gram_of(inputs_of(50, 300)))
     np.testing.assert_array_equal(found, whole)
+
+
+def test_a_weight_of_zero_stays_zero() -> None:
+    weights, steps = weights_of(32, 5)
+    weights[::3] = 0
+    found = fed_back(weights, steps, gram_of(inputs_of(32, 400)))
+    assert not found[::3].any()
+    assert (found != nearest(weights, steps)).any()

@@ -22,6 +22,7 @@ from partitioner.target_spec import enumerate_candidates
 
 DYNAMIC = Target.parse("onnxruntime -quant=dynamic_int8")
 STATIC = Target.parse("onnxruntime -quant=static_int8")
+WEIGHTS = Target.parse("openvino -quant=weights_int8")
 
 
 def model_of(text: str, weights: dict[str, np.ndarray], folder: Path) -> SubModel:
@@ -128,7 +129,7 @@ def test_convolutions_are_calibrated(tmp_path: Path) -> None:
     assert any(v.dtype == ir.DataType.INT8 for v in ir.load(made.path).graph.initializers.values())
 
 
-@pytest.mark.parametrize("target", [DYNAMIC, STATIC])
+@pytest.mark.parametrize("target", [DYNAMIC, STATIC, WEIGHTS])
 def test_the_same_bytes_each_time(target: Target, tmp_path: Path) -> None:
     made = []
     for number in range(2):

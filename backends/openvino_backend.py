@@ -15,8 +15,9 @@ reader itself cannot be asked in this process, since an unknown or damaged node 
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,9 @@ _SENSE = "pays for convolutions and products, on CPUs with AVX-512 BF16 or AMX; 
 # Numbers that share a scale where a product with int8 weights rounds what it reads. ViT was 1.6, 1.9 and 2.0 times as fast
 # as in fp32 with 32, 64 and 128 of them, at errors of 0.013, 0.014 and 0.015 (Xeon).
 _GROUP = 64
+# OpenVINO calls a Reorder by who makes its value, two layouts or types (none for one without a name), and who reads it.
+_FORMAT = r"(?:[A-Ga-g]+(?:\d+[a-g])*|[fuis]\d+|bf16|)"
+_REORDER = re.compile(f"(.+)_{_FORMAT}_{_FORMAT}_(.+)")
 _REFUSED_DTYPES = ("object", "bfloat16", "complex64", "complex128")
 
 
@@ -222,7 +226,12 @@ class OpenVinoExecutable(Executable):
                     kinds[step.node_name] = f"{step.node_type} {step.exec_type}"
         fused = _original_names(compiled)
         steps = [
-            Step((*fused.get(name, ()), name), kinds[name], sum(spent) / len(spent))
+            Step(
+                (*fused.get(name, ()), name),
+                kinds[name],
+                sum(spent) / len(spent),
+                _between(name, fused),
+            )
             for name, spent in times.items()
         ]
         return op_times(GraphIndex.from_ir(ir.load(self._model.path)), steps)
@@ -284,6 +293,16 @@ def _original_names(compiled: Any) -> dict[str, tuple[str, ...]]:
         names = step.get_rt_info()["originalLayersNames"].astype(str)
         found[step.get_friendly_name()] = tuple(reversed([n for n in names.split(",") if n]))
     return found
+
+
+def _between(name: str, fused: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Of a Reorder the steps that it lies between, as its name tells; nothing for other steps."""
+    found = _REORDER.fullmatch(name)
+    return (
+        ()
+        if found is None
+        else tuple(n for step in found.groups() for n in (*fused.get(step, ()), step))
+    )
 
 
 def _compile(model: SubModel, properties: dict[str, Any], context: CompileContext) -> tuple[Any, Any]:

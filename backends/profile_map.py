@@ -24,18 +24,20 @@ class Step:
         names: everything by which the runtime calls it: names of nodes, of values, or neither.
         kind: the runtime's name of what it does.
         latency_us: mean time of one execution.
+        between: for a step that changes the layout or type of a value and is no node itself: how the runtime calls who
+            makes the value, then who reads it. The first that is known gets its time.
     """
 
     names: tuple[str, ...]
     kind: str
     latency_us: float
+    between: tuple[str, ...] = ()
 
 
 def op_times(index: GraphIndex, steps: Sequence[Step], joins_reader: bool = True) -> list[OpTime]:
     """The steps with the names of the nodes that each stands for.
 
-    Steps with the same first anchor are added up. Steps without an anchor (a change of layout)
-    stay, with no nodes.
+    Steps with the same first anchor are added up. Steps without an anchor stay, with no nodes.
 
     Args:
         index: the model's structure.
@@ -45,7 +47,7 @@ def op_times(index: GraphIndex, steps: Sequence[Step], joins_reader: bool = True
     known = {**index.producer, **{node.name: node.index for node in index.nodes}}
     merged: dict[int | str, tuple[set[int], list[Step]]] = {}
     for i, step in enumerate(steps):
-        anchors = [a for a in (_anchor(known, name) for name in step.names) if a is not None]
+        anchors = _anchors(known, step.names) or _anchors(known, step.between)[:1]
         key: int | str = anchors[0] if anchors else f"step {i}"
         nodes, parts = merged.setdefault(key, (set(), []))
         nodes.update(anchors)
@@ -57,6 +59,10 @@ def op_times(index: GraphIndex, steps: Sequence[Step], joins_reader: bool = True
         longest = max(parts, key=lambda part: part.latency_us)
         found.append(OpTime(names, longest.kind, sum(part.latency_us for part in parts)))
     return found
+
+
+def _anchors(known: dict[str, int], names: Sequence[str]) -> list[int]:
+    return [a for a in (_anchor(known, name) for name in names) if a is not None]
 
 
 def _anchor(known: dict[str, int], name: str) -> int | None:

@@ -13,7 +13,7 @@ from collage.end_to_end import Contest
 from collage.events import Listener, ignore
 from collage.explain import read_report
 from collage.intake import Reference, take_in
-from collage.refine import Arena, Entry, identity, speedup
+from collage.refine import Arena, Entry, identity, latency_beside, speedup
 from collage.region_files import RegionFiles
 from partitioner.candidate import Candidate, Plan
 from partitioner.emit import PLAN_KEY, ArtifactPlan, read_plan
@@ -110,7 +110,11 @@ def bench(
                 near = [e for e in timed if e is ours or e is other or e.ratio <= limit]
                 arena.hold([], again=near)
     baselines: list[dict[str, Any]] = [
-        {"target": text, "latency_us": entry.latency_us, "max_relative_error": entry.error}
+        {
+            "target": text,
+            "latency_us": latency_beside(entry, ours)[0] if ours.timed else entry.latency_us,
+            "max_relative_error": entry.error,
+        }
         if entry.timed
         else {"target": text, "infeasible": entry.failure}
         for text, entry in singles.items()
@@ -156,7 +160,7 @@ def _compared(ours: Entry, other: Entry) -> dict[str, Any]:
     ratio = speedup(other, ours)
     return {
         **found,
-        "latency_us": other.latency_us,
+        "latency_us": latency_beside(other, ours)[0],
         "ratio": ratio.ratio,
         "interval": [ratio.low, ratio.high],
     }

@@ -290,6 +290,16 @@ def speedup(slow: Entry, fast: Entry) -> Ratio:
     return compare_builds([([a for a, _ in own], [b for _, b in own]) for own in pairs])
 
 
+def latency_beside(entry: Entry, ours: Entry) -> tuple[float, float, float]:
+    """What a plan takes at the pace that the machine had for `ours`: microseconds, and a 95 % interval.
+
+    Plans take part in different contests, and from one minute to another a machine may be half as fast: medians of
+    each one's own rounds would compare the minutes. So it is ours' median, times the ratio where both ran.
+    """
+    times = speedup(entry, ours)
+    return ours.latency_us * times.ratio, ours.latency_us * times.low, ours.latency_us * times.high
+
+
 def meetings(one: Entry, other: Entry) -> list[int]:
     """The contests that say how two plans compare: both were timed, and not just in a heat.
 

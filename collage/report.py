@@ -12,7 +12,7 @@ from typing import Any
 
 from collage.costs import Counts
 from collage.preparing import computed
-from collage.refine import Entry, speedup
+from collage.refine import Entry, latency_beside, speedup
 from collage.site import Site
 from collage.why import (
     Place,
@@ -101,7 +101,7 @@ def build_report(found: Findings) -> dict[str, Any]:
         "latency_us": winner.latency_us,
         "latency_interval_us": list(_interval(winner)),
         "baselines": [_baseline(target, singles.get(target), found) for target in found.targets],
-        "greedy_latency_us": None if greedy is None else greedy.latency_us,
+        "greedy_latency_us": None if greedy is None else latency_beside(greedy, winner)[0],
         "speedup_over_best_single": None if gain is None else gain.ratio,
         "speedup_interval": None if gain is None else [gain.low, gain.high],
         "predicted_latency_us": predicted,
@@ -111,7 +111,7 @@ def build_report(found: Findings) -> dict[str, Any]:
         "metric": found.metric,
         "sampled_inputs": found.sampled,
         "front": None if found.front is None else list(found.front),
-        "plans": [_plan(entry, best) for entry in found.entries],
+        "plans": [_plan(entry, best, winner) for entry in found.entries],
         "candidates": {
             "total": len(found.candidates.candidates),
             "unique": found.unique,
@@ -179,18 +179,19 @@ def _baseline(target: Target, entry: Entry | None, found: Findings) -> dict[str,
         return {"target": str(target), "infeasible": found.infeasible.get(target, "not measured")}
     if not entry.timed:
         return {"target": str(target), "infeasible": entry.failure or "not timed"}
-    low, high = _interval(entry)
+    winner = found.winner
+    latency_us, *interval = latency_beside(entry, winner)
     said: dict[str, Any] = {
         "target": str(target),
-        "latency_us": entry.latency_us,
-        "latency_interval_us": [low, high],
+        "latency_us": latency_us,
+        "latency_interval_us": list(_interval(winner)) if entry is winner else interval,
     }
     if (entry.error or 0.0) > found.tolerance:
         said["exceeds_tolerance"] = entry.error
     return said
 
 
-def _plan(entry: Entry, best: Entry | None) -> dict[str, Any]:
+def _plan(entry: Entry, best: Entry | None, winner: Entry) -> dict[str, Any]:
     said: dict[str, Any] = {
         "name": entry.name,
         "partitions": len(entry.plan.partitions),
@@ -199,7 +200,7 @@ def _plan(entry: Entry, best: Entry | None) -> dict[str, Any]:
     }
     if not entry.timed:
         return {**said, "infeasible": entry.failure or "not timed"}
-    said["latency_us"] = entry.latency_us
+    said["latency_us"], *_ = latency_beside(entry, winner)
     said["max_relative_error"] = entry.error
     if best is not None:
         ratio = speedup(best, entry)

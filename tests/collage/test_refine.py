@@ -9,6 +9,7 @@ from collage.refine import (
     Entry,
     border_surplus_us,
     clearly_faster,
+    latency_beside,
     residuals,
     simplest_of_the_fastest,
     speedup,
@@ -38,6 +39,17 @@ def test_a_clear_difference_is_seen_through_noise_and_a_small_one_is_not() -> No
     ratio = speedup(_entry(1, 1000), _entry(2, 800))
     assert ratio.low <= ratio.ratio <= ratio.high
     assert abs(ratio.ratio - 1.25) < 1e-9
+
+
+def test_plans_that_ran_in_different_minutes_are_told_at_one_pace() -> None:
+    """Ours runs in both contests, the slower one only while the machine was twice as fast."""
+    ours, other = _entry(1, 1000), _entry(1, 1100)
+    ours.timings[1] = PlanTiming((2000.0,) * 32, (), 0.0)
+    assert ours.latency_us == 2000 and other.latency_us == 1100
+    latency_us, low_us, high_us = latency_beside(other, ours)
+    assert low_us <= latency_us <= high_us
+    assert abs(latency_us - 2200) < 1e-6
+    assert latency_beside(ours, ours) == (2000, 2000, 2000)
 
 
 def test_noise_on_the_second_best_does_not_bring_it_back() -> None:

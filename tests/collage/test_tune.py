@@ -80,6 +80,9 @@ def test_the_report_has_every_field_and_is_never_slower_than_the_best_single(
     ):
         assert field in report
     assert report["speedup_interval"][1] >= 1.0
+    # What the table says of the best single target is what the ratio says.
+    best_us = report["latency_us"] * report["speedup_over_best_single"]
+    assert best_us in [pytest.approx(b["latency_us"]) for b in report["baselines"] if "latency_us" in b]
     assert report["max_relative_error"] <= report["tolerance"]
     counts = report["candidates"]
     assert counts["total"] >= counts["unique"] >= counts["measured"] + counts["from_cache"] > 0

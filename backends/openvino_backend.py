@@ -298,11 +298,8 @@ def _original_names(compiled: Any) -> dict[str, tuple[str, ...]]:
 def _between(name: str, fused: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """Of a Reorder the steps that it lies between, as its name tells; nothing for other steps."""
     found = _REORDER.fullmatch(name)
-    return (
-        ()
-        if found is None
-        else tuple(n for step in found.groups() for n in (*fused.get(step, ()), step))
-    )
+    steps = () if found is None else found.groups()
+    return tuple(name for step in steps for name in (*fused.get(step, ()), step))
 
 
 def _compile(model: SubModel, properties: dict[str, Any], context: CompileContext) -> tuple[Any, Any]:

@@ -160,7 +160,7 @@ def _compared(ours: Entry, other: Entry) -> dict[str, Any]:
     ratio = speedup(other, ours)
     return {
         **found,
-        "latency_us": latency_beside(other, ours)[0],
+        "latency_us": ours.latency_us * ratio.ratio,
         "ratio": ratio.ratio,
         "interval": [ratio.low, ratio.high],
     }

@@ -99,8 +99,12 @@ class Entry:
 
     @property
     def step_us(self) -> tuple[float, ...]:
-        """Median time of each partition inside the running plan, newest contest."""
-        return next((t.step_us for t in reversed(self.timings.values()) if t.step_us), ())
+        """Median time of each partition inside the running plan: of the newest contest, at the pace of all."""
+        newest = next((t for t in reversed(self.timings.values()) if t.step_us and t.samples_us), None)
+        if newest is None:
+            return ()
+        pace = self.latency_us / newest.latency_us
+        return tuple(step_us * pace for step_us in newest.step_us)
 
     @property
     def latency_us(self) -> float:

@@ -52,6 +52,13 @@ def test_plans_that_ran_in_different_minutes_are_told_at_one_pace() -> None:
     assert latency_beside(ours, ours) == (2000, 2000, 2000)
 
 
+def test_partitions_are_told_at_the_pace_of_their_plan() -> None:
+    entry = _entry(2, 1000)
+    entry.timings[1] = PlanTiming((2000.0,) * 8, (1500.0, 500.0), 0.0)
+    assert entry.latency_us == 1000
+    assert entry.step_us == (750, 250)
+
+
 def test_noise_on_the_second_best_does_not_bring_it_back() -> None:
     best, noisy, mixed = _entry(1, 1000), _entry(1, 1000), _entry(3, 970)
     samples = (900.0, 1110.0) * 8

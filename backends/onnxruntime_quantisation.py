@@ -116,7 +116,7 @@ def preparation(target: Target, float_results: bool = False) -> Preparation | No
 
 def _name(kind: str, float_results: bool) -> str:
     if kind == WEIGHTS:
-        return f"{kind}, errors fed back"
+        return f"{kind}, errors fed back, zeros kept"
     name = f"{kind} by {_version()}"
     if kind == STATIC:
         name += f", ranges of {RANGE_BITS} bits, biases corrected"

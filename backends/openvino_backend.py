@@ -299,7 +299,7 @@ def _between(name: str, fused: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]
     """Of a Reorder the steps that it lies between, as its name tells; nothing for other steps."""
     found = _REORDER.fullmatch(name)
     steps = () if found is None else found.groups()
-    return tuple(name for step in steps for name in (*fused.get(step, ()), step))
+    return tuple(called for step in steps for called in (*fused.get(step, ()), step))
 
 
 def _compile(model: SubModel, properties: dict[str, Any], context: CompileContext) -> tuple[Any, Any]:

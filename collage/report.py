@@ -180,7 +180,7 @@ def _baseline(target: Target, entry: Entry | None, found: Findings) -> dict[str,
     if not entry.timed:
         return {"target": str(target), "infeasible": entry.failure or "not timed"}
     winner = found.winner
-    latency_us, *interval = latency_beside(entry, winner)
+    latency_us, *interval = latency_beside(entry, winner)  # beside itself there is none: it has its own
     said: dict[str, Any] = {
         "target": str(target),
         "latency_us": latency_us,

@@ -227,7 +227,7 @@ class LazySearch:
             best = solution.plans[0]
             known_us = min(incumbent_us, self._cheapest_known_us())
             unknown = self._unknown(best)
-            self._tell(best, solution.bound_us, known_us, len(unknown))
+            self._tell(best, min(solution.bound_us, known_us), known_us, len(unknown))
             if not unknown or best.objective_us >= known_us * (1 - WORTH_MEASURING):
                 return solution.bound_us
             if known_us < self._best_us * (1 - _BETTER):

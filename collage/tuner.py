@@ -379,7 +379,7 @@ class _Run:
                 seconds=self.seconds,
                 tolerance=self.options.tolerance,
                 metric=self.options.metric,
-                front=front(self.model, self.arena.entries) if self.options.pareto else None,
+                front=front(self.model, self.arena.entries, winner) if self.options.pareto else None,
                 sampled="seeded" if self.inputs is None else "given",
                 warnings=warnings,
                 witness=witness,

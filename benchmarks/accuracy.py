@@ -249,6 +249,19 @@ def _table(rows: Mapping[str, Any], settings: Mapping[str, str]) -> str:
             lines.append(
                 f"| {said} ({len(members)} models) | | | {' | | '.join(f'{m:.2f}' for m in means)} | |"
             )
+    if complete and all("bounds" in rows[name] for name in complete):
+        most = [
+            geomean(
+                [
+                    max(found[b]["speedup"], rows[n]["bounds"].get(b, 0.0))
+                    for n, found in complete.items()
+                ]
+            )
+            for b in budgets
+        ]
+        lines.append(
+            f"| geomean of what was promised, or came out where that is more | | | {' | | '.join(f'{m:.2f}' for m in most)} | |"
+        )
     over = [
         (name, budget)
         for name, found in complete.items()

@@ -147,15 +147,18 @@ def _table(rows: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     ]
     reduced = [(n, b, f) for n, b, f in found if max(f["given"], *f["unseen"]) > EXACT_ERROR]
     over = [f"{name} within {budget}" for name, budget, f in found if f["given"] > float(budget)]
-    beyond = [
-        f"{name} within {budget}: {max(f['unseen']):.1e}, {sum(e > float(budget) for e in f['unseen'])} of {_UNSEEN}"
+    beyond = {
+        f"{name} within {budget} up to {max(f['unseen']):.1e}": sum(
+            e > float(budget) for e in f["unseen"]
+        )
         for name, budget, f in found
         if max(f["unseen"]) > float(budget)
-    ]
+    }
     lines += [
         "",
         f"{len(found)} plans, {len(reduced)} of them not exact. Over their budget on the samples given: "
-        f"{'; '.join(over) or 'none'}. On the others: {'; '.join(beyond) or 'none'}.",
+        f"{'; '.join(over) or 'none'}. On the others of those that are not exact: {sum(beyond.values())} of "
+        f"{_UNSEEN * len(reduced)} ({'; '.join(beyond) or 'none'}).",
     ]
     return "\n".join(lines) + "\n"
 

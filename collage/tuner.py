@@ -361,7 +361,7 @@ class _Run:
     def _report(self, winner: Entry, solution: Solution | None) -> dict[str, Any]:
         known = (self.model.index, self.targets, self.candidates, self.costs, self.estimates)
         witness = Witness(*known, self._transitions())
-        warnings = [*self.info.warnings, *self.candidates.notes]
+        warnings = [*self.info.warnings, *self.candidates.notes, *self.whole.untried()]
         if self.inputs is None:
             warnings += about_seeded_inputs(self.goals.has_budget, calibrates(self.facts))
         return build_report(

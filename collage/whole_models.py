@@ -31,6 +31,7 @@ class WholeModels:
         self._index = index
         self._costs = costs
         self._candidates = [Candidate(index.all_nodes, target, "whole") for target in targets]
+        self._wanted: list[Candidate] = []
 
     def measure(self, candidates: CandidateSet, late: Callable[[], bool]) -> Estimates:
         """Measure and profile each target that takes the whole graph.
@@ -40,8 +41,8 @@ class WholeModels:
             late: True when the time is up; one target is measured all the same.
         """
         offered = {(c.nodes, c.target) for c in candidates.candidates}
-        wanted = [c for c in self._candidates if (c.nodes, c.target) in offered]
-        self._costs.measure(wanted, stop=lambda: late() and bool(self.latencies_us()))
+        self._wanted = [c for c in self._candidates if (c.nodes, c.target) in offered]
+        self._costs.measure(self._wanted, stop=lambda: late() and bool(self.latencies_us()))
         estimates = Estimates(self._index)
         unprofiled = self.latencies_us()
         for target, row in self.rows().items():
@@ -62,6 +63,15 @@ class WholeModels:
         """Microseconds of each target that ran the whole graph."""
         costs = {c.target: self._costs.cost(c) for c in self._candidates}
         return {t: cost.latency_us for t, cost in costs.items() if isinstance(cost, Measured)}
+
+    def untried(self) -> list[str]:
+        """What the report warns of where the time was up before each target had run the whole model."""
+        left = [f"'{c.target}'" for c in self._wanted if self._costs.row(c) is None]
+        if not left:
+            return []
+        return [
+            f"the time was up before the whole model had run on {', '.join(left)}: allow more with --time-limit"
+        ]
 
     def rows(self) -> dict[Target, CostRow | None]:
         """What the database has of each target on the whole graph."""

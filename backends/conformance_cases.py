@@ -279,6 +279,12 @@ CASES: tuple[Case, ...] = (
         }""",
     ),
     Case(
+        "nothing_to_do",
+        """(float[2,6] x) => (float[2,6] y) {
+            y = Dropout(x)
+        }""",
+    ),
+    Case(
         "found_values",
         """(float[2,6] x) => (int64[2,n] y) {
             r = Relu(x)

@@ -2,7 +2,8 @@
 
 MNN's converter and pnnx misread attributes that ONNX lets a model leave out: pooling without
 `strides` divides by zero in MNN, and both take softmax without `axis` over the last axis, whatever
-the operator set says. So these are written into a copy of the model before it is converted.
+the operator set says. So these are written into a copy of the model before it is converted. MNN's drops a Dropout
+between others, and keeps one on its own, which it cannot run: there it becomes the Identity that it is.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from partitioner.graph_index import GraphIndex, NodeInfo
 
 _SUMS = "SHA256SUMS"
 # Part of every conversion's key: raise it when `write_explicit` writes something else.
-_EDITION = 1
+_EDITION = 2
 _INLINE_LIMIT_BYTES = 1 << 31  # what a protobuf may hold
 _FLAT_SOFTMAX_BEFORE = 13
 _SOFTMAXES = {"Softmax", "LogSoftmax"}
 _POOLS = {"AveragePool", "MaxPool"}
+_INFERRING = 2  # inputs of a Dropout that is not told whether it trains
 
 
 def refuse_flattening_softmax(index: GraphIndex, node: NodeInfo) -> str | None:
@@ -50,6 +52,10 @@ def write_explicit(source: Path, destination: Path) -> None:
             node.attributes.add(ir.AttrInt64s("strides", [1] * len(kernel)))
         if node.op_type in _SOFTMAXES and "axis" not in node.attributes:
             node.attributes.add(ir.AttrInt64("axis", 1 if flat else -1))
+        if node.op_type == "Dropout" and len(node.inputs) <= _INFERRING and len(node.outputs) == 1:
+            node.op_type = "Identity"
+            node.attributes.clear()
+            node.resize_inputs(1)
     write_streamed(model, destination)
 
 

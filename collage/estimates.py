@@ -99,6 +99,15 @@ class Estimates:
         self._guessed.add(target)
         self._lessons.clear()
 
+    def rescale(self, target: Target, factor: float) -> None:
+        """Take in that a profile was taken at another pace of the machine than the others were.
+
+        What was spread over blocks that were measured is left as it is.
+        """
+        if target in self._times and target not in self._guessed:
+            self._times[target] = {i: us * factor for i, us in self._times[target].items()}
+            self._lessons.clear()
+
     def shares_us(self) -> list[float]:
         """Per node what it takes on the target that runs it fastest."""
         return [max(self._elsewhere(i), _LEAST_US) for i in range(len(self._index.nodes))]

@@ -1,7 +1,7 @@
 """Which plans are timed end to end, and which of them is returned.
 
-First every single target, the greedy plan and the best searched plans run in turn; plans that keep an
-accuracy budget do so before the search, which then only looks for faster ones. What partitions
+First every single target, the greedy plan and plans that keep an accuracy budget run in turn. That says how targets
+compare (`WholeModels.correct`), and the search then only looks for faster plans. What it promises runs next. What partitions
 took inside the running plans corrects the costs, the search runs again, and what it newly promises enters
 the next contest, until nothing new is promised or the time is up. In time set apart for it,
 small changes of the best plan are tried (`local_search`). The winner is timed again in fresh processes
@@ -24,6 +24,7 @@ from collage.refine import (
     complexity,
     identity,
     meetings,
+    pace,
     residuals,
     speedup,
 )
@@ -84,17 +85,26 @@ class Finals:
     ) -> None:
         """Time plans that are known before the search, so that it looks only for faster ones.
 
+        Single targets are among them: in turn they compare as they did not when each was measured at a moment of its
+        own. Where there is only one, and nothing else, nothing is timed.
+
         Args:
             proposed: the plans.
             correct: given what was timed, plans instead of those that exceeded their tolerance; empty when
                 none did.
         """
-        self._open(proposed, needed=1)
+        if not proposed and len(self._singles) < 2:
+            return
+        self._open(proposed, needed=bool(proposed))
         for _ in range(_MAX_CORRECTIONS):
             corrected = self._new(correct(self._arena.entries))
             if not corrected:
                 return
             self._arena.hold(corrected, again=self._leaders())
+
+    def singles_us(self) -> dict[Target, float]:
+        """What each single target took in the contests so far; empty before the first."""
+        return {e.plan.partitions[0].target: e.latency_us for e in self._singles if e.timed}
 
     def lead(self) -> float:
         """Time of the best plan so far over that of the best single target; 1 where that is not known."""
@@ -120,7 +130,10 @@ class Finals:
             plans: how many plans of a search to time.
         """
         leaders = self._leaders()
-        promised = self._promised(solution, leaders[0]) if leaders else self._new(searched(solution))
+        promised = self._new(searched(solution))
+        if leaders:
+            # What the first search promises is at the pace at which everything was measured.
+            promised = self._promised(solution, leaders[0].latency_us / pace(self._singles))
         if not self._arena.entries:
             self._open(promised)
         elif promised:
@@ -131,7 +144,7 @@ class Finals:
             lazy.raise_borders(border_surplus_us(promised, self._singles))
             lazy.corrections = residuals(self._arena.entries)
             best = self._arena.winner()
-            promised = self._promised(lazy.run(plans, best.latency_us), best)
+            promised = self._promised(lazy.run(plans, best.latency_us), best.latency_us)
             if not promised:
                 break
             self._arena.hold(promised, again=[best])
@@ -210,9 +223,9 @@ class Finals:
             # It is a baseline here: where it fails, the search may still find a plan.
             return []
 
-    def _promised(self, solution: Solution, best: Entry) -> list[Entry]:
-        """New plans that the corrected costs promise to be faster than the best timed one."""
-        limit_us = best.latency_us * (1 - WORTH_MEASURING)
+    def _promised(self, solution: Solution, best_us: float) -> list[Entry]:
+        """New plans that are promised to be faster than the best timed one."""
+        limit_us = best_us * (1 - WORTH_MEASURING)
         new = self._new(searched(solution))
         return [
             entry for entry in new if entry.predicted_us is not None and entry.predicted_us < limit_us

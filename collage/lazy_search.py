@@ -33,9 +33,9 @@ from partitioner.transition import Transitions
 
 # A promise closer than this to the best known plan is below what end-to-end timing can tell apart.
 WORTH_MEASURING = 0.005
-_COARSE_FIRST = (3, 6)
-# So many costs in a row that bring no better plan are enough.
-_PATIENCE = 16
+# At most so many partitions first, and how many costs in a row that bring no better plan are enough there: were the
+# patience one for all, unkept promises of the coarsest plans would use it up, and no others would be looked at.
+_STAGES: tuple[tuple[int | None, int], ...] = ((3, 8), (6, 16), (None, 16))
 _BETTER = 0.001
 # A region may well take this share of what its target's profile says.
 _PLAUSIBLE = 0.7
@@ -85,7 +85,7 @@ class LazySearch:
         self._listener = listener
         self._learnt: set[tuple[int, Target]] = set()
         self.corrections: dict[tuple[int, Target], float] = {}
-        self._best_us, self._idle = float("inf"), 0
+        self._best_us, self._patience, self._idle = float("inf"), 0, 0
         self._blocks: list[Candidate] | None = None
 
     @property
@@ -175,9 +175,9 @@ class LazySearch:
             self._until_s = now_s + _SHARE_OF_TIME * max(0.0, self._deadline_s - now_s)
         self._recall()
         self._doubt_profiles(incumbent_us)
-        self._best_us, self._idle = float("inf"), 0
         bound_us = 0.0
-        for most in (*_COARSE_FIRST, None):
+        for most, patience in _STAGES:
+            self._best_us, self._patience, self._idle = float("inf"), patience, 0
             bound_us = self._explore(most, incumbent_us)
         known = self.solve(k, measured_only=True)
         return known.with_bound(min(bound_us, known.bound_us))
@@ -217,7 +217,7 @@ class LazySearch:
             return searcher.solve(doubted, transitions=self.transitions, constraints=constraints)
 
         with contextlib.suppress(NoPlanError):
-            self._best_us, self._idle = float("inf"), -len(blocks)
+            self._best_us, self._patience, self._idle = float("inf"), _STAGES[0][1] + len(blocks), 0
             self._pursue(solve, incumbent_us)
 
     def _pursue(self, solve: Callable[[], Solution], incumbent_us: float) -> float:
@@ -232,7 +232,7 @@ class LazySearch:
                 return solution.bound_us
             if known_us < self._best_us * (1 - _BETTER):
                 self._best_us, self._idle = known_us, 0
-            enough = self.spent or self._idle >= _PATIENCE
+            enough = self.spent or self._idle >= self._patience
             if enough and known_us < float("inf"):
                 return solution.bound_us
             self._idle += len(unknown)

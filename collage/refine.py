@@ -332,14 +332,19 @@ def residuals(entries: Sequence[Entry]) -> dict[tuple[int, Target], float]:
     return {key: statistics.median(times) for key, times in seen.items()}
 
 
+def pace(singles: Sequence[Entry]) -> float:
+    """What single targets take in contests over what they took when they were measured, each at its own moment."""
+    paces = [e.latency_us / e.predicted_us for e in singles if e.timed and e.predicted_us]
+    return statistics.median(paces) if paces else 1.0
+
+
 def border_surplus_us(mixed: Sequence[Entry], singles: Sequence[Entry]) -> float:
     """What each border of mixed plans took beyond what was promised; the lower median.
 
     The single targets say how fast the machine is now against when it measured the parts. The surplus is
     never negative: a plan that ran faster than promised teaches nothing about borders.
     """
-    pace = [e.latency_us / e.predicted_us for e in singles if e.timed and e.predicted_us]
-    now = statistics.median(pace) if pace else 1.0
+    now = pace(singles)
     surplus = [
         (entry.latency_us / now - entry.predicted_us) / (len(entry.plan.partitions) - 1)
         for entry in mixed

@@ -176,9 +176,10 @@ class _Run:
             self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time)
             proposed = self._spend_budget()
         self._open_finals()
-        if self.budget is not None and proposed:
-            with self._stage("end_to_end", "timing plans within the budget"):
-                self.finals.open(proposed, self.budget.correct)
+        if proposed or (self._searches and not self._out_of_time):
+            with self._stage("end_to_end", "timing the single targets in turn"):
+                self.finals.open(proposed, self.budget.correct if self.budget else lambda entries: ())
+                self.whole.correct(self.finals.singles_us(), self.estimates)
         with self._stage("measure", "searching"):
             solution = self._search()
         with self._stage("end_to_end", "timing whole plans in turn"):
@@ -235,7 +236,7 @@ class _Run:
 
     def _search(self) -> Solution | None:
         """The best plans by measured costs; None where the strategy needs no search."""
-        if self.options.strategy != "optimal" or self.options.plan is not None:
+        if not self._searches:
             return None
         constraints = self.constraints
         if self.budget is not None:
@@ -252,11 +253,10 @@ class _Run:
             self.listener,
             _MOST_REGIONS if self.options.time_limit_s is None else None,
         )
+        self.lazy.corrections = dict(self.whole.corrections)
         # Where another metric counts, what a whole model errs by it is known only after the contest.
         limit = self.options.tolerance if self.options.metric == "max" else EXACT_ERROR
-        rows = self.whole.rows()
-        known = self.whole.latencies_us().items()
-        exact = {t: us for t, us in known if (row := rows[t]) and (row.error or 0.0) <= limit}
+        exact = self.whole.within(limit)
         # What a pin or a limit forbids is no plan to stop at.
         kept = partial(respects, self.model.index, self.constraints, self.specs)
         allowed = [us for t, us in exact.items() if kept(single_plan(self.model, t))]
@@ -266,8 +266,7 @@ class _Run:
     def _spend_budget(self) -> list[Entry]:
         """Find out which blocks may be less exact, as plans and as a constraint of the search."""
         self.budget: BudgetSearch | None = None
-        searched = self.options.strategy == "optimal" and self.options.plan is None
-        if not self.goals.has_budget or not searched:
+        if not self.goals.has_budget or not self._searches:
             return []
         # What whole models err is known in this metric only.
         goal = max(self.goals.tolerances) if self.options.metric == "max" else math.inf
@@ -323,6 +322,10 @@ class _Run:
         known = Transitions.for_specs(self.specs, copies=self.copies)
         borders = dict.fromkeys(self.targets, BORDER_US)
         return replace(known, default_call_us=CALL_US, border_us=borders)
+
+    @property
+    def _searches(self) -> bool:
+        return self.options.strategy == "optimal" and self.options.plan is None
 
     @property
     def _out_of_time(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 
 from collage.estimates import Estimates
 from collage.oracle import CostOracle
@@ -32,6 +33,7 @@ class WholeModels:
         self._costs = costs
         self._candidates = [Candidate(index.all_nodes, target, "whole") for target in targets]
         self._wanted: list[Candidate] = []
+        self.corrections: dict[tuple[int, Target], float] = {}
 
     def measure(self, candidates: CandidateSet, late: Callable[[], bool]) -> Estimates:
         """Measure and profile each target that takes the whole graph.
@@ -59,10 +61,31 @@ class WholeModels:
             estimates.spread(target, latency_us)
         return estimates
 
+    def correct(self, timed_us: Mapping[Target, float], estimates: Estimates) -> None:
+        """Take in how the whole models compare where they ran in turn.
+
+        Each was measured at its own moment, of which one may be half as fast as another: a target that was measured
+        at a slow one would promise too little everywhere. The pace of them all stays as it was measured.
+        """
+        measured_us = self.latencies_us()
+        paces = {t: us / measured_us[t] for t, us in timed_us.items() if t in measured_us}
+        usual = statistics.median(paces.values()) if paces else 1.0
+        for target, pace in paces.items():
+            key = (self._index.all_nodes, target)
+            self.corrections[key] = measured_us[target] * pace / usual
+            estimates.rescale(target, pace / usual)
+
     def latencies_us(self) -> dict[Target, float]:
-        """Microseconds of each target that ran the whole graph."""
+        """Microseconds of each target that ran the whole graph, as corrected."""
         costs = {c.target: self._costs.cost(c) for c in self._candidates}
-        return {t: cost.latency_us for t, cost in costs.items() if isinstance(cost, Measured)}
+        known = {t: cost.latency_us for t, cost in costs.items() if isinstance(cost, Measured)}
+        return {t: self.corrections.get((self._index.all_nodes, t), us) for t, us in known.items()}
+
+    def within(self, error: float) -> dict[Target, float]:
+        """The latencies of those that err by no more than this."""
+        rows = self.rows()
+        known = self.latencies_us().items()
+        return {t: us for t, us in known if (row := rows[t]) and (row.error or 0.0) <= error}
 
     def untried(self) -> list[str]:
         """What the report warns of where the time was up before each target had run the whole model."""

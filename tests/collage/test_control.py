@@ -202,7 +202,7 @@ def test_a_pin_to_a_target_that_refuses_the_node_says_its_reason(tmp_path: Path)
 def test_a_time_limit_of_any_length_gives_a_plan_and_an_honest_bound(
     home: Path, tmp_path: Path
 ) -> None:
-    found = []
+    known = []
     for seconds in (0.01, 1.0, 4.0):
         made = collage.tune(
             home / "m.onnx",
@@ -218,6 +218,7 @@ def test_a_time_limit_of_any_length_gives_a_plan_and_an_honest_bound(
         late = [text for text in made.report["warnings"] if "time was up" in text]
         assert len(late) == (seconds == 0.01) or seconds == 1.0
         assert all(f"'{OV}'" in text and f"'{ORT}'" not in text for text in late)
-        found.append(search["objective_us"])
-    # Costs stay in the database, so more time never makes the promise worse.
-    assert found == sorted(found, reverse=True)
+        counts = made.report["candidates"]
+        known.append(counts["measured"] + counts["from_cache"])
+    # With more time more is known. (What is promised may change either way: how whole models compare is timed anew.)
+    assert known[-1] > known[0]

@@ -140,3 +140,18 @@ def test_the_best_single_target_is_chosen_by_several_builds() -> None:
     finals = Finals(World(24, 3).model, [], Constraints(), arena, SINGLES)
     assert finals.best_single().name != f"single {TARGETS[1]}"
     assert len(arena.held) == 4
+
+
+def test_a_search_after_the_first_contest_is_judged_at_the_pace_at_which_it_promised() -> None:
+    """The machine is twice as fast in contests: what was promised at the old pace still takes part."""
+    world = World(24, 3)
+    specs = [TargetSpec(target, "graph", lambda index, node: None) for target in TARGETS]
+    costs = StatedCosts(world.truth, most=len(world.candidates))
+    solution = world.search(costs).run(2, INFINITE)
+    slow = dict.fromkeys(TARGETS, solution.plans[0].objective_us * 1.1)
+    arena = StatedContests({f"single {t}": (us / 2,) * 9 for t, us in slow.items()})
+    finals = Finals(world.model, specs, Constraints(), arena, slow)
+    finals.open((), lambda entries: ())
+    assert arena.held[0] >= {f"single {target}" for target in TARGETS}
+    finals.refined(world.search(costs, deadline_s=0.0), solution, 2)
+    assert "searched 1" in arena.held[1]

@@ -13,6 +13,7 @@ from collage.estimates import Estimates
 from collage.events import ignore
 from collage.lazy_search import WORTH_MEASURING, LazySearch
 from collage.probing import blocks
+from collage.whole_models import WholeModels
 from partitioner.candidate import Candidate, bits
 from partitioner.candidate_set import CandidateSet
 from partitioner.constraints import Constraints
@@ -206,6 +207,45 @@ def test_a_profile_taken_at_a_slow_moment_hides_nothing_for_good() -> None:
     assert any(p.target == slow for p in best.plan.partitions)
     for target, factor in zip(TARGETS, (1.2, 1.5, 1.2), strict=True):
         world.node_us[target] = [us * factor for us in world.node_us[target]]
+    costs = StatedCosts(truth, most=len(world.candidates) // 4)
+    found = world.search(costs).run(1, INFINITE).plans[0]
+    assert found.objective_us <= best.objective_us * 1.03
+
+
+def test_whole_models_compare_as_they_did_in_turn() -> None:
+    """One was measured at a moment half as fast: all that its profile says is halved, and the pace stays."""
+    model = _chain(8)
+    fast, slow, other = TARGETS
+    measured = dict(zip(TARGETS, (800.0, 1600.0, 1000.0), strict=True))
+    costs = StatedCosts(lambda c: Measured(measured[c.target]), most=3)
+    costs.measure([Candidate(model.index.all_nodes, target) for target in TARGETS])
+    estimates = Estimates(model.index)
+    for target, us in measured.items():
+        estimates.learn(target, dict.fromkeys(range(8), us / 8))
+    before = {target: estimates.bound_us(0b1111, target) for target in TARGETS}
+    whole = WholeModels(model.index, TARGETS, costs)  # type: ignore[arg-type]
+    # The machine is twice as fast by then.
+    whole.correct({fast: 400.0, slow: 400.0, other: 500.0}, estimates)
+    assert whole.latencies_us() == {fast: 800.0, slow: 800.0, other: 1000.0}
+    assert estimates.bound_us(0b1111, slow) == pytest.approx(before[slow] - 400.0)
+    assert all(estimates.bound_us(0b1111, t) == before[t] for t in (fast, other))
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_coarse_promises_that_are_not_kept_leave_patience_for_finer_plans(seed: int) -> None:
+    """Large regions take longer than their nodes, and no profile knows."""
+    world = World(48, seed)
+
+    def truth(candidate: Candidate) -> Measured:
+        cost = world.truth(candidate)
+        assert isinstance(cost, Measured)
+        count = len(bits(candidate.nodes))
+        return Measured(cost.latency_us * (1.3 if 12 < count < 48 else 1.0))
+
+    prices = [truth(c).latency_us for c in world.candidates.candidates]
+    best = search(
+        world.model.index, world.candidates.candidates, prices, transitions=world.transitions
+    ).plans[0]
     costs = StatedCosts(truth, most=len(world.candidates) // 4)
     found = world.search(costs).run(1, INFINITE).plans[0]
     assert found.objective_us <= best.objective_us * 1.03

@@ -17,8 +17,9 @@ Traps, each with a test:
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -273,10 +274,13 @@ def _converted(model: SubModel, context: CompileContext) -> Path:
 
 def _convert(source: Path, folder: Path) -> None:
     destination = folder / _FILE
-    with quiet():
-        # MNN's wheel installs its converter under this name, at the top level.
-        converter = importlib.import_module("_tools")
-        arguments = ["mnnconvert", "-f", "ONNX", "--modelFile", str(source)]
-        converter.mnnconvert([*arguments, "--MNNModel", str(destination)])
-    if not destination.is_file() or not destination.stat().st_size:
-        raise CollageError("MNN's converter refused the model")
+    # MNN's wheel installs its converter under this name, at the top level.
+    converter = importlib.util.find_spec("_tools")
+    if converter is None or converter.origin is None:
+        raise CollageError("the package MNN has no converter for this platform")
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); import _tools; _tools.mnnconvert(sys.argv)"
+    words = [sys.executable, "-c", program, str(Path(converter.origin).parent)]
+    words += ["-f", "ONNX", "--modelFile", str(source), "--MNNModel", str(destination)]
+    done = conversion.run_converter(words, folder)
+    if done.returncode or not destination.is_file() or not destination.stat().st_size:
+        raise CollageError(f"MNN's converter refused the model ({done.returncode})")

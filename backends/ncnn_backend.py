@@ -21,7 +21,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -45,6 +44,7 @@ from backends.contract import (
     Unavailable,
     threads_of,
 )
+from backends.hardware import hardware
 from backends.ncnn_ops import ONNX_OPERATORS, refuse_forms, refuse_shapes
 from backends.quiet import quiet
 from partitioner.errors import CollageError
@@ -52,15 +52,6 @@ from partitioner.graph_index import GraphIndex
 from partitioner.pattern import Pattern
 from partitioner.target import Target
 
-_CONVERT_TIMEOUT_S = 300
-# pnnx copies all weights a dozen times, each time into pages that are new to it, which is most of its time. So
-# glibc's malloc keeps what is freed, and takes large pages: 240 MB of weights convert in 4 s, not 12.
-_REUSE = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-    "MALLOC_TOP_PAD_": str(256 << 20),
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-}
 _FILES = ("ncnn.param", "ncnn.bin", "ncnn.py")
 _INSTALL = "pip install 'collage-tuner[ncnn]'"
 
@@ -76,8 +67,8 @@ class NcnnBackend(Backend):
         Option(
             "precision",
             "f32",
-            "How intermediate values are stored; bf16 halves their memory.",
-            choices=("f32", "bf16"),
+            "How intermediate values are stored (bf16), or the weights of products (f16).",
+            choices=("f32", "bf16", "f16"),
         ),
         Option(
             "winograd",
@@ -96,6 +87,12 @@ class NcnnBackend(Backend):
         if _converter() is None:
             return Unavailable("the package pnnx has no executable for this platform", _INSTALL)
         return Available(found)
+
+    def check_target(self, target: Target) -> str | None:
+        features = hardware().features
+        if target.option("precision", "f32") != "f16" or {"f16c", "asimdhp"} & set(features):
+            return None
+        return "ncnn reads f16 weights only where the CPU has F16C or ARM's half precision; use -precision=f32"
 
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
         return predicates.first_refusal(
@@ -120,11 +117,16 @@ class NcnnBackend(Backend):
         )
 
     def arithmetic(self, target: Target) -> Arithmetic:
-        if target.option("precision", "f32") == "f32":
-            return Arithmetic()
-        return Arithmetic(
-            "bf16", False, "pays for layers larger than the caches: values are stored in bf16"
-        )
+        precision = target.option("precision", "f32")
+        if precision == "f16":
+            return Arithmetic(
+                "f16 weights", False, "pays for products whose weights are larger than the caches"
+            )
+        if precision == "bf16":
+            return Arithmetic(
+                "bf16", False, "pays for layers larger than the caches: values are stored in bf16"
+            )
+        return Arithmetic()
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         if not model.inputs:
@@ -151,8 +153,9 @@ class NcnnExecutable(Executable):
         options.use_vulkan_compute = False
         # 16-bit storage is ncnn's default wherever the CPU has it; precision is the target's choice.
         options.use_fp16_packed = options.use_fp16_storage = options.use_fp16_arithmetic = False
-        low = target.option("precision", "f32") == "bf16"
-        options.use_bf16_storage = options.use_bf16_packed = low
+        precision = target.option("precision", "f32")
+        options.use_fp16_storage = precision == "f16"
+        options.use_bf16_storage = options.use_bf16_packed = precision == "bf16"
         options.use_winograd_convolution = target.option("winograd", "on") == "on"
         with quiet():
             failed = self._net.load_param(str(parameters)) or self._net.load_model(str(weights))
@@ -260,17 +263,7 @@ def _convert(model: SubModel, source: Path, folder: Path) -> None:
     words = [str(converter), source.name, f"inputshape={shapes}", "fp16=0"]
     words += [f"ncnnparam={parameters}", f"ncnnbin={weights}", f"ncnnpy={script}"]
     words += [f"pnnx{kind}={os.devnull}" for kind in ("param", "bin", "py", "onnx")]
-    done = subprocess.run(
-        words,
-        cwd=folder,
-        env={**os.environ, **_REUSE},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=_CONVERT_TIMEOUT_S,
-        check=False,
-    )
+    done = conversion.run_converter(words, folder)
     source.with_suffix(".pnnxsim.onnx").unlink(missing_ok=True)
     said = (done.stdout + done.stderr).strip().splitlines() or ["it said nothing"]
     if done.returncode or not parameters.is_file() or not weights.is_file():

@@ -1,10 +1,57 @@
+"""ncnn: what every backend must do, and weights of 16 bits."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
 import pytest
 
-from backends.conformance import BackendConformance
+from backends.conformance import BackendConformance, buffers, compiled, prepare
+from backends.conformance_cases import CASES
+from backends.contract import Available
 from backends.ncnn_backend import NcnnBackend
+from backends.sandbox import run_in_child
+from backends.verify import output_error
+from partitioner.target import Target
+
+BACKEND = NcnnBackend()
+F16 = Target.parse("ncnn -precision=f16")
 
 
 @pytest.mark.slow  # each conversion starts pnnx
 class TestNcnn(BackendConformance):
-    backend = NcnnBackend()
+    backend = BACKEND
     isolated = True
+
+
+def dense_error(target: Target) -> float:
+    """The error of two products, computed in a child: its runtime stays out of the tests' process."""
+    (chosen,) = (case for case in CASES if case.name == "dense")
+    with tempfile.TemporaryDirectory() as text:
+        prepared = prepare(chosen, Path(text))
+        executable = compiled(BACKEND, target, prepared.model, Path(text))
+        made = buffers(prepared)
+        executable.bind(prepared.inputs, made)
+        executable.run()
+        executable.close()
+    return output_error("max", made, prepared.expected)
+
+
+@pytest.mark.skipif(not isinstance(BACKEND.probe(), Available), reason="ncnn is not installed")
+@pytest.mark.skipif(BACKEND.check_target(F16) is not None, reason="the CPU reads no f16 weights")
+def test_products_with_f16_weights_err_as_such_weights_do() -> None:
+    exact, reduced = (run_in_child(dense_error, target) for target in (Target("ncnn"), F16))
+    assert exact < 1e-5 < reduced < 5e-3
+
+
+def test_f16_weights_are_refused_where_the_cpu_cannot_read_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Old:
+        features = ("avx", "avx2", "sse4_2")
+
+    monkeypatch.setattr("backends.ncnn_backend.hardware", Old)
+    reason = BACKEND.check_target(F16)
+    assert reason is not None and "use -precision=f32" in reason
+    assert BACKEND.check_target(Target("ncnn")) is None

@@ -278,7 +278,9 @@ def _convert(source: Path, folder: Path) -> None:
     converter = importlib.util.find_spec("_tools")
     if converter is None or converter.origin is None:
         raise CollageError("the package MNN has no converter for this platform")
-    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); import _tools; _tools.mnnconvert(sys.argv)"
+    program = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); import _tools; _tools.mnnconvert(sys.argv)"
+    )
     words = [sys.executable, "-c", program, str(Path(converter.origin).parent)]
     words += ["-f", "ONNX", "--modelFile", str(source), "--MNNModel", str(destination)]
     done = conversion.run_converter(words, folder)

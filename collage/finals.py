@@ -43,7 +43,7 @@ _MAX_CORRECTIONS = 3
 # far ahead: two builds of the same plans differ by some 4 %, and what else the machine does has shifted ratios by a
 # quarter for minutes (docs/refinement.md).
 _BUILDS, _FAR_AHEAD, _NEARLY_THE_BEST = 4, 1.5, 1.05
-_MAX_CONFIRMATIONS, _CONFIRMING_ROUNDS = 6, 12
+_MAX_CONFIRMATIONS = 6
 # So many plans that look faster than the winner, and are not proven to be, are timed beside it.
 _MOST_UNPROVEN = 2
 # What may pay although no other plan comes near.
@@ -246,7 +246,7 @@ class Finals:
                 break
             origins = [e.challenges for e in (winner, *unproven) if e.challenges is not None]
             again = _distinct([*others, *origins, winner, *unproven])
-            self._arena.hold([], again=again, rounds=_CONFIRMING_ROUNDS)
+            self._arena.hold([], again=again)
             winner = self._arena.winner()
         return winner
 

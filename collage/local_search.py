@@ -22,15 +22,14 @@ import optuna
 from optuna.trial import Trial, TrialState
 
 from collage.local_moves import LocalMoves, Move
-from collage.refine import Entry, clearly_faster, speedup
+from collage.refine import JUDGING_ROUNDS, Entry, clearly_faster, speedup
 from collage.study_keeper import PLAN
 from partitioner.candidate import Plan
 from partitioner.target import Target
 
 _HEAT = 4
 _HEAT_ROUNDS = 6
-_FINAL_ROUNDS = 24
-# Who gained so much in a heat runs a longer contest however late it is: six rounds do not prove it.
+# Who gained so much in a heat runs a contest however late it is: six rounds do not prove it.
 PROMISING = 1.02
 # Asks per heat: most moves can be made. A heat that so many cannot fill is the last one.
 _ASKS = 40
@@ -45,7 +44,9 @@ class Timed(Protocol):
     def knows(self, plan: Plan) -> bool:
         """True when this very plan was timed."""
 
-    def hold(self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), rounds: int = 24) -> None:
+    def hold(
+        self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), rounds: int = JUDGING_ROUNDS
+    ) -> None:
         """Time new plans beside the anchor and some known ones."""
 
 
@@ -103,7 +104,7 @@ class LocalSearch:
             if challenger is not None and (
                 not self.out_of_time() or _gain(challenger, best) > PROMISING
             ):
-                self.arena.hold([], again=[best, challenger], rounds=_FINAL_ROUNDS)
+                self.arena.hold([], again=[best, challenger])
                 improved = challenger.timed and clearly_faster(challenger, best)
             if improved and challenger is not None:
                 best, idle = challenger, 0

@@ -36,8 +36,8 @@ from partitioner.candidate import Plan
 from partitioner.errors import NoPlanError
 from partitioner.target import Target
 
-# A contest of fewer rounds at the most is a heat.
-_JUDGING_ROUNDS = 12
+# So many rounds judge, and a contest of fewer is a heat. More say little: builds differ by more than rounds do.
+JUDGING_ROUNDS = 12
 # A contest may take so long to compile plans even when the time is up.
 _LEAST_S = 5.0
 
@@ -173,7 +173,7 @@ class Arena:
         self,
         newcomers: Sequence[Entry],
         again: Sequence[Entry] = (),
-        rounds: int = 24,
+        rounds: int = JUDGING_ROUNDS,
         needed: int = 0,
     ) -> None:
         """Time new plans together with the anchor and some known ones.
@@ -213,7 +213,7 @@ class Arena:
         anchor = next((timing for timing in timings if timing.samples_us), PlanTiming())
         for entry, timing in zip(entries, timings, strict=True):
             entry.timings[self._contests] = timing
-            if rounds < _JUDGING_ROUNDS:
+            if rounds < JUDGING_ROUNDS:
                 entry.heats.add(self._contests)
             pairs = zip(timing.samples_us, anchor.samples_us, strict=False)
             entry.ratios.extend(mine / other for mine, other in pairs)

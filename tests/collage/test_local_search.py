@@ -15,7 +15,7 @@ from collage.end_to_end import PlanTiming
 from collage.events import Event
 from collage.local_moves import LocalMoves
 from collage.local_search import LocalSearch, LocalSettings, worth_a_search
-from collage.refine import Arena, Entry
+from collage.refine import JUDGING_ROUNDS, Arena, Entry
 from cost_db.connections import Connections
 from cost_db.database import CostDatabase
 from partitioner.candidate import Candidate, Plan, bits
@@ -49,7 +49,9 @@ class StatedArena(Arena):
         self._tolerance = None
         self._eligible = lambda plan: True
 
-    def hold(self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), rounds: int = 24) -> None:
+    def hold(
+        self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), rounds: int = JUDGING_ROUNDS
+    ) -> None:
         first = self.entries[0] if self.entries else newcomers[0]
         known = [] if not self.entries else [first, *(e for e in again if e is not first)]
         self.entries.extend(newcomers)
@@ -133,7 +135,7 @@ def test_a_gain_in_the_last_heat_is_proven_however_late_it_is() -> None:
     arena = StatedArena(lambda plan: 100.0 if len(plan.partitions) == 1 else 90.0)
     search, start = _search(arena, lambda: len(arena.held) >= 2)
     assert search.improve(start) is not start
-    assert [rounds for _, rounds in arena.held[1:]] == [6, 24]
+    assert [rounds for _, rounds in arena.held[1:]] == [6, 12]
 
 
 def test_ends_when_there_is_nothing_left_to_try() -> None:

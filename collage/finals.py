@@ -179,6 +179,7 @@ class Finals:
             KINDS if near else _ON_THE_SPOT,
         )
         end_s = time.monotonic() + local.seconds
+        self._arena.deadline_s = max(self._arena.deadline_s, end_s)
         if moves.kinds:
             LocalSearch(moves, self._arena, local, lambda: time.monotonic() >= end_s).improve(best)
 

@@ -11,6 +11,9 @@ from backends.verify import Metric
 from partitioner.errors import BadInputError
 
 Strategy = Literal["optimal", "greedy", "priority", "single", "manual"]
+# Without a time limit, looking for better plans ends after so long, or when so many regions are known; see docs/tune.md.
+_DEFAULT_LIMIT_S, _LARGE_BYTES, _S_PER_LARGE_MIB = 150.0, 100 << 20, 0.5
+_MOST_REGIONS = 60
 _LOCAL_ONLY = ("evaluate", "at_least", "at_most")
 
 
@@ -52,6 +55,16 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
     min_partition_nodes: int = pydantic.Field(default=1, ge=1)
     plan: Mapping[str, Any] | None = None
     wait_for_worker_s: float = pydantic.Field(default=0.0, ge=0)
+
+    def limit_s(self, weights_bytes: int) -> float:
+        """Seconds after which no better plan is looked for; by default more where large weights compile slowly."""
+        large_mib = max(0, weights_bytes - _LARGE_BYTES) / (1 << 20)
+        return self.time_limit_s or _DEFAULT_LIMIT_S + _S_PER_LARGE_MIB * large_mib
+
+    @property
+    def most_regions(self) -> int | None:
+        """So many known regions are enough; None where a time limit says what is."""
+        return _MOST_REGIONS if self.time_limit_s is None else None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TuneOptions:

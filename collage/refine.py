@@ -139,7 +139,7 @@ class Arena:
         deadline_s: float = math.inf,
     ) -> None:
         self._tolerance = tolerance
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._site = site or Site()
         self._eligible = eligible
         self._regions = regions
@@ -208,7 +208,7 @@ class Arena:
             backwards=self._contests % 2 == 1,
         )
         with self._site.alone(self._cancel):
-            contest = replace(contest, prepare_s=max(_LEAST_S, self._deadline_s - time.monotonic()))
+            contest = replace(contest, prepare_s=max(_LEAST_S, self.deadline_s - time.monotonic()))
             timings = hold(contest, self._cancel, self._site.run)
         anchor = next((timing for timing in timings if timing.samples_us), PlanTiming())
         for entry, timing in zip(entries, timings, strict=True):

@@ -60,10 +60,8 @@ from partitioner.search import Solution
 from partitioner.target import Target
 from partitioner.target_spec import enumerate_candidates
 from partitioner.transition import Transitions
+from partitioner.weights import total_bytes
 
-# Without --time-limit, looking for better plans ends with either of these; see docs/tune.md.
-_DEFAULT_TIME_LIMIT_S = 150.0
-_MOST_REGIONS = 40
 _MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
 
 
@@ -155,13 +153,13 @@ class _Run:
         threads = self.options.threads or self.site.threads
         self.options = self.options.model_copy(update={"threads": threads})
         self.goals = Goals.of(self.options, self.check is not None)
-        limit_s = self.options.time_limit_s or _DEFAULT_TIME_LIMIT_S
-        self.deadline_s = self.begin_s + limit_s
-        self._local_s = min(_MOST_LOCAL_S, _LOCAL_SHARE * limit_s)
         with self._stage("ingest", "reading the model"):
             self.model, self.info = take_in(
                 self.source, self.work_dir, self.options.dims, self.cancel, least_opset(self.facts)
             )
+        limit_s = self.options.limit_s(total_bytes(self.model.ir.graph.initializers.values()))
+        self.deadline_s = self.begin_s + limit_s
+        self._local_s = min(_MOST_LOCAL_S, _LOCAL_SHARE * limit_s)
         with self._stage("candidates", "enumerating candidates"):
             self.specs = tuple(target_spec(target) for target in self.targets)
             self.candidates = enumerate_candidates(self.model, self.specs)
@@ -251,7 +249,7 @@ class _Run:
             constraints,
             self.deadline_s - self._local_s,
             self.listener,
-            _MOST_REGIONS if self.options.time_limit_s is None else None,
+            self.options.most_regions,
         )
         self.lazy.corrections = dict(self.whole.corrections)
         # Where another metric counts, what a whole model errs by it is known only after the contest.

@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from backends.registry import tunable_options
+from collage.estimates import Estimates
 from collage.lazy_search import WORTH_MEASURING, LazySearch
 from collage.local_moves import KINDS, Kind, LocalMoves
 from collage.local_search import PROMISING, LocalSearch, LocalSettings, worth_a_search
+from collage.probing import layouts, own_blocks
 from collage.refine import (
     Arena,
     Entry,
@@ -30,6 +32,8 @@ from collage.refine import (
 )
 from collage.strategies import single_plan
 from partitioner.baselines import greedy, priority
+from partitioner.candidate import Candidate
+from partitioner.candidate_set import CandidateSet
 from partitioner.constraints import Constraints
 from partitioner.errors import NoPlanError
 from partitioner.model import Model
@@ -44,6 +48,8 @@ _MAX_CORRECTIONS = 3
 # quarter for minutes (docs/refinement.md).
 _BUILDS, _FAR_AHEAD, _NEARLY_THE_BEST = 4, 1.5, 1.05
 _MAX_CONFIRMATIONS = 6
+# A target further behind as a whole is not timed in blocks. Compiling those may take this share of the time left.
+_WORTH_A_LAYOUT, _LAYOUTS_SHARE = 2.0, 0.25
 # So many plans that look faster than the winner, and are not proven to be, are timed beside it.
 _MOST_UNPROVEN = 2
 # What may pay although no other plan comes near.
@@ -102,6 +108,40 @@ class Finals:
                 return
             self._arena.hold(corrected, again=self._leaders())
 
+    def lay_out(
+        self, candidates: CandidateSet, estimates: Estimates, exact_us: Mapping[Target, float]
+    ) -> list[Candidate]:
+        """Time what each target takes in blocks, in turn: where each is quick, all at one pace.
+
+        Args:
+            candidates: of all targets.
+            estimates: of what nodes take.
+            exact_us: microseconds of the whole model on the targets that are exact enough to be used.
+
+        Returns:
+            The blocks of all targets, those included that were not timed.
+        """
+        plans = layouts(self._model.index, candidates.candidates, estimates.shares_us())
+        least_us = min(exact_us.values(), default=0.0) * self.lead()
+        near = [t for t, us in exact_us.items() if us <= _WORTH_A_LAYOUT * least_us and t in plans]
+        entries = self._new([Entry(plans[target], f"{target} in blocks") for target in near])
+        if len(entries) > 1 and self._leaders():
+            self._arena.hold(entries, share_of_time=_LAYOUTS_SHARE)
+        return [block for target, plan in plans.items() for block in own_blocks(plan, target)]
+
+    def known_us(self) -> dict[tuple[int, Target], float]:
+        """What partitions took inside the plans that ran, at the pace at which all else was measured."""
+        if not self._arena.entries:
+            return {}
+        now = self._pace()
+        return {key: us / now for key, us in residuals(self._arena.entries).items()}
+
+    def _pace(self) -> float:
+        return pace(self._singles, self._arena.entries[0])
+
+    def _at_known_pace_us(self, entry: Entry) -> float:
+        return entry.ratio * self._arena.entries[0].latency_us / self._pace()
+
     def singles_us(self) -> dict[Target, float]:
         """What each single target took in the contests so far; empty before the first."""
         return {e.plan.partitions[0].target: e.latency_us for e in self._singles if e.timed}
@@ -133,7 +173,7 @@ class Finals:
         promised = self._new(searched(solution))
         if leaders:
             # What the first search promises is at the pace at which everything was measured.
-            promised = self._promised(solution, leaders[0].latency_us / pace(self._singles))
+            promised = self._promised(solution, self._at_known_pace_us(leaders[0]))
         if not self._arena.entries:
             self._open(promised)
         elif promised:
@@ -141,10 +181,12 @@ class Finals:
         for _ in range(_MAX_CONTESTS - 1):
             if lazy.out_of_time:
                 break
-            lazy.raise_borders(border_surplus_us(promised, self._singles))
-            lazy.corrections = residuals(self._arena.entries)
+            anchor_us = self._at_known_pace_us(self._arena.entries[0])
+            lazy.raise_borders(border_surplus_us(promised, anchor_us))
+            lazy.corrections = self.known_us()
             best = self._arena.winner()
-            promised = self._promised(lazy.run(plans, best.latency_us), best.latency_us)
+            best_us = self._at_known_pace_us(best)
+            promised = self._promised(lazy.run(plans, best_us), best_us)
             if not promised:
                 break
             self._arena.hold(promised, again=[best])

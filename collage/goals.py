@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from collage.mixable import EXACT_ERROR
 from collage.options import TuneOptions
 
 # Up to this tolerance a run asks for exact arithmetic, and each partition alone must keep to it.
@@ -26,6 +27,7 @@ class Goals:
         error_limit: plans with a larger error are not timed.
         local_limit: partitions with a larger error on their own outputs are not used.
         whole_limit: the same for the whole model.
+        exact_limit: whole models that err by no more take part in searches and contests as they are.
         slower_too: True when plans that cannot be the fastest are wanted as well.
     """
 
@@ -34,6 +36,7 @@ class Goals:
     error_limit: float
     local_limit: float
     whole_limit: float
+    exact_limit: float
     slower_too: bool
 
     @classmethod
@@ -56,5 +59,7 @@ class Goals:
             error_limit=_ANY_ERROR if options.pareto else asked,
             local_limit=_LOCAL_ERROR if budget else asked,
             whole_limit=_ANY_ERROR if budget else asked,
+            # What a whole model errs by another metric is known only after the contest.
+            exact_limit=asked if options.metric == "max" else EXACT_ERROR,
             slower_too=many,
         )

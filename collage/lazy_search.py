@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from collage.estimates import Estimates
 from collage.events import Event, Listener
 from collage.oracle import CostOracle
-from collage.probing import layouts
 from partitioner.candidate import Candidate
 from partitioner.candidate_set import CandidateSet
 from partitioner.constraints import Constraints
@@ -58,6 +57,7 @@ class LazySearch:
             that the team measured before included; None for no limit. So a model that was tuned
             needs nothing new, and one whose tuning was interrupted goes on.
         listener: is told about every solution.
+        blocks: disjoint regions of each target, to be looked at whatever profiles say of them.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class LazySearch:
         deadline_s: float | None,
         listener: Listener,
         most_regions: int | None = None,
+        blocks: Sequence[Candidate] = (),
     ) -> None:
         self._most_regions = most_regions
         self._index = index
@@ -83,10 +84,11 @@ class LazySearch:
         self._searcher = Searcher(index, candidates.candidates, candidates.refusals)
         self._deadline_s = self._until_s = deadline_s
         self._listener = listener
-        self._learnt: set[tuple[int, Target]] = set()
+        self._learnt: dict[tuple[int, Target], float] = {}
+        self._plausible: dict[tuple[int, Target], float] = {}
         self.corrections: dict[tuple[int, Target], float] = {}
         self._best_us, self._patience, self._idle = float("inf"), 0, 0
-        self._blocks: list[Candidate] | None = None
+        self._blocks = blocks
 
     @property
     def out_of_time(self) -> bool:
@@ -101,7 +103,7 @@ class LazySearch:
         if self._most_regions is None:
             return False
         regions = (c for c in self.candidates.candidates if c.nodes != self._index.all_nodes)
-        known = {self._costs.key(c).digest for c in regions if self.is_known(c)}
+        known = {self._costs.key(c).digest for c in regions if self._is_measured(c)}
         return len(known) >= self._most_regions
 
     def raise_borders(self, extra_us: float) -> None:
@@ -116,13 +118,40 @@ class LazySearch:
             return corrected
         cost = self._costs.cost(candidate)
         if isinstance(cost, Measured):
-            return cost.latency_us
+            return min(cost.latency_us, self._plausible_us(candidate))
         if isinstance(cost, Infeasible) or measured_only:
             return None
         return max(self._estimates.bound_us(candidate.nodes, candidate.target), 0.01)
 
+    def _plausible_us(self, candidate: Candidate) -> float:
+        """What a region takes at most, by what is known of others on its target.
+
+        Each was measured at a moment of its own, of which one may be half as fast as another. A region is not
+        slower than one that holds it, nor than parts of it that took so long one after the other in a running plan.
+        """
+        key = (candidate.nodes, candidate.target)
+        if key in self._plausible:
+            return self._plausible[key]
+        larger = [
+            us
+            for (nodes, target), us in self._learnt.items()
+            if target == candidate.target
+            and nodes != candidate.nodes
+            and nodes & candidate.nodes == candidate.nodes
+        ]
+        parts = {
+            nodes: us
+            for (nodes, target), us in self.corrections.items()
+            if target == candidate.target and nodes & ~candidate.nodes == 0
+        }
+        self._plausible[key] = min([*larger, _cheapest_cover(candidate.nodes, parts)])
+        return self._plausible[key]
+
     def is_known(self, candidate: Candidate) -> bool:
-        """True when a candidate was measured or found infeasible."""
+        """True when a candidate was measured, in a running plan or alone, or found infeasible."""
+        return (candidate.nodes, candidate.target) in self.corrections or self._is_measured(candidate)
+
+    def _is_measured(self, candidate: Candidate) -> bool:
         return isinstance(self._costs.cost(candidate), (Measured, Infeasible))
 
     def solve(self, k: int = 1, measured_only: bool = False, most: int | None = None) -> Solution:
@@ -197,10 +226,6 @@ class LazySearch:
         What no profile promises would never be measured, so that a profile taken at a slow moment of the
         machine would hide for good what its target is quick at.
         """
-        # Once: as profiles are corrected they would be laid out elsewhere, and measured anew.
-        if self._blocks is None:
-            shares_us = self._estimates.shares_us()
-            self._blocks = layouts(self._index, self.candidates.candidates, shares_us)
         blocks = self._blocks
         if not blocks:
             return
@@ -246,15 +271,19 @@ class LazySearch:
     def _recall(self) -> None:
         """Take in what the team knows already, so that a model tuned before needs nothing new."""
         self._costs.recall(self.candidates.candidates)
+        self._plausible.clear()
         for candidate in self.candidates.candidates:
             self._learn(candidate)
 
     def _learn(self, candidate: Candidate) -> None:
         cost = self._costs.cost(candidate)
         key = (candidate.nodes, candidate.target)
-        if isinstance(cost, Measured) and key not in self._learnt:
-            self._learnt.add(key)
-            self._estimates.learn_region(candidate.target, candidate.nodes, cost.latency_us)
+        measured_us = cost.latency_us if isinstance(cost, Measured) else None
+        latency_us = self.corrections.get(key, measured_us)
+        if latency_us is not None and self._learnt.get(key) != latency_us:
+            self._learnt[key] = latency_us
+            self._plausible.clear()
+            self._estimates.learn_region(candidate.target, candidate.nodes, latency_us)
 
     def _measure(self, unknown: Sequence[Candidate], stop: Callable[[], bool]) -> None:
         self._costs.measure(unknown, stop=stop)
@@ -289,3 +318,12 @@ class LazySearch:
                 },
             )
         )
+
+
+def _cheapest_cover(nodes: int, parts: Mapping[int, float]) -> float:
+    """What disjoint parts that make up a region take together; infinite where there are none."""
+    if not nodes:
+        return 0.0
+    first = nodes & -nodes
+    fitting = [part for part in parts if part & first and part & ~nodes == 0]
+    return min((parts[p] + _cheapest_cover(nodes & ~p, parts) for p in fitting), default=float("inf"))

@@ -1,20 +1,20 @@
 """Blocks: a graph laid out in a few candidates of about equal expected time.
 
 A whole model's time alone does not say where a runtime is quick, and a profile may have been taken at a
-slow moment. So blocks, out of the candidates that there are anyway, are measured like any other region.
+slow moment. So blocks, out of the candidates that there are anyway, are measured: all of a target's as one
+plan, in turn with those of other targets, or each like any other region.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitioner.candidate import Candidate, bits
+from partitioner.candidate import Candidate, Plan, bits
 from partitioner.graph_index import GraphIndex
 from partitioner.search import Searcher
 from partitioner.target import Target
 
 BLOCKS = 5
-_FEW_BLOCKS = 4
 # Prices of the layout: being off by a whole block, and leaving a node to another target.
 _OFF_US = 1000.0
 _OTHER_US = 1e5
@@ -22,33 +22,42 @@ _OTHER_US = 1e5
 
 def layouts(
     index: GraphIndex, candidates: Sequence[Candidate], shares: Sequence[float]
-) -> list[Candidate]:
-    """Blocks of every target; few, because they are only to confirm what profiles say."""
+) -> dict[Target, Plan]:
+    """What each target takes in blocks, as a plan; see `layout`."""
     targets = dict.fromkeys(candidate.target for candidate in candidates)
-    return [c for t in targets for c in blocks(index, candidates, t, shares, _FEW_BLOCKS)]
+    found = {target: layout(index, candidates, target, shares) for target in targets}
+    return {target: plan for target, plan in found.items() if plan is not None}
 
 
 def blocks(
-    index: GraphIndex,
-    candidates: Sequence[Candidate],
-    target: Target,
-    shares: Sequence[float],
-    count: int = BLOCKS,
+    index: GraphIndex, candidates: Sequence[Candidate], target: Target, shares: Sequence[float]
 ) -> list[Candidate]:
-    """Disjoint candidates of a target that cover what it takes, each about as long as the others.
+    """A target's own partitions of its `layout`."""
+    plan = layout(index, candidates, target, shares)
+    return own_blocks(plan, target) if plan is not None else []
+
+
+def own_blocks(plan: Plan, target: Target) -> list[Candidate]:
+    """The partitions of a plan that are the target's."""
+    return [c for c in plan.partitions if c.target == target]
+
+
+def layout(
+    index: GraphIndex, candidates: Sequence[Candidate], target: Target, shares: Sequence[float]
+) -> Plan | None:
+    """All that a target takes, in about `BLOCKS` partitions, each about as long as the others.
 
     Args:
         index: the graph.
         candidates: of all targets; together they cover the graph.
-        target: the one without a profiler.
+        target: whose blocks; what it does not take is left to others.
         shares: per node its expected share of the time, in any unit.
-        count: about how many blocks are wanted.
 
     Returns:
-        The blocks, the whole graph never among them.
+        The plan, the whole graph never among its partitions; None for a graph that is offered only as a whole.
     """
     parts = [c for c in candidates if c.nodes != index.all_nodes]
-    wanted = sum(shares) / count
+    wanted = sum(shares) / BLOCKS
 
     def price_us(candidate: Candidate) -> float:
         if candidate.target != target:
@@ -60,6 +69,5 @@ def blocks(
     for candidate in parts:
         covered |= candidate.nodes
     if covered != index.all_nodes:
-        return []  # a graph so small that it is offered only as a whole
-    layout = Searcher(index, parts).solve([price_us(c) for c in parts]).plans[0].plan
-    return [c for c in layout.partitions if c.target == target]
+        return None
+    return Searcher(index, parts).solve([price_us(c) for c in parts]).plans[0].plan

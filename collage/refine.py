@@ -175,6 +175,7 @@ class Arena:
         again: Sequence[Entry] = (),
         rounds: int = JUDGING_ROUNDS,
         needed: int = 0,
+        share_of_time: float = 1.0,
     ) -> None:
         """Time new plans together with the anchor and some known ones.
 
@@ -183,6 +184,7 @@ class Arena:
             again: known plans to time once more beside them.
             rounds: blocks per plan at the most.
             needed: so many of the newcomers are compiled however late it is, and the known ones.
+            share_of_time: of what is left, for compiling the others.
         """
         begin = time.monotonic()
         known = self.entries[:1] + [entry for entry in again if entry is not self.entries[0]]
@@ -208,7 +210,8 @@ class Arena:
             backwards=self._contests % 2 == 1,
         )
         with self._site.alone(self._cancel):
-            contest = replace(contest, prepare_s=max(_LEAST_S, self.deadline_s - time.monotonic()))
+            left_s = share_of_time * (self.deadline_s - time.monotonic())
+            contest = replace(contest, prepare_s=max(_LEAST_S, left_s))
             timings = hold(contest, self._cancel, self._site.run)
         anchor = next((timing for timing in timings if timing.samples_us), PlanTiming())
         for entry, timing in zip(entries, timings, strict=True):
@@ -320,33 +323,41 @@ def clearly_faster(fast: Entry, slow: Entry) -> bool:
 
 
 def residuals(entries: Sequence[Entry]) -> dict[tuple[int, Target], float]:
-    """Time of each partition inside the plans that ran, in microseconds; the median over plans."""
+    """Time of each partition inside the plans that ran, in microseconds; the median over plans.
+
+    Args:
+        entries: the anchor first, at whose pace all times are told.
+    """
     seen: dict[tuple[int, Target], list[float]] = {}
     for entry in entries:
-        if entry.timed and len(entry.plan.partitions) > 1:
-            for partition, step_us in zip(entry.plan.partitions, entry.step_us, strict=True):
-                seen.setdefault((partition.nodes, partition.target), []).append(step_us)
-        elif entry.timed:
-            (partition,) = entry.plan.partitions
-            seen.setdefault((partition.nodes, partition.target), []).append(entry.latency_us)
+        if entry.timed:
+            whole_us = entry.ratio * entries[0].latency_us
+            steps_us = entry.step_us if len(entry.plan.partitions) > 1 else (entry.latency_us,)
+            for partition, step_us in zip(entry.plan.partitions, steps_us, strict=True):
+                us = step_us * whole_us / entry.latency_us
+                seen.setdefault((partition.nodes, partition.target), []).append(us)
     return {key: statistics.median(times) for key, times in seen.items()}
 
 
-def pace(singles: Sequence[Entry]) -> float:
+def pace(singles: Sequence[Entry], anchor: Entry) -> float:
     """What single targets take in contests over what they took when they were measured, each at its own moment."""
-    paces = [e.latency_us / e.predicted_us for e in singles if e.timed and e.predicted_us]
-    return statistics.median(paces) if paces else 1.0
+    times = [
+        e.ratio * anchor.latency_us / e.predicted_us for e in singles if e.timed and e.predicted_us
+    ]
+    return statistics.median(times) if times else 1.0
 
 
-def border_surplus_us(mixed: Sequence[Entry], singles: Sequence[Entry]) -> float:
+def border_surplus_us(mixed: Sequence[Entry], known_us: float) -> float:
     """What each border of mixed plans took beyond what was promised; the lower median.
 
-    The single targets say how fast the machine is now against when it measured the parts. The surplus is
-    never negative: a plan that ran faster than promised teaches nothing about borders.
+    It is never negative: a plan that ran faster than promised teaches nothing about borders.
+
+    Args:
+        mixed: the plans.
+        known_us: what the anchor took at the pace of the promises.
     """
-    now = pace(singles)
     surplus = [
-        (entry.latency_us / now - entry.predicted_us) / (len(entry.plan.partitions) - 1)
+        (entry.ratio * known_us - entry.predicted_us) / (len(entry.plan.partitions) - 1)
         for entry in mixed
         if entry.timed and entry.predicted_us is not None and len(entry.plan.partitions) > 1
     ]

@@ -33,7 +33,7 @@ from collage.goals import Goals
 from collage.intake import take_in
 from collage.lazy_search import LazySearch
 from collage.local_search import LocalSettings
-from collage.mixable import EXACT_ERROR, choose_targets
+from collage.mixable import choose_targets
 from collage.options import TuneOptions, chosen_targets
 from collage.preparing import calibrates, least_opset, prepared_plan
 from collage.refine import Arena, Entry
@@ -53,6 +53,7 @@ from collage.strategies import (
 from collage.whole_models import WholeModels
 from collage.why import Witness, whole_model_failures
 from cost_db.database import CostDatabase
+from partitioner.candidate import Candidate
 from partitioner.constraints import Constraints
 from partitioner.errors import CancelledError
 from partitioner.plan_text import encode
@@ -146,6 +147,7 @@ class _Run:
     site: Site
     check: Check | None
     seconds: dict[str, float] = field(default_factory=dict)
+    blocks: Sequence[Candidate] = ()
 
     def go(self) -> TuneResult:
         self.begin_s = time.monotonic()
@@ -178,6 +180,8 @@ class _Run:
             with self._stage("end_to_end", "timing the single targets in turn"):
                 self.finals.open(proposed, self.budget.correct if self.budget else lambda entries: ())
                 self.whole.correct(self.finals.singles_us(), self.estimates)
+                exact_us = self.whole.within(self.goals.exact_limit)
+                self.blocks = self.finals.lay_out(self.candidates, self.estimates, exact_us)
         with self._stage("measure", "searching"):
             solution = self._search()
         with self._stage("end_to_end", "timing whole plans in turn"):
@@ -250,14 +254,12 @@ class _Run:
             self.deadline_s - self._local_s,
             self.listener,
             self.options.most_regions,
+            self.blocks,
         )
-        self.lazy.corrections = dict(self.whole.corrections)
-        # Where another metric counts, what a whole model errs by it is known only after the contest.
-        limit = self.options.tolerance if self.options.metric == "max" else EXACT_ERROR
-        exact = self.whole.within(limit)
+        self.lazy.corrections = self.finals.known_us()
         # What a pin or a limit forbids is no plan to stop at.
-        kept = partial(respects, self.model.index, self.constraints, self.specs)
-        allowed = [us for t, us in exact.items() if kept(single_plan(self.model, t))]
+        exact = self.whole.within(self.goals.exact_limit).items()
+        allowed = [us for t, us in exact if self.arena.allows(single_plan(self.model, t))]
         incumbent_us = min(allowed, default=float("inf")) * self.finals.lead()
         return self.lazy.run(self.options.plans, incumbent_us)
 

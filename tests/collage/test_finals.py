@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 
+import pytest
+
 from collage.end_to_end import PlanTiming
+from collage.estimates import Estimates
 from collage.events import ignore
 from collage.finals import Finals
 from collage.lazy_search import LazySearch
 from collage.local_search import LocalSettings
 from collage.refine import Arena, Entry
-from partitioner.candidate import Plan
+from partitioner.candidate import Candidate, Plan
 from partitioner.constraints import Constraints
 from partitioner.target_spec import TargetSpec
 from tests.collage.test_lazy_search import INFINITE, TARGETS, StatedCosts, World
@@ -35,7 +39,9 @@ class StatedContests(Arena):
             times = self._stated.get(entry.name)
             now = times.pop(0) if times else 1000.0
             samples_us = (now if isinstance(now, tuple) else (now, now)) * 8
-            entry.timings[len(self.held)] = PlanTiming(samples_us, (), 0.0)
+            parts = len(entry.plan.partitions)
+            steps_us = (statistics.median(samples_us) / parts,) * parts
+            entry.timings[len(self.held)] = PlanTiming(samples_us, steps_us, 0.0)
             entry.ratios.extend([sample / 1000.0 for sample in samples_us])
         self.entries.extend(newcomers)
         self.held.append({entry.name for entry in [*known, *newcomers]})
@@ -140,6 +146,42 @@ def test_the_best_single_target_is_chosen_by_several_builds() -> None:
     finals = Finals(World(24, 3).model, [], Constraints(), arena, SINGLES)
     assert finals.best_single().name != f"single {TARGETS[1]}"
     assert len(arena.held) == 4
+
+
+def _blocks(arena: Arena, slowest_us: float) -> tuple[Finals, list[Candidate]]:
+    """Finals whose targets were laid out, the last one as slow as stated."""
+    world = World(24, 3)
+    us = dict(zip(TARGETS, (1000.0, 1500.0, slowest_us), strict=True))
+    finals = Finals(world.model, [], Constraints(), arena, us)
+    finals.open((), lambda entries: ())
+    estimates = Estimates(world.model.index)
+    for target in TARGETS:
+        estimates.learn(target, dict(enumerate(world.node_us[target])))
+    return finals, finals.lay_out(world.candidates, estimates, us)
+
+
+def test_blocks_of_the_targets_that_are_near_run_in_turn() -> None:
+    arena = StatedContests({f"{TARGETS[0]} in blocks": (1100.0,)})
+    finals, blocks = _blocks(arena, slowest_us=2500.0)
+    assert arena.held[1] == {f"single {TARGETS[0]}", *(f"{t} in blocks" for t in TARGETS[:2])}
+    # Those of the one that is behind are there to be measured, where they could be quicker than expected.
+    assert {block.target for block in blocks} == set(TARGETS)
+    known = finals.known_us()
+    times = {t: [known[b.nodes, b.target] for b in blocks if b.target == t] for t in TARGETS[:2]}
+    # The first target took 1000 µs as a whole here and when it was measured.
+    pace = sum(times[TARGETS[1]]) / 1000.0
+    assert sum(times[TARGETS[0]]) == pytest.approx(1100.0 * pace)
+
+
+def test_a_target_alone_is_not_laid_out() -> None:
+    arena = StatedContests({})
+    world = World(24, 3)
+    finals = Finals(world.model, [], Constraints(), arena, {TARGETS[0]: 1000.0})
+    finals.open((), lambda entries: ())
+    estimates = Estimates(world.model.index)
+    estimates.learn(TARGETS[0], dict(enumerate(world.node_us[TARGETS[0]])))
+    assert finals.lay_out(world.candidates, estimates, {TARGETS[0]: 1000.0})
+    assert not arena.held and not finals.known_us()
 
 
 def test_a_search_after_the_first_contest_is_judged_at_the_pace_at_which_it_promised() -> None:

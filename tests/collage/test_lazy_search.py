@@ -12,7 +12,7 @@ import pytest
 from collage.estimates import Estimates
 from collage.events import ignore
 from collage.lazy_search import WORTH_MEASURING, LazySearch
-from collage.probing import blocks
+from collage.probing import blocks, layouts, own_blocks
 from collage.whole_models import WholeModels
 from partitioner.candidate import Candidate, bits
 from partitioner.candidate_set import CandidateSet
@@ -105,15 +105,18 @@ class World:
                 estimates.learn(target, dict(enumerate(self.node_us[target])))
         for target in unprofiled:
             estimates.spread(target, sum(self.node_us[target]))
+        candidates = candidates or self.candidates
+        plans = layouts(self.model.index, candidates.candidates, estimates.shares_us())
         return LazySearch(
             self.model.index,
-            candidates or self.candidates,
+            candidates,
             costs,  # type: ignore[arg-type]
             estimates,
             self.transitions,
             Constraints(),
             deadline_s,
             ignore,
+            blocks=[block for target, plan in plans.items() for block in own_blocks(plan, target)],
         )
 
 
@@ -249,6 +252,59 @@ def test_coarse_promises_that_are_not_kept_leave_patience_for_finer_plans(seed: 
     costs = StatedCosts(truth, most=len(world.candidates) // 4)
     found = world.search(costs).run(1, INFINITE).plans[0]
     assert found.objective_us <= best.objective_us * 1.03
+
+
+def _known(world: World, slow: Candidate) -> LazySearch:
+    """A search that knows all costs, one of them measured when the machine was at half its pace."""
+
+    def truth(candidate: Candidate) -> Cost:
+        cost = world.truth(candidate)
+        assert isinstance(cost, Measured)
+        return Measured(cost.latency_us * 2.0) if _plain(candidate) == slow else cost
+
+    costs = StatedCosts(truth, most=len(world.candidates))
+    costs.measure(world.candidates.candidates)
+    return world.search(costs)
+
+
+def test_a_region_is_not_reckoned_slower_than_one_that_holds_it() -> None:
+    world = World(24, 3)
+    of_one = [_plain(c) for c in world.candidates.candidates if c.target == TARGETS[0]]
+    sizes = sorted({c.nodes for c in of_one}, key=int.bit_count)
+    small = Candidate(next(n for n in sizes if n.bit_count() >= 8), TARGETS[0])
+    larger = [n for n in sizes if n & small.nodes == small.nodes and n != small.nodes]
+    expected = min(world.truth(Candidate(n, TARGETS[0])).latency_us for n in larger)  # type: ignore[union-attr]
+    slow = world.truth(small).latency_us * 2.0  # type: ignore[union-attr]
+    assert expected < slow
+    lazy = _known(world, small)
+    lazy.run(1, INFINITE)
+    assert lazy.price_us(small) == expected
+
+
+def test_a_region_is_not_reckoned_slower_than_its_parts_in_a_running_plan() -> None:
+    world = World(24, 3)
+    whole = Candidate(world.model.index.all_nodes, TARGETS[1])
+    half = (1 << 12) - 1
+    lazy = _known(world, whole)
+    lazy.run(1, INFINITE)
+    slow = lazy.price_us(whole)
+    assert slow is not None
+    lazy.corrections = {(half, TARGETS[1]): slow / 4, (whole.nodes & ~half, TARGETS[1]): slow / 8}
+    lazy.run(1, INFINITE)
+    assert lazy.price_us(whole) == pytest.approx(slow * 3 / 8)
+    # What ran inside a plan is as it was there.
+    lazy.corrections[whole.nodes, TARGETS[1]] = slow
+    assert lazy.price_us(whole) == slow
+
+
+def test_what_ran_inside_a_plan_is_not_measured_again() -> None:
+    world = World(24, 3)
+    costs = StatedCosts(world.truth, most=len(world.candidates))
+    lazy = world.search(costs)
+    best = min(world.candidates.candidates, key=lambda c: -c.nodes.bit_count())
+    lazy.corrections = {(best.nodes, best.target): 1.0}
+    assert lazy.run(1, INFINITE).plans[0].plan.partitions == (best,)
+    assert _plain(best) not in costs.asked
 
 
 def test_an_infeasible_region_is_never_in_the_plan() -> None:

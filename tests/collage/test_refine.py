@@ -99,8 +99,9 @@ def test_partitions_are_repriced_by_what_they_took_inside_the_plan() -> None:
 
 
 def test_borders_are_charged_what_the_plans_took_too_long() -> None:
-    assert border_surplus_us([_entry(3, 1200, predicted_us=1000)], [_entry(1, 1000, 1000)]) == 100.0
+    # Ratios are to an anchor of 1000 µs.
+    assert border_surplus_us([_entry(3, 1200, predicted_us=1000)], 1000.0) == 100.0
     # A machine that has slowed down altogether says nothing about borders.
-    assert border_surplus_us([_entry(3, 2000, predicted_us=1000)], [_entry(1, 2000, 1000)]) == 0.0
-    assert border_surplus_us([_entry(3, 900, predicted_us=1000)], [_entry(1, 1000, 1000)]) == 0.0
-    assert border_surplus_us([], []) == 0.0
+    assert border_surplus_us([_entry(3, 2000, predicted_us=1000)], 500.0) == 0.0
+    assert border_surplus_us([_entry(3, 900, predicted_us=1000)], 1000.0) == 0.0
+    assert border_surplus_us([], 1000.0) == 0.0

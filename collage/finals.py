@@ -47,11 +47,12 @@ _MAX_CORRECTIONS = 3
 # far ahead: two builds of the same plans differ by some 4 %, and what else the machine does has shifted ratios by a
 # quarter for minutes (docs/refinement.md).
 _BUILDS, _FAR_AHEAD, _NEARLY_THE_BEST = 4, 1.5, 1.05
-_MAX_CONFIRMATIONS = 6
+_MAX_CONFIRMATIONS = 8
 # A target further behind as a whole is not timed in blocks. Compiling those may take this share of the time left.
 _WORTH_A_LAYOUT, _LAYOUTS_SHARE = 2.0, 0.25
-# So many plans that look faster than the winner, and are not proven to be, are timed beside it.
-_MOST_UNPROVEN = 2
+# So many plans that look faster than the winner, and are not proven to be, are timed beside it, in so many times
+# as many processes.
+_MOST_UNPROVEN, _MORE_BUILDS = 2, 1.5
 # What may pay although no other plan comes near.
 _ON_THE_SPOT: tuple[Kind, ...] = ("option", "fork")
 
@@ -278,13 +279,13 @@ class Finals:
         return [entry for entry in _distinct(entries) if not self._arena.knows(entry.plan)]
 
     def _confirmed(self, winner: Entry, builds: int = _BUILDS) -> Entry:
-        """Time a winner again, and who may take its place, until each ran in so many processes."""
+        """Time a winner again, and who may take its place, until each ran in enough processes."""
         singles = [entry for entry in self._singles if self._arena.may_win(entry)]
         best = min((entry.ratio for entry in singles), default=1.0)
         rivals = [entry for entry in singles if entry.ratio <= _NEARLY_THE_BEST * best]
         for _ in range(_MAX_CONFIRMATIONS):
             others = [entry for entry in rivals if entry is not winner]
-            unproven = self._unproven(winner, builds)
+            unproven = self._unproven(winner, int(_MORE_BUILDS * builds))
             if not unproven and not _in_doubt(winner, others, builds):
                 break
             origins = [e.challenges for e in (winner, *unproven) if e.challenges is not None]

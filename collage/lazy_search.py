@@ -242,7 +242,8 @@ class LazySearch:
             return searcher.solve(doubted, transitions=self.transitions, constraints=constraints)
 
         with contextlib.suppress(NoPlanError):
-            self._best_us, self._patience, self._idle = float("inf"), _STAGES[0][1] + len(blocks), 0
+            doubtful = sum(not self.is_known(block) for block in blocks)
+            self._best_us, self._patience, self._idle = float("inf"), _STAGES[0][1] + doubtful, 0
             self._pursue(solve, incumbent_us)
 
     def _pursue(self, solve: Callable[[], Solution], incumbent_us: float) -> float:

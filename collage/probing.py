@@ -14,7 +14,8 @@ from partitioner.graph_index import GraphIndex
 from partitioner.search import Searcher
 from partitioner.target import Target
 
-BLOCKS = 5
+# So many blocks of a target are measured alone, and so many run as one plan, where each costs less time.
+_ALONE, _IN_TURN = 5, 8
 # Prices of the layout: being off by a whole block, and leaving a node to another target.
 _OFF_US = 1000.0
 _OTHER_US = 1e5
@@ -25,15 +26,15 @@ def layouts(
 ) -> dict[Target, Plan]:
     """What each target takes in blocks, as a plan; see `layout`."""
     targets = dict.fromkeys(candidate.target for candidate in candidates)
-    found = {target: layout(index, candidates, target, shares) for target in targets}
+    found = {target: layout(index, candidates, target, shares, _IN_TURN) for target in targets}
     return {target: plan for target, plan in found.items() if plan is not None}
 
 
 def blocks(
     index: GraphIndex, candidates: Sequence[Candidate], target: Target, shares: Sequence[float]
 ) -> list[Candidate]:
-    """A target's own partitions of its `layout`."""
-    plan = layout(index, candidates, target, shares)
+    """A few of a target's own regions that make up what it takes, to be measured alone."""
+    plan = layout(index, candidates, target, shares, _ALONE)
     return own_blocks(plan, target) if plan is not None else []
 
 
@@ -43,21 +44,26 @@ def own_blocks(plan: Plan, target: Target) -> list[Candidate]:
 
 
 def layout(
-    index: GraphIndex, candidates: Sequence[Candidate], target: Target, shares: Sequence[float]
+    index: GraphIndex,
+    candidates: Sequence[Candidate],
+    target: Target,
+    shares: Sequence[float],
+    count: int,
 ) -> Plan | None:
-    """All that a target takes, in about `BLOCKS` partitions, each about as long as the others.
+    """All that a target takes, in blocks, each about as long as the others.
 
     Args:
         index: the graph.
         candidates: of all targets; together they cover the graph.
         target: whose blocks; what it does not take is left to others.
         shares: per node its expected share of the time, in any unit.
+        count: about how many blocks are wanted.
 
     Returns:
         The plan, the whole graph never among its partitions; None for a graph that is offered only as a whole.
     """
     parts = [c for c in candidates if c.nodes != index.all_nodes]
-    wanted = sum(shares) / BLOCKS
+    wanted = sum(shares) / count
 
     def price_us(candidate: Candidate) -> float:
         if candidate.target != target:

@@ -102,7 +102,8 @@ def test_what_is_far_ahead_needs_no_third_build() -> None:
 def test_a_quarter_in_two_builds_may_be_a_disturbance() -> None:
     arena = StatedContests({"searched 1": (790.0, 800.0, 1050.0, 1060.0)})
     assert len(_refined(arena, World(24, 3)).plan.partitions) == 1
-    assert len(arena.held) == 4
+    # After four its median still looks faster.
+    assert len(arena.held) == 5
 
 
 def test_a_change_that_looked_faster_in_a_short_heat_gets_a_second_look() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from backends.digests import remembered_digest
 from partitioner import weights
 from partitioner.graph_index import GraphIndex, NodeInfo
 
@@ -148,9 +149,8 @@ def cached(
     if cache_dir is None:
         make(work_dir)
         return work_dir
-    digest = maker
-    for source in sources:
-        digest = _digest(source, digest)
+    content = [maker, *(remembered_digest(source, cache_dir) for source in sources)]
+    digest = hashlib.sha256("\n".join(content).encode()).hexdigest()
     folder = cache_dir / f"{maker.split()[0]}-{digest}"
     if not _is_whole(folder, files):
         shutil.rmtree(folder, ignore_errors=True)
@@ -172,15 +172,8 @@ def _is_whole(folder: Path, files: Sequence[str]) -> bool:
 
 
 def _sums(files: Sequence[Path]) -> str:
-    return "".join(f"{_digest(file)} {file.name}\n" for file in files)
-
-
-def _digest(file: Path, converter: str = "") -> str:
-    digest = hashlib.sha256(converter.encode())
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+    # Always read: remembering would not see what a crash of the machine left of a file.
+    return "".join(f"{weights.file_digest(file)} {file.name}\n" for file in files)
 
 
 def _keep(files: Sequence[Path], folder: Path) -> None:

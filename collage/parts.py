@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from backends.contract import SubModel
+from backends.digests import remembered_digest
 from backends.samples import read_samples, write_samples
 from collage.artifact import VERIFICATION_KEY
 from collage.region_files import RegionFiles
@@ -32,7 +33,6 @@ from partitioner.emit import read_plan
 from partitioner.errors import BadInputError
 from partitioner.target import Target
 from partitioner.tensor import TensorSpec
-from partitioner.weights import file_digest
 
 # Part of every folder's name: raise it when parts are made in another way.
 _EDITION = 1
@@ -76,7 +76,7 @@ def parts_of(path: Path, work_dir: Path, cache_dir: Path | None) -> Parts:
     """
     if cache_dir is None or not path.is_file():
         return _take_apart(path, work_dir)
-    folder = cache_dir / f"parts-{_EDITION}-{_digest(path)}"
+    folder = cache_dir / f"parts-{_EDITION}-{_digest(path, cache_dir)}"
     try:
         return _read(folder)
     except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged
@@ -92,10 +92,12 @@ def parts_of(path: Path, work_dir: Path, cache_dir: Path | None) -> Parts:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _digest(path: Path) -> str:
+def _digest(path: Path, cache_dir: Path) -> str:
     beside = path.with_name(f"{path.name}.weights")
     files = [path, beside] if beside.is_file() else [path]
-    return hashlib.sha256("".join(map(file_digest, files)).encode()).hexdigest()
+    return hashlib.sha256(
+        "".join(remembered_digest(file, cache_dir) for file in files).encode()
+    ).hexdigest()
 
 
 def _take_apart(path: Path, folder: Path) -> Parts:

@@ -234,7 +234,12 @@ def bench(
         ),
     ] = None,
     processes: Annotated[
-        int, typer.Option(min=1, max=20, help="How often all are built and timed; each build differs.")
+        int,
+        typer.Option(
+            min=1,
+            max=20,
+            help="How often all are built and timed, twice that where it is unclear; builds differ.",
+        ),
     ] = 4,
     as_json: AsJson = False,
 ) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from backends.policy import default_threads
 from backends.reference import seeded_inputs, table_bounds
 from backends.samples import write_samples
+from backends.timing import Ratio
 from collage.end_to_end import Contest
 from collage.events import Listener, ignore
 from collage.explain import read_report
@@ -23,6 +25,8 @@ from partitioner.target import Target
 
 # Single targets that take so many times as long as the fastest are timed in one process only.
 _FAR_BEHIND = 3.0
+# Where the interval's upper end is more than so many times its lower, as many processes more are given to narrow it.
+_WIDE = 1.06
 _REWRITTEN = "partitions are int8 in the file; give the model that was tuned with --model"
 
 
@@ -46,8 +50,9 @@ def bench(
         against: another artifact of the same model, timed in the same rounds.
         source: the model that was tuned, to time single targets beside an artifact that has other nodes
             in its partitions' place (int8), and to take errors from; not looked at for other artifacts.
-        processes: how often all of them are built and timed; two builds of one plan differ by some 4 %. Single
-            targets that take three times as long as the fastest are timed once.
+        processes: how often all of them are built and timed; two builds of one plan differ by some 4 %. Twice as
+            often where the interval of the speedup is wider than 6 %. Single targets that take three times as long
+            as the fastest are timed once.
 
     Returns:
         `latency_us`, `baselines` and `speedup_over_best_single` with its interval, as in the report; with
@@ -104,11 +109,15 @@ def bench(
             other = Entry(_plan_for(stored.model, against), "against", regions=regions)
         others = [entry for entry in singles.values() if entry is not ours]
         arena.hold([ours, *others, *([] if other is None else [other])])
-        for _ in range(processes - 1):
-            if timed := [entry for entry in arena.entries if entry.timed]:
-                limit = _FAR_BEHIND * min(entry.ratio for entry in timed)
-                near = [e for e in timed if e is ours or e is other or e.ratio <= limit]
-                arena.hold([], again=near)
+        for held in range(1, 2 * processes):
+            timed = [entry for entry in arena.entries if entry.timed]
+            limit = _FAR_BEHIND * min((entry.ratio for entry in timed), default=0.0)
+            near = [e for e in timed if e is ours or e is other or e.ratio <= limit]
+            gain = _gain(singles, ours, report["tolerance"])
+            narrow = gain is None or gain.high <= _WIDE * gain.low
+            if not near or (held >= processes and (narrow or len(near) == 1)):
+                break
+            arena.hold([], again=near)
     baselines: list[dict[str, Any]] = [
         {
             "target": text,
@@ -121,9 +130,7 @@ def bench(
     ]
     if rewritten and source is None:
         baselines = [{"target": text, "infeasible": _REWRITTEN} for text in report["targets"]]
-    allowed = [e for e in singles.values() if e.timed and (e.error or 0.0) <= report["tolerance"]]
-    best = min(allowed, key=lambda entry: entry.ratio, default=None)
-    gain = speedup(best, ours) if best is not None and ours.timed else None
+    gain = _gain(singles, ours, report["tolerance"])
     return {
         "latency_us": ours.latency_us if ours.timed else None,
         "infeasible": ours.failure,
@@ -134,6 +141,13 @@ def bench(
         "speedup_interval": None if gain is None else [gain.low, gain.high],
         **({} if other is None else {"against": _compared(ours, other)}),
     }
+
+
+def _gain(singles: Mapping[str, Entry], ours: Entry, tolerance: float) -> Ratio | None:
+    """How many times slower the best single target within the tolerance is; None where nothing says so."""
+    allowed = [e for e in singles.values() if e.timed and (e.error or 0.0) <= tolerance]
+    best = min(allowed, key=lambda entry: entry.ratio, default=None)
+    return speedup(best, ours) if best is not None and ours.timed else None
 
 
 def _normalised(source: Path, stored: ArtifactPlan, work_dir: Path) -> Model:

@@ -132,7 +132,7 @@ def test_a_plan_is_applied_again_without_searching(
 
 
 def test_bench_times_the_plan_against_every_single_target(mixed: collage.Artifact) -> None:
-    found = bench(mixed.path)
+    found = bench(mixed.path, processes=2)
     assert found["latency_us"] > 0
     assert {b["target"] for b in found["baselines"]} == set(TARGETS)
     low, high = found["speedup_interval"]
@@ -155,6 +155,24 @@ def test_bench_builds_what_is_far_behind_only_once(
     everyone = ["ours", *(f"single {target}" for target in TARGETS)]
     assert held == [everyone, ["ours"], ["ours"], ["ours"]]
     assert all(baseline["latency_us"] > 0 for baseline in found["baselines"])
+
+
+@pytest.mark.parametrize(("wide", "expected"), [(0.0, 4), (1e9, 2)])
+def test_bench_repeats_itself_while_the_interval_is_wide(
+    mixed: collage.Artifact, monkeypatch: pytest.MonkeyPatch, wide: float, expected: int
+) -> None:
+    held = []
+    hold = Arena.hold
+
+    def counted(arena: Arena, newcomers: Sequence[Entry], again: Sequence[Entry] = ()) -> None:
+        held.append(len(newcomers) + len(again))
+        hold(arena, newcomers, again)
+
+    monkeypatch.setattr(Arena, "hold", counted)
+    monkeypatch.setattr("collage.rebench._FAR_BEHIND", 1e9)
+    monkeypatch.setattr("collage.rebench._WIDE", wide)
+    bench(mixed.path, processes=2)
+    assert held == [1 + len(TARGETS)] * expected
 
 
 def test_explain_says_why_and_draws(folder: Path, mixed: collage.Artifact) -> None:

@@ -123,9 +123,13 @@ def converted(
         finally:
             explicit.unlink(missing_ok=True)
 
-    beside = source.with_name(f"{source.name}.weights")
-    sources = [source, beside] if beside.is_file() else [source]
-    return cached(sources, files, f"{converter} {_EDITION}", make, work_dir, cache_dir)
+    return cached(files_of(source), files, f"{converter} {_EDITION}", make, work_dir, cache_dir)
+
+
+def files_of(model: Path) -> list[Path]:
+    """A model's file, and that of its weights where they are outside."""
+    beside = model.with_name(f"{model.name}.weights")
+    return [model, beside] if beside.is_file() else [model]
 
 
 def cached(

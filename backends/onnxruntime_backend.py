@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from backends import onnxruntime_device as device
-from backends import onnxruntime_profile, policy, predicates
+from backends import onnxruntime_profile, predicates
 from backends import onnxruntime_quantisation as quantisation
 from backends import patterns as p
 from backends.contract import (
@@ -38,9 +38,9 @@ from backends.contract import (
     Preparation,
     SubModel,
     Unavailable,
-    threads_of,
 )
 from backends.device_memory import HOST, DeviceBuffer
+from backends.onnxruntime_session import ON_CUDA, PROVIDERS, open_model, open_session, options_of, ort
 from backends.profile_map import op_times
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex, NodeInfo
@@ -48,17 +48,6 @@ from partitioner.pattern import Pattern
 from partitioner.target import Target
 from partitioner.tensor import TensorSpec
 
-_PROVIDERS: Mapping[str, str] = {
-    "cpu": "CPUExecutionProvider",
-    "cuda": "CUDAExecutionProvider",
-    "tensorrt": "TensorrtExecutionProvider",
-    "dnnl": "DnnlExecutionProvider",
-    "xnnpack": "XnnpackExecutionProvider",
-    "coreml": "CoreMLExecutionProvider",
-    "qnn": "QNNExecutionProvider",
-    "rocm": "MIGraphXExecutionProvider",
-    "dml": "DmlExecutionProvider",
-}
 _WHEEL: Mapping[str, str] = {
     "cuda": "pip install onnxruntime-gpu",
     "tensorrt": "pip install onnxruntime-gpu tensorrt",
@@ -66,7 +55,6 @@ _WHEEL: Mapping[str, str] = {
     "qnn": "pip install onnxruntime-qnn",
     "dml": "pip install onnxruntime-directml (on Windows)",
 }
-_ON_CUDA = ("cuda", "tensorrt")
 # ONNX's names of element types, as kernel definitions have them.
 _ELEMENT: Mapping[str, str] = {
     "float32": "float",
@@ -108,14 +96,14 @@ class OnnxRuntimeBackend(Backend):
             "Idle workers spin: within a run only, always (slows the next runtime), or never.",
             choices=("run", "always", "off"),
         ),
-        Option("ep", "cpu", "Execution provider.", choices=tuple(_PROVIDERS)),
+        Option("ep", "cpu", "Execution provider.", choices=tuple(PROVIDERS)),
         Option("device", "0", "Device number for providers that have several.", pattern="[0-9]{1,2}"),
         *quantisation.options(quantisation.DYNAMIC, quantisation.STATIC),
     )
 
     def probe(self) -> Available | Unavailable:
         try:
-            return Available(_ort().__version__)
+            return Available(ort().__version__)
         except Exception as error:  # a damaged installation may raise anything
             return Unavailable(f"onnxruntime cannot be imported ({error})", "pip install onnxruntime")
 
@@ -123,16 +111,16 @@ class OnnxRuntimeBackend(Backend):
         ep = target.option("ep", "cpu")
         if ep != "cpu" and quantisation.kind_of(target) is not None:
             return "-quant was made for the CPU's integer kernels; use it without -ep"
-        present = _ort().get_available_providers()
-        if _PROVIDERS[ep] in present:
+        present = ort().get_available_providers()
+        if PROVIDERS[ep] in present:
             return quantisation.refuse_float(target)
         wheel = _WHEEL.get(ep, "a build of ONNX Runtime with that provider")
         return (
-            f"this ONNX Runtime has no {_PROVIDERS[ep]} (it has {', '.join(present)}); needed: {wheel}"
+            f"this ONNX Runtime has no {PROVIDERS[ep]} (it has {', '.join(present)}); needed: {wheel}"
         )
 
     def memory_domain(self, target: Target) -> str:
-        on_cuda = target.option("ep", "cpu") in _ON_CUDA
+        on_cuda = target.option("ep", "cpu") in ON_CUDA
         return f"cuda:{int(target.option('device', '0'))}" if on_cuda else HOST
 
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
@@ -141,7 +129,7 @@ class OnnxRuntimeBackend(Backend):
         if since is None:
             return f"onnxruntime does not know the operator {info.op} of opset {info.opset}"
         ep = target.option("ep", "cpu")
-        kernels = _kernels(_PROVIDERS[ep]).get((info.domain, info.op_type))
+        kernels = _kernels(PROVIDERS[ep]).get((info.domain, info.op_type))
         if ep not in ("cpu", "cuda") or (kernels is None and ep == "cpu"):
             # Providers that compile graphs register no kernels, and functions are expanded into
             # other operators: compiling the candidate decides.
@@ -194,7 +182,7 @@ class OnnxRuntimeExecutable(Executable):
     ) -> None:
         self._model, self._target, self._context = model, target, context
         self._domain = device.domain_of((*model.inputs, *model.outputs), domain)
-        self._session: Any = _open(model, target, _options(target, context))
+        self._session: Any = open_session(model.path, target, context)
         self._binding: Any = None
         self._inputs: tuple[Array, ...] = ()
         self._bound: tuple[Array | None, ...] = ()
@@ -235,9 +223,9 @@ class OnnxRuntimeExecutable(Executable):
         return self._results
 
     def profile(self, runs: int) -> list[OpTime]:
-        options = _options(self._target, self._context)
+        options = options_of(self._target, self._context)
         onnxruntime_profile.prepare(options, self._context.work_dir)
-        session = _open(self._model, self._target, options)
+        session = open_model(self._model.path, self._target, options)
         binding = self._bound_to(session)
         for _ in range(runs + 1):
             self._run(session, binding)
@@ -265,10 +253,10 @@ class OnnxRuntimeExecutable(Executable):
     def _value(self, array: Array) -> Any:
         number = _ONNX_NUMBER.get(array.dtype.name)
         if number is None:
-            value = _ort().OrtValue.ortvalue_from_numpy(array)
+            value = ort().OrtValue.ortvalue_from_numpy(array)
         else:
             raw = array.view(np.uint16 if array.itemsize == 2 else np.uint8)
-            value = _ort().OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
+            value = ort().OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
         self._kept.append(value)
         return value
 
@@ -279,50 +267,6 @@ class OnnxRuntimeExecutable(Executable):
         for i in self._own:
             results[i] = np.array(values[i].numpy())
         self._results = tuple(results)  # type: ignore[arg-type]
-
-
-def _ort() -> Any:
-    policy.apply_environment()
-    import onnxruntime
-
-    return onnxruntime
-
-
-def _options(target: Target, context: CompileContext) -> Any:
-    ort = _ort()
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = threads_of(target, context)
-    options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.graph_optimization_level = {
-        "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
-        "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-        "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-        "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
-    }[target.option("opt", "all")]
-    spinning = target.option("spinning", "run")
-    spins, stops = str(int(spinning != "off")), str(int(spinning == "run"))
-    options.add_session_config_entry("session.intra_op.allow_spinning", spins)
-    options.add_session_config_entry("session.force_spinning_stop", stops)
-    if target.option("ep", "cpu") != "cpu":
-        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    return options
-
-
-def _open(model: SubModel, target: Target, options: Any) -> Any:
-    # Left alone, a session that fails prints and quietly opens on the CPU instead.
-    return _ort().InferenceSession(
-        str(model.path), options, providers=_providers(target), enable_fallback=False
-    )
-
-
-def _providers(target: Target) -> list[Any]:
-    ep = target.option("ep", "cpu")
-    chosen = _PROVIDERS[ep]
-    if ep not in _ON_CUDA:
-        return [chosen]
-    return [(chosen, {"device_id": target.option("device", "0")})]
 
 
 @lru_cache(maxsize=1)

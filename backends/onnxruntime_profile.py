@@ -9,33 +9,30 @@ from typing import Any
 
 import onnx_ir as ir
 
+from backends.onnxruntime_session import GRAPH, WEIGHTS, save_optimised
 from backends.profile_map import Step
 
 _KERNEL = "_kernel_time"
 _BLOCKED = "_nchwc"  # appended to the name of an output when its node moves to the blocked layout
-_FILES = ("profiled.onnx", "profiled.weights")
 
 
 def prepare(options: Any, folder: Path) -> None:
     """Make a session write its trace and its optimised graph into a folder."""
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / "profile")
-    options.optimized_model_filepath = str(folder / _FILES[0])
-    prefix = "session.optimized_model_external_initializers"
-    options.add_session_config_entry(f"{prefix}_file_name", _FILES[1])
-    options.add_session_config_entry(f"{prefix}_min_size_in_bytes", "1024")
+    save_optimised(options, folder)
 
 
 def collect(session: Any, folder: Path) -> list[Step]:
     """End the session's profile, read it as steps with mean times, and remove its files."""
     trace = Path(session.end_profiling())
     events = json.loads(trace.read_text(encoding="utf-8"))
-    optimised = ir.load(folder / _FILES[0])
+    optimised = ir.load(folder / GRAPH)
     outputs = {
         node.name or "": tuple(v.name for v in node.outputs if v.name) for node in optimised.graph
     }
     steps = _steps(events, outputs)
-    for path in (trace, *(folder / name for name in _FILES)):
+    for path in (trace, folder / GRAPH, folder / WEIGHTS):
         path.unlink(missing_ok=True)
     return steps
 

@@ -37,7 +37,7 @@ import onnx_ir.passes.common as passes
 
 from backends.bias_correction import constant_value, correct_biases
 from backends.contract import CompileContext, Option, Preparation, SubModel
-from backends.conversion import cached, write_streamed
+from backends.conversion import cached, files_of, write_streamed
 from backends.hardware import hardware
 from backends.kept_float import (
     OPTION,
@@ -199,9 +199,8 @@ def quantise(
     assert kind is not None
     if kind in CALIBRATED and model.calibration is None:
         raise CollageError(f"{target} needs samples to calibrate with, and this partition has none")
-    sources = [model.path] if kind == DYNAMIC else [model.path, model.calibration or model.path]
-    external = model.path.with_name(f"{model.path.name}.weights")
-    sources += [external] if external.exists() else []
+    sources = files_of(model.path)
+    sources += [] if kind == DYNAMIC else [model.calibration or model.path]
     name = f"{_name(kind, float_results)} {_has_dot_product()}"
 
     def make(folder: Path) -> None:

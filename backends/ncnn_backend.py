@@ -47,6 +47,7 @@ from backends.contract import (
 from backends.hardware import hardware
 from backends.ncnn_ops import ONNX_OPERATORS, refuse_forms, refuse_shapes
 from backends.quiet import quiet
+from partitioner.candidate import bits
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
 from partitioner.pattern import Pattern
@@ -54,6 +55,7 @@ from partitioner.target import Target
 
 _FILES = ("ncnn.param", "ncnn.bin", "ncnn.py")
 _INSTALL = "pip install 'collage-tuner[ncnn]'"
+_NOTHING = {"Dropout", "Identity"}  # what pnnx leaves out
 
 
 class NcnnBackend(Backend):
@@ -105,6 +107,11 @@ class NcnnBackend(Backend):
             refuse_forms,
             conversion.refuse_flattening_softmax,
         )
+
+    def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
+        if all(index.nodes[i].op_type in _NOTHING for i in bits(nodes)):
+            return "nothing in it computes anything, and pnnx crashes on models without operators"
+        return None
 
     def patterns(self, target: Target) -> tuple[Pattern, ...]:
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 
 from backends.conformance import BackendConformance, buffers, compiled, prepare
@@ -13,6 +14,7 @@ from backends.contract import Available
 from backends.ncnn_backend import NcnnBackend
 from backends.sandbox import run_in_child
 from backends.verify import output_error
+from partitioner.graph_index import GraphIndex
 from partitioner.target import Target
 
 BACKEND = NcnnBackend()
@@ -43,6 +45,21 @@ def dense_error(target: Target) -> float:
 def test_products_with_f16_weights_err_as_such_weights_do() -> None:
     exact, reduced = (run_in_child(dense_error, target) for target in (Target("ncnn"), F16))
     assert exact < 1e-5 < reduced < 5e-3
+
+
+def test_regions_that_compute_nothing_are_refused() -> None:
+    text = """
+    <ir_version: 10, opset_import: ["" : 17]>
+    g (float[1, 8] x) => (float[1, 8] y) {
+       [drop] a = Dropout(x)
+       [same] b = Identity(a)
+       [clip] y = Relu(b)
+    }
+    """
+    index = GraphIndex.from_ir(ir.from_onnx_text(text))
+    reason = BACKEND.refuse_region(index, 0b011, Target("ncnn"))
+    assert reason is not None and "computes" in reason
+    assert BACKEND.refuse_region(index, 0b111, Target("ncnn")) is None
 
 
 def test_f16_weights_are_refused_where_the_cpu_cannot_read_them(

@@ -6,12 +6,17 @@ their parts alone predicts them best; docs/measurement.md has the table.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 from backends.hardware import Hardware
 from backends.protocol import Protocol, eviction_for
 from partitioner.candidate import bits
 from partitioner.graph_index import GraphIndex, NodeInfo
 from partitioner.model import Model
 from partitioner.op_kind import OpKind, kind_of
+from partitioner.target_spec import TargetSpec
+from partitioner.transition import CopyCost, Transitions
 from partitioner.weights import total_bytes
 
 # What a call of a partition, and a value that crosses a border, cost before a run has learnt better.
@@ -21,6 +26,15 @@ BORDER_US = 20.0
 _MIN_S, _MAX_S = 0.1, 0.8
 # What they make is their input under another shape, which no runtime writes.
 _VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+def transitions_between(
+    specs: Sequence[TargetSpec], copies: Mapping[tuple[str, str], CopyCost]
+) -> Transitions:
+    """What borders between targets cost before a run has learnt better; copies are measured."""
+    borders = dict.fromkeys([spec.target for spec in specs], BORDER_US)
+    known = Transitions.for_specs(specs, copies=copies)
+    return replace(known, default_call_us=CALL_US, border_us=borders)
 
 
 def protocol_for(model: Model, machine: Hardware) -> Protocol:

@@ -40,6 +40,8 @@ _MAX_CALLS = 60
 _PRUNE_AFTER_ROUNDS = 4
 # A child killed from outside is started again this often before its plan takes the blame.
 _KILLED_RETRIES = 2
+# The failure of a plan that nobody tried.
+NO_TIME = "there was no time left to compile it"
 # A plan this much slower in its best block than the best plan in its median cannot win.
 HOPELESS_RATIO = 1.06
 # Who takes so long for one call, and so many times as long as the fastest, is not called again and again: a layer
@@ -210,7 +212,7 @@ def race(contest: Contest, skip: list[int]) -> list[PlanTiming]:
         if position in skip:
             continue
         if position >= contest.needed and time.monotonic() - begin_s > limit_s:
-            results[position] = PlanTiming(failure="there was no time left to compile it")
+            results[position] = PlanTiming(failure=NO_TIME)
             continue
         send_message(position)
         try:

@@ -32,7 +32,7 @@ from collage.refine import (
 )
 from collage.strategies import single_plan
 from partitioner.baselines import greedy, priority
-from partitioner.candidate import Candidate
+from partitioner.candidate import Candidate, Plan, bits
 from partitioner.candidate_set import CandidateSet
 from partitioner.constraints import Constraints
 from partitioner.errors import NoPlanError
@@ -50,6 +50,8 @@ _BUILDS, _FAR_AHEAD, _NEARLY_THE_BEST = 4, 1.5, 1.05
 _MAX_CONFIRMATIONS = 8
 # A target further behind as a whole is not timed in blocks. Compiling those may take this share of the time left.
 _WORTH_A_LAYOUT, _LAYOUTS_SHARE = 2.0, 0.25
+# Plans are explored in this share of the time left, until so many contests in turn brought nothing better.
+_EXPLORING_SHARE, _FRUITLESS = 0.3, 2
 # So many plans that look faster than the winner, and are not proven to be, are timed beside it, in so many times
 # as many processes.
 _MOST_UNPROVEN, _MORE_BUILDS = 2, 1.5
@@ -122,13 +124,43 @@ class Finals:
         Returns:
             The blocks of all targets, those included that were not timed.
         """
-        plans = layouts(self._model.index, candidates.candidates, estimates.shares_us())
+        shares_us = estimates.shares_us()
+        plans = layouts(self._model.index, candidates.candidates, shares_us)
         least_us = min(exact_us.values(), default=0.0) * self.lead()
         near = [t for t, us in exact_us.items() if us <= _WORTH_A_LAYOUT * least_us and t in plans]
+        # How a target compares that refuses a node or two, nothing else would say.
+        whole = {c.target for c in candidates.candidates if c.nodes == self._model.index.all_nodes}
+        near += [t for t, plan in plans.items() if t not in whole and _takes_most(t, plan, shares_us)]
         entries = self._new([Entry(plans[target], f"{target} in blocks") for target in near])
         if len(entries) > 1 and self._leaders():
             self._arena.hold(entries, share_of_time=_LAYOUTS_SHARE)
         return [block for target, plan in plans.items() for block in own_blocks(plan, target)]
+
+    def explore(self, lazy: LazySearch) -> None:
+        """Time plans whose partitions nobody measured, as long as they promise and bring anything.
+
+        First what blocks promise that ran in turn, then what profiles do, corrected by all that ran. A contest tells what
+        each partition takes at one pace and beside its neighbours, which nothing that is measured alone does.
+
+        Args:
+            lazy: knows what partitions took so far, and is told what they take.
+        """
+        end_s = time.monotonic() + _EXPLORING_SHARE * max(
+            0.0, self._arena.deadline_s - time.monotonic()
+        )
+        propose, count, idle = lazy.plans_of_blocks, 0, 0
+        while (best := self._fastest()) and idle < _FRUITLESS and time.monotonic() < end_s:
+            limit_us = self._at_known_pace_us(best) * (1 - WORTH_MEASURING)
+            plans = [scored.plan for scored in propose() if scored.objective_us < limit_us]
+            new = self._new([Entry(plan, "explored") for plan in plans])
+            for entry in new:
+                count += 1
+                entry.name += f" {count}"
+            if new:
+                self._arena.hold(new, again=[best], share_of_time=_LAYOUTS_SHARE)
+                lazy.corrections = self.known_us()
+            idle = 0 if self._fastest() is not best else idle + 1
+            propose = lazy.promises
 
     def known_us(self) -> dict[tuple[int, Target], float]:
         """What partitions took inside the plans that ran, at the pace at which all else was measured."""
@@ -161,6 +193,11 @@ class Finals:
     def _leaders(self) -> list[Entry]:
         """The best plan so far, where there is one."""
         return [self._arena.winner()] if any(map(self._arena.may_win, self._arena.entries)) else []
+
+    def _fastest(self) -> Entry | None:
+        """What looks fastest so far, whether that is proven or not."""
+        fit = [entry for entry in self._arena.entries if self._arena.may_win(entry)]
+        return min(fit, key=lambda entry: entry.ratio, default=None)
 
     def refined(self, lazy: LazySearch, solution: Solution, plans: int) -> Entry:
         """The fastest plan after all contests.
@@ -197,16 +234,13 @@ class Finals:
             self._try_neighbours(lazy, self._local)
         return self._confirmed(self._arena.winner())
 
-    def _unproven(self, winner: Entry, builds: int) -> list[Entry]:
-        """Plans that look faster than the winner, and met it in too few processes to say so."""
-        found = [
-            entry
-            for entry in self._arena.entries
-            if self._arena.may_win(entry)
-            and entry.ratio * PROMISING < winner.ratio
-            and len(meetings(entry, winner)) < builds
-        ]
+    def _hopeful(self, winner: Entry) -> list[Entry]:
+        """The plans that look faster than the winner, and by most."""
+        found = [e for e in self._arena.entries if self._looks_faster(e, winner)]
         return sorted(found, key=lambda entry: entry.ratio)[:_MOST_UNPROVEN]
+
+    def _looks_faster(self, entry: Entry, winner: Entry) -> bool:
+        return self._arena.may_win(entry) and entry.ratio * PROMISING < winner.ratio
 
     def _try_neighbours(self, lazy: LazySearch, local: LocalSettings) -> None:
         best = self._arena.winner()
@@ -283,9 +317,16 @@ class Finals:
         singles = [entry for entry in self._singles if self._arena.may_win(entry)]
         best = min((entry.ratio for entry in singles), default=1.0)
         rivals = [entry for entry in singles if entry.ratio <= _NEARLY_THE_BEST * best]
+        # Chosen once: of many plans that are nearly alike another one is ahead after each contest.
+        hopeful = [winner, *self._hopeful(winner)]
         for _ in range(_MAX_CONFIRMATIONS):
             others = [entry for entry in rivals if entry is not winner]
-            unproven = self._unproven(winner, int(_MORE_BUILDS * builds))
+            unproven = [
+                entry
+                for entry in hopeful
+                if self._looks_faster(entry, winner)
+                and len(meetings(entry, winner)) < _MORE_BUILDS * builds
+            ]
             if not unproven and not _in_doubt(winner, others, builds):
                 break
             origins = [e.challenges for e in (winner, *unproven) if e.challenges is not None]
@@ -302,6 +343,12 @@ def _in_doubt(winner: Entry, rivals: Sequence[Entry], enough: int) -> bool:
     builds = min(len(meetings(winner, rival)) for rival in rivals)
     far_ahead = all(speedup(rival, winner).low > _FAR_AHEAD for rival in rivals)
     return builds < 2 or (builds < enough and not far_ahead)
+
+
+def _takes_most(target: Target, plan: Plan, shares_us: Sequence[float]) -> bool:
+    """Whether at least half of the time goes by in a target's own blocks."""
+    own = sum(shares_us[node] for block in own_blocks(plan, target) for node in bits(block.nodes))
+    return own >= sum(shares_us) / 2
 
 
 def searched(solution: Solution) -> list[Entry]:

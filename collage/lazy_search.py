@@ -20,6 +20,7 @@ from functools import partial
 from collage.estimates import Estimates
 from collage.events import Event, Listener
 from collage.oracle import CostOracle
+from collage.probing import unions
 from partitioner.candidate import Candidate
 from partitioner.candidate_set import CandidateSet
 from partitioner.constraints import Constraints
@@ -38,8 +39,10 @@ _STAGES: tuple[tuple[int | None, int], ...] = ((3, 8), (6, 16), (None, 16))
 _BETTER = 0.001
 # A region may well take this share of what its target's profile says.
 _PLAUSIBLE = 0.7
+# Plans to run before their partitions are measured: the best of at most so many each.
+_TO_EXPLORE = (2, 3, 4, 6)
 # Each search may measure for this share of the time that is left: the rest is for timing what it finds.
-_SHARE_OF_TIME = 0.5
+_SHARE_OF_TIME = 0.25
 
 
 class LazySearch:
@@ -177,14 +180,30 @@ class LazySearch:
 
     def _limited(self, most: int | None) -> Constraints:
         if most not in self._by_limit:
-            own = self._constraints.max_partitions
-            limit = own if most is None or (own is not None and own < most) else most
-            self._by_limit[most] = replace(self._constraints, max_partitions=limit)
+            self._by_limit[most] = _at_most(self._constraints, most)
         return self._by_limit[most]
 
     def _failures(self) -> dict[int, str]:
         costs = ((i, self._costs.cost(c)) for i, c in enumerate(self.candidates.candidates))
         return {i: cost.reason for i, cost in costs if isinstance(cost, Infeasible)}
+
+    def plans_of_blocks(self) -> list[ScoredPlan]:
+        """What blocks promise that were timed in turn."""
+        prices = unions(self._index, self.candidates.candidates, self._blocks, self.corrections)
+        searcher, constraints = self._among(list(prices))
+
+        def solve(most: int) -> Solution:
+            limited = _at_most(constraints, most)
+            return searcher.solve(
+                list(prices.values()), transitions=self.transitions, constraints=limited
+            )
+
+        return _of_each_size(solve)
+
+    def promises(self) -> list[ScoredPlan]:
+        """What is promised by all that is known of partitions and, optimistically, of nodes."""
+        self._recall()
+        return _of_each_size(lambda most: self.solve(most=most))
 
     def run(self, k: int, incumbent_us: float) -> Solution:
         """Measure lazily until the best plan is known, then the `k` best as far as it pays.
@@ -229,9 +248,7 @@ class LazySearch:
         blocks = self._blocks
         if not blocks:
             return
-        searcher = Searcher(self._index, blocks)
-        budgets = (b.among(self.candidates.candidates, blocks) for b in self._constraints.budgets)
-        constraints = replace(self._constraints, budgets=tuple(budgets))
+        searcher, constraints = self._among(blocks)
 
         def solve() -> Solution:
             prices = [self.price_us(block) for block in blocks]
@@ -245,6 +262,11 @@ class LazySearch:
             doubtful = sum(not self.is_known(block) for block in blocks)
             self._best_us, self._patience, self._idle = float("inf"), _STAGES[0][1] + doubtful, 0
             self._pursue(solve, incumbent_us)
+
+    def _among(self, candidates: Sequence[Candidate]) -> tuple[Searcher, Constraints]:
+        """A search among some of the candidates."""
+        budgets = (b.among(self.candidates.candidates, candidates) for b in self._constraints.budgets)
+        return Searcher(self._index, candidates), replace(self._constraints, budgets=tuple(budgets))
 
     def _pursue(self, solve: Callable[[], Solution], incumbent_us: float) -> float:
         """Measure what the best plan lacks until it is known or not worth it; returns its bound."""
@@ -319,6 +341,21 @@ class LazySearch:
                 },
             )
         )
+
+
+def _of_each_size(solve: Callable[[int], Solution]) -> list[ScoredPlan]:
+    """The best plans of few and of more partitions, where there are any."""
+    found = []
+    for most in _TO_EXPLORE:
+        with contextlib.suppress(NoPlanError):
+            found.append(solve(most).plans[0])
+    return found
+
+
+def _at_most(constraints: Constraints, most: int | None) -> Constraints:
+    """The same with at most so many partitions."""
+    limits = [limit for limit in (constraints.max_partitions, most) if limit is not None]
+    return replace(constraints, max_partitions=min(limits, default=None))
 
 
 def _cheapest_cover(nodes: int, parts: Mapping[int, float]) -> float:

@@ -7,7 +7,7 @@ plan, in turn with those of other targets, or each like any other region.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.graph_index import GraphIndex
@@ -41,6 +41,44 @@ def blocks(
 def own_blocks(plan: Plan, target: Target) -> list[Candidate]:
     """The partitions of a plan that are the target's."""
     return [c for c in plan.partitions if c.target == target]
+
+
+def unions(
+    index: GraphIndex,
+    candidates: Sequence[Candidate],
+    blocks: Sequence[Candidate],
+    taken_us: Mapping[tuple[int, Target], float],
+) -> dict[Candidate, float]:
+    """What regions take that are made up of blocks, by what those and whole models took in turn.
+
+    A target's blocks as one region are its whole model, which takes less or more than they add up to: borders are
+    saved, and other things fused. A region of some of them has its share of that, by how many were joined.
+
+    Args:
+        index: the graph.
+        candidates: the regions looked at.
+        blocks: disjoint regions of each target.
+        taken_us: what was timed in turn.
+
+    Returns:
+        Microseconds of each candidate that is such a region.
+    """
+    own: dict[Target, dict[int, float]] = {}
+    for block in blocks:
+        us = taken_us.get((block.nodes, block.target))
+        if us is not None:
+            own.setdefault(block.target, {})[block.nodes] = us
+    found = {}
+    for candidate in candidates:
+        times = own.get(candidate.target, {})
+        inside = [nodes for nodes in times if nodes & ~candidate.nodes == 0]
+        if inside and sum(inside) == candidate.nodes:  # they are disjoint
+            joined = (len(inside) - 1) / max(len(times) - 1, 1)
+            whole_us = taken_us.get((index.all_nodes, candidate.target))
+            complete = whole_us is not None and sum(times) == index.all_nodes
+            gain = 1.0 - whole_us / sum(times.values()) if complete and whole_us else 0.0
+            found[candidate] = sum(times[nodes] for nodes in inside) * (1.0 - joined * gain)
+    return found
 
 
 def layout(

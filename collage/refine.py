@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 
 from backends.kept_float import positions_of
 from backends.timing import Ratio, compare_builds
-from collage.end_to_end import HOPELESS_RATIO, Contest, PlanStep, PlanSteps, PlanTiming, hold
+from collage.end_to_end import HOPELESS_RATIO, NO_TIME, Contest, PlanStep, PlanSteps, PlanTiming, hold
 from collage.events import Event, Listener
 from collage.region_files import RegionFiles
 from collage.site import Site
@@ -156,8 +156,9 @@ class Arena:
         return self._template.threads
 
     def knows(self, plan: Plan) -> bool:
-        """True when this very plan took part in a contest."""
-        return any(identity(entry.plan) == identity(plan) for entry in self.entries)
+        """True when this very plan took part in a contest, and there was time for it."""
+        tried = (entry for entry in self.entries if entry.failure != NO_TIME)
+        return any(identity(entry.plan) == identity(plan) for entry in tried)
 
     def allows(self, plan: Plan) -> bool:
         """True when this plan may be returned."""

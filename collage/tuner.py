@@ -21,7 +21,7 @@ from backends.registry import target_spec
 from collage import study_keeper
 from collage.artifact import write_artifact
 from collage.budget import BudgetSearch
-from collage.context import BORDER_US, CALL_US, protocol_for
+from collage.context import protocol_for, transitions_between
 from collage.copies import copy_costs
 from collage.costs import CostSettings, CostSource
 from collage.evaluation import Check, Evaluation
@@ -60,7 +60,6 @@ from partitioner.plan_text import encode
 from partitioner.search import Solution
 from partitioner.target import Target
 from partitioner.target_spec import enumerate_candidates
-from partitioner.transition import Transitions
 from partitioner.weights import total_bytes
 
 _MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
@@ -170,7 +169,8 @@ class _Run:
             domains = {spec.target: spec.memory_domain for spec in self.specs}
             self.constraints.check(self.model.index, self.targets, self.candidates.refusals, domains)
         self._prepare()
-        self.copies = copy_costs(self.specs, self.samples.threads, self.site.run)
+        copies = copy_costs(self.specs, self.samples.threads, self.site.run)
+        self.transitions = transitions_between(self.specs, copies)
         with self._stage("measure", f"measuring among {len(self.candidates.candidates)} candidates"):
             self.whole = WholeModels(self.model.index, self.targets, self.costs)
             self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time)
@@ -182,8 +182,7 @@ class _Run:
                 self.whole.correct(self.finals.singles_us(), self.estimates)
                 exact_us = self.whole.within(self.goals.exact_limit)
                 self.blocks = self.finals.lay_out(self.candidates, self.estimates, exact_us)
-        with self._stage("measure", "searching"):
-            solution = self._search()
+        solution = self._search()
         with self._stage("end_to_end", "timing whole plans in turn"):
             winner = self._winner(solution)
         if self.check is not None:
@@ -249,7 +248,7 @@ class _Run:
             self.candidates,
             self.costs,
             self.estimates,
-            self._transitions(),
+            self.transitions,
             constraints,
             self.deadline_s - self._local_s,
             self.listener,
@@ -257,11 +256,14 @@ class _Run:
             self.blocks,
         )
         self.lazy.corrections = self.finals.known_us()
+        if self.budget is None:
+            self.finals.explore(self.lazy)
         # What a pin or a limit forbids is no plan to stop at.
         exact = self.whole.within(self.goals.exact_limit).items()
         allowed = [us for t, us in exact if self.arena.allows(single_plan(self.model, t))]
         incumbent_us = min(allowed, default=float("inf")) * self.finals.lead()
-        return self.lazy.run(self.options.plans, incumbent_us)
+        with self._stage("measure", "searching"):
+            return self.lazy.run(self.options.plans, incumbent_us)
 
     def _spend_budget(self) -> list[Entry]:
         """Find out which blocks may be less exact, as plans and as a constraint of the search."""
@@ -318,11 +320,6 @@ class _Run:
             return finals.best_single()
         return finals.refined(self.lazy, solution, self.options.plans)
 
-    def _transitions(self) -> Transitions:
-        known = Transitions.for_specs(self.specs, copies=self.copies)
-        borders = dict.fromkeys(self.targets, BORDER_US)
-        return replace(known, default_call_us=CALL_US, border_us=borders)
-
     @property
     def _searches(self) -> bool:
         return self.options.strategy == "optimal" and self.options.plan is None
@@ -363,7 +360,7 @@ class _Run:
 
     def _report(self, winner: Entry, solution: Solution | None) -> dict[str, Any]:
         known = (self.model.index, self.targets, self.candidates, self.costs, self.estimates)
-        witness = Witness(*known, self._transitions())
+        witness = Witness(*known, self.transitions)
         warnings = [*self.info.warnings, *self.candidates.notes, *self.whole.untried()]
         if self.inputs is None:
             warnings += about_seeded_inputs(self.goals.has_budget, calibrates(self.facts))

@@ -355,7 +355,7 @@ def test_out_of_time_with_nothing_known_still_gives_a_plan() -> None:
     assert covered == world.model.index.all_nodes
 
 
-def test_a_search_leaves_half_of_the_time_for_timing_what_it_finds(
+def test_a_search_leaves_most_of_the_time_for_timing_what_it_finds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(48, 0)
@@ -371,9 +371,9 @@ def test_a_search_leaves_half_of_the_time_for_timing_what_it_finds(
     now_s[0] = 100.0
     lazy = world.search(costs, deadline_s=112.0)
     lazy.run(1, INFINITE)
-    assert now_s[0] == 106.0 and not lazy.out_of_time
+    assert now_s[0] == 103.0 and not lazy.out_of_time
     lazy.run(1, INFINITE)
-    assert now_s[0] == 109.0
+    assert now_s[0] == 106.0
 
 
 def test_a_second_search_of_known_costs_asks_for_nothing() -> None:

@@ -30,7 +30,7 @@ from collage.refine import (
     residuals,
     speedup,
 )
-from collage.strategies import single_plan
+from collage.strategies import sensible, single_plan
 from partitioner.baselines import greedy, priority
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.candidate_set import CandidateSet
@@ -250,7 +250,7 @@ class Finals:
             self._model.index,
             lazy.candidates,
             targets,
-            self._arena.allows,
+            lambda plan: self._arena.allows(plan) and sensible(self._model.index, plan),
             {target: tunable_options(target, self._arena.threads) for target in targets},
             self._arena.threads,
             KINDS if near else _ON_THE_SPOT,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from backends.registry import check_options
+from backends.registry import check_options, resolve
 from collage.refine import Entry
 from partitioner.candidate import Candidate, Plan
 from partitioner.candidate_set import CandidateSet
@@ -97,4 +97,11 @@ def respects(
         all(replace(constraints, budgets=()).allowed(index, plan.partitions))
         and (most is None or len(plan.partitions) <= most)
         and (devices_allowed is None or len(devices) <= devices_allowed)
+    )
+
+
+def sensible(index: GraphIndex, plan: Plan) -> bool:
+    """True when no target refuses a partition of a plan as a whole, as it does those that compute nothing."""
+    return all(
+        resolve(p.target).refuse_region(index, p.nodes, p.target) is None for p in plan.partitions
     )

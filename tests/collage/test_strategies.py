@@ -1,0 +1,38 @@
+"""What a plan must be beside fast."""
+
+from __future__ import annotations
+
+from collage.local_moves import LocalMoves, Move
+from collage.strategies import sensible
+from partitioner.candidate import Candidate, Plan
+from partitioner.candidate_set import CandidateSet
+from partitioner.target import Target
+from tests.partitioner.graphs import text_model
+
+NCNN, MNN = Target("ncnn"), Target("mnn")
+INDEX = text_model(
+    "g (float[1,4] x) => (float[1,4] c) { a = Relu (x) b = Dropout (a) c = Sigmoid (b) }"
+).index
+
+
+def _plan(*parts: tuple[int, Target]) -> Plan:
+    return Plan(tuple(Candidate(nodes, target) for nodes, target in parts))
+
+
+def test_a_partition_that_its_target_refuses_as_a_whole_makes_no_sense() -> None:
+    assert not sensible(INDEX, _plan((0b001, MNN), (0b010, NCNN), (0b100, MNN)))
+    assert sensible(INDEX, _plan((0b001, MNN), (0b110, NCNN)))
+    assert sensible(INDEX, _plan((0b001, NCNN), (0b010, MNN), (0b100, NCNN)))
+
+
+def test_no_local_move_gives_a_target_what_it_refuses_as_a_whole() -> None:
+    def moved(step: int, where: int) -> Plan | None:
+        moves = LocalMoves(
+            INDEX, CandidateSet.build(INDEX, []), (MNN, NCNN), lambda plan: sensible(INDEX, plan)
+        )
+        return moves.apply(_plan((0b111, MNN)), Move("split", where, step, target=NCNN))
+
+    assert moved(1, 1) is None
+    split = moved(2, 1)
+    assert split is not None
+    assert [(p.nodes, p.target) for p in split.partitions] == [(0b001, MNN), (0b110, NCNN)]

@@ -17,8 +17,9 @@ import json
 import shutil
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ _CACHE = Path.home() / ".cache" / "collage" / "prediction"
 CHOSEN = "model, at most twice the cache"
 _DOCUMENT, _MARK, _PICTURE = Path("docs/measurement.md"), "prediction", Path("docs/prediction.svg")
 _TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
+# Given how many stretches there are and which targets take the nodes between two cuts: the plans to run.
+Choose = Callable[[int, Mapping[tuple[int, int], Sequence[str]]], Sequence[tuple[Part, ...]]]
 # Quick enough for a hundred parts in a minute. The machine changes speed within seconds, so every part
 # is timed in several passes over all of them.
 _QUICK = Protocol(min_s=0.02, max_s=0.05, warm_up_s=0.0)
@@ -78,8 +81,8 @@ def protocols(size_bytes: int, weight_bytes: int) -> dict[str, Protocol]:
     }
 
 
-def prepare(name: str, targets: Sequence[str], count: int, folder: Path) -> None:
-    """Draw plans; write their regions with sample values, and convert them for every runtime."""
+def prepare(name: str, targets: Sequence[str], folder: Path, choose: Choose) -> None:
+    """Choose plans; write their regions with sample values, and convert them for every runtime."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     built = benchmark_model(name)
@@ -93,7 +96,7 @@ def prepare(name: str, targets: Sequence[str], count: int, folder: Path) -> None
     for start, end in itertools.combinations(range(len(cuts)), 2):
         inside = laid.run(cuts[start], cuts[end])
         allowed[start, end] = [t for t in targets if _takes(model, inside, Target.parse(t))]
-    plans = draw_plans(len(cuts) - 1, allowed, count, seed=0)
+    plans = choose(len(cuts) - 1, allowed)
     regions = {}
     for start, end, _ in sorted({part for plan in plans for part in plan}):
         region = f"{start}-{end}"
@@ -127,7 +130,7 @@ def prepare(name: str, targets: Sequence[str], count: int, folder: Path) -> None
     }
     (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
     # Running each plan once fills the cache of conversions, and shows who cannot run.
-    kept = _run_plans(folder, facts, rounds=0)
+    kept = run_plans(folder, facts, rounds=0)
     facts["plans"] = [plan for plan, timing in zip(plans, kept, strict=True) if not timing["failure"]]
     for plan, timing in zip(plans, kept, strict=True):
         if timing["failure"]:
@@ -155,10 +158,10 @@ def measure(name: str, folder: Path, wanted: Sequence[str], again: bool) -> dict
     begin = time.monotonic()
     parts = sorted({tuple(part) for plan in facts["plans"] for part in plan})
     estimates_us, unmapped = estimate_parts(folder, facts, parts, offered[CHOSEN])
-    halves = [_run_plans(folder, facts, _ROUNDS)]
+    halves = [run_plans(folder, facts, _ROUNDS)]
     parts_us = _time_parts(folder, facts, missing)
     # The machine drifts: the parts are measured between two halves of what they shall predict.
-    halves.append(_run_plans(folder, facts, _ROUNDS))
+    halves.append(run_plans(folder, facts, _ROUNDS))
     plans = []
     for position, plan in enumerate(facts["plans"]):
         both = [half[position] for half in halves]
@@ -193,7 +196,10 @@ def _values(plan: Sequence[Part], regions: Mapping[str, Any]) -> int:
     return sum(n in made for start, end, _ in plan for n, *_ in regions[f"{start}-{end}"]["inputs"])
 
 
-def _run_plans(folder: Path, facts: Mapping[str, Any], rounds: int) -> list[dict[str, Any]]:
+def run_plans(
+    folder: Path, facts: Mapping[str, Any], rounds: int, budget_s: float = _CONTEST_S
+) -> list[dict[str, Any]]:
+    """Run the plans that were prepared in turn; what each and each of its parts took, in microseconds."""
     contest = Contest(
         plans=tuple(
             PlanSteps(tuple(PlanStep(f"{a}-{b}", Target.parse(target)) for a, b, target in plan))
@@ -207,7 +213,7 @@ def _run_plans(folder: Path, facts: Mapping[str, Any], rounds: int) -> list[dict
         error_limit=1e-2,
         threads=default_threads(),
         rounds=rounds,
-        budget_s=_CONTEST_S,
+        budget_s=budget_s,
         block_s=_BLOCK_S,
         cache_dir=folder / "compiled",
         prune=False,
@@ -312,7 +318,7 @@ def main() -> None:
     for name in chosen.models:
         folder = _CACHE / name
         if chosen.prepare or not (folder / "facts.json").exists():
-            prepare(name, targets, chosen.plans, folder)
+            prepare(name, targets, folder, partial(draw_plans, count=chosen.plans, seed=0))
         if not chosen.prepare:
             measure(name, folder, chosen.protocols or list(protocols(1 << 30, 1 << 30)), chosen.again)
     results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]

@@ -1,0 +1,177 @@
+"""What could a mix of runtimes give at the most? Says for each model what bounds its plan.
+
+    python -m benchmarks.ceiling [--models NAME ...] [--show]
+
+Each model is cut into at most twelve stretches. For each target, the plan of all of them runs in turn with the
+whole model on every target, so that all is timed at one pace. The *ceiling* is the best single target's time
+over the cheapest mix of these stretches, borders for nothing: neighbours on one target take less, by that
+target's whole model. One file for all models is kept in benchmarks/results; `--show` writes the table into docs/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from backends.contract import Available
+from backends.registry import resolve
+from benchmarks.compare import geomean, here, measured_before, write_table
+from benchmarks.models import names
+from benchmarks.prediction import prepare, run_plans
+from benchmarks.prediction_plans import Part
+from partitioner.target import Target
+
+_RESULTS, _DOCUMENT, _MARK = (
+    Path("benchmarks/results/ceiling.json"),
+    Path("docs/refinement.md"),
+    "ceiling",
+)
+_CACHE = Path.home() / ".cache" / "collage" / "ceiling"
+_TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
+_ROUNDS, _CONTEST_S = 24, 40.0
+_PARTS = (2, 3, 12)
+
+
+def plans_to_run(
+    stretches: int, allowed: Mapping[tuple[int, int], Sequence[str]]
+) -> list[tuple[Part, ...]]:
+    """The whole model on every target that takes it, and every target's stretches.
+
+    A stretch that a target refuses goes to the first that takes it.
+    """
+    targets = dict.fromkeys(target for found in allowed.values() for target in found)
+    plans: list[tuple[Part, ...]] = [((0, stretches, target),) for target in allowed[0, stretches]]
+    for target in targets:
+        takers = [allowed[i, i + 1] for i in range(stretches)]
+        if stretches > 1 and all(takers):
+            owners = [target if target in found else found[0] for found in takers]
+            plans.append(tuple((i, i + 1, owner) for i, owner in enumerate(owners)))
+    return plans
+
+
+def ceiling_us(
+    single_us: Mapping[str, float], stretch_us: Mapping[str, Sequence[float | None]], most: int
+) -> tuple[float, list[tuple[int, int, str]]]:
+    """The cheapest mix of at most so many partitions, borders for nothing.
+
+    Args:
+        single_us: the whole model's time, by target.
+        stretch_us: the time of each stretch, by target; None where it is refused.
+        most: how many partitions at the most.
+
+    Returns:
+        Microseconds, and the plan: from stretch, to stretch, target.
+    """
+    count = len(next(iter(stretch_us.values())))
+    best: dict[int, dict[int, tuple[float, list[tuple[int, int, str]]]]] = {0: {0: (0.0, [])}}
+    for end in range(1, count + 1):
+        found: dict[int, tuple[float, list[tuple[int, int, str]]]] = {}
+        for start in range(end):
+            for target, times in stretch_us.items():
+                joined_us = _joined_us(times, start, end, single_us.get(target))
+                if joined_us is None:
+                    continue
+                for parts, (before_us, plan) in best[start].items():
+                    if plan and plan[-1][2] == target:
+                        continue
+                    us = before_us + joined_us
+                    if parts < most and us < found.get(parts + 1, (float("inf"), []))[0]:
+                        found[parts + 1] = (us, [*plan, (start, end, target)])
+        best[end] = found
+    return min(best[count].values(), key=lambda known: known[0])
+
+
+def _joined_us(
+    times: Sequence[float | None], start: int, end: int, whole_us: float | None
+) -> float | None:
+    """Stretches as one partition: its share of what the whole model saves over all of them."""
+    own = [us for us in times[start:end] if us is not None]
+    if len(own) < end - start:
+        return None
+    known = [us for us in times if us is not None]
+    saved = 1 - whole_us / sum(known) if whole_us is not None and len(known) == len(times) else 0.0
+    return sum(own) * (1 - saved * (end - start - 1) / max(len(times) - 1, 1))
+
+
+def _measure(name: str, targets: Sequence[str]) -> dict[str, Any]:
+    folder = _CACHE / name
+    prepare(name, targets, folder, plans_to_run)
+    facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+    timings = run_plans(folder, facts, _ROUNDS, _CONTEST_S)
+    single_us: dict[str, float] = {}
+    stretch_us: dict[str, list[float | None]] = {}
+    for plan, timing in zip(facts["plans"], timings, strict=True):
+        if timing["failure"]:
+            continue
+        if len(plan) == 1:
+            single_us[plan[0][2]] = statistics.median(timing["samples_us"])
+            continue
+        for (start, _, target), us in zip(plan, timing["step_us"], strict=True):
+            times = stretch_us.setdefault(target, [None] * len(plan))
+            # What another target refuses runs in two plans.
+            times[start] = min(us, times[start] or us)
+    return {"model": name, "single_us": single_us, "stretch_us": stretch_us}
+
+
+def _row(found: Mapping[str, Any]) -> tuple[str, list[float]]:
+    single = min(found["single_us"], key=found["single_us"].get)
+    best_us = found["single_us"][single]
+    mixes = [ceiling_us(found["single_us"], found["stretch_us"], most) for most in _PARTS]
+    ratios = [best_us / us for us, _ in mixes]
+    count = len(next(iter(found["stretch_us"].values())))
+    plan = ", ".join(f"{target} {end - start}" for start, end, target in mixes[1][1])
+    cells = [found["model"], single, str(count), *(f"{ratio:.2f}" for ratio in ratios), plan]
+    return "| " + " | ".join(cells) + " |", ratios
+
+
+def _table(results: Sequence[Mapping[str, Any]], hardware: str) -> str:
+    lines = [
+        f"Measured by `python -m benchmarks.ceiling`, batch 1, {hardware}.",
+        "",
+        "| model | best single | stretches | at most 2 parts | 3 parts | any | of 3 parts: stretches each |",
+        "|---|---|--:|--:|--:|--:|---|",
+    ]
+    ratios = []
+    for found in results:
+        row, own = _row(found)
+        lines.append(row)
+        ratios.append(own)
+    means = [f"{geomean([own[i] for own in ratios]):.2f}" for i in range(len(_PARTS))]
+    return "\n".join([*lines, f"| geomean | | | {' | '.join(means)} | |"]) + "\n"
+
+
+def main() -> None:
+    """Measure, print, show."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=names(), metavar="NAME", default=[])
+    parser.add_argument("--targets", nargs="+", default=None)
+    parser.add_argument("--output", type=Path, default=_RESULTS)
+    parser.add_argument("--show", action="store_true", help="write the table to docs/")
+    chosen = parser.parse_args()
+    targets = chosen.targets or [
+        t for t in _TARGETS if isinstance(resolve(Target.parse(t)).probe(), Available)
+    ]
+    settings = {"targets": targets, "hardware": here()}
+    measured = {found["model"]: found for found in measured_before(chosen.output, settings)}
+    for name in chosen.models:
+        measured[name] = _measure(name, targets)
+        print(_row(measured[name])[0], flush=True)
+        written = settings | {"rows": [measured[model] for model in names() if model in measured]}
+        chosen.output.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    results = [measured[model] for model in names() if model in measured]
+    if results:
+        text = _table(results, settings["hardware"])
+        print(text)
+        if chosen.show:
+            write_table(_DOCUMENT, _MARK, text)
+
+
+if __name__ == "__main__":
+    # Children find their function by its module's name, which here is not `__main__`.
+    from benchmarks import ceiling
+
+    ceiling.main()

@@ -46,6 +46,7 @@ from backends.contract import (
 )
 from backends.hardware import hardware
 from backends.ncnn_ops import ONNX_OPERATORS, refuse_forms, refuse_shapes
+from backends.ncnn_vectors import as_vectors
 from backends.quiet import quiet
 from partitioner.candidate import bits
 from partitioner.errors import CollageError
@@ -53,6 +54,8 @@ from partitioner.graph_index import GraphIndex
 from partitioner.pattern import Pattern
 from partitioner.target import Target
 
+# Part of the cache's key: change it when models are converted in another way.
+_EDITION = 2
 _FILES = ("ncnn.param", "ncnn.bin", "ncnn.py")
 _INSTALL = "pip install 'collage-tuner[ncnn]'"
 _NOTHING = {"Dropout", "Identity"}  # what pnnx leaves out
@@ -251,7 +254,7 @@ def _converted(model: SubModel, context: CompileContext) -> tuple[Path, Path, Pa
     folder = conversion.converted(
         model.path,
         _FILES,
-        f"ncnn {version('pnnx')}",
+        f"ncnn {version('pnnx')} {_EDITION}",
         partial(_convert, model),
         context.work_dir,
         context.cache_dir,
@@ -275,6 +278,13 @@ def _convert(model: SubModel, source: Path, folder: Path) -> None:
     said = (done.stdout + done.stderr).strip().splitlines() or ["it said nothing"]
     if done.returncode or not parameters.is_file() or not weights.is_file():
         raise CollageError(f"pnnx could not convert the model ({done.returncode}): {said[-1][:200]}")
+    rows = [
+        f"in{i}"
+        for i, spec in enumerate(model.inputs)
+        if len(spec.static_shape) == 2 and spec.static_shape[0] == 1 and not _is_batched(script, i)
+    ]
+    text = parameters.read_text(encoding="utf-8")
+    parameters.write_text(as_vectors(text, rows), encoding="utf-8")
 
 
 def _check_layers(ncnn: Any, parameters: Path) -> None:

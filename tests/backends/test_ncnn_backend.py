@@ -47,6 +47,28 @@ def test_products_with_f16_weights_err_as_such_weights_do() -> None:
     assert exact < 1e-5 < reduced < 5e-3
 
 
+def converted(name: str) -> tuple[str, float]:
+    """The text of a case's net, and its error; runs in a child."""
+    (chosen,) = (case for case in CASES if case.name == name)
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        prepared = prepare(chosen, folder)
+        executable = compiled(BACKEND, Target("ncnn"), prepared.model, folder)
+        made = buffers(prepared)
+        executable.bind(prepared.inputs, made)
+        executable.run()
+        executable.close()
+        (net,) = folder.rglob("ncnn.param")
+        return net.read_text(encoding="utf-8"), output_error("max", made, prepared.expected)
+
+
+@pytest.mark.skipif(not isinstance(BACKEND.probe(), Available), reason="ncnn is not installed")
+def test_products_of_one_row_read_a_vector() -> None:
+    net, error = run_in_child(converted, "dense")
+    assert "in0_to_vector" in net
+    assert error < 1e-5
+
+
 def test_regions_that_compute_nothing_are_refused() -> None:
     text = """
     <ir_version: 10, opset_import: ["" : 17]>

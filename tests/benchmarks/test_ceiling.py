@@ -17,10 +17,9 @@ def test_a_whole_model_costs_what_it_took() -> None:
     assert plan == [(0, 3, "a")]
 
 
-def test_neighbours_on_a_target_save_their_share_of_what_the_whole_saves() -> None:
-    # Two of three stretches joined: one of two borders, so half of the third that the whole saves.
+def test_every_stretch_saves_what_the_whole_does() -> None:
     us, _ = ceiling_us({"a": 40.0}, {"a": [20, 20, 20], "b": [90, 90, 1]}, most=2)
-    assert us == pytest.approx(40 * (1 - 1 / 6) + 1)
+    assert us == pytest.approx(40 * 2 / 3 + 1)
 
 
 def test_a_limit_of_partitions_is_kept() -> None:

@@ -54,7 +54,7 @@ from partitioner.graph_index import GraphIndex
 from partitioner.pattern import Pattern
 from partitioner.target import Target
 
-# Part of the cache's key: change it when models are converted in another way.
+# Part of the keys of costs and conversions: change it when models are converted in another way.
 _EDITION = 2
 _FILES = ("ncnn.param", "ncnn.bin", "ncnn.py")
 _INSTALL = "pip install 'collage-tuner[ncnn]'"
@@ -86,7 +86,7 @@ class NcnnBackend(Backend):
 
     def probe(self) -> Available | Unavailable:
         try:
-            found = f"{version('ncnn')} pnnx {version('pnnx')}"
+            found = f"{version('ncnn')} pnnx {version('pnnx')} (conversion {_EDITION})"
         except PackageNotFoundError as error:
             return Unavailable(f"{error.name} is not installed", _INSTALL)
         if _converter() is None:

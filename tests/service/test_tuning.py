@@ -75,7 +75,11 @@ def test_one_call_model_in_artifact_out(running: RunningServer) -> None:
     _until(running, again["links"]["self"], "done")
     known = running.http.get(f"{again['links']['self']}/report").json()["candidates"]
     assert known["measured"] == 0 and known["from_cache"] > 0
-    assert 'collage_jobs_ended_total{state="done"} 2.0' in running.http.get("/metrics").text
+    # Counted once the job's folder is gone, so a moment after its state tells the end.
+    deadline = time.monotonic() + 30
+    while 'collage_jobs_ended_total{state="done"} 2.0' not in running.http.get("/metrics").text:
+        assert time.monotonic() < deadline, running.http.get("/metrics").text
+        time.sleep(0.05)
 
 
 def test_the_client_does_the_same(running: RunningServer, tmp_path: Path) -> None:

@@ -266,14 +266,18 @@ def simplest_of_the_fastest(timed: Sequence[Entry]) -> Entry:
         e for e in timed if e.ratio <= fastest.ratio * HOPELESS_RATIO or len(meetings(e, fastest)) > 1
     ]
     simpler = [e for e in near if complexity(e.plan) < complexity(fastest.plan)]
-    beaten = math.inf
+    beaten: list[Entry] = []
     for entry in sorted(simpler, key=lambda e: (*complexity(e.plan), e.ratio)):
         # Who is slower than one that is clearly beaten is beaten too, however much noise is on it.
-        if entry.ratio >= beaten:
+        if beaten and entry.ratio >= beaten[-1].ratio:
             continue
-        if not clearly_faster(fastest, entry):
+        if clearly_faster(fastest, entry):
+            beaten.append(entry)
+        elif all(
+            clearly_faster(entry, e) for e in beaten if complexity(e.plan) < complexity(entry.plan)
+        ):
             return entry
-        beaten = entry.ratio
+        # Else it ties with the fastest and with what that beats: it has proven nothing.
     return fastest
 
 

@@ -74,6 +74,19 @@ def test_a_tie_goes_to_fewer_partitions() -> None:
     assert simplest_of_the_fastest([_entry(3, 800, noise=0.05), single]).plan.partitions[1:]
 
 
+def test_a_tie_with_the_fastest_is_not_enough_against_what_that_beats() -> None:
+    """A noisy mix of two partitions once came between three, proven faster than one target, and that target."""
+    single, fastest, noisy = _entry(1, 1000), _entry(3, 960), _entry(2, 970, noise=0.2)
+    samples = (880.0, 1100.0) * 8
+    noisy.timings[0], noisy.ratios = PlanTiming(samples, (), 0.0), [us / 1000.0 for us in samples]
+    assert fastest.ratio < noisy.ratio < single.ratio
+    assert not clearly_faster(fastest, noisy) and not clearly_faster(noisy, single)
+    assert simplest_of_the_fastest([single, noisy, fastest]) is fastest
+    assert simplest_of_the_fastest([single, noisy]) is single
+    proven = _entry(2, 960, noise=0.02)
+    assert simplest_of_the_fastest([single, proven, _entry(3, 959, noise=0.02)]) is proven
+
+
 def test_a_mix_inside_one_partition_is_not_as_simple_as_a_single_target() -> None:
     single, mixed, slower = _entry(1, 1000, noise=0.05), _entry(3, 998, noise=0.05), _entry(1, 1300)
     mixed.plan = Plan((Candidate(1, Target.parse("openvino -float=0-3 -quant=static_int8")),))

@@ -85,7 +85,7 @@ class Estimates:
         self._index = index
         self._times: dict[Target, dict[int, float]] = {}
         self._lessons: dict[Target, Lessons] = {}
-        self._borders: dict[int, float] = {}
+        self._moving: dict[int, float] = {}
         self._guessed: set[Target] = set()
 
     def spread(self, target: Target, latency_us: float) -> None:
@@ -150,13 +150,17 @@ class Estimates:
 
     def _border_us(self, nodes: int) -> float:
         """A first guess at what cutting a region out costs."""
-        if nodes not in self._borders:
+        return _CALL_US + self.moving_us(nodes)
+
+    def moving_us(self, nodes: int) -> float:
+        """A first guess at what it costs that a region's inputs and outputs leave the caches."""
+        if nodes not in self._moving:
             sub_graph = SubGraph(self._index, nodes)
             crossing = [n for n in sub_graph.inputs if n in self._index.producer]
             crossing += [n for n in sub_graph.outputs if n in self._index.consumers]
             size = sum(self._index.values[name].size_bytes for name in crossing)
-            self._borders[nodes] = _CALL_US + _US_PER_MIB * size / (1 << 20)
-        return self._borders[nodes]
+            self._moving[nodes] = _US_PER_MIB * size / (1 << 20)
+        return self._moving[nodes]
 
     def _elsewhere(self, node: int) -> float:
         return min((t[node] for t in self._times.values() if node in t), default=0.0)

@@ -125,7 +125,7 @@ class Finals:
             The blocks of all targets, those included that were not timed.
         """
         shares_us = estimates.shares_us()
-        plans = layouts(self._model.index, candidates.candidates, shares_us)
+        plans = layouts(self._model.index, candidates.candidates, estimates)
         least_us = min(exact_us.values(), default=0.0) * self.lead()
         near = [t for t, us in exact_us.items() if us <= _WORTH_A_LAYOUT * least_us and t in plans]
         # How a target compares that refuses a node or two, nothing else would say.

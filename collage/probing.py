@@ -1,40 +1,49 @@
-"""Blocks: a graph laid out in a few candidates of about equal expected time.
+"""Blocks: a graph laid out in a few candidates, none of them long, that one target each may well own.
 
 A whole model's time alone does not say where a runtime is quick, and a profile may have been taken at a
 slow moment. So blocks, out of the candidates that there are anyway, are measured: all of a target's as one
 plan, in turn with those of other targets, or each like any other region.
+
+Mixes are made of blocks first, so their borders stand where profiles say that another target becomes the best, and
+not where runtimes fuse: between an operator and what is done with each of its results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from collage.estimates import Estimates
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.graph_index import GraphIndex
+from partitioner.milp import Floats, Ints
+from partitioner.op_kind import OpKind, kind_of
 from partitioner.search import Searcher
 from partitioner.target import Target
 
-# So many blocks of a target are measured alone, and so many run as one plan, where each costs less time.
-_ALONE, _IN_TURN = 5, 8
-# Prices of the layout: being off by a whole block, and leaving a node to another target.
-_OFF_US = 1000.0
-_OTHER_US = 1e5
+# A block measured alone takes at most about such a share of the model, and one that runs in a plan, where it costs
+# less time, such a one.
+_ALONE, _IN_TURN = 1 / 5, 1 / 12
+# Prices of the layout, where such a share is 1000: of each block, of each fused operator that is cut apart, and of leaving a
+# node to another target.
+_SHARE_US, _BLOCK_US, _CUT_APART_US, _OTHER_US = 1e3, 250.0, 250.0, 1e5
 
 
 def layouts(
-    index: GraphIndex, candidates: Sequence[Candidate], shares: Sequence[float]
+    index: GraphIndex, candidates: Sequence[Candidate], estimates: Estimates
 ) -> dict[Target, Plan]:
     """What each target takes in blocks, as a plan; see `layout`."""
     targets = dict.fromkeys(candidate.target for candidate in candidates)
-    found = {target: layout(index, candidates, target, shares, _IN_TURN) for target in targets}
+    found = {target: layout(index, candidates, target, estimates, _IN_TURN) for target in targets}
     return {target: plan for target, plan in found.items() if plan is not None}
 
 
 def blocks(
-    index: GraphIndex, candidates: Sequence[Candidate], target: Target, shares: Sequence[float]
+    index: GraphIndex, candidates: Sequence[Candidate], target: Target, estimates: Estimates
 ) -> list[Candidate]:
     """A few of a target's own regions that make up what it takes, to be measured alone."""
-    plan = layout(index, candidates, target, shares, _ALONE)
+    plan = layout(index, candidates, target, estimates, _ALONE)
     return own_blocks(plan, target) if plan is not None else []
 
 
@@ -85,33 +94,59 @@ def layout(
     index: GraphIndex,
     candidates: Sequence[Candidate],
     target: Target,
-    shares: Sequence[float],
-    count: int,
+    estimates: Estimates,
+    most: float,
 ) -> Plan | None:
-    """All that a target takes, in blocks, each about as long as the others.
+    """All that a target takes, in blocks.
 
     Args:
         index: the graph.
         candidates: of all targets; together they cover the graph.
         target: whose blocks; what it does not take is left to others.
-        shares: per node its expected share of the time, in any unit.
-        count: about how many blocks are wanted.
+        estimates: what nodes take on each target.
+        most: about what share of the model's time a block takes at the most.
 
     Returns:
         The plan, the whole graph never among its partitions; None for a graph that is offered only as a whole.
     """
     parts = [c for c in candidates if c.nodes != index.all_nodes]
-    wanted = sum(shares) / count
-
-    def price_us(candidate: Candidate) -> float:
-        if candidate.target != target:
-            return _OTHER_US * candidate.nodes.bit_count()
-        share = sum(shares[i] for i in bits(candidate.nodes))
-        return 1.0 + _OFF_US * (share / wanted - 1.0) ** 2
-
     covered = 0
     for candidate in parts:
         covered |= candidate.nodes
     if covered != index.all_nodes:
         return None
+    least_us = np.array(estimates.shares_us())
+    known = [estimates.times_us(t) for t in dict.fromkeys(c.target for c in candidates)]
+    profiles_us = [
+        np.array([times[i] for i in range(len(least_us))]) for times in known if times is not None
+    ]
+    share_us = most * least_us.sum()
+
+    def price_us(candidate: Candidate) -> float:
+        if candidate.target != target:
+            return _OTHER_US * candidate.nodes.bit_count()
+        nodes: Ints = np.array(bits(candidate.nodes))
+        off_us = max(float(least_us[nodes].sum()) - share_us, 0.0)
+        off_us += _lost_us(nodes, profiles_us, least_us) + estimates.moving_us(candidate.nodes)
+        cut_apart_us = _CUT_APART_US * _cut_apart(index, candidate.nodes)
+        return float(_BLOCK_US + cut_apart_us + _SHARE_US * off_us / share_us)
+
     return Searcher(index, parts).solve([price_us(c) for c in parts]).plans[0].plan
+
+
+def _lost_us(nodes: Ints, profiles_us: Sequence[Floats], least_us: Floats) -> float:
+    """What some nodes take on the one target that is the best for all of them, above each on its own best."""
+    together_us = min((float(times[nodes].sum()) for times in profiles_us), default=0.0)
+    return max(together_us - float(least_us[nodes].sum()), 0.0)
+
+
+def _cut_apart(index: GraphIndex, nodes: int) -> int:
+    """How many of some nodes only work on each result of operators outside, with which runtimes fuse them."""
+    found = 0
+    for i in bits(nodes):
+        node = index.nodes[i]
+        before = index.predecessors[i]
+        found += (
+            kind_of(node.domain, node.op_type) <= OpKind.BROADCAST and before > 0 and not before & nodes
+        )
+    return found

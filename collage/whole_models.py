@@ -54,10 +54,8 @@ class WholeModels:
         best_us = min(self.latencies_us().values(), default=0.0)
         for target, latency_us in unprofiled.items():
             if latency_us <= _WORTH_PROBING * best_us:
-                shares = estimates.shares_us()
-                self._costs.measure(
-                    blocks(self._index, candidates.candidates, target, shares), stop=late
-                )
+                own = blocks(self._index, candidates.candidates, target, estimates)
+                self._costs.measure(own, stop=late)
             estimates.spread(target, latency_us)
         return estimates
 

@@ -22,7 +22,7 @@ from typing import Any
 import collage
 from backends.verify import METRICS, Metric
 from benchmarks.compare import geomean, here, measured_before, write_inputs, write_table
-from benchmarks.models import benchmark_model, names
+from benchmarks.models import benchmark_model, name_or_file
 from collage.events import Event, Listener, ignore
 from collage.export import read_plan_file
 from collage.intake import take_in
@@ -62,7 +62,9 @@ _OF = (
 def main() -> None:
     """Run what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=names(), default=list(_MODELS), metavar="NAME")
+    parser.add_argument(
+        "--models", nargs="+", type=name_or_file, default=list(_MODELS), metavar="NAME or FILE"
+    )
     parser.add_argument("--targets", nargs="+", default=list(_TARGETS))
     parser.add_argument("--time-limit", type=float, default=90.0, help="of one tuning")
     parser.add_argument("--metric", choices=METRICS, default="max", help="of errors")

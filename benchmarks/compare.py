@@ -1,6 +1,6 @@
 """The plan found against every single target, on many models: the table in the README.
 
-    python -m benchmarks.compare --models light_resnet50 magika --targets onnxruntime openvino mnn
+    python -m benchmarks.compare --models light_resnet50 my_own.onnx:batch=1 --targets onnxruntime openvino mnn
 
 Each model is tuned from an empty database (with `--known` once more, its costs being known), and its
 artifact is then timed against every single target once more, interleaved, in fresh processes (`collage
@@ -28,7 +28,7 @@ from backends.contract import Available
 from backends.hardware import hardware
 from backends.policy import default_threads
 from backends.registry import backends
-from benchmarks.models import benchmark_model, names, seeded_inputs
+from benchmarks.models import benchmark_model, name_or_file, names, seeded_inputs
 from collage.rebench import bench
 from partitioner.errors import CollageError
 from partitioner.ingest import normalise
@@ -41,7 +41,9 @@ _DEFAULT_TARGETS = ("onnxruntime", "openvino", "mnn")
 def main() -> None:
     """Run the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=names(), default=list(names()), metavar="NAME")
+    parser.add_argument(
+        "--models", nargs="+", type=name_or_file, default=list(names()), metavar="NAME or FILE"
+    )
     parser.add_argument("--targets", nargs="+", default=None)
     parser.add_argument("--tolerance", type=float, default=1e-3)
     parser.add_argument("--time-limit", type=float, default=None)
@@ -59,12 +61,18 @@ def main() -> None:
             measured[name] = _measure(name, targets, chosen.tolerance, chosen.time_limit, chosen.known)
         print(_line(measured[name]), flush=True)
         chosen.output.parent.mkdir(parents=True, exist_ok=True)
-        written = settings | {"rows": [measured[model] for model in names() if model in measured]}
+        written = settings | {"rows": in_order(measured)}
         chosen.output.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
-    rows = [measured[model] for model in names() if model in measured]
+    rows = in_order(measured)
     _print_summary(rows)
     if chosen.readme is not None:
         write_table(chosen.readme, "exact", _table(rows, settings))
+
+
+def in_order(measured: Mapping[str, Any]) -> list[Any]:
+    """Rows by model, those of files last."""
+    known = [model for model in names() if model in measured]
+    return [measured[model] for model in (*known, *(m for m in measured if m not in known))]
 
 
 def here() -> str:
@@ -95,17 +103,16 @@ def _measure(
     model = benchmark_model(name)
     with tempfile.TemporaryDirectory(prefix="collage-compare-") as folder:
         work = Path(folder)
-        inputs = write_inputs(name, model.path, dict(model.dims), work)
         database = f"sqlite:///{work / 'costs.db'}"
         arguments: dict[str, Any] = {
             "database": database,
             "dims": dict(model.dims),
             "tolerance": tolerance,
             "time_limit_s": time_limit_s,
-            "inputs": inputs,
         }
         begin = time.monotonic()
         try:
+            arguments["inputs"] = write_inputs(name, model.path, dict(model.dims), work)
             artifact = collage.tune(model.path, targets, output=work / "a.onnx", **arguments)
         except CollageError as error:
             return {"model": name, "error": str(error)}

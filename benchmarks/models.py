@@ -5,11 +5,16 @@
 * the rest: published architectures rebuilt in `benchmarks.zoo` with seeded weights.
 
 All are of batch 1. `python -m benchmarks.models` builds every one and lists what it built.
+
+Where a benchmark takes files, too, a model of the user's own is written `FILE` or, with its free dimensions,
+`FILE:batch=1,length=128`.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from backends import reference
 from benchmarks.zoo import convolutional, nasnet, transformers
 from partitioner.ingest import normalise
 from partitioner.model import Model
@@ -42,6 +48,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "attention_mask": (1, 1),
     "token_type_ids": (0, 2),
 }
+_FILE = re.compile(r"(?P<path>.+\.(?:onnx|zip))(?::(?P<dims>[^=,]+=[1-9]\d*(?:,[^=,]+=[1-9]\d*)*))?")
 
 
 @dataclass(frozen=True)
@@ -68,17 +75,34 @@ def names() -> tuple[str, ...]:
     return (*installed.all_light(), *_TRAINED, *_BUILT)
 
 
+def name_or_file(word: str) -> str:
+    """The word itself, for argparse.
+
+    Raises:
+        argparse.ArgumentTypeError: it is neither one of `names()` nor a file that is there.
+    """
+    found = _FILE.fullmatch(word)
+    if word in names() or (found and Path(found["path"]).is_file()):
+        return word
+    raise argparse.ArgumentTypeError(
+        f"{word!r} is neither a file (FILE.onnx or FILE.onnx:batch=1) nor one of {', '.join(names())}"
+    )
+
+
 def benchmark_model(name: str, cache: Path | None = None) -> BenchmarkModel:
     """Find a model, or build it once.
 
     Args:
-        name: one of `names()`.
+        name: one of `names()`, or a file as `name_or_file` takes it.
         cache: a folder for what is built; by default `COLLAGE_BENCHMARK_CACHE` or
             `~/.cache/collage/benchmarks`.
 
     Raises:
         KeyError: there is no such model.
     """
+    if name not in names() and (file := _FILE.fullmatch(name)):
+        given = dict(pair.split("=") for pair in (file["dims"] or "").split(",") if pair)
+        return BenchmarkModel(name, Path(file["path"]), {dim: int(size) for dim, size in given.items()})
     if name in _TRAINED:
         return BenchmarkModel(name, installed.model_path(name), installed.default_dims(name))
     folder = cache or _default_cache()
@@ -96,6 +120,8 @@ def benchmark_model(name: str, cache: Path | None = None) -> BenchmarkModel:
 def seeded_inputs(name: str, model: Model, seed: int = 0) -> dict[str, np.ndarray]:
     """Inputs of a normalised model, the same on every machine."""
     specs = [model.index.values[value] for value in model.index.inputs]
+    if name not in names():
+        return reference.seeded_inputs(specs, seed, reference.table_bounds(model.index))
     if name in installed.MODELS:
         return installed.sample_inputs(name, specs, seed)
     return {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.compare import here, measured_before
+from benchmarks.compare import here, in_order, measured_before
 
 SETTINGS = {"tolerance": 1e-3, "hardware": here()}
 
@@ -26,3 +26,8 @@ def test_rows_of_another_machine_are_refused_and_left_alone(tmp_path: Path) -> N
     with pytest.raises(SystemExit, match=r"64 threads, another.*give another --output"):
         measured_before(file, SETTINGS)
     assert file.read_text(encoding="utf-8") == text
+
+
+def test_rows_of_files_come_last() -> None:
+    measured = {"own.onnx": 1, "silero": 2, "light_vgg19": 3}
+    assert in_order(measured) == [3, 2, 1]

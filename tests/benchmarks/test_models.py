@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -100,3 +101,27 @@ def test_a_model_is_built_once_and_always_the_same(tmp_path: Path) -> None:
 def test_an_unknown_model_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="light_nothing"):
         models.benchmark_model("light_nothing", tmp_path)
+
+
+def test_a_file_of_the_users_own_is_a_model_with_its_free_dimensions(tmp_path: Path) -> None:
+    file = tmp_path / "own.onnx"
+    text = '<ir_version: 10, opset_import: ["" : 17]> g (float[n, length] x, int64[n] i) => (float[m, length] y)'
+    text += (
+        " <float[3, 4] table> { rows = Gather <axis = 0> (table, i) y = Concat <axis = 0> (rows, x) }"
+    )
+    text = text.replace("<float[3, 4] table>", f"<float[3, 4] table = {{{', '.join(['1'] * 12)}}}>")
+    onnx.save(onnx.parser.parse_model(text), file)
+    word = f"{file}:n=20,length=4"
+    assert models.name_or_file(word) == word
+    built = models.benchmark_model(word)
+    assert (built.path, built.dims) == (file, {"n": 20, "length": 4})
+    model = Model.open(normalise(built.path, tmp_path / "n", built.dims).path)
+    inputs = built.inputs(model)
+    assert inputs["x"].shape == (20, 4) and 0 <= inputs["i"].min() <= inputs["i"].max() < 3
+    assert models.benchmark_model(str(file)).dims == {}
+
+
+@pytest.mark.parametrize("word", ["light_nothing", "nothing.onnx", "nothing.onnx:n", ":n=1"])
+def test_what_is_neither_a_name_nor_a_file_is_said(word: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="neither a file"):
+        models.name_or_file(word)

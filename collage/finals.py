@@ -53,8 +53,8 @@ _WORTH_A_LAYOUT, _LAYOUTS_SHARE = 2.0, 0.25
 # Plans are explored in this share of the time left, until so many contests in turn brought nothing better.
 _EXPLORING_SHARE, _FRUITLESS = 0.3, 2
 # So many plans that look faster than the winner, and are not proven to be, are timed beside it, in so many times
-# as many processes.
-_MOST_UNPROVEN, _MORE_BUILDS = 2, 1.5
+# as many processes; single targets too, where one may be faster than the winner by more than so much.
+_MOST_UNPROVEN, _MORE_BUILDS, _REGRET = 2, 1.5, 0.01
 # What may pay although no other plan comes near.
 _ON_THE_SPOT: tuple[Kind, ...] = ("option", "fork")
 
@@ -337,12 +337,15 @@ class Finals:
 
 
 def _in_doubt(winner: Entry, rivals: Sequence[Entry], enough: int) -> bool:
-    """Whether a plan was timed in too few processes to say that it is faster than single targets."""
+    """Whether a plan was timed in too few processes to say that no single target is faster."""
     if not rivals:
         return complexity(winner.plan) > (1, 0) and len(winner.timings) < 2
     builds = min(len(meetings(winner, rival)) for rival in rivals)
-    far_ahead = all(speedup(rival, winner).low > _FAR_AHEAD for rival in rivals)
-    return builds < 2 or (builds < enough and not far_ahead)
+    leads = [speedup(rival, winner).low for rival in rivals]
+    if builds < enough:
+        return builds < 2 or min(leads) <= _FAR_AHEAD
+    # Of single targets that are nearly alike, another one may be ahead after each contest.
+    return builds < _MORE_BUILDS * enough and min(leads) < 1 - _REGRET
 
 
 def _takes_most(target: Target, plan: Plan, shares_us: Sequence[float]) -> bool:

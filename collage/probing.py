@@ -10,7 +10,8 @@ not where runtimes fuse: between an operator and what is done with each of its r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -35,7 +36,8 @@ def layouts(
 ) -> dict[Target, Plan]:
     """What each target takes in blocks, as a plan; see `layout`."""
     targets = dict.fromkeys(candidate.target for candidate in candidates)
-    found = {target: layout(index, candidates, target, estimates, _IN_TURN) for target in targets}
+    price_us = _pricing(index, targets, estimates, _IN_TURN)
+    found = {target: layout(index, candidates, target, price_us) for target in targets}
     return {target: plan for target, plan in found.items() if plan is not None}
 
 
@@ -43,7 +45,8 @@ def blocks(
     index: GraphIndex, candidates: Sequence[Candidate], target: Target, estimates: Estimates
 ) -> list[Candidate]:
     """A few of a target's own regions that make up what it takes, to be measured alone."""
-    plan = layout(index, candidates, target, estimates, _ALONE)
+    targets = dict.fromkeys(candidate.target for candidate in candidates)
+    plan = layout(index, candidates, target, _pricing(index, targets, estimates, _ALONE))
     return own_blocks(plan, target) if plan is not None else []
 
 
@@ -94,8 +97,7 @@ def layout(
     index: GraphIndex,
     candidates: Sequence[Candidate],
     target: Target,
-    estimates: Estimates,
-    most: float,
+    price_us: Callable[[int], float],
 ) -> Plan | None:
     """All that a target takes, in blocks.
 
@@ -103,8 +105,7 @@ def layout(
         index: the graph.
         candidates: of all targets; together they cover the graph.
         target: whose blocks; what it does not take is left to others.
-        estimates: what nodes take on each target.
-        most: about what share of the model's time a block takes at the most.
+        price_us: of a block, by its nodes.
 
     Returns:
         The plan, the whole graph never among its partitions; None for a graph that is offered only as a whole.
@@ -115,38 +116,48 @@ def layout(
         covered |= candidate.nodes
     if covered != index.all_nodes:
         return None
+    prices = [
+        price_us(c.nodes) if c.target == target else _OTHER_US * c.nodes.bit_count() for c in parts
+    ]
+    return Searcher(index, parts).solve(prices).plans[0].plan
+
+
+def _pricing(
+    index: GraphIndex, targets: Iterable[Target], estimates: Estimates, most: float
+) -> Callable[[int], float]:
+    """What a block costs a layout, by its nodes and whoever runs it.
+
+    Args:
+        index: the graph.
+        targets: all that there are.
+        estimates: what nodes take on each target.
+        most: about what share of the model's time a block takes at the most.
+    """
     least_us = np.array(estimates.shares_us())
-    known = [estimates.times_us(t) for t in dict.fromkeys(c.target for c in candidates)]
+    known = [estimates.times_us(target) for target in targets]
     profiles_us = [
         np.array([times[i] for i in range(len(least_us))]) for times in known if times is not None
     ]
     share_us = most * least_us.sum()
+    # What only works on each result of operators before it is fused with them.
+    fused = [
+        (1 << i, before)
+        for i, (node, before) in enumerate(zip(index.nodes, index.predecessors, strict=True))
+        if before and kind_of(node.domain, node.op_type) <= OpKind.BROADCAST
+    ]
 
-    def price_us(candidate: Candidate) -> float:
-        if candidate.target != target:
-            return _OTHER_US * candidate.nodes.bit_count()
-        nodes: Ints = np.array(bits(candidate.nodes))
-        off_us = max(float(least_us[nodes].sum()) - share_us, 0.0)
-        off_us += _lost_us(nodes, profiles_us, least_us) + estimates.moving_us(candidate.nodes)
-        cut_apart_us = _CUT_APART_US * _cut_apart(index, candidate.nodes)
-        return float(_BLOCK_US + cut_apart_us + _SHARE_US * off_us / share_us)
+    @cache
+    def price_us(nodes: int) -> float:
+        members: Ints = np.array(bits(nodes))
+        off_us = max(float(least_us[members].sum()) - share_us, 0.0)
+        off_us += _lost_us(members, profiles_us, least_us) + estimates.moving_us(nodes)
+        cut_apart = sum(1 for node, before in fused if node & nodes and not before & nodes)
+        return float(_BLOCK_US + _CUT_APART_US * cut_apart + _SHARE_US * off_us / share_us)
 
-    return Searcher(index, parts).solve([price_us(c) for c in parts]).plans[0].plan
+    return price_us
 
 
 def _lost_us(nodes: Ints, profiles_us: Sequence[Floats], least_us: Floats) -> float:
     """What some nodes take on the one target that is the best for all of them, above each on its own best."""
     together_us = min((float(times[nodes].sum()) for times in profiles_us), default=0.0)
     return max(together_us - float(least_us[nodes].sum()), 0.0)
-
-
-def _cut_apart(index: GraphIndex, nodes: int) -> int:
-    """How many of some nodes only work on each result of operators outside, with which runtimes fuse them."""
-    found = 0
-    for i in bits(nodes):
-        node = index.nodes[i]
-        before = index.predecessors[i]
-        found += (
-            kind_of(node.domain, node.op_type) <= OpKind.BROADCAST and before > 0 and not before & nodes
-        )
-    return found

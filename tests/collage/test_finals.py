@@ -299,3 +299,14 @@ def test_nothing_is_explored_where_a_target_is_the_best_everywhere() -> None:
     arena, _ = _explored(world, world.node_us)
     # The single targets and the blocks.
     assert len(arena.held) == 2
+
+
+def test_of_single_targets_that_are_nearly_alike_more_builds_decide() -> None:
+    second = f"single {TARGETS[1]}"
+    # Ahead in two builds of four, and behind by more in those that follow.
+    swaying = StatedContests({second: (960.0, 980.0, 1030.0, 985.0, 1060.0, 1070.0)})
+    assert _refined(swaying, World(24, 3)).name != second
+    assert len(swaying.held) == 6
+    steady = StatedContests({second: (960.0, 961.0, 962.0, 963.0)})
+    assert _refined(steady, World(24, 3)).name == second
+    assert len(steady.held) == 4

@@ -100,7 +100,7 @@ def benchmark_model(name: str, cache: Path | None = None) -> BenchmarkModel:
     Raises:
         KeyError: there is no such model.
     """
-    if name not in names() and (file := _FILE.fullmatch(name)):
+    if file := _FILE.fullmatch(name):
         given = dict(pair.split("=") for pair in (file["dims"] or "").split(",") if pair)
         return BenchmarkModel(name, Path(file["path"]), {dim: int(size) for dim, size in given.items()})
     if name in _TRAINED:

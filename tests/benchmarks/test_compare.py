@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import onnx
 import pytest
 
+from benchmarks import compare
 from benchmarks.compare import here, in_order, measured_before
 
 SETTINGS = {"tolerance": 1e-3, "hardware": here()}
@@ -31,3 +33,16 @@ def test_rows_of_another_machine_are_refused_and_left_alone(tmp_path: Path) -> N
 def test_rows_of_files_come_last() -> None:
     measured = {"own.onnx": 1, "silero": 2, "light_vgg19": 3}
     assert in_order(measured) == [3, 2, 1]
+
+
+def test_a_model_that_cannot_be_tuned_is_a_row_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, output = tmp_path / "free.onnx", tmp_path / "results.json"
+    text = '<ir_version: 10, opset_import: ["" : 17]> g (float[n] x) => (float[n] y) { y = Relu (x) }'
+    onnx.save(onnx.parser.parse_model(text), file)
+    words = ["--models", str(file), "--targets", "onnxruntime", "--output", str(output)]
+    monkeypatch.setattr("sys.argv", ["compare", *words])
+    compare.main()
+    (row,) = json.loads(output.read_text(encoding="utf-8"))["rows"]
+    assert row["model"] == str(file) and "free input dimensions: x:0 (n)" in row["error"]

@@ -3,21 +3,23 @@
     python -m benchmarks.compare --models light_resnet50 my_own.onnx:batch=1 --targets onnxruntime openvino mnn
 
 Each model is tuned from an empty database (with `--known` once more, its costs being known), and its
-artifact is then timed against every single target once more, interleaved, in fresh processes (`collage
-bench`). What is printed and written are ratios of that last measurement: the best single target's time
-over ours (and ONNX Runtime's), with 95 % intervals. Models that the output file has already are not measured
-again; a file of other targets, another tolerance or another machine is refused.
+artifact is then timed against every single target, interleaved, in fresh processes (`collage bench`), and once more
+after the next model, since what else the machine does changes ratios by a quarter for minutes. What is printed
+and written are ratios of these timings: the best single target's time over ours (and ONNX Runtime's), with 95 %
+intervals. Models that the output file has already are not measured again, unless they failed; a file of other
+targets, another tolerance or another machine is refused.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from backends.hardware import hardware
 from backends.policy import default_threads
 from backends.registry import backends
 from benchmarks.models import benchmark_model, name_or_file, names, seeded_inputs
-from collage.rebench import bench
+from collage.rebench import Bench
 from partitioner.errors import CollageError
 from partitioner.ingest import normalise
 from partitioner.model import Model
@@ -56,13 +58,25 @@ def main() -> None:
     ]
     settings = {"targets": targets, "tolerance": chosen.tolerance, "hardware": here()}
     measured = {row["model"]: row for row in measured_before(chosen.output, settings)}
-    for name in chosen.models:
-        if name not in measured:
-            measured[name] = _measure(name, targets, chosen.tolerance, chosen.time_limit, chosen.known)
-        print(_line(measured[name]), flush=True)
+
+    def keep(row: dict[str, Any]) -> None:
+        measured[row["model"]] = row
+        print(_line(row), flush=True)
         chosen.output.parent.mkdir(parents=True, exist_ok=True)
         written = settings | {"rows": in_order(measured)}
         chosen.output.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+
+    waiting: Iterator[dict[str, Any]] = iter(())
+    for name in dict.fromkeys(chosen.models):
+        if name in measured and "error" not in measured[name]:
+            print(_line(measured[name]), flush=True)
+            continue
+        timed = _measured(name, targets, chosen.tolerance, chosen.time_limit, chosen.known)
+        for row in itertools.chain(itertools.islice(timed, 1), waiting):
+            keep(row)
+        waiting = timed
+    for row in waiting:
+        keep(row)
     rows = in_order(measured)
     _print_summary(rows)
     if chosen.readme is not None:
@@ -97,9 +111,10 @@ def measured_before(output: Path, settings: Mapping[str, Any]) -> Any:
     return found["rows"]
 
 
-def _measure(
+def _measured(
     name: str, targets: list[str], tolerance: float, time_limit_s: float | None, twice: bool
-) -> dict[str, Any]:
+) -> Iterator[dict[str, Any]]:
+    """A model's row after it was tuned and timed, and its row after it was timed once more; or its error."""
     model = benchmark_model(name)
     with tempfile.TemporaryDirectory(prefix="collage-compare-") as folder:
         work = Path(folder)
@@ -115,33 +130,41 @@ def _measure(
             arguments["inputs"] = write_inputs(name, model.path, dict(model.dims), work)
             artifact = collage.tune(model.path, targets, output=work / "a.onnx", **arguments)
         except CollageError as error:
-            return {"model": name, "error": str(error)}
-        cold_s = time.monotonic() - begin
-        known = None
+            yield {"model": name, "error": str(error)}
+            return
+        report = artifact.report
+        row = {
+            "model": name,
+            "seconds_cold": time.monotonic() - begin,
+            "measured": report["candidates"]["measured"],
+            "unique": report["candidates"]["unique"],
+            "measured_again": None,
+            "seconds_known": None,
+            "partitions": [[part["target"], len(part["nodes"])] for part in report["partitions"]],
+            "tuned_speedup": report["speedup_over_best_single"],
+            "tuned_interval": report["speedup_interval"],
+            "best_mix": _best_mix(report),
+            "max_relative_error": report["max_relative_error"],
+        }
         if twice:
             known = collage.tune(model.path, targets, output=work / "b.onnx", **arguments).report
-        found = bench(artifact.path, source=model.path)
-    report = artifact.report
-    return {
-        "model": name,
-        "seconds_cold": cold_s,
-        "measured": report["candidates"]["measured"],
-        "unique": report["candidates"]["unique"],
-        "measured_again": known and known["candidates"]["measured"],
-        "seconds_known": known and sum(known["seconds"][stage] for stage in _BEFORE_TIMING),
-        "partitions": [[part["target"], len(part["nodes"])] for part in report["partitions"]],
-        "tuned_speedup": report["speedup_over_best_single"],
-        "tuned_interval": report["speedup_interval"],
-        "best_mix": _best_mix(report),
-        "max_relative_error": report["max_relative_error"],
-        "baselines": found["baselines"],
-        "latency_us": found["latency_us"],
-        "speedup": found["speedup_over_best_single"],
-        "interval": found["speedup_interval"],
-    }
+            row["measured_again"] = known["candidates"]["measured"]
+            row["seconds_known"] = sum(known["seconds"][stage] for stage in _BEFORE_TIMING)
+        (work / "bench").mkdir()
+        beside = Bench(artifact.path, work / "bench", source=model.path)
+        for _ in range(2):
+            beside.time()
+            found = beside.found()
+            yield {
+                **row,
+                "baselines": found["baselines"],
+                "latency_us": found["latency_us"],
+                "speedup": found["speedup_over_best_single"],
+                "interval": found["speedup_interval"],
+            }
 
 
-def _best_mix(report: dict[str, Any]) -> dict[str, Any] | None:
+def _best_mix(report: Mapping[str, Any]) -> dict[str, Any] | None:
     """The fastest plan of more than one target that was timed: how far from winning it was."""
     mixed = [
         {name: plan[name] for name in ("targets", "partitions", "speedup_over_best_single")}

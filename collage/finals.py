@@ -53,8 +53,10 @@ _WORTH_A_LAYOUT, _LAYOUTS_SHARE = 2.0, 0.25
 # Plans are explored in this share of the time left, until so many contests in turn brought nothing better.
 _EXPLORING_SHARE, _FRUITLESS = 0.3, 2
 # So many plans that look faster than the winner, and are not proven to be, are timed beside it, in so many times
-# as many processes; single targets too, where one may be faster than the winner by more than so much.
-_MOST_UNPROVEN, _MORE_BUILDS, _REGRET = 2, 1.5, 0.01
+# as many processes: the interval of a gain of 3 % needs ten of them, where builds differ by 3 %.
+_MOST_UNPROVEN, _UNPROVEN_BUILDS = 2, 2.5
+# Single targets are, in so many times as many processes, where one may be faster than the winner by more than so much.
+_MORE_BUILDS, _REGRET = 1.5, 0.01
 # What may pay although no other plan comes near.
 _ON_THE_SPOT: tuple[Kind, ...] = ("option", "fork")
 
@@ -325,7 +327,7 @@ class Finals:
                 entry
                 for entry in hopeful
                 if self._looks_faster(entry, winner)
-                and len(meetings(entry, winner)) < _MORE_BUILDS * builds
+                and len(meetings(entry, winner)) < _UNPROVEN_BUILDS * builds
             ]
             if not unproven and not _in_doubt(winner, others, builds):
                 break

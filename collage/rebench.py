@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,15 @@ def bench(
     source: Path | None = None,
     processes: int = 4,
 ) -> dict[str, Any]:
-    """Time the plan and every single target of its report, interleaved, in several fresh processes.
+    """Time the plan and every single target of its report, interleaved, in several fresh processes: see `Bench`."""
+    with tempfile.TemporaryDirectory(prefix="collage-bench-") as folder:
+        held = Bench(path, Path(folder), listener, against, source)
+        held.time(processes)
+        return held.found()
+
+
+class Bench:
+    """An artifact's plan beside every single target of its report; timed as often as is asked for.
 
     The first process compiles, the others read what it has cached, as `load` does: matrix products of weights
     that OpenVINO read from its cache are some 8 % faster (AlexNet's largest).
@@ -46,29 +53,30 @@ def bench(
 
     Args:
         path: the artifact.
-        listener: is told about the contest.
+        work_dir: an empty folder, kept until the last timing; takes what is compiled.
+        listener: is told about the contests.
         against: another artifact of the same model, timed in the same rounds.
         source: the model that was tuned, to time single targets beside an artifact that has other nodes
             in its partitions' place (int8), and to take errors from; not looked at for other artifacts.
-        processes: how often all of them are built and timed; two builds of one plan differ by some 4 %. Twice as
-            often where the interval of the speedup is wider than 6 %. Single targets that take three times as long
-            as the fastest are timed once.
-
-    Returns:
-        `latency_us`, `baselines` and `speedup_over_best_single` with its interval, as in the report; with
-        `against` also whether its plan is the same, its latency, and its time over ours.
 
     Raises:
         BadInputError: a file is no artifact, or the two are of different models.
     """
-    report = read_report(path)
-    stored = read_plan(path)
-    index = stored.model.index
-    rewritten = any(note.prepared for note in stored.notes)
-    inputs = tuple(index.values[name] for name in index.inputs)
-    made = [name for name in index.outputs if name in index.producer]
-    with tempfile.TemporaryDirectory(prefix="collage-bench-") as folder:
-        work_dir = Path(folder)
+
+    def __init__(
+        self,
+        path: Path,
+        work_dir: Path,
+        listener: Listener = ignore,
+        against: Path | None = None,
+        source: Path | None = None,
+    ) -> None:
+        report = read_report(path)
+        stored = read_plan(path)
+        index = stored.model.index
+        rewritten = any(note.prepared for note in stored.notes)
+        inputs = tuple(index.values[name] for name in index.inputs)
+        made = [name for name in index.outputs if name in index.producer]
         model = stored.model
         if rewritten and source is not None:
             model = _normalised(source, stored, work_dir)
@@ -96,58 +104,84 @@ def bench(
             if note.prepared
         ]
         regions = RegionFiles(stored.model, work_dir / "regions", prepared=done)
-        arena = Arena(RegionFiles(model, work_dir / "whole", reference.values), template, listener)
-        ours = Entry(stored.plan, "ours", regions=regions)
-        singles = {}
-        for text in [] if rewritten and source is None else report["targets"]:
+        self._arena = Arena(
+            RegionFiles(model, work_dir / "whole", reference.values), template, listener
+        )
+        self._ours = Entry(stored.plan, "ours", regions=regions)
+        self._targets: list[str] = report["targets"]
+        self._tolerance: float = report["tolerance"]
+        self._singles: dict[str, Entry] = {}
+        for text in [] if rewritten and source is None else self._targets:
             whole = Plan((Candidate(model.index.all_nodes, Target.parse(text), "whole"),))
             # Two instances of one compiled model differ by a few percent, by where their memory lies.
             same = not rewritten and identity(whole) == identity(stored.plan)
-            singles[text] = ours if same else Entry(whole, f"single {text}")
-        other = None
+            self._singles[text] = self._ours if same else Entry(whole, f"single {text}")
+        self._other: Entry | None = None
         if against is not None:
-            other = Entry(_plan_for(stored.model, against), "against", regions=regions)
-        others = [entry for entry in singles.values() if entry is not ours]
-        arena.hold([ours, *others, *([] if other is None else [other])])
-        for held in range(1, 2 * processes):
-            timed = [entry for entry in arena.entries if entry.timed]
-            limit = _FAR_BEHIND * min((entry.ratio for entry in timed), default=0.0)
-            near = [e for e in timed if e is ours or e is other or e.ratio <= limit]
-            gain = _gain(singles, ours, report["tolerance"])
-            narrow = gain is None or gain.high <= _WIDE * gain.low
-            if not near or (held >= processes and (narrow or len(near) == 1)):
+            self._other = Entry(_plan_for(stored.model, against), "against", regions=regions)
+
+    def time(self, processes: int = 4) -> None:
+        """Time all of them once more.
+
+        Args:
+            processes: how often all of them are built and timed; two builds of one plan differ by some 4 %. Twice as
+                often where the interval of the speedup is wider than 6 %. Single targets that take three times as long
+                as the fastest are timed once.
+        """
+        ours, other = self._ours, self._other
+        entries = [
+            ours,
+            *(e for e in self._singles.values() if e is not ours),
+            *([other] if other else []),
+        ]
+        for held in range(2 * processes):
+            near = [e for e in entries if e is ours or e is other or self._is_near(e)]
+            if held and not any(entry.timed for entry in near):
                 break
-            arena.hold([], again=near)
-    baselines: list[dict[str, Any]] = [
-        {
-            "target": text,
-            "latency_us": latency_beside(entry, ours)[0] if ours.timed else entry.latency_us,
-            "max_relative_error": entry.error,
+            if held >= processes and (len(near) == 1 or not self._is_wide()):
+                break
+            if self._arena.entries:
+                self._arena.hold([], again=[entry for entry in near if entry.timed])
+            else:
+                self._arena.hold(entries)
+
+    def _is_near(self, entry: Entry) -> bool:
+        timed = [e.ratio for e in self._arena.entries if e.timed]
+        return entry.timed and entry.ratio <= _FAR_BEHIND * min(timed)
+
+    def _is_wide(self) -> bool:
+        gain = self._gain()
+        return gain is not None and gain.high > _WIDE * gain.low
+
+    def found(self) -> dict[str, Any]:
+        """What all timings say: `latency_us`, `baselines`, `speedup_over_best_single` and its interval.
+
+        As in the report; with `against` also whether its plan is the same, its latency, and its time over ours.
+        """
+        ours, other, gain = self._ours, self._other, self._gain()
+        return {
+            "latency_us": ours.latency_us if ours.timed else None,
+            "infeasible": ours.failure,
+            "max_relative_error": ours.error,
+            "partitions": len(ours.plan.partitions),
+            "baselines": [self._baseline(text) for text in self._targets],
+            "speedup_over_best_single": None if gain is None else gain.ratio,
+            "speedup_interval": None if gain is None else [gain.low, gain.high],
+            **({} if other is None else {"against": _compared(ours, other)}),
         }
-        if entry.timed
-        else {"target": text, "infeasible": entry.failure}
-        for text, entry in singles.items()
-    ]
-    if rewritten and source is None:
-        baselines = [{"target": text, "infeasible": _REWRITTEN} for text in report["targets"]]
-    gain = _gain(singles, ours, report["tolerance"])
-    return {
-        "latency_us": ours.latency_us if ours.timed else None,
-        "infeasible": ours.failure,
-        "max_relative_error": ours.error,
-        "partitions": len(stored.plan.partitions),
-        "baselines": baselines,
-        "speedup_over_best_single": None if gain is None else gain.ratio,
-        "speedup_interval": None if gain is None else [gain.low, gain.high],
-        **({} if other is None else {"against": _compared(ours, other)}),
-    }
 
+    def _baseline(self, text: str) -> dict[str, Any]:
+        entry = self._singles.get(text)
+        if entry is None or not entry.timed:
+            return {"target": text, "infeasible": _REWRITTEN if entry is None else entry.failure}
+        us = latency_beside(entry, self._ours)[0] if self._ours.timed else entry.latency_us
+        return {"target": text, "latency_us": us, "max_relative_error": entry.error}
 
-def _gain(singles: Mapping[str, Entry], ours: Entry, tolerance: float) -> Ratio | None:
-    """How many times slower the best single target within the tolerance is; None where nothing says so."""
-    allowed = [e for e in singles.values() if e.timed and (e.error or 0.0) <= tolerance]
-    best = min(allowed, key=lambda entry: entry.ratio, default=None)
-    return speedup(best, ours) if best is not None and ours.timed else None
+    def _gain(self) -> Ratio | None:
+        """How many times slower the best single target within the tolerance is; None where nothing says so."""
+        allowed = [e for e in self._singles.values() if e.timed and (e.error or 0.0) <= self._tolerance]
+        best = min(allowed, key=lambda entry: entry.ratio, default=None)
+        return speedup(best, self._ours) if best is not None and self._ours.timed else None
 
 
 def _normalised(source: Path, stored: ArtifactPlan, work_dir: Path) -> Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -46,3 +47,38 @@ def test_a_model_that_cannot_be_tuned_is_a_row_with_its_error(
     compare.main()
     (row,) = json.loads(output.read_text(encoding="utf-8"))["rows"]
     assert row["model"] == str(file) and "free input dimensions: x:0 (n)" in row["error"]
+
+
+def test_what_is_measured_stays_and_what_failed_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "results.json"
+    kept = {
+        **{
+            "model": "silero",
+            "speedup": 1.5,
+            "interval": [1.4, 1.6],
+            "seconds_cold": 1.0,
+            "measured": 1,
+        },
+        **{"unique": 2, "seconds_known": None, "max_relative_error": 0.0, "partitions": []},
+    }
+    settings = {"targets": ["onnxruntime"], **SETTINGS}
+    failed = {"model": "magika", "error": "the disk was full"}
+    output.write_text(json.dumps({**settings, "rows": [kept, failed]}), encoding="utf-8")
+    tried = []
+
+    def measured(name: str, *_: object) -> Iterator[dict[str, object]]:
+        for number in (1, 2):
+            tried.append((name, number))
+            yield {**kept, "model": name, "speedup": float(number)}
+
+    monkeypatch.setattr(compare, "_measured", measured)
+    words = ["--models", "magika", "silero", "dcgan", "--targets", "onnxruntime"]
+    monkeypatch.setattr("sys.argv", ["compare", *words, "--output", str(output)])
+    compare.main()
+    # A model is timed once more after the next one.
+    assert tried == [("magika", 1), ("dcgan", 1), ("magika", 2), ("dcgan", 2)]
+    rows = {row["model"]: row for row in json.loads(output.read_text(encoding="utf-8"))["rows"]}
+    assert rows["silero"] == kept
+    assert rows["magika"]["speedup"] == rows["dcgan"]["speedup"] == 2

@@ -16,7 +16,7 @@ import collage
 from backends.reference import seeded_inputs
 from collage.events import Event
 from collage.explain import draw_artifact, explain
-from collage.rebench import bench
+from collage.rebench import Bench, bench
 from collage.refine import Arena, Entry
 from collage.session import LoadError
 from collage.strategies import single_plan
@@ -173,6 +173,26 @@ def test_bench_repeats_itself_while_the_interval_is_wide(
     monkeypatch.setattr("collage.rebench._WIDE", wide)
     bench(mixed.path, processes=2)
     assert held == [1 + len(TARGETS)] * expected
+
+
+def test_a_plan_is_timed_at_two_moments_that_count_together(
+    mixed: collage.Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = []
+    hold = Arena.hold
+
+    def counted(arena: Arena, newcomers: Sequence[Entry], again: Sequence[Entry] = ()) -> None:
+        held.append(len(newcomers))
+        hold(arena, newcomers, again)
+
+    monkeypatch.setattr(Arena, "hold", counted)
+    monkeypatch.setattr("collage.rebench._WIDE", 1e9)
+    beside = Bench(mixed.path, tmp_path)
+    beside.time(processes=1)
+    once = beside.found()
+    beside.time(processes=2)
+    assert held == [1 + len(TARGETS), 0, 0]
+    assert beside.found()["speedup_interval"] != once["speedup_interval"]
 
 
 def test_explain_says_why_and_draws(folder: Path, mixed: collage.Artifact) -> None:

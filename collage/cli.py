@@ -91,6 +91,9 @@ def tune(
     plan: Annotated[
         Path | None, typer.Option(help="Apply this plan (or an artifact's) instead of searching.")
     ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Search again even where the result is known.")
+    ] = False,
     picture: Annotated[
         Path | None, typer.Option(help="Also draw the partitioned graph as SVG.")
     ] = None,
@@ -131,6 +134,7 @@ def tune(
         "max_devices": max_devices,
         "min_partition_nodes": min_partition_nodes,
         "plan": applied,
+        "fresh": fresh,
         "wait_for_worker_s": wait_for_worker,
     }
     destination = output or model.with_suffix(".collage.onnx")

@@ -123,8 +123,12 @@ class Reference:
         self._known: tuple[dict[str, np.ndarray], ...] = tuple(dict(s) for s in self.samples)
         self._lock = threading.Lock()
 
-    def values(self, names: Sequence[str]) -> tuple[dict[str, np.ndarray], ...]:
+    def values(self, names: Sequence[str], *, last: bool = False) -> tuple[dict[str, np.ndarray], ...]:
         """Per sample the reference of each value named.
+
+        Args:
+            names: of values.
+            last: nobody will ask for more, so none but these are computed.
 
         Raises:
             ModelError: the reference runtime cannot run the model.
@@ -132,7 +136,7 @@ class Reference:
         with self._lock:
             missing = [name for name in names if name not in self._known[0]]
             if missing:
-                self._compute(self._worth_keeping(missing))
+                self._compute(missing if last else self._worth_keeping(missing))
             return tuple({name: known[name] for name in names} for known in self._known)
 
     def _worth_keeping(self, missing: Sequence[str]) -> list[str]:

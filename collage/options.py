@@ -36,6 +36,7 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
         max_devices: at most so many distinct devices.
         min_partition_nodes: no partition smaller than this, unless it is the whole graph.
         plan: a plan to apply instead of searching (the JSON that `plan` gives out).
+        fresh: search again even where the database knows what such a search found.
         wait_for_worker_s: how long to wait, where workers elsewhere measure, for one that has all targets.
     """
 
@@ -54,6 +55,7 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
     max_devices: int | None = pydantic.Field(default=None, ge=1)
     min_partition_nodes: int = pydantic.Field(default=1, ge=1)
     plan: Mapping[str, Any] | None = None
+    fresh: bool = False
     wait_for_worker_s: float = pydantic.Field(default=0.0, ge=0)
 
     def limit_s(self, weights_bytes: int) -> float:

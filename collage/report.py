@@ -112,6 +112,7 @@ def build_report(found: Findings) -> dict[str, Any]:
         "sampled_inputs": found.sampled,
         "front": None if found.front is None else list(found.front),
         "plans": [_plan(entry, best, winner) for entry in found.entries],
+        "known_since": None,
         "candidates": {
             "total": len(found.candidates.candidates),
             "unique": found.unique,

@@ -47,6 +47,8 @@ def show_report(report: Mapping[str, Any]) -> None:
     )
     console.print(table)
     show_partitions(console, partitions)
+    if (since := report.get("known_since")) is not None:
+        console.print(f"known since {since}: nothing was measured now; --fresh searches again")
     counts = report["candidates"]
     console.print(
         f"{counts['total']} candidates, {counts['measured']} measured now, "

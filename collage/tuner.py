@@ -19,23 +19,23 @@ from typing import Any
 
 from backends.registry import target_spec
 from collage import study_keeper
-from collage.artifact import write_artifact
 from collage.budget import BudgetSearch
 from collage.context import protocol_for, transitions_between
 from collage.copies import copy_costs
 from collage.costs import CostSettings, CostSource
+from collage.emission import Emission
 from collage.evaluation import Check, Evaluation
 from collage.events import Event, Listener, ignore
-from collage.evidence import verify_plan, versions_of
 from collage.finals import Finals
 from collage.front import front
 from collage.goals import Goals
 from collage.intake import take_in
+from collage.known_tunings import KnownTunings, report_again
 from collage.lazy_search import LazySearch
 from collage.local_search import LocalSettings
 from collage.mixable import choose_targets
 from collage.options import TuneOptions, chosen_targets
-from collage.preparing import calibrates, least_opset, prepared_plan
+from collage.preparing import calibrates, least_opset
 from collage.refine import Arena, Entry
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
@@ -53,10 +53,10 @@ from collage.strategies import (
 from collage.whole_models import WholeModels
 from collage.why import Witness, whole_model_failures
 from cost_db.database import CostDatabase
-from partitioner.candidate import Candidate
+from partitioner.candidate import Candidate, Plan
 from partitioner.constraints import Constraints
-from partitioner.errors import CancelledError
-from partitioner.plan_text import encode
+from partitioner.errors import CancelledError, NoPlanError
+from partitioner.plan_text import decode
 from partitioner.search import Solution
 from partitioner.target import Target
 from partitioner.target_spec import enumerate_candidates
@@ -158,9 +158,9 @@ class _Run:
             self.model, self.info = take_in(
                 self.source, self.work_dir, self.options.dims, self.cancel, least_opset(self.facts)
             )
-        limit_s = self.options.limit_s(total_bytes(self.model.ir.graph.initializers.values()))
-        self.deadline_s = self.begin_s + limit_s
-        self._local_s = min(_MOST_LOCAL_S, _LOCAL_SHARE * limit_s)
+        self.limit_s = self.options.limit_s(total_bytes(self.model.ir.graph.initializers.values()))
+        self.deadline_s = self.begin_s + self.limit_s
+        self._local_s = min(_MOST_LOCAL_S, _LOCAL_SHARE * self.limit_s)
         with self._stage("candidates", "enumerating candidates"):
             self.specs = tuple(target_spec(target) for target in self.targets)
             self.candidates = enumerate_candidates(self.model, self.specs)
@@ -169,6 +169,8 @@ class _Run:
             domains = {spec.target: spec.memory_domain for spec in self.specs}
             self.constraints.check(self.model.index, self.targets, self.candidates.refusals, domains)
         self._prepare()
+        if (known := self._known()) is not None:
+            return known
         copies = copy_costs(self.specs, self.samples.threads, self.site.run)
         self.transitions = transitions_between(self.specs, copies)
         with self._stage("measure", f"measuring among {len(self.candidates.candidates)} candidates"):
@@ -192,7 +194,11 @@ class _Run:
         self.seconds["end_to_end"] = self.arena.seconds
         self.seconds["total"] = time.monotonic() - self.begin_s
         with self._stage("emit", "writing the artifact"):
-            return self._emit(winner, solution)
+            report = self._report(winner, solution)
+            result = self._emit(winner.plan, report, f"{winner.name} wins")
+        if self.memory is not None:
+            self.memory.keep(winner.plan, report, self.limit_s)
+        return result
 
     def _prepare(self) -> None:
         self.samples = Sampling(
@@ -225,6 +231,11 @@ class _Run:
             self.listener,
             self.cancel,
         )
+        # What takes no search is timed each time it is asked for; a caller's own check is code, which may change.
+        self.memory: KnownTunings | None = None
+        if self._searches and self.check is None:
+            known = (self.model, self.targets, self.candidates.candidates, self.costs)
+            self.memory = KnownTunings(self.database, *known, self.options, self.inputs, self.listener)
 
     def _constraints(self) -> Constraints:
         return Constraints.parse(
@@ -328,34 +339,26 @@ class _Run:
     def _out_of_time(self) -> bool:
         return time.monotonic() >= self.deadline_s
 
-    def _emit(self, winner: Entry, solution: Solution | None) -> TuneResult:
-        report = self._report(winner, solution)
-        final = prepared_plan(
-            winner.plan,
-            self.regions,
-            self.work_dir / "emit",
-            self.samples.threads,
-            self.site,
-            self.samples.cache_dir,
-            self.cancel,
-        )
-        verification = verify_plan(
-            final,
-            self.samples.seeded,
-            self.samples.seeds,
-            self.options.tolerance,
-            self.samples.threads,
-            self.site,
-            self.cancel,
-        )
-        times = [part["latency_us"] for part in report["partitions"]]
-        versions = versions_of(winner.plan, self.site)
-        destination = self.work_dir / "artifact" / self.artifact_name
-        # Rewritten partitions have other nodes: the plan alone speaks of the model that was given.
-        text = encode(self.model, winner.plan, times, versions)
-        known = (final.model, final.plan, times, report, verification, versions, destination)
-        artifact = write_artifact(*known, final.notes, text)
-        self.listener(Event("done", f"{winner.name} wins", data={"report": report}))
+    def _known(self) -> TuneResult | None:
+        """What the same search found before; None where nothing did, or it must not count."""
+        if self.memory is None or self.options.fresh:
+            return None
+        if (record := self.memory.find(self.limit_s)) is None:
+            return None
+        self.seconds["total"] = time.monotonic() - self.begin_s
+        report = report_again(record, self.seconds)
+        try:
+            with self._stage("emit", f"known since {report['known_since']}; writing the artifact"):
+                plan = decode(self.model, record.plan).plan
+                return self._emit(plan, report, "the plan was known; --fresh searches again")
+        except NoPlanError as error:
+            self.listener(Event("emit", f"the known plan cannot be used: {error}"))
+            return None
+
+    def _emit(self, plan: Plan, report: dict[str, Any], said: str) -> TuneResult:
+        known = (self.model, self.regions, self.samples, self.options.tolerance, self.site)
+        artifact = Emission(*known, self.work_dir, self.cancel).write(plan, report, self.artifact_name)
+        self.listener(Event("done", said, data={"report": report}))
         return TuneResult(artifact.path, report, dict(artifact.plan))
 
     def _report(self, winner: Entry, solution: Solution | None) -> dict[str, Any]:

@@ -149,7 +149,7 @@ class CostDatabase:
         return ImportResult(accepted, tuple(refused), good - accepted)
 
     def forget(self, wanted: CostFilter, *, everything: bool = False) -> int:
-        """Delete the wanted costs and say how many.
+        """Delete the wanted costs and say how many; and what tunings found, on `wanted.hardware` where that is given.
 
         Args:
             wanted: which costs.

@@ -1,5 +1,7 @@
 """Costs by filter: pages, forgetting, and sums over everything.
 
+Invariant: a tuning that may rest on a forgotten cost is forgotten too.
+
 Order: newest first, by (created_at, digest).
 """
 
@@ -16,7 +18,7 @@ from cost_db.page import Page, check_limit, cursor, read_cursor
 from cost_db.plain_text import plain
 from cost_db.row import CostRow, Outcome
 from cost_db.rows import read_row, select_rows
-from cost_db.tables import claims, cost_operators, costs
+from cost_db.tables import claims, cost_operators, costs, tunings
 from partitioner.errors import BadInputError
 
 
@@ -128,6 +130,9 @@ def forget(connection: sa.Connection, wanted: CostFilter, limit: int) -> int:
         .limit(limit)
         .with_for_update()
     )
+    # A cost serves every model that has the sub-graph, so only the machine narrows what may rest on it.
+    there = [] if wanted.hardware is None else [tunings.c.hardware == wanted.hardware]
+    connection.execute(sa.delete(tunings).where(*there))
     return connection.execute(sa.delete(costs).where(costs.c.digest.in_(chosen))).rowcount
 
 

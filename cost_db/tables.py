@@ -3,6 +3,7 @@
 costs             one row for a cost key; never changed, only stored, replaced or forgotten
 cost_operators    which operator types a cost's sub-graph has, to filter by
 hardware          what a hardware fingerprint stands for
+tunings           plans that were found, with their reports; forgotten with costs
 claims            who measures a key now; a row stays for good, so that its fence only grows
 jobs, job_events  what was asked for, and what happened
 queue_turns       when each owner's turn came last, for a fair queue
@@ -21,7 +22,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import Dialect
 
-SCHEMA_REVISION = "0001"
+SCHEMA_REVISION = "0002"
 VERSION_TABLE = "collage_schema"  # not Alembic's default: Optuna's tables may share the database
 
 metadata = sa.MetaData(
@@ -110,6 +111,19 @@ hardware = sa.Table(
     metadata,
     sa.Column("fingerprint", sa.Text, primary_key=True),
     sa.Column("description", sa.JSON, nullable=False),
+)
+
+tunings = sa.Table(
+    "tunings",
+    metadata,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("model_sha256", sa.String(64), nullable=False),
+    sa.Column("hardware", sa.Text, nullable=False),
+    sa.Column("limit_s", sa.Double, nullable=False),
+    sa.Column("plan", sa.Text, nullable=False),
+    sa.Column("report", sa.JSON, nullable=False),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Index(None, "model_sha256"),
 )
 
 claims = sa.Table(

@@ -9,6 +9,10 @@
   function options() {
     const chosen = {};
     for (const field of form.querySelectorAll("[data-option]")) {
+      if (field.type === "checkbox") {
+        if (field.checked) chosen[field.dataset.option] = true;
+        continue;
+      }
       if (!field.value) continue;
       chosen[field.dataset.option] = field.type === "number" ? Number(field.value) : field.value;
     }

@@ -20,6 +20,7 @@ from cost_db.models import ModelStore
 from cost_db.queries import CostFilter
 from cost_db.tables import SCHEMA_REVISION, VERSION_TABLE, metadata
 from cost_db.tokens import TokenStore
+from cost_db.tunings import TuningStore
 from tests.cost_db.builders import measured, store_all
 from tests.postgres import Postgres
 from tests.upgrade_assets import make
@@ -62,7 +63,7 @@ def test_every_revision_has_its_frozen_databases() -> None:
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_frozen_sqlite_file_comes_up_whole(revision: str, tmp_path: Path) -> None:
     shutil.copy(ASSETS / f"{revision}.sqlite", tmp_path / "old.db")
-    _check_upgraded(CostDatabase(f"sqlite:///{tmp_path / 'old.db'}"))
+    _check_upgraded(CostDatabase(f"sqlite:///{tmp_path / 'old.db'}"), revision)
 
 
 @pytest.mark.slow
@@ -73,7 +74,7 @@ def test_a_frozen_postgresql_dump_comes_up_whole(revision: str, postgres: Postgr
     connections = Connections(url)
     schema.upgrade(connections)
     connections.close()
-    _check_upgraded(CostDatabase(url))
+    _check_upgraded(CostDatabase(url), revision)
 
 
 @pytest.mark.slow
@@ -116,12 +117,14 @@ def test_optuna_may_keep_its_studies_in_the_same_database(database: CostDatabase
     again.close()
 
 
-def _check_upgraded(database: CostDatabase) -> None:
+def _check_upgraded(database: CostDatabase, revision: str) -> None:
     """Every row that `tests.upgrade_assets.make` wrote is there, and new ones can be written."""
     assert database.connections.read(schema.current_revision) == SCHEMA_REVISION
     assert database.query(CostFilter()).items == make.COSTS
     assert database.query(CostFilter(op_types=("Conv",))).items == make.COSTS[1:]
     assert database.claim([make.CLAIMED], "new owner", 60.0).granted == {make.CLAIMED.digest: 2}
+    known = make.TUNING if revision >= "0002" else None
+    assert TuningStore(database).find(make.TUNING.digest) == known
     jobs = JobStore(database)
     done, queued = sorted(jobs.list().items, key=lambda job: job.state)
     assert (done.state, done.result.artifact, done.spec) == (

@@ -58,11 +58,7 @@ def test_from_upload_to_download(page: Page, start_server: StartServer, tmp_path
     server = start_server(runners=1)
     source = tmp_path / "small.onnx"
     source.write_bytes(small_model())
-    page.goto(f"{server.url}/new")
-    page.set_input_files("input[name=model]", source)
-    for box in page.query_selector_all("input[name=target]"):
-        box.set_checked(box.get_attribute("value") in ("onnxruntime", "openvino"))
-    page.fill("[data-option=time_limit_s]", "5")
+    _fill_in(page, server, source)
     _shoot(page, "new-job")
     page.click("button.primary")
     page.wait_for_url("**/jobs/*")
@@ -82,6 +78,32 @@ def test_from_upload_to_download(page: Page, start_server: StartServer, tmp_path
     page.goto(f"{server.url}/workers")
     expect(page.locator("main")).to_contain_text("idle")
     _shoot(page, "workers")
+
+
+def test_what_is_known_is_said_and_may_be_searched_again(
+    page: Page, start_server: StartServer, tmp_path: Path
+) -> None:
+    server = start_server(runners=1)
+    source = tmp_path / "small.onnx"
+    source.write_bytes(small_model())
+    for fresh, known in ((False, False), (False, True), (True, False)):
+        _fill_in(page, server, source)
+        page.set_checked("[data-option=fresh]", fresh)
+        page.click("button.primary")
+        page.wait_for_url("**/jobs/*")
+        expect(page.locator(".state")).to_have_text("done", timeout=120_000)
+        page.wait_for_selector("#graph[data-ready]")
+        expect(page.get_by_text("Known since")).to_have_count(int(known))
+        if known:
+            _shoot(page, "job-known")
+
+
+def _fill_in(page: Page, server: RunningServer, source: Path) -> None:
+    page.goto(f"{server.url}/new")
+    page.set_input_files("input[name=model]", source)
+    for box in page.query_selector_all("input[name=target]"):
+        box.set_checked(box.get_attribute("value") in ("onnxruntime", "openvino"))
+    page.fill("[data-option=time_limit_s]", "5")
 
 
 def test_a_bad_upload_says_why(page: Page, server: RunningServer, tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ from cost_db.jobs import JobResult, JobStore
 from cost_db.models import BlobStore, ModelStore
 from cost_db.tables import SCHEMA_REVISION
 from cost_db.tokens import Quotas, TokenStore
-from tests.cost_db.builders import infeasible, key, measured, store_all
+from cost_db.tunings import TuningRecord, TuningStore
+from tests.cost_db.builders import START, infeasible, key, measured, store_all
 from tests.postgres import Postgres
 
 COSTS = (infeasible(3, created_at=measured(3).created_at), measured(2), measured(1))  # newest first
 CLAIMED = key(4)
 BLOB = "ef" * 32
+TUNING = TuningRecord("cd" * 32, "ab" * 32, "hardware-a", 150.0, "{}", {"latency_us": 0.1 + 0.2}, START)
 
 
 def fill(url: str) -> None:
@@ -23,6 +25,7 @@ def fill(url: str) -> None:
     database = CostDatabase(url)
     store_all(database, *COSTS)
     database.claim([CLAIMED], "dead owner", 0.0)
+    TuningStore(database).keep(TUNING)
     token, _ = TokenStore(database).create("team", ["read", "tune"], quotas=Quotas(active_jobs=3))
     BlobStore(database).add(BLOB, 1_000, "application/octet-stream")
     ModelStore(database).add(BLOB, token.id, "resnet50")

@@ -1,0 +1,68 @@
+"""What tunings found, so that tuning the same again finds it in a moment.
+
+Terms: a *tuning record* is a plan and its report, under a digest of all that the result may depend on (the caller
+computes it: model, targets with their versions, hardware, options …). Whether a longer search would be worth it, only
+its time limit says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from cost_db.database import CostDatabase
+from cost_db.row import now
+from cost_db.rows import on_conflict
+from cost_db.tables import tunings
+
+
+@dataclass(frozen=True)
+class TuningRecord:
+    """What one tuning found.
+
+    Args:
+        digest: SHA-256 of what it depends on.
+        model_sha256: of the normalised model.
+        hardware: fingerprint of the machine that measured.
+        limit_s: seconds after which it looked for nothing better.
+        plan: as text (`partitioner.plan_text`).
+        report: JSON-ready.
+        created_at: when it was found.
+    """
+
+    digest: str
+    model_sha256: str
+    hardware: str
+    limit_s: float
+    plan: str
+    report: Mapping[str, Any]
+    created_at: datetime = field(default_factory=now)
+
+
+class TuningStore:
+    """Tuning records of a database; what is forgotten with costs, `cost_db.queries` says."""
+
+    def __init__(self, database: CostDatabase) -> None:
+        self._connections = database.connections
+
+    def find(self, digest: str) -> TuningRecord | None:
+        """The record of a tuning, or None."""
+        statement = sa.select(tunings).where(tunings.c.digest == digest)
+        found = self._connections.read(lambda connection: connection.execute(statement).first())
+        return None if found is None else TuningRecord(**found._mapping)
+
+    def keep(self, record: TuningRecord) -> None:
+        """Write a record; it takes the place of an older one."""
+
+        def write(connection: sa.Connection) -> None:
+            values = asdict(record)
+            insert = on_conflict(connection, tunings).values(values)
+            connection.execute(
+                insert.on_conflict_do_update(index_elements=[tunings.c.digest], set_=values)
+            )
+
+        self._connections.write(write)

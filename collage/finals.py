@@ -30,7 +30,7 @@ from collage.refine import (
     residuals,
     speedup,
 )
-from collage.strategies import sensible, single_plan
+from collage.strategies import joined, sensible, single_plan
 from partitioner.baselines import greedy, priority
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.candidate_set import CandidateSet
@@ -314,11 +314,22 @@ class Finals:
     def _new(self, entries: Sequence[Entry]) -> list[Entry]:
         return [entry for entry in _distinct(entries) if not self._arena.knows(entry.plan)]
 
+    def _joined(self, winner: Entry) -> list[Entry]:
+        """The same with a border less, where two partitions of one target feed each other; it is timed beside it."""
+        index = self._model.index
+        plan = winner.plan if winner.plan.lanes > 1 else joined(index, winner.plan)
+        found = [entry for entry in self._arena.entries if identity(entry.plan) == identity(plan)]
+        if not found and self._arena.allows(plan) and sensible(index, plan):
+            found = [Entry(plan, f"{winner.name}, joined")]
+            self._arena.hold(found, again=[winner])
+        return [entry for entry in found if entry is not winner and self._arena.may_win(entry)]
+
     def _confirmed(self, winner: Entry, builds: int = _BUILDS) -> Entry:
         """Time a winner again, and who may take its place, until each ran in enough processes."""
         singles = [entry for entry in self._singles if self._arena.may_win(entry)]
         best = min((entry.ratio for entry in singles), default=1.0)
         rivals = [entry for entry in singles if entry.ratio <= _NEARLY_THE_BEST * best]
+        rivals += self._joined(winner)
         # Chosen once: of many plans that are nearly alike another one is ahead after each contest.
         hopeful = [winner, *self._hopeful(winner)]
         for _ in range(_MAX_CONFIRMATIONS):

@@ -15,6 +15,7 @@ from partitioner.constraints import Constraints
 from partitioner.errors import BadInputError, NoPlanError
 from partitioner.graph_index import GraphIndex
 from partitioner.model import Model
+from partitioner.plan_check import PlanError, execution_order, quotient
 from partitioner.plan_text import decode
 from partitioner.search import search
 from partitioner.target import Target
@@ -98,6 +99,27 @@ def respects(
         and (most is None or len(plan.partitions) <= most)
         and (devices_allowed is None or len(devices) <= devices_allowed)
     )
+
+
+def joined(index: GraphIndex, plan: Plan) -> Plan:
+    """A plan in which partitions of one target that feed each other are one, as far as it can be run then."""
+    parts = list(plan.partitions)
+    for maker, reader in _alike(index, parts):
+        whole = Candidate(parts[maker].nodes | parts[reader].nodes, parts[maker].target, "joined")
+        rest = [part for i, part in enumerate(parts) if i not in (maker, reader)]
+        try:
+            order = execution_order(index, [part.nodes for part in (whole, *rest)])
+        except PlanError:
+            continue
+        return joined(index, Plan(tuple((whole, *rest)[i] for i in order), plan.lanes))
+    return plan
+
+
+def _alike(index: GraphIndex, parts: Sequence[Candidate]) -> list[tuple[int, int]]:
+    """Makers and readers that are on one target."""
+    readers = quotient(index, [part.nodes for part in parts])
+    pairs = [(maker, reader) for maker, found in enumerate(readers) for reader in sorted(found)]
+    return [(maker, reader) for maker, reader in pairs if parts[maker].target == parts[reader].target]
 
 
 def sensible(index: GraphIndex, plan: Plan) -> bool:

@@ -126,6 +126,30 @@ def test_a_change_that_looked_faster_in_a_short_heat_gets_a_second_look() -> Non
     assert [("change" in held, "searched 1" in held) for held in arena.held][2:4] == [(True, True)] * 2
 
 
+@pytest.mark.parametrize(
+    ("joined_us", "expected"),
+    [((705.0, 696.0) * 5, "cut, joined"), ((740.0, 735.0) * 5, "cut")],
+)
+def test_a_border_inside_one_target_must_earn_itself(
+    joined_us: tuple[float, ...], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collage.finals.sensible", lambda index, plan: True)
+    world = World(24, 3)
+    arena = StatedContests({"cut": (700.0,) * 9, "cut, joined": joined_us})
+    first, last = TARGETS[:2]
+    parts = [(0x0000FF, first), (0x00FF00, first), (0xFF0000, last)]
+    cut = Entry(Plan(tuple(Candidate(*part) for part in parts)), "cut")
+
+    class Tried(Finals):
+        def _try_neighbours(self, lazy: LazySearch, local: LocalSettings) -> None:
+            arena.hold([cut])
+
+    winner = _refined(arena, world, Tried)
+    assert winner.name == expected
+    together = sum({"cut", "cut, joined"} <= held for held in arena.held)
+    assert together >= 2
+
+
 def test_a_single_target_needs_no_second_look() -> None:
     slow = dict.fromkeys(["searched 1", "searched 2", "greedy"], (1100.0,))
     others = dict.fromkeys([f"single {target}" for target in TARGETS[1:]], (1060.0,))

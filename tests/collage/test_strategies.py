@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collage.local_moves import LocalMoves, Move
-from collage.strategies import sensible
+from collage.strategies import joined, sensible
 from partitioner.candidate import Candidate, Plan
 from partitioner.candidate_set import CandidateSet
 from partitioner.target import Target
@@ -23,6 +23,23 @@ def test_a_partition_that_its_target_refuses_as_a_whole_makes_no_sense() -> None
     assert not sensible(INDEX, _plan((0b001, MNN), (0b010, NCNN), (0b100, MNN)))
     assert sensible(INDEX, _plan((0b001, MNN), (0b110, NCNN)))
     assert sensible(INDEX, _plan((0b001, NCNN), (0b010, MNN), (0b100, NCNN)))
+
+
+def test_what_feeds_each_other_on_one_target_is_joined_where_it_can_be_run() -> None:
+    text = "g (float[4] x) => (float[4] d) { a = Relu (x) b = Exp (a) c = Abs (b) d = Add (a, c) }"
+    index = text_model(text).index
+    assert joined(index, _plan((0b0001, MNN), (0b0010, MNN), (0b1100, MNN))) == Plan(
+        (Candidate(0b1111, MNN, "joined"),)
+    )
+    halves = joined(index, _plan((0b0001, NCNN), (0b0010, MNN), (0b0100, MNN), (0b1000, NCNN)))
+    # The first and the last feed each other too, but what is between them would wait for both.
+    assert [(p.nodes, p.target) for p in halves.partitions] == [
+        (0b0001, NCNN),
+        (0b0110, MNN),
+        (0b1000, NCNN),
+    ]
+    apart = _plan((0b0011, MNN), (0b1100, MNN.with_options(threads="1")))
+    assert joined(index, apart) == apart
 
 
 def test_no_local_move_gives_a_target_what_it_refuses_as_a_whole() -> None:

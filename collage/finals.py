@@ -260,7 +260,9 @@ class Finals:
         end_s = time.monotonic() + local.seconds
         self._arena.deadline_s = max(self._arena.deadline_s, end_s)
         if moves.kinds:
-            LocalSearch(moves, self._arena, local, lambda: time.monotonic() >= end_s).improve(best)
+            lazy.corrections = self.known_us()
+            known = (moves, self._arena, local, lambda: time.monotonic() >= end_s)
+            LocalSearch(*known, lazy.promise_us).improve(best)
 
     def asked_for(self, entry: Entry) -> Entry:
         """A plan that the caller asked for, timed beside every single target.

@@ -21,7 +21,7 @@ from collage.estimates import Estimates
 from collage.events import Event, Listener
 from collage.oracle import CostOracle
 from collage.probing import unions
-from partitioner.candidate import Candidate
+from partitioner.candidate import Candidate, Plan
 from partitioner.candidate_set import CandidateSet
 from partitioner.constraints import Constraints
 from partitioner.cost import Infeasible, Measured
@@ -84,6 +84,7 @@ class LazySearch:
         self.transitions = transitions
         self._constraints = constraints
         self._by_limit: dict[int | None, Constraints] = {}
+        self._targets = {candidate.target for candidate in candidates.candidates}
         self._searcher = Searcher(index, candidates.candidates, candidates.refusals)
         self._deadline_s = self._until_s = deadline_s
         self._listener = listener
@@ -149,6 +150,16 @@ class LazySearch:
         }
         self._plausible[key] = min([*larger, _cheapest_cover(candidate.nodes, parts)])
         return self._plausible[key]
+
+    def promise_us(self, plan: Plan) -> float:
+        """What a plan would take by all that is known; infinite where that says nothing."""
+        if not set(plan.targets) <= self._targets:
+            return float("inf")
+        prices = [self.price_us(partition) for partition in plan.partitions]
+        known = [price for price in prices if price is not None]
+        if len(known) < len(prices):
+            return float("inf")
+        return sum(known) + self.transitions.plan_cost(self._index, plan.partitions)
 
     def is_known(self, candidate: Candidate) -> bool:
         """True when a candidate was measured, in a running plan or alone, or found infeasible."""

@@ -14,6 +14,7 @@ all rounds that both ran; the same seed and the same times give the same moves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -27,7 +28,8 @@ from collage.study_keeper import PLAN
 from partitioner.candidate import Plan
 from partitioner.target import Target
 
-_HEAT = 4
+# Of the proposals of a heat so many are those that were asked for first, the others those that promise most.
+_HEAT, _UNGUIDED = 4, 2
 _HEAT_ROUNDS = 6
 # Who gained so much in a heat runs a contest however late it is: six rounds do not prove it.
 PROMISING = 1.02
@@ -76,12 +78,14 @@ class LocalSearch:
         arena: times them.
         settings: how.
         out_of_time: looked at before each contest.
+        promise_us: what a plan would take by what is known of its parts; infinite where that says nothing.
     """
 
     moves: LocalMoves
     arena: Timed
     settings: LocalSettings
     out_of_time: Callable[[], bool]
+    promise_us: Callable[[Plan], float] = lambda plan: math.inf
     _count: int = field(default=0, init=False)
 
     def improve(self, incumbent: Entry) -> Entry:
@@ -115,22 +119,26 @@ class LocalSearch:
 
     def _propose(self, study: optuna.Study, best: Entry) -> list[tuple[Trial, Entry]]:
         """Ask until a heat is full or nothing new comes."""
-        proposals: list[tuple[Trial, Entry]] = []
-        plans: list[Plan] = []
+        found: dict[Plan, tuple[Trial, Move]] = {}
         for _ in range(_ASKS):
             trial = study.ask()
             move = self._move(trial)
             plan = self.moves.apply(best.plan, move)
-            if plan is None or plan in plans or self.arena.knows(plan):
+            if plan is None or plan in found or self.arena.knows(plan):
                 study.tell(trial, state=TrialState.PRUNED)
+                continue
+            found[plan] = trial, move
+        ranked = sorted(list(found)[_UNGUIDED:], key=self.promise_us)
+        chosen = [*list(found)[:_UNGUIDED], *ranked][:_HEAT]
+        proposals = []
+        for plan, (trial, move) in found.items():
+            if plan not in chosen:
+                study.tell(trial, state=TrialState.FAIL)  # says nothing about it
                 continue
             self._count += 1
             name = f"local {self._count} ({move.kind})"
             trial.set_user_attr(PLAN, name)
-            plans.append(plan)
             proposals.append((trial, Entry(plan, name, challenges=best)))
-            if len(proposals) == _HEAT:
-                break
         return proposals
 
     def _move(self, trial: Trial) -> Move:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from collage.events import ignore
 from collage.lazy_search import WORTH_MEASURING, LazySearch
 from collage.probing import blocks, layouts, own_blocks
 from collage.whole_models import WholeModels
-from partitioner.candidate import Candidate, bits
+from partitioner.candidate import Candidate, Plan, bits
 from partitioner.candidate_set import CandidateSet
 from partitioner.constraints import Constraints
 from partitioner.cost import Cost, Infeasible, Measured, Unknown
@@ -299,6 +300,15 @@ def test_a_region_is_not_reckoned_slower_than_its_parts_in_a_running_plan() -> N
     # What ran inside a plan is as it was there.
     lazy.corrections[whole.nodes, TARGETS[1]] = slow
     assert lazy.price_us(whole) == slow
+
+
+def test_a_plan_of_the_search_is_promised_at_what_the_search_says() -> None:
+    world = World(24, 1)
+    lazy = world.search(StatedCosts(world.truth, most=len(world.candidates)))
+    (scored,) = lazy.run(1, INFINITE).plans
+    assert lazy.promise_us(scored.plan) == pytest.approx(scored.objective_us)
+    parts = [replace(p, target=p.target.with_options(threads="1")) for p in scored.plan.partitions]
+    assert lazy.promise_us(Plan(tuple(parts))) == INFINITE
 
 
 def test_what_ran_inside_a_plan_is_not_measured_again() -> None:

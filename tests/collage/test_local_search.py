@@ -104,6 +104,24 @@ def test_the_same_seed_makes_the_same_moves() -> None:
     assert len(runs[0]) > 10
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_half_of_a_heat_is_what_promises_most(seed: int) -> None:
+    def first_heat(promise_us: Callable[[Plan], float]) -> list[Plan]:
+        arena = StatedArena(cost_us)
+        search, start = _search(arena, lambda: len(arena.held) >= 2, seed=seed)
+        search.promise_us = promise_us
+        search.improve(start)
+        return [entry.plan for entry in arena.entries[1:5]]
+
+    asked = first_heat(lambda plan: float("inf"))
+    guided = first_heat(cost_us)
+    assert sum(plan in guided for plan in asked) >= 2
+    assert min(map(cost_us, guided)) <= min(map(cost_us, asked))
+    others = [plan for plan in guided if plan not in asked[:2]]
+    passed_over = [plan for plan in asked if plan not in guided]
+    assert all(cost_us(plan) <= cost_us(other) for plan in others for other in passed_over)
+
+
 def test_what_is_not_clearly_faster_does_not_win() -> None:
     arena = StatedArena(lambda plan: 100.0)  # all alike: whoever looks faster was lucky
     search, start = _search(arena, trials=30)

@@ -23,6 +23,7 @@ from partitioner.candidate import Candidate, Plan
 from partitioner.model import Model
 from partitioner.plan_text import encode
 from partitioner.target import Target
+from partitioner.weights import file_digest
 
 _SCHEME = "collage-tuning-1"
 # The first are part of the model by now, the others say how to tune, not what.
@@ -64,7 +65,7 @@ class KnownTunings:
             [[str(target), key.digest] for target, key in zip(targets, keys, strict=True)],
             _of_candidates(candidates),
             options.model_dump(mode="json", exclude=_NO_PART),
-            None if inputs is None else hashlib.sha256(inputs.read_bytes()).hexdigest(),
+            None if inputs is None else file_digest(inputs),
         ]
         self._digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

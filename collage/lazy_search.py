@@ -152,8 +152,11 @@ class LazySearch:
         return self._plausible[key]
 
     def promise_us(self, plan: Plan) -> float:
-        """What a plan would take by all that is known; infinite where that says nothing."""
-        if not set(plan.targets) <= self._targets:
+        """What a plan would take by all that is known; infinite where that says nothing.
+
+        Within an accuracy budget it does not: what promises most errs most.
+        """
+        if self._constraints.budgets or not set(plan.targets) <= self._targets:
             return float("inf")
         prices = [self.price_us(partition) for partition in plan.partitions]
         known = [price for price in prices if price is not None]

@@ -17,7 +17,7 @@ from collage.probing import blocks, layouts, own_blocks
 from collage.whole_models import WholeModels
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.candidate_set import CandidateSet
-from partitioner.constraints import Constraints
+from partitioner.constraints import Budget, Constraints
 from partitioner.cost import Cost, Infeasible, Measured, Unknown
 from partitioner.search import search
 from partitioner.target import Target
@@ -27,6 +27,7 @@ from tests.partitioner.graphs import TextModel, text_model
 
 TARGETS = (Target("one"), Target("two"), Target("three"))
 INFINITE = float("inf")
+FREE = Constraints()
 
 
 class StatedCosts:
@@ -106,6 +107,7 @@ class World:
         deadline_s: float | None = None,
         candidates: CandidateSet | None = None,
         unprofiled: tuple[Target, ...] = (),
+        constraints: Constraints = FREE,
     ) -> LazySearch:
         estimates = self.estimates(unprofiled)
         for target in unprofiled:
@@ -118,7 +120,7 @@ class World:
             costs,  # type: ignore[arg-type]
             estimates,
             self.transitions,
-            Constraints(),
+            constraints,
             deadline_s,
             ignore,
             blocks=[block for target, plan in plans.items() for block in own_blocks(plan, target)],
@@ -309,6 +311,14 @@ def test_a_plan_of_the_search_is_promised_at_what_the_search_says() -> None:
     assert lazy.promise_us(scored.plan) == pytest.approx(scored.objective_us)
     parts = [replace(p, target=p.target.with_options(threads="1")) for p in scored.plan.partitions]
     assert lazy.promise_us(Plan(tuple(parts))) == INFINITE
+
+
+def test_within_an_accuracy_budget_nothing_is_promised() -> None:
+    world = World(24, 1)
+    spent = Budget("error", (0.0,) * len(world.candidates), 1.0)
+    bounded = Constraints(budgets=(spent,))
+    lazy = world.search(StatedCosts(world.truth, most=len(world.candidates)), constraints=bounded)
+    assert lazy.promise_us(lazy.run(1, INFINITE).plans[0].plan) == INFINITE
 
 
 def test_what_ran_inside_a_plan_is_not_measured_again() -> None:

@@ -13,7 +13,6 @@ targets, another tolerance or another machine is refused.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import sys
@@ -71,7 +70,8 @@ def main() -> None:
             print(_line(measured[name]), flush=True)
             continue
         timed = _measured(name, targets, chosen.tolerance, chosen.time_limit, chosen.known)
-        for row in itertools.chain(itertools.islice(timed, 1), waiting):
+        keep(next(timed))
+        for row in waiting:
             keep(row)
         waiting = timed
     for row in waiting:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,67 +15,42 @@ from collage.region_files import RegionFiles
 from collage.sampling import Sampling
 from collage.site import Site
 from partitioner.candidate import Plan
-from partitioner.model import Model
 from partitioner.plan_text import encode
 
 
-@dataclass(frozen=True)
-class Emission:
-    """Writes artifacts of one model.
+def emit(
+    plan: Plan,
+    report: Mapping[str, Any],
+    destination: Path,
+    regions: RegionFiles,
+    samples: Sampling,
+    site: Site,
+    cancel: threading.Event | None,
+) -> Artifact:
+    """Compile a plan afresh, compare it with the reference, and write it.
 
     Args:
-        model: the normalised model.
+        plan: for the model of `regions`.
+        report: about it.
+        destination: the artifact's file; large weights beside it are named after it.
         regions: sub-models of its partitions.
-        samples: the run's inputs; the seeded ones prove the plan.
-        tolerance: allowed for every value.
+        samples: the run's inputs, of which the seeded ones prove the plan; and its options.
         site: where the plan is compiled.
-        work_dir: takes the artifact and what is made on the way.
         cancel: stops it when set.
+
+    Raises:
+        NoPlanError: it cannot be compiled once more.
+        CancelledError: `cancel` was set.
     """
-
-    model: Model
-    regions: RegionFiles
-    samples: Sampling
-    tolerance: float
-    site: Site
-    work_dir: Path
-    cancel: threading.Event | None
-
-    def write(self, plan: Plan, report: Mapping[str, Any], name: str) -> Artifact:
-        """Compile a plan afresh, compare it with the reference, and write it.
-
-        Args:
-            plan: of the model.
-            report: about it.
-            name: of the artifact's file; large weights beside it are named after it.
-
-        Raises:
-            NoPlanError: it cannot be compiled once more.
-            CancelledError: `cancel` was set.
-        """
-        threads = self.samples.threads
-        final = prepared_plan(
-            plan,
-            self.regions,
-            self.work_dir / "emit",
-            threads,
-            self.site,
-            self.samples.cache_dir,
-            self.cancel,
-        )
-        verification = verify_plan(
-            final,
-            self.samples.seeded,
-            self.samples.seeds,
-            self.tolerance,
-            threads,
-            self.site,
-            self.cancel,
-        )
-        times = [part["latency_us"] for part in report["partitions"]]
-        versions = versions_of(plan, self.site)
-        destination = self.work_dir / "artifact" / name
-        # Rewritten partitions have other nodes: the plan alone speaks of the model that was given.
-        text = encode(self.model, plan, times, versions)
-        known = (final.model, final.plan, times, report, verification, versions, destination)
-        return write_artifact(*known, final.notes, text)
+    threads = samples.threads
+    # A folder of its own: where a known plan turns out to be of no use, another one is emitted after it.
+    folder = Path(tempfile.mkdtemp(prefix="emit-", dir=samples.work_dir))
+    final = prepared_plan(plan, regions, folder, threads, site, samples.cache_dir, cancel)
+    tolerance = samples.options.tolerance
+    verification = verify_plan(final, samples.seeded, samples.seeds, tolerance, threads, site, cancel)
+    times = [part["latency_us"] for part in report["partitions"]]
+    versions = versions_of(plan, site)
+    # Rewritten partitions have other nodes: the plan alone speaks of the model that was given.
+    text = encode(regions.model, plan, times, versions)
+    known = (final.model, final.plan, times, report, verification, versions, destination)
+    return write_artifact(*known, final.notes, text)

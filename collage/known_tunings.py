@@ -77,7 +77,7 @@ class KnownTunings:
     def keep(self, plan: Plan, report: Mapping[str, Any], limit_s: float) -> None:
         """Remember what was found; where that fails it is told, and nothing else happens."""
         text = encode(self._model, plan)
-        record = TuningRecord(self._digest, self._model.sha256, self._hardware, limit_s, text, report)
+        record = TuningRecord(self._digest, self._hardware, limit_s, text, report)
         try:
             self._store.keep(record)
         except DatabaseError as error:

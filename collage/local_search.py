@@ -14,7 +14,6 @@ all rounds that both ran; the same seed and the same times give the same moves.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -33,7 +32,7 @@ _HEAT, _UNGUIDED = 4, 2
 _HEAT_ROUNDS = 6
 # Who gained so much in a heat runs a contest however late it is: six rounds do not prove it.
 PROMISING = 1.02
-# Asks per heat: most moves can be made. A heat that so many cannot fill is the last one.
+# Asks per heat: a choice, as most moves can be made. A heat that so many cannot fill is the last one.
 _ASKS = 40
 _STEPS = (-4, -2, -1, 1, 2, 4)
 
@@ -85,7 +84,7 @@ class LocalSearch:
     arena: Timed
     settings: LocalSettings
     out_of_time: Callable[[], bool]
-    promise_us: Callable[[Plan], float] = lambda plan: math.inf
+    promise_us: Callable[[Plan], float]
     _count: int = field(default=0, init=False)
 
     def improve(self, incumbent: Entry) -> Entry:
@@ -118,7 +117,7 @@ class LocalSearch:
         return best
 
     def _propose(self, study: optuna.Study, best: Entry) -> list[tuple[Trial, Entry]]:
-        """Ask until a heat is full or nothing new comes."""
+        """What was asked for first, and what promises most of all that was."""
         found: dict[Plan, tuple[Trial, Move]] = {}
         for _ in range(_ASKS):
             trial = study.ask()

@@ -135,19 +135,15 @@ class Bench:
             *([other] if other else []),
         ]
         for held in range(2 * processes):
-            near = [e for e in entries if e is ours or e is other or self._is_near(e)]
-            if held and not any(entry.timed for entry in near):
-                break
-            if held >= processes and (len(near) == 1 or not self._is_wide()):
-                break
-            if self._arena.entries:
-                self._arena.hold([], again=[entry for entry in near if entry.timed])
-            else:
+            if not self._arena.entries:
                 self._arena.hold(entries)
-
-    def _is_near(self, entry: Entry) -> bool:
-        timed = [e.ratio for e in self._arena.entries if e.timed]
-        return entry.timed and entry.ratio <= _FAR_BEHIND * min(timed)
+                continue
+            timed = [entry for entry in entries if entry.timed]
+            limit = _FAR_BEHIND * min((entry.ratio for entry in timed), default=0.0)
+            near = [e for e in timed if e is ours or e is other or e.ratio <= limit]
+            if not near or (held >= processes and (len(near) == 1 or not self._is_wide())):
+                break
+            self._arena.hold([], again=near)
 
     def _is_wide(self) -> bool:
         gain = self._gain()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from backends.kept_float import keeping, kept_nodes, without_float
 from backends.registry import check_options, resolve
 from collage.refine import Entry
 from partitioner.candidate import Candidate, Plan
@@ -105,8 +106,11 @@ def joined(index: GraphIndex, plan: Plan) -> Plan:
     """A plan in which partitions of one target that feed each other are one, as far as it can be run then."""
     parts = list(plan.partitions)
     for maker, reader in _alike(index, parts):
-        whole = Candidate(parts[maker].nodes | parts[reader].nodes, parts[maker].target, "joined")
-        rest = [part for i, part in enumerate(parts) if i not in (maker, reader)]
+        pair = parts[maker], parts[reader]
+        nodes = sum(part.nodes for part in pair)
+        kept = sum(kept_nodes(part.target, part.nodes) for part in pair)
+        whole = Candidate(nodes, keeping(without_float(pair[0].target), nodes, kept), "joined")
+        rest = [part for part in parts if part not in pair]
         try:
             order = execution_order(index, [part.nodes for part in (whole, *rest)])
         except PlanError:
@@ -119,7 +123,9 @@ def _alike(index: GraphIndex, parts: Sequence[Candidate]) -> list[tuple[int, int
     """Makers and readers that are on one target."""
     readers = quotient(index, [part.nodes for part in parts])
     pairs = [(maker, reader) for maker, found in enumerate(readers) for reader in sorted(found)]
-    return [(maker, reader) for maker, reader in pairs if parts[maker].target == parts[reader].target]
+    # Which nodes stay float is said by their places in a partition.
+    targets = [without_float(part.target) for part in parts]
+    return [(maker, reader) for maker, reader in pairs if targets[maker] == targets[reader]]
 
 
 def sensible(index: GraphIndex, plan: Plan) -> bool:

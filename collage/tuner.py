@@ -23,7 +23,7 @@ from collage.budget import BudgetSearch
 from collage.context import protocol_for, transitions_between
 from collage.copies import copy_costs
 from collage.costs import CostSettings, CostSource
-from collage.emission import Emission
+from collage.emission import emit
 from collage.evaluation import Check, Evaluation
 from collage.events import Event, Listener, ignore
 from collage.finals import Finals
@@ -55,7 +55,7 @@ from collage.why import Witness, whole_model_failures
 from cost_db.database import CostDatabase
 from partitioner.candidate import Candidate, Plan
 from partitioner.constraints import Constraints
-from partitioner.errors import CancelledError, NoPlanError
+from partitioner.errors import BadInputError, CancelledError, NoPlanError
 from partitioner.plan_text import decode
 from partitioner.search import Solution
 from partitioner.target import Target
@@ -341,23 +341,22 @@ class _Run:
 
     def _known(self) -> TuneResult | None:
         """What the same search found before; None where nothing did, or it must not count."""
-        if self.memory is None or self.options.fresh:
-            return None
-        if (record := self.memory.find(self.limit_s)) is None:
+        record = self.memory.find(self.limit_s) if self.memory and not self.options.fresh else None
+        if record is None:
             return None
         self.seconds["total"] = time.monotonic() - self.begin_s
         report = report_again(record, self.seconds)
         try:
             with self._stage("emit", f"known since {report['known_since']}; writing the artifact"):
                 plan = decode(self.model, record.plan).plan
-                return self._emit(plan, report, "the plan was known; --fresh searches again")
-        except NoPlanError as error:
-            self.listener(Event("emit", f"the known plan cannot be used: {error}"))
+                return self._emit(plan, report, "the plan was known")
+        except (NoPlanError, BadInputError) as error:
+            self.listener(Event("emit", f"the known plan fails, so it is searched anew: {error}"))
             return None
 
     def _emit(self, plan: Plan, report: dict[str, Any], said: str) -> TuneResult:
-        known = (self.model, self.regions, self.samples, self.options.tolerance, self.site)
-        artifact = Emission(*known, self.work_dir, self.cancel).write(plan, report, self.artifact_name)
+        destination = self.work_dir / "artifact" / self.artifact_name
+        artifact = emit(plan, report, destination, self.regions, self.samples, self.site, self.cancel)
         self.listener(Event("done", said, data={"report": report}))
         return TuneResult(artifact.path, report, dict(artifact.plan))
 

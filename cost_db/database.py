@@ -149,7 +149,9 @@ class CostDatabase:
         return ImportResult(accepted, tuple(refused), good - accepted)
 
     def forget(self, wanted: CostFilter, *, everything: bool = False) -> int:
-        """Delete the wanted costs and say how many; and what tunings found, on `wanted.hardware` where that is given.
+        """Delete the wanted costs and say how many.
+
+        Where there are any, all that tunings found goes too, or what they found on `wanted.hardware`.
 
         Args:
             wanted: which costs.

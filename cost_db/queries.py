@@ -130,10 +130,12 @@ def forget(connection: sa.Connection, wanted: CostFilter, limit: int) -> int:
         .limit(limit)
         .with_for_update()
     )
-    # A cost serves every model that has the sub-graph, so only the machine narrows what may rest on it.
-    there = [] if wanted.hardware is None else [tunings.c.hardware == wanted.hardware]
-    connection.execute(sa.delete(tunings).where(*there))
-    return connection.execute(sa.delete(costs).where(costs.c.digest.in_(chosen))).rowcount
+    count = connection.execute(sa.delete(costs).where(costs.c.digest.in_(chosen))).rowcount
+    if count:
+        # A cost serves every model that has the sub-graph, so only the machine narrows what may rest on it.
+        there = [] if wanted.hardware is None else [tunings.c.hardware == wanted.hardware]
+        connection.execute(sa.delete(tunings).where(*there))
+    return count
 
 
 def stats(connection: sa.Connection) -> CostStats:

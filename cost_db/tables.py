@@ -117,13 +117,11 @@ tunings = sa.Table(
     "tunings",
     metadata,
     sa.Column("digest", sa.String(64), primary_key=True),
-    sa.Column("model_sha256", sa.String(64), nullable=False),
     sa.Column("hardware", sa.Text, nullable=False),
     sa.Column("limit_s", sa.Double, nullable=False),
     sa.Column("plan", sa.Text, nullable=False),
     sa.Column("report", sa.JSON, nullable=False),
     sa.Column("created_at", UtcTime, nullable=False),
-    sa.Index(None, "model_sha256"),
 )
 
 claims = sa.Table(

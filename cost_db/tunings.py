@@ -26,7 +26,6 @@ class TuningRecord:
 
     Args:
         digest: SHA-256 of what it depends on.
-        model_sha256: of the normalised model.
         hardware: fingerprint of the machine that measured.
         limit_s: seconds after which it looked for nothing better.
         plan: as text (`partitioner.plan_text`).
@@ -35,7 +34,6 @@ class TuningRecord:
     """
 
     digest: str
-    model_sha256: str
     hardware: str
     limit_s: float
     plan: str
@@ -44,7 +42,7 @@ class TuningRecord:
 
 
 class TuningStore:
-    """Tuning records of a database; what is forgotten with costs, `cost_db.queries` says."""
+    """Tuning records of a database. `CostDatabase.forget` deletes them."""
 
     def __init__(self, database: CostDatabase) -> None:
         self._connections = database.connections

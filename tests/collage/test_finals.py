@@ -19,7 +19,7 @@ from partitioner.candidate import Candidate, Plan, bits
 from partitioner.constraints import Constraints
 from partitioner.target import Target
 from partitioner.target_spec import TargetSpec, enumerate_candidates
-from tests.collage.test_lazy_search import INFINITE, TARGETS, StatedCosts, World
+from tests.collage.stated_world import INFINITE, TARGETS, StatedCosts, World
 
 SINGLES = dict.fromkeys(TARGETS, 1000.0)
 

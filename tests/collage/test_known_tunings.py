@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ import pytest
 import collage
 from benchmarks.zero_model import SLOW, TARGETS, zero_model
 from collage.events import Event
+from collage.evidence import verify_plan
+from collage.take import take
 from cost_db.database import CostDatabase
 from cost_db.errors import DatabaseUnavailableError
 from cost_db.queries import CostFilter
-from cost_db.tunings import TuningStore
+from cost_db.tunings import TuningRecord, TuningStore
+from partitioner.errors import NoPlanError
+from tests.service.conftest import small_model
 
 _TIMING = {"measure", "end_to_end"}
 
@@ -131,6 +136,62 @@ def test_forgotten_costs_are_measured_anew(tmp_path: Path) -> None:
     database.close()
     again = tuner.tune()
     assert again.report["candidates"]["measured"] > 0 and again.report["known_since"] is None
+
+
+def test_a_damaged_record_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuner = Tuner(tmp_path)
+    tuner.tune()
+    find = TuningStore.find
+
+    def damaged(store: TuningStore, digest: str) -> TuningRecord | None:
+        record = find(store, digest)
+        return None if record is None else replace(record, plan="{}")
+
+    monkeypatch.setattr(TuningStore, "find", damaged)
+    assert tuner.tune().report["known_since"] is None
+    assert any(
+        "the known plan fails, so it is searched anew" in event.message for event in tuner.events
+    )
+
+
+def test_a_known_plan_that_fails_now_is_searched_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its partition is rewritten first, so that what was made for the failed one must not be in the way."""
+    tuner = Tuner(tmp_path)
+    tuner.model.write_bytes(small_model())
+    int8 = ("openvino -quant=static_int8",)
+    first = tuner.tune(int8, tolerance=1.0)
+    failing = [NoPlanError("the plan failed when it was compiled once more: it is stated")]
+
+    def verify(*given: Any) -> Any:
+        if failing:
+            raise failing.pop()
+        return verify_plan(*given)
+
+    monkeypatch.setattr("collage.emission.verify_plan", verify)
+    again = tuner.tune(int8, tolerance=1.0)
+    assert not failing
+    assert any("it is stated" in event.message for event in tuner.events)
+    assert again.report["known_since"] is None
+    assert again.report["partitions"][0]["prepared"]
+    assert again.report["partitions"][0]["nodes"] == first.report["partitions"][0]["nodes"]
+    assert tuner.tune(int8, tolerance=1.0).report["known_since"] is not None
+    with collage.load(again.path) as session:
+        assert session.run(None, {"x": np.ones((1, 3, 16, 16), np.float32)})[0].sum() == pytest.approx(
+            1, abs=0.01
+        )
+
+
+def test_the_front_of_a_known_tuning_can_be_taken(tmp_path: Path) -> None:
+    tuner = Tuner(tmp_path)
+    tuner.model.write_bytes(small_model())
+    targets = ("simulated -precision=f32 -speedup=0.15", "simulated -precision=bf16 -speedup=1")
+    points = [tuner.tune(targets, tolerance=0.1, pareto=True).report["front"] for _ in range(2)]
+    assert not tuner.searched
+    assert points[0] == points[1] and len(points[1]) >= 2
+    taken = take(tuner.folder / "zero.collage.onnx", 0, tmp_path / "exact.onnx")
+    assert taken.report["max_relative_error"] == points[0][0]["max_relative_error"]
 
 
 def test_a_result_is_not_lost_where_it_cannot_be_remembered(

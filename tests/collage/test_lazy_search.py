@@ -2,129 +2,21 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from collage.estimates import Estimates
-from collage.events import ignore
 from collage.lazy_search import WORTH_MEASURING, LazySearch
-from collage.probing import blocks, layouts, own_blocks
+from collage.probing import blocks
 from collage.whole_models import WholeModels
 from partitioner.candidate import Candidate, Plan, bits
-from partitioner.candidate_set import CandidateSet
 from partitioner.constraints import Budget, Constraints
-from partitioner.cost import Cost, Infeasible, Measured, Unknown
+from partitioner.cost import Cost, Infeasible, Measured
 from partitioner.search import search
-from partitioner.target import Target
-from partitioner.target_spec import TargetSpec, enumerate_candidates
-from partitioner.transition import Transitions
-from tests.partitioner.graphs import TextModel, text_model
-
-TARGETS = (Target("one"), Target("two"), Target("three"))
-INFINITE = float("inf")
-FREE = Constraints()
-
-
-class StatedCosts:
-    """Costs that somebody stated, handed out only when asked for, up to a limit."""
-
-    def __init__(self, truth: Callable[[Candidate], Cost], most: int) -> None:
-        self._truth = truth
-        self._most = most
-        self.asked: dict[Candidate, Cost] = {}
-
-    def cost(self, candidate: Candidate) -> Cost:
-        return self.asked.get(_plain(candidate), Unknown())
-
-    def recall(self, candidates: Iterable[Candidate]) -> None:
-        pass
-
-    def measure(
-        self, candidates: Sequence[Candidate], stop: Callable[[], bool] = lambda: False
-    ) -> None:
-        for candidate in candidates:
-            if stop():
-                return
-            self.asked[_plain(candidate)] = self._truth(candidate)
-            assert len(self.asked) <= self._most, "more was measured than the solution needs"
-
-
-def _plain(candidate: Candidate) -> Candidate:
-    return Candidate(candidate.nodes, candidate.target)
-
-
-def _chain(length: int) -> TextModel:
-    ops = ("Relu", "Exp", "Sigmoid", "Tanh")
-    steps = [f"v{i} = {ops[i % 4]}({f'v{i - 1}' if i else 'x'})" for i in range(length)]
-    return text_model(f"g (float[64] x) => (float[64] v{length - 1}) {{ {'  '.join(steps)} }}")
-
-
-class World:
-    """True costs of every region: its nodes, and what cutting it out costs, with some luck."""
-
-    def __init__(self, length: int, seed: int) -> None:
-        self.model = _chain(length)
-        generator = random.Random(seed)
-        # Each target is good at some stretches and bad at others, as runtimes are.
-        self.node_us = {
-            target: [100.0 * generator.choice((0.7, 1.0, 1.0, 1.6)) for _ in range(length)]
-            for target in TARGETS
-        }
-        for target in TARGETS:
-            for start in range(0, length, 8):
-                factor = generator.choice((0.6, 1.0, 1.8))
-                for i in range(start, min(start + 8, length)):
-                    self.node_us[target][i] *= factor
-        self.luck = random.Random(seed + 1)
-        self.known: dict[Candidate, Cost] = {}
-        specs = [TargetSpec(target, "graph", lambda index, node: None) for target in TARGETS]
-        self.candidates = enumerate_candidates(self.model, specs)  # type: ignore[arg-type]
-        self.transitions = Transitions(default_call_us=5.0, border_us=dict.fromkeys(TARGETS, 20.0))
-
-    def truth(self, candidate: Candidate) -> Cost:
-        key = _plain(candidate)
-        if key not in self.known:
-            own = sum(self.node_us[key.target][i] for i in bits(key.nodes))
-            whole = key.nodes == self.model.index.all_nodes
-            self.known[key] = Measured(own if whole else own + 40.0 * self.luck.uniform(0.5, 1.5))
-        return self.known[key]
-
-    def estimates(self, unprofiled: tuple[Target, ...]) -> Estimates:
-        estimates = Estimates(self.model.index)
-        for target in TARGETS:
-            if target not in unprofiled:
-                estimates.learn(target, dict(enumerate(self.node_us[target])))
-        return estimates
-
-    def search(
-        self,
-        costs: StatedCosts,
-        deadline_s: float | None = None,
-        candidates: CandidateSet | None = None,
-        unprofiled: tuple[Target, ...] = (),
-        constraints: Constraints = FREE,
-    ) -> LazySearch:
-        estimates = self.estimates(unprofiled)
-        for target in unprofiled:
-            estimates.spread(target, sum(self.node_us[target]))
-        candidates = candidates or self.candidates
-        plans = layouts(self.model.index, candidates.candidates, estimates)
-        return LazySearch(
-            self.model.index,
-            candidates,
-            costs,  # type: ignore[arg-type]
-            estimates,
-            self.transitions,
-            constraints,
-            deadline_s,
-            ignore,
-            blocks=[block for target, plan in plans.items() for block in own_blocks(plan, target)],
-        )
+from tests.collage.stated_world import INFINITE, TARGETS, StatedCosts, World, chain, plain
 
 
 @pytest.mark.slow
@@ -158,7 +50,7 @@ def test_a_target_without_a_profiler_is_learnt_from_its_regions(seed: int) -> No
 
 
 def test_a_target_without_a_profiler_is_expected_to_take_as_long_as_it_took() -> None:
-    model = _chain(8)
+    model = chain(8)
     fast, unprofiled = TARGETS[:2]
     estimates = Estimates(model.index)
     estimates.learn(fast, {i: 100.0 if i < 4 else 10.0 for i in range(8)})
@@ -172,7 +64,7 @@ def test_a_target_without_a_profiler_is_expected_to_take_as_long_as_it_took() ->
 
 def test_a_region_that_was_faster_than_its_profile_promises_more_of_all_others() -> None:
     """A whole model that was profiled while the machine was busy must not keep its parts unmeasured."""
-    model = _chain(8)
+    model = chain(8)
     estimates = Estimates(model.index)
     estimates.learn(TARGETS[0], dict.fromkeys(range(8), 100.0))
     half, quarter, rest = 0b1111, 0b11, 0b11110000
@@ -184,7 +76,7 @@ def test_a_region_that_was_faster_than_its_profile_promises_more_of_all_others()
 
 
 def test_many_slow_regions_outweigh_what_was_quick_elsewhere() -> None:
-    model = _chain(24)
+    model = chain(24)
     estimates = Estimates(model.index)
     estimates.learn(TARGETS[0], dict.fromkeys(range(24), 100.0))
     estimates.learn_region(TARGETS[0], 0b1111, 230.0)
@@ -224,7 +116,7 @@ def test_a_profile_taken_at_a_slow_moment_hides_nothing_for_good() -> None:
 
 def test_whole_models_compare_as_they_did_in_turn() -> None:
     """One was measured at a moment half as fast: all that its profile says is halved, and the pace stays."""
-    model = _chain(8)
+    model = chain(8)
     fast, slow, other = TARGETS
     measured = dict(zip(TARGETS, (800.0, 1600.0, 1000.0), strict=True))
     costs = StatedCosts(lambda c: Measured(measured[c.target]), most=3)
@@ -267,7 +159,7 @@ def _known(world: World, slow: Candidate) -> LazySearch:
     def truth(candidate: Candidate) -> Cost:
         cost = world.truth(candidate)
         assert isinstance(cost, Measured)
-        return Measured(cost.latency_us * 2.0) if _plain(candidate) == slow else cost
+        return Measured(cost.latency_us * 2.0) if plain(candidate) == slow else cost
 
     costs = StatedCosts(truth, most=len(world.candidates))
     costs.measure(world.candidates.candidates)
@@ -276,7 +168,7 @@ def _known(world: World, slow: Candidate) -> LazySearch:
 
 def test_a_region_is_not_reckoned_slower_than_one_that_holds_it() -> None:
     world = World(24, 3)
-    of_one = [_plain(c) for c in world.candidates.candidates if c.target == TARGETS[0]]
+    of_one = [plain(c) for c in world.candidates.candidates if c.target == TARGETS[0]]
     sizes = sorted({c.nodes for c in of_one}, key=int.bit_count)
     small = Candidate(next(n for n in sizes if n.bit_count() >= 8), TARGETS[0])
     larger = [n for n in sizes if n & small.nodes == small.nodes and n != small.nodes]
@@ -328,7 +220,7 @@ def test_what_ran_inside_a_plan_is_not_measured_again() -> None:
     best = min(world.candidates.candidates, key=lambda c: -c.nodes.bit_count())
     lazy.corrections = {(best.nodes, best.target): 1.0}
     assert lazy.run(1, INFINITE).plans[0].plan.partitions == (best,)
-    assert _plain(best) not in costs.asked
+    assert plain(best) not in costs.asked
 
 
 def test_an_infeasible_region_is_never_in_the_plan() -> None:

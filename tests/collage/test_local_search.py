@@ -39,6 +39,10 @@ def cost_us(plan: Plan) -> float:
     return times_a + sum(10 if i in _GOOD_ON_B else 20 for i in on_b) + 5 * len(plan.partitions)
 
 
+def nothing_promised(plan: Plan) -> float:
+    return float("inf")
+
+
 class StatedArena(Arena):
     """An arena in which a plan takes what a function says, give or take less than a percent."""
 
@@ -76,7 +80,8 @@ def _search(
     start = Entry(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
     arena.hold([start])
     moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B))
-    return LocalSearch(moves, arena, LocalSettings(**settings), out_of_time), start  # type: ignore[arg-type]
+    limits = LocalSettings(**settings)  # type: ignore[arg-type]
+    return LocalSearch(moves, arena, limits, out_of_time, nothing_promised), start
 
 
 @pytest.mark.slow
@@ -113,7 +118,7 @@ def test_half_of_a_heat_is_what_promises_most(seed: int) -> None:
         search.improve(start)
         return [entry.plan for entry in arena.entries[1:5]]
 
-    asked = first_heat(lambda plan: float("inf"))
+    asked = first_heat(nothing_promised)
     guided = first_heat(cost_us)
     assert sum(plan in guided for plan in asked) >= 2
     assert min(map(cost_us, guided)) <= min(map(cost_us, asked))
@@ -162,7 +167,8 @@ def test_ends_when_there_is_nothing_left_to_try() -> None:
     arena = StatedArena(lambda plan: 10.0)
     arena.hold([start])
     moves = LocalMoves(index, CandidateSet.build(index, []), (A,))
-    assert LocalSearch(moves, arena, LocalSettings(10_000), lambda: False).improve(start) is start
+    search = LocalSearch(moves, arena, LocalSettings(10_000), lambda: False, nothing_promised)
+    assert search.improve(start) is start
 
 
 @pytest.mark.slow
@@ -221,5 +227,6 @@ def test_options_of_partitions_are_tried_where_they_are_open() -> None:
     start = Entry(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
     arena.hold([start])
     moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B), tunable={A: {"fast": ("yes",)}})
-    best = LocalSearch(moves, arena, LocalSettings(60), lambda: False).improve(start)
+    search = LocalSearch(moves, arena, LocalSettings(60), lambda: False, nothing_promised)
+    best = search.improve(start)
     assert "a -fast=yes" in {str(p.target) for p in best.plan.partitions}

@@ -42,6 +42,13 @@ def test_what_feeds_each_other_on_one_target_is_joined_where_it_can_be_run() -> 
     assert joined(index, apart) == apart
 
 
+def test_nodes_of_joined_partitions_that_are_float_stay_float() -> None:
+    int8 = Target.parse("openvino -quant=static_int8")
+    parts = [(0b001, int8), (0b110, int8.with_options(float="1"))]
+    (whole,) = joined(INDEX, _plan(*parts)).partitions
+    assert (whole.nodes, whole.target) == (0b111, int8.with_options(float="2"))
+
+
 def test_no_local_move_gives_a_target_what_it_refuses_as_a_whole() -> None:
     def moved(step: int, where: int) -> Plan | None:
         moves = LocalMoves(

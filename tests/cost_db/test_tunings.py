@@ -11,7 +11,6 @@ from tests.cost_db.builders import START, measured, store_all
 
 RECORD = TuningRecord(
     digest="12" * 32,
-    model_sha256="ab" * 32,
     hardware="hardware-a",
     limit_s=0.1 + 0.2,
     plan='{"nodes": ["\\u0000 é"]}',
@@ -50,6 +49,8 @@ def test_forgetting_costs_forgets_what_may_rest_on_them(database: CostDatabase) 
         tunings.keep(record)
     assert database.forget(CostFilter(hardware="hardware-a")) == 1
     assert tunings.find(RECORD.digest) is None
+    assert database.forget(CostFilter(backend="openvino")) == 0
     assert tunings.find(elsewhere.digest) == elsewhere
-    database.forget(CostFilter(backend="openvino"))
+    store_all(database, measured(2))
+    assert database.forget(CostFilter(backend="openvino")) == 1
     assert tunings.find(elsewhere.digest) is None

@@ -248,7 +248,6 @@ CREATE TABLE public.tokens (
 
 CREATE TABLE public.tunings (
     digest character varying(64) NOT NULL,
-    model_sha256 character varying(64) NOT NULL,
     hardware text NOT NULL,
     limit_s double precision NOT NULL,
     plan text NOT NULL,
@@ -275,7 +274,7 @@ ALTER TABLE ONLY public.models ALTER COLUMN number SET DEFAULT nextval('public.m
 -- Data for Name: blobs; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.blobs VALUES ('efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', 1000, 'application/octet-stream', '2026-11-25 00:26:17.175767+00');
+INSERT INTO public.blobs VALUES ('efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', 1000, 'application/octet-stream', '2026-11-25 02:46:02.96924+00');
 
 
 --
@@ -285,7 +284,7 @@ INSERT INTO public.blobs VALUES ('efefefefefefefefefefefefefefefefefefefefefefef
 INSERT INTO public.claims VALUES ('79a63074dc796072f72706cfd5edaa48d94492159bc9e36163d42bf59f2d8f30', NULL, 1, 0);
 INSERT INTO public.claims VALUES ('37aea0e455bb20b6d3340ecc29cacf264856689af7f9dfea89ec5c45a785ee7d', NULL, 1, 0);
 INSERT INTO public.claims VALUES ('f9bdceed0cecdc6c1da2bbda55f1af66801f1aa121a093207681c1fe049eb10a', NULL, 1, 0);
-INSERT INTO public.claims VALUES ('f6c6b292a5a84d628cca6cedaab45970ccb95a9647c2aaf8b073f41a99a0db54', 'dead owner', 1, 1795566377.171916);
+INSERT INTO public.claims VALUES ('f6c6b292a5a84d628cca6cedaab45970ccb95a9647c2aaf8b073f41a99a0db54', 'dead owner', 1, 1795574762.965464);
 
 
 --
@@ -325,55 +324,55 @@ INSERT INTO public.hardware VALUES ('hardware-a', '{"cpu": "EPYC", "cores": 2, "
 -- Data for Name: idempotency_keys; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.idempotency_keys VALUES ('64279cf2e40bd48a', 'key-1', '31922b89e98f37e4742b1456122a5b575c74212833692cc8cbc29f474744a673', '2d09a6ba025f4f6082d5819528960b6c', '2026-11-25 00:26:17.191146+00');
-INSERT INTO public.idempotency_keys VALUES ('64279cf2e40bd48a', 'key-2', 'ad2ad3d5f6eaf22e118a75986de89e8ccdac5520c36b726d0a09141349deaceb', 'c6ef4443ae8f4991ad940ee047829340', '2026-11-25 00:26:17.20989+00');
+INSERT INTO public.idempotency_keys VALUES ('6ff9c89afe88e099', 'key-1', '31922b89e98f37e4742b1456122a5b575c74212833692cc8cbc29f474744a673', '57ff779c3df54cea8f9b566ce3c54fe8', '2026-11-25 02:46:02.984494+00');
+INSERT INTO public.idempotency_keys VALUES ('6ff9c89afe88e099', 'key-2', 'ad2ad3d5f6eaf22e118a75986de89e8ccdac5520c36b726d0a09141349deaceb', 'ba71d4a407c84370a63d972bb37c3022', '2026-11-25 02:46:03.002836+00');
 
 
 --
 -- Data for Name: job_events; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.job_events VALUES ('2d09a6ba025f4f6082d5819528960b6c', 1, 'state', '{"state": "queued"}', '2026-11-25 00:26:17.190238+00');
-INSERT INTO public.job_events VALUES ('2d09a6ba025f4f6082d5819528960b6c', 2, 'state', '{"state": "running", "worker": "worker"}', '2026-11-25 00:26:17.199831+00');
-INSERT INTO public.job_events VALUES ('2d09a6ba025f4f6082d5819528960b6c', 3, 'progress', '{"done": 1}', '2026-11-25 00:26:17.202882+00');
-INSERT INTO public.job_events VALUES ('2d09a6ba025f4f6082d5819528960b6c', 4, 'state', '{"state": "done", "reason": null}', '2026-11-25 00:26:17.205873+00');
-INSERT INTO public.job_events VALUES ('c6ef4443ae8f4991ad940ee047829340', 1, 'state', '{"state": "queued"}', '2026-11-25 00:26:17.209555+00');
+INSERT INTO public.job_events VALUES ('57ff779c3df54cea8f9b566ce3c54fe8', 1, 'state', '{"state": "queued"}', '2026-11-25 02:46:02.983481+00');
+INSERT INTO public.job_events VALUES ('57ff779c3df54cea8f9b566ce3c54fe8', 2, 'state', '{"state": "running", "worker": "worker"}', '2026-11-25 02:46:02.992791+00');
+INSERT INTO public.job_events VALUES ('57ff779c3df54cea8f9b566ce3c54fe8', 3, 'progress', '{"done": 1}', '2026-11-25 02:46:02.995801+00');
+INSERT INTO public.job_events VALUES ('57ff779c3df54cea8f9b566ce3c54fe8', 4, 'state', '{"state": "done", "reason": null}', '2026-11-25 02:46:02.998804+00');
+INSERT INTO public.job_events VALUES ('ba71d4a407c84370a63d972bb37c3022', 1, 'state', '{"state": "queued"}', '2026-11-25 02:46:03.002507+00');
 
 
 --
 -- Data for Name: jobs; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.jobs VALUES (1, '2d09a6ba025f4f6082d5819528960b6c', '64279cf2e40bd48a', 'done', '{"targets": ["openvino"]}', 'efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', '2026-11-25 00:26:17.182387+00', '2026-11-25 00:26:17.198332+00', '2026-11-25 00:26:17.203406+00', 'worker', 1, NULL, false, 4, '{"done": 1}', NULL, 'efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', NULL, NULL);
-INSERT INTO public.jobs VALUES (2, 'c6ef4443ae8f4991ad940ee047829340', '64279cf2e40bd48a', 'queued', '{"targets": ["mnn"]}', NULL, '2026-11-25 00:26:17.206956+00', NULL, NULL, NULL, 0, NULL, false, 1, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.jobs VALUES (1, '57ff779c3df54cea8f9b566ce3c54fe8', '6ff9c89afe88e099', 'done', '{"targets": ["openvino"]}', 'efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', '2026-11-25 02:46:02.975683+00', '2026-11-25 02:46:02.991439+00', '2026-11-25 02:46:02.996339+00', 'worker', 1, NULL, false, 4, '{"done": 1}', NULL, 'efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', NULL, NULL);
+INSERT INTO public.jobs VALUES (2, 'ba71d4a407c84370a63d972bb37c3022', '6ff9c89afe88e099', 'queued', '{"targets": ["mnn"]}', NULL, '2026-11-25 02:46:02.999848+00', NULL, NULL, NULL, 0, NULL, false, 1, NULL, NULL, NULL, NULL, NULL);
 
 
 --
 -- Data for Name: models; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.models VALUES (1, 'efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', '64279cf2e40bd48a', 'resnet50', '2026-11-25 00:26:17.180656+00');
+INSERT INTO public.models VALUES (1, 'efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', '6ff9c89afe88e099', 'resnet50', '2026-11-25 02:46:02.974052+00');
 
 
 --
 -- Data for Name: queue_turns; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.queue_turns VALUES ('64279cf2e40bd48a', 1);
+INSERT INTO public.queue_turns VALUES ('6ff9c89afe88e099', 1);
 
 
 --
 -- Data for Name: tokens; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.tokens VALUES ('64279cf2e40bd48a', 'team', '6b63e4a6291238979c4f139c52d615e1fa63bd41cf9c721ea829a5c345c1f30c', 'read tune', '2026-11-25 00:26:17.174539+00', NULL, NULL, 3, NULL, NULL, NULL);
+INSERT INTO public.tokens VALUES ('6ff9c89afe88e099', 'team', '8d18b3874069c368e1bf08131652760a15403c36f69a0a86989a6409ec6039ca', 'read tune', '2026-11-25 02:46:02.967984+00', NULL, NULL, 3, NULL, NULL, NULL);
 
 
 --
 -- Data for Name: tunings; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.tunings VALUES ('cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd', 'abababababababababababababababababababababababababababababababab', 'hardware-a', 150, '{}', '{"latency_us": 0.30000000000000004}', '2026-01-01 12:00:00.123456+00');
+INSERT INTO public.tunings VALUES ('cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd', 'hardware-a', 150, '{}', '{"latency_us": 0.30000000000000004}', '2026-01-01 12:00:00.123456+00');
 
 
 --
@@ -669,13 +668,6 @@ CREATE INDEX ix_models_owner_number ON public.models USING btree (owner, number)
 --
 
 CREATE INDEX ix_models_sha256 ON public.models USING btree (sha256);
-
-
---
--- Name: ix_tunings_model_sha256; Type: INDEX; Schema: public; Owner: -
---
-
-CREATE INDEX ix_tunings_model_sha256 ON public.tunings USING btree (model_sha256);
 
 
 --

@@ -17,7 +17,7 @@ from tests.postgres import Postgres
 COSTS = (infeasible(3, created_at=measured(3).created_at), measured(2), measured(1))  # newest first
 CLAIMED = key(4)
 BLOB = "ef" * 32
-TUNING = TuningRecord("cd" * 32, "ab" * 32, "hardware-a", 150.0, "{}", {"latency_us": 0.1 + 0.2}, START)
+TUNING = TuningRecord("cd" * 32, "hardware-a", 150.0, "{}", {"latency_us": 0.1 + 0.2}, START)
 
 
 def fill(url: str) -> None:

@@ -15,7 +15,6 @@ def upgrade() -> None:
     op.create_table(
         "tunings",
         sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.Column("model_sha256", sa.String(length=64), nullable=False),
         sa.Column("hardware", sa.Text(), nullable=False),
         sa.Column("limit_s", sa.Double(), nullable=False),
         sa.Column("plan", sa.Text(), nullable=False),
@@ -23,4 +22,3 @@ def upgrade() -> None:
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("digest", name="pk_tunings"),
     )
-    op.create_index("ix_tunings_model_sha256", "tunings", ["model_sha256"])

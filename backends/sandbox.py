@@ -24,6 +24,7 @@ import json
 import os
 import pickle
 import selectors
+import shutil
 import signal
 import socket
 import tempfile
@@ -131,6 +132,7 @@ class _Run:
         self._received = bytearray()
         self._outcome: tuple[bytes, bytes] | None = None
         self._exit: int | None = None
+        self._work_dir: str | None = None
         self._gone = False
         self._killed_for: FailureKind | None = None
         self._heard_at = 0.0
@@ -162,6 +164,9 @@ class _Run:
                 self._talk(task, cancel)
             finally:
                 self._bury(helper)
+                if self._exit is None and self._work_dir is not None:
+                    # The nursery, which removes a child's folder, died or was killed.
+                    shutil.rmtree(self._work_dir, ignore_errors=True)
             return self._conclude(log, kills_before)
 
     def _request(self, preload: str | None) -> dict[str, Any]:
@@ -262,6 +267,8 @@ class _Run:
         if "exit" in word:
             self._exit = word["exit"]
             self._gone = True
+        else:
+            self._work_dir = word["work_dir"]
 
     def _bury(self, helper: Nursery) -> None:
         """Make sure that child and descendants are gone."""

@@ -180,7 +180,7 @@ def _accept(
     os.close(channel_fd)
     os.close(log_fd)
     with contextlib.suppress(OSError):  # the owner may have given up already: its end is seen below
-        status.send(json.dumps({"pid": pid, "work_dir": str(work_dir)}).encode())
+        status.send(json.dumps({"work_dir": str(work_dir)}).encode())
     children[pid] = _Nursling(pid, status, work_dir)
     selector.register(status, selectors.EVENT_READ, pid)
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,8 @@ class CompiledRegions:
         self._threads = threads
         self._cache_dir = cache_dir
         self._work_dir = Path(tempfile.mkdtemp(prefix="collage-"))
+        # Called by `close`, and for whoever never closes when this is forgotten or Python ends.
+        self._remove = weakref.finalize(self, shutil.rmtree, self._work_dir, ignore_errors=True)
         self._made: dict[tuple[str, Target], Executable] = {}
         self._folders: dict[tuple[str, Target], Path] = {}
 
@@ -85,7 +88,7 @@ class CompiledRegions:
         for executable in self._made.values():
             executable.close()
         self._made.clear()
-        shutil.rmtree(self._work_dir, ignore_errors=True)
+        self._remove()
 
 
 def first_line(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,8 @@ class Session:
         self._compiled = CompiledRegions(threads or default_threads(), cache_dir)
         # What is given back at the end, the newest first.
         self._owned = contextlib.ExitStack()
-        self._owned.callback(shutil.rmtree, self._directory, ignore_errors=True)
+        # Called by `close`, and for whoever never closes when the session is forgotten or Python ends.
+        self._owned.callback(weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True))
         self._owned.callback(self._compiled.close)
         self.fallbacks: dict[int, str] = {}
         self.errors: dict[str, float] = {}

@@ -273,9 +273,11 @@ def test_a_killed_nursery_is_replaced(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(_failure, child_tasks.spin, pid_file)
         pid = int(_wait_for(pid_file))
+        folder = Path(f"/proc/{pid}/cwd").readlink()
         nursery().kill()
         assert running.result().kind == "killed"
     assert _is_gone(pid)
+    assert not folder.exists()
     assert run_in_child(child_tasks.echo, 1) == 1
 
 

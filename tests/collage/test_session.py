@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -120,6 +121,21 @@ def test_memory_and_threads_are_given_back(artifact: Path, tmp_path: Path) -> No
     # Allocators and libraries keep some; a session that is not given back holds several MiB each time.
     assert late - early < 15 * (1 << 20), (early, late)
     assert threads < 40
+
+
+def test_a_session_that_nobody_closes_leaves_no_files(artifact: Path, tmp_path: Path) -> None:
+    lines = (
+        "import sys, collage",
+        "kept = collage.load(sys.argv[1], cache_dir=False)",
+        "collage.load(sys.argv[1], cache_dir=False)",
+        "print(kept.targets)",
+    )
+    subprocess.run(
+        [sys.executable, "-c", "\n".join(lines), str(artifact)],
+        check=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert not [path.name for path in tmp_path.iterdir()]
 
 
 def test_a_second_load_is_quicker_where_converting_takes_long(tmp_path: Path) -> None:

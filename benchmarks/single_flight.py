@@ -4,7 +4,8 @@
 
 Each tuner is a process of its own; they share one PostgreSQL and one device. Costs are stated
 (`benchmarks.zero_model`), and a measurement is made to take a stated time, as it would on a device that is
-somewhere else: so two cores are enough to ask only whether tuners do each other's work again.
+somewhere else: so two cores are enough to ask only whether tuners do each other's work again. Tuners that search
+afresh share costs alone; others wait for the first one's result.
 """
 
 from __future__ import annotations
@@ -39,14 +40,18 @@ class Flight:
         wall_s: from the start to the end of the last.
         measured: one text for each measurement that any of them made: target and sub-model.
         plans: each tuner's plan: nodes and target of each partition.
+        searched: how many tuners made a search of their own.
     """
 
     wall_s: float
     measured: tuple[str, ...]
     plans: tuple[list[tuple[tuple[str, ...], str]], ...]
+    searched: int
 
 
-def fly(database_url: str, tuners: int, measurement_s: float, folder: Path) -> Flight:
+def fly(
+    database_url: str, tuners: int, measurement_s: float, folder: Path, *, fresh: bool = False
+) -> Flight:
     """Let so many tuners start at once on one database.
 
     Args:
@@ -54,13 +59,14 @@ def fly(database_url: str, tuners: int, measurement_s: float, folder: Path) -> F
         tuners: how many processes.
         measurement_s: how long each measurement is made to take.
         folder: an empty one.
+        fresh: each makes a search of its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "measured.txt"
     log.touch()
     environment = {**os.environ, "COLLAGE_RUNTIME_DIR": str(folder / "run")}
     command = [sys.executable, "-m", "benchmarks.single_flight", "--tuner"]
-    command += [database_url, str(measurement_s)]
+    command += [database_url, str(measurement_s), str(int(fresh))]
     processes = [
         subprocess.Popen(
             [*command, str(folder / f"tuner-{number}"), str(log)],
@@ -83,15 +89,16 @@ def fly(database_url: str, tuners: int, measurement_s: float, folder: Path) -> F
     wall_s = time.monotonic() - begin
     if any(process.returncode for process in processes):
         raise SystemExit("a tuner has failed; what it said is above")
+    made = [json.loads(text) for text in printed]
     plans = tuple(
-        [(tuple(part["nodes"]), part["target"]) for part in json.loads(text)["partitions"]]
-        for text in printed
+        [(tuple(part["nodes"]), part["target"]) for part in each["plan"]["partitions"]] for each in made
     )
-    return Flight(wall_s, tuple(log.read_text(encoding="utf-8").splitlines()), plans)
+    searched = sum(each["known_since"] is None for each in made)
+    return Flight(wall_s, tuple(log.read_text(encoding="utf-8").splitlines()), plans, searched)
 
 
-def tuner(database_url: str, measurement_s: float, folder: Path, log: Path) -> None:
-    """One of the tuners: wait for a word, tune, print the plan."""
+def tuner(database_url: str, measurement_s: float, fresh: bool, folder: Path, log: Path) -> None:
+    """One of the tuners: wait for a word, tune, print the plan and since when it is known."""
 
     class Slow(Site):
         def measure(self, request: MeasureRequest, cancel: threading.Event | None) -> Measurement:
@@ -108,16 +115,16 @@ def tuner(database_url: str, measurement_s: float, folder: Path, log: Path) -> N
     database = CostDatabase(database_url)
     print("ready", flush=True)
     sys.stdin.readline()
-    options = TuneOptions.from_json({"time_limit_s": 600})
+    options = TuneOptions.from_json({"time_limit_s": 600, "fresh": fresh})
     made = tune_file(source, TARGETS, options, database=database, work_dir=folder / "work", site=Slow())
-    print(json.dumps(made.plan))
+    print(json.dumps({"plan": made.plan, "known_since": made.report["known_since"]}))
 
 
 def main() -> None:
-    """Time one tuner, then several, each time on an empty database."""
+    """Time one tuner, then several that search afresh, then several; each time on an empty database."""
     if sys.argv[1:2] == ["--tuner"]:
-        url, measurement_s, folder, log = sys.argv[2:]
-        tuner(url, float(measurement_s), Path(folder), Path(log))
+        url, measurement_s, fresh, folder, log = sys.argv[2:]
+        tuner(url, float(measurement_s), bool(int(fresh)), Path(folder), Path(log))
         return
     from tests.postgres import Postgres
 
@@ -129,19 +136,24 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             flights = [
-                fly(postgres.new_database(), count, given.measurement_s, Path(folder) / str(count))
-                for count in (1, given.tuners)
+                fly(
+                    postgres.new_database(),
+                    count,
+                    given.measurement_s,
+                    Path(folder) / f"{count}-{fresh}",
+                    fresh=fresh,
+                )
+                for count, fresh in ((1, False), (given.tuners, True), (given.tuners, False))
             ]
     finally:
         postgres.close()
-    one, many = flights
-    for count, flight in ((1, one), (given.tuners, many)):
+    for flight in flights:
         made = len(flight.measured)
         print(
-            f"{count} tuner(s): {flight.wall_s:.1f} s, {made} measurements of {given.measurement_s:g} s, "
-            f"{made - len(set(flight.measured))} of them made twice"
+            f"{len(flight.plans)} tuner(s), {flight.searched} of which searched: {flight.wall_s:.1f} s "
+            f"({flight.wall_s / flights[0].wall_s:.2f} times one alone), {made} measurements of "
+            f"{given.measurement_s:g} s, {made - len(set(flight.measured))} of them made twice"
         )
-    print(f"ratio of wall times: {many.wall_s / one.wall_s:.2f}")
 
 
 if __name__ == "__main__":

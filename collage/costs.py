@@ -12,14 +12,12 @@ whether that error is too large is decided here, for the tolerance of the run.
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from backends.measure import Measurement, MeasureRequest
@@ -29,22 +27,20 @@ from backends.samples import write_samples
 from collage.estimates import node_times_us
 from collage.events import Event, Listener
 from collage.intake import Reference
+from collage.leases import LEASE_S, kept, new_owner, wait_a_little
 from collage.preparing import preparation_key
 from collage.region_files import RegionFiles
 from collage.site import Site
 from cost_db.database import CostDatabase
-from cost_db.errors import DatabaseError, StaleFenceError
+from cost_db.errors import StaleFenceError
 from cost_db.key import CostKey
 from cost_db.row import CostRow
 from partitioner.candidate import Candidate, bits
 from partitioner.cost import Cost, Infeasible, Measured, Unknown
-from partitioner.errors import CancelledError
 from partitioner.fingerprint import fingerprint
 from partitioner.model import Model
 from partitioner.target import Target
 
-_LEASE_S = 20.0
-_POLL_S = 0.1
 # A kernel whose numbers are this far off is wrong for every tolerance, not merely imprecise.
 _PLAINLY_WRONG = 3.0
 
@@ -100,7 +96,7 @@ class CostSource:
         self._listener = listener
         self._cancel = cancel
         self._hardware = site.hardware.digest
-        self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._owner = new_owner()
         self._fingerprints: dict[int, str] = {}
         self._rows: dict[str, CostRow] = {}
         self._keys: dict[tuple[int, Target], CostKey] = {}
@@ -156,23 +152,17 @@ class CostSource:
         self.recall(candidates)
         wanted = {self.key(c).digest: c for c in candidates if self.key(c).digest not in self._rows}
         while wanted:
-            claims = self._database.claim([self.key(c) for c in wanted.values()], self._owner, _LEASE_S)
+            claims = self._database.claim([self.key(c) for c in wanted.values()], self._owner, LEASE_S)
             self._remember(claims.known)
             granted = [digest for digest in wanted if digest in claims.granted]
-            stop_renewing = self._keep_claims(granted)
-            try:
+            with kept(self._database, self._owner, partial(self._unknown, granted)):
                 for digest in granted:
                     if stop():
                         return
                     self._measure_one(wanted[digest], claims.granted[digest])
-            finally:
-                stop_renewing.set()
-                unfinished = [digest for digest in granted if digest not in self._rows]
-                if unfinished:
-                    self._database.release(unfinished, self._owner)
             wanted = {digest: c for digest, c in wanted.items() if digest not in self._rows}
             if wanted:
-                self._wait()
+                wait_a_little(self._cancel)
 
     def unique(self, candidates: Iterable[Candidate]) -> int:
         """How many different keys these candidates have."""
@@ -193,20 +183,8 @@ class CostSource:
         self.counts.infeasible += row.outcome == "infeasible"
         self._tell(candidate, row, seconds)
 
-    def _keep_claims(self, digests: Sequence[str]) -> threading.Event:
-        """Renew leases until the event that is returned is set."""
-        stop = threading.Event()
-
-        def renew() -> None:
-            while not stop.wait(_LEASE_S / 3):
-                held = [digest for digest in digests if digest not in self._rows]
-                # Away for longer than a lease: others may take over then, and fences keep order.
-                with contextlib.suppress(DatabaseError):
-                    self._database.renew(held, self._owner, _LEASE_S)
-
-        if digests:
-            threading.Thread(target=renew, name="lease", daemon=True).start()
-        return stop
+    def _unknown(self, digests: Sequence[str]) -> list[str]:
+        return [digest for digest in digests if digest not in self._rows]
 
     def _request(self, candidate: Candidate) -> MeasureRequest:
         model = self._regions.get(candidate.nodes)
@@ -305,12 +283,6 @@ class CostSource:
         self._rows |= fresh
         self.counts.from_cache += len(fresh)
         self.counts.infeasible += sum(row.outcome == "infeasible" for row in fresh.values())
-
-    def _wait(self) -> None:
-        if self._cancel is not None and self._cancel.wait(_POLL_S):
-            raise CancelledError("cancelled while another tuner measures")
-        if self._cancel is None:
-            threading.Event().wait(_POLL_S)
 
     def _fingerprint(self, nodes: int) -> str:
         if nodes not in self._fingerprints:

@@ -12,7 +12,7 @@ class Event:
     """One step of progress.
 
     Args:
-        stage: `waiting` (for a worker), `ingest`, `reference`, `candidates`, `measure`, `search`,
+        stage: `waiting` (for a worker or another tuner), `ingest`, `reference`, `candidates`, `measure`, `search`,
             `end_to_end`, `emit` or `done`.
         message: one line for people.
         done: how much of the stage is done, where that can be counted.

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from collage.costs import CostSource
 from collage.events import Event, Listener
+from collage.leases import LEASE_S, kept, new_owner, wait_a_little
 from collage.options import TuneOptions
 from cost_db.database import CostDatabase
 from cost_db.errors import DatabaseError
@@ -55,6 +58,7 @@ class KnownTunings:
         inputs: Path | None,
         listener: Listener,
     ) -> None:
+        self._database = database
         self._store = TuningStore(database)
         self._model = model
         self._listener = listener
@@ -69,8 +73,37 @@ class KnownTunings:
         ]
         self._digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
-    def find(self, limit_s: float) -> TuningRecord | None:
-        """What such a search found that looked for at least so many seconds, or None."""
+    @contextmanager
+    def turn(self, limit_s: float, cancel: threading.Event | None) -> Iterator[TuningRecord | None]:
+        """Wait while somebody else makes this search; who makes it then keeps others waiting meanwhile.
+
+        Args:
+            limit_s: what a search that looked for fewer seconds found does not count.
+            cancel: stops the waiting.
+
+        Yields:
+            What such a search found, or None where the caller is to make it.
+
+        Raises:
+            CancelledError: `cancel` was set.
+        """
+        owner = new_owner()
+        waits = False
+        while (record := self._find(limit_s)) is None:
+            if self._database.claim([self._digest], owner, LEASE_S).granted:
+                break
+            if not waits:
+                waits = True
+                self._listener(Event("waiting", "another tuner searches the same; its result will do"))
+            wait_a_little(cancel)
+        if record is not None:
+            yield record
+            return
+        with kept(self._database, owner, lambda: [self._digest]):
+            # Whoever had the claim before may have kept its result and let go since it was looked for.
+            yield self._find(limit_s)
+
+    def _find(self, limit_s: float) -> TuningRecord | None:
         record = self._store.find(self._digest)
         return record if record is not None and record.limit_s >= limit_s else None
 

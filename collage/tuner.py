@@ -53,6 +53,7 @@ from collage.strategies import (
 from collage.whole_models import WholeModels
 from collage.why import Witness, whole_model_failures
 from cost_db.database import CostDatabase
+from cost_db.tunings import TuningRecord
 from partitioner.candidate import Candidate, Plan
 from partitioner.constraints import Constraints
 from partitioner.errors import BadInputError, CancelledError, NoPlanError
@@ -169,8 +170,15 @@ class _Run:
             domains = {spec.target: spec.memory_domain for spec in self.specs}
             self.constraints.check(self.model.index, self.targets, self.candidates.refusals, domains)
         self._prepare()
-        if (known := self._known()) is not None:
-            return known
+        if self.memory is None or self.options.fresh:
+            return self._found()
+        begin_s = time.monotonic()
+        with self.memory.turn(self.limit_s, self.cancel) as record:
+            self.deadline_s += time.monotonic() - begin_s  # waiting for others is no searching
+            return (self._known(record) if record else None) or self._found()
+
+    def _found(self) -> TuneResult:
+        """Measure, search, and write what wins."""
         copies = copy_costs(self.specs, self.samples.threads, self.site.run)
         self.transitions = transitions_between(self.specs, copies)
         with self._stage("measure", f"measuring among {len(self.candidates.candidates)} candidates"):
@@ -297,7 +305,7 @@ class _Run:
             self.listener,
             self.site,
             self.cancel,
-            (self.begin_s, self.deadline_s),
+            (self.deadline_s - self.limit_s, self.deadline_s),
         )
         return self.budget.propose(self.goals.tolerances)
 
@@ -339,11 +347,8 @@ class _Run:
     def _out_of_time(self) -> bool:
         return time.monotonic() >= self.deadline_s
 
-    def _known(self) -> TuneResult | None:
-        """What the same search found before; None where nothing did, or it must not count."""
-        record = self.memory.find(self.limit_s) if self.memory and not self.options.fresh else None
-        if record is None:
-            return None
+    def _known(self, record: TuningRecord) -> TuneResult | None:
+        """What the same search found before; None where its plan fails now."""
         self.seconds["total"] = time.monotonic() - self.begin_s
         report = report_again(record, self.seconds)
         try:

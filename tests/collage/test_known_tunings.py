@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +13,17 @@ import numpy as np
 import pytest
 
 import collage
-from benchmarks.zero_model import SLOW, TARGETS, zero_model
+from benchmarks.zero_model import SLOW, TARGETS, best_plan, zero_model
 from collage.events import Event
 from collage.evidence import verify_plan
 from collage.take import take
+from cost_db.claims import Claims
 from cost_db.database import CostDatabase
 from cost_db.errors import DatabaseUnavailableError
+from cost_db.key import CostKey
 from cost_db.queries import CostFilter
 from cost_db.tunings import TuningRecord, TuningStore
-from partitioner.errors import NoPlanError
+from partitioner.errors import CancelledError, NoPlanError
 from tests.service.conftest import small_model
 
 _TIMING = {"measure", "end_to_end"}
@@ -41,8 +46,7 @@ class Tuner:
             targets,
             output=self.folder / "zero.collage.onnx",
             database=self.url,
-            on_event=self.events.append,
-            **{"time_limit_s": 2.0, **options},
+            **{"time_limit_s": 2.0, "on_event": self.events.append, **options},
         )
 
     @property
@@ -126,6 +130,52 @@ def test_what_takes_no_search_is_timed_each_time(tuner: Tuner) -> None:
     for _ in range(2):
         tuner.tune(targets, strategy="single")
         assert tuner.searched
+
+
+def _claimed_by_another(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Another owner claims each search just before this one does, for three seconds; the digests."""
+    claim = CostDatabase.claim
+    digests: list[str] = []
+
+    def late(self: CostDatabase, keys: Sequence[CostKey | str], owner: str, lease_s: float) -> Claims:
+        if not digests and isinstance(keys[0], str):
+            digests.extend(keys)
+            assert claim(self, digests, "another", 3.0).granted
+        return claim(self, keys, owner, lease_s)
+
+    monkeypatch.setattr(CostDatabase, "claim", late)
+    return digests
+
+
+def test_who_waits_for_a_search_that_dies_makes_it_with_all_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuner = Tuner(tmp_path)
+    digests = _claimed_by_another(monkeypatch)
+    made = tuner.tune()
+    assert digests
+    assert [event.message for event in tuner.events if event.stage == "waiting"] == [
+        "another tuner searches the same; its result will do"
+    ]
+    assert tuner.searched and made.report["known_since"] is None
+    found = [(tuple(part["nodes"]), part["target"]) for part in made.plan["partitions"]]
+    assert found == best_plan()
+    assert made.report["seconds"]["total"] > 3.0
+
+
+def test_waiting_for_a_search_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuner = Tuner(tmp_path)
+    _claimed_by_another(monkeypatch)
+    cancel = threading.Event()
+
+    def listen(event: Event) -> None:
+        if event.stage == "waiting":
+            cancel.set()
+
+    begin = time.monotonic()
+    with pytest.raises(CancelledError, match="another tuner"):
+        tuner.tune(cancel=cancel, on_event=listen)
+    assert time.monotonic() - begin < 2.5
 
 
 def test_forgotten_costs_are_measured_anew(tmp_path: Path) -> None:

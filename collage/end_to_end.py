@@ -2,7 +2,8 @@
 
 Terms: a *round* times one block of calls of every plan still in the race; a block's first call is
 thrown away and its median kept, so that sample *i* of every plan was taken within the same second.
-Ratios are therefore taken round by round. Before it is timed every plan is verified on every sample.
+Ratios are therefore taken round by round. Rounds in which the cores were further apart than they can be are left out,
+where there are others (`backends.cores`). Before it is timed every plan is verified on every sample.
 
 Invariants: a plan that crashes the child is marked as failed and the others start again without it;
 a plan is dropped early only when it is slower than the best by more than noise explains.
@@ -18,11 +19,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
 
 from backends.contract import SubModel
+from backends.cores import CoreWatch
 from backends.device_memory import HOST
 from backends.measure import Run
 from backends.registry import check_options
@@ -36,6 +39,9 @@ from partitioner.target import Target
 from partitioner.tensor import TensorSpec
 
 _MIN_CALLS = 3
+_MIN_ROUNDS = 3
+# Rounds that do not count are made up for, until there were so many times as many.
+_MOST_ROUNDS = 1.5
 _MAX_CALLS = 60
 _PRUNE_AFTER_ROUNDS = 4
 # A child killed from outside is started again this often before its plan takes the blame.
@@ -88,6 +94,7 @@ class Contest:
         prune: drop plans that cannot win any more.
         backwards: the needed plans are built last to first: of two builds of one plan in a process the later
             is faster by up to 1 % (docs/refinement.md), so whose turn it is to be first must change.
+        nearest_us: the least distance of the cores that was seen so far (`backends.cores`), or None.
     """
 
     plans: tuple[PlanSteps, ...]
@@ -107,6 +114,7 @@ class Contest:
     block_s: float = 0.12
     prune: bool = True
     backwards: bool = False
+    nearest_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -118,12 +126,18 @@ class PlanTiming:
         step_us: median time of each partition inside the running plan.
         error: largest error over outputs and samples.
         failure: why it was not timed, or None.
+        left_out: how many rounds of the contest do not count, since the cores were far apart.
+        far: they were in all of the contest, or all but too few rounds, so that all rounds are here.
+        nearest_us: the least distance of the cores that was seen (`backends.cores`), or None.
     """
 
     samples_us: tuple[float, ...] = ()
     step_us: tuple[float, ...] = ()
     error: float | None = None
     failure: str | None = None
+    left_out: int = 0
+    far: bool = False
+    nearest_us: float | None = None
 
     @property
     def latency_us(self) -> float:
@@ -141,6 +155,11 @@ class _Runner:
     samples: list[float] = field(default_factory=list)
     steps: list[list[float]] = field(default_factory=list)
     error: float = 0.0
+
+    def keep(self, near: Sequence[bool]) -> None:
+        """Forget the other rounds."""
+        self.samples = list(compress(self.samples, near))
+        self.steps = list(compress(self.steps, near))
 
 
 def hold(
@@ -226,11 +245,18 @@ def race(contest: Contest, skip: list[int]) -> list[PlanTiming]:
             continue
         runners.append(runner)
     runners.sort(key=lambda runner: runner.position)
-    _take_turns(contest, runners, samples[0])
+    watch = CoreWatch(contest.nearest_us)
+    near = _take_turns(contest, runners, samples[0], watch)
+    watch.close()
+    far = sum(near) < min(_MIN_ROUNDS, len(near))
+    left_out = 0 if far else len(near) - sum(near)
     for runner in runners:
         runner.executor.close()
+        if left_out and len(runner.samples) >= _MIN_ROUNDS:
+            runner.keep(near)
         steps = tuple(statistics.median(times) for times in zip(*runner.steps, strict=True))
-        results[runner.position] = PlanTiming(tuple(runner.samples), steps, runner.error)
+        found = (tuple(runner.samples), steps, runner.error, None, left_out, far, watch.nearest_us)
+        results[runner.position] = PlanTiming(*found)
     compiled.close()
     return results
 
@@ -274,21 +300,35 @@ def _prepare(
     return runner
 
 
-def _take_turns(contest: Contest, runners: list[_Runner], sample: Mapping[str, np.ndarray]) -> None:
+def _take_turns(
+    contest: Contest, runners: list[_Runner], sample: Mapping[str, np.ndarray], watch: CoreWatch
+) -> list[bool]:
+    """Time rounds; which of them had the cores near."""
     begin = time.perf_counter()
     racing = _in_the_race(contest, runners)
-    for number in range(contest.rounds if runners else 0):
-        if number >= 3 and time.perf_counter() - begin > contest.budget_s:
+    near: list[bool] = []
+    # Stated times do not depend on the cores.
+    watched = any(not runner.stated_us for runner in racing)
+    while racing and sum(near) < contest.rounds:
+        # What nobody can make up for in that time is not waited for.
+        if len(near) >= contest.rounds * (_MOST_ROUNDS if any(near) else 1):
             break
+        if len(near) >= _MIN_ROUNDS and time.perf_counter() - begin > contest.budget_s:
+            break
+        before = watch.settle() if watched else True
         # Rotating the order spreads what one plan leaves behind in caches and thread pools.
-        turn = number % len(racing)
+        turn = len(near) % len(racing)
         for runner in racing[turn:] + racing[:turn]:
             send_message(runner.position)
             _time_block(runner, sample)
-        if contest.prune and number + 1 >= _PRUNE_AFTER_ROUNDS:
-            best = min(statistics.median(r.samples) for r in racing)
+        near.append(before and (not watched or watch.near()))
+        if contest.prune and near[-1] and sum(near) >= _PRUNE_AFTER_ROUNDS:
+            times = {r.position: list(compress(r.samples, near)) for r in racing}
+            best = min(map(statistics.median, times.values()))
             # The first plan is the one that all ratios are taken to, so it stays.
-            racing = racing[:1] + [r for r in racing[1:] if min(r.samples) <= best * HOPELESS_RATIO]
+            rest = [r for r in racing[1:] if min(times[r.position]) <= best * HOPELESS_RATIO]
+            racing = [racing[0], *rest]
+    return near
 
 
 def _in_the_race(contest: Contest, runners: list[_Runner]) -> list[_Runner]:

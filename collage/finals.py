@@ -89,6 +89,7 @@ class Finals:
         self._specs = specs
         self._arena = arena
         in_order = sorted(singles.items(), key=lambda item: item[1])
+        self._in_blocks: dict[Target, Entry] = {}
         self._singles = [Entry(single_plan(model, t), f"single {t}", us) for t, us in in_order]
 
     def open(
@@ -133,7 +134,8 @@ class Finals:
         # How a target compares that refuses a node or two, nothing else would say.
         whole = {c.target for c in candidates.candidates if c.nodes == self._model.index.all_nodes}
         near += [t for t, plan in plans.items() if t not in whole and _takes_most(t, plan, shares_us)]
-        entries = self._new([Entry(plans[target], f"{target} in blocks") for target in near])
+        self._in_blocks = {target: Entry(plans[target], f"{target} in blocks") for target in near}
+        entries = self._new(list(self._in_blocks.values()))
         if len(entries) > 1 and self._leaders():
             self._arena.hold(entries, share_of_time=_LAYOUTS_SHARE)
         return [block for target, plan in plans.items() for block in own_blocks(plan, target)]
@@ -326,11 +328,16 @@ class Finals:
             self._arena.hold(found, again=[winner])
         return [entry for entry in found if entry is not winner and self._arena.may_win(entry)]
 
+    def _least(self, single: Entry) -> float:
+        """What a single target's ratio may be: in one piece it is no slower than in blocks, unless its minute was bad."""
+        blocks = self._in_blocks.get(single.plan.partitions[0].target)
+        return min(single.ratio, blocks.ratio) if blocks is not None and blocks.timed else single.ratio
+
     def _confirmed(self, winner: Entry, builds: int = _BUILDS) -> Entry:
         """Time a winner again, and who may take its place, until each ran in enough processes."""
         singles = [entry for entry in self._singles if self._arena.may_win(entry)]
         best = min((entry.ratio for entry in singles), default=1.0)
-        rivals = [entry for entry in singles if entry.ratio <= _NEARLY_THE_BEST * best]
+        rivals = [entry for entry in singles if self._least(entry) <= _NEARLY_THE_BEST * best]
         rivals += self._joined(winner)
         # Chosen once: of many plans that are nearly alike another one is ahead after each contest.
         hopeful = [winner, *self._hopeful(winner)]

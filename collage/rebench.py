@@ -163,6 +163,7 @@ class Bench:
             "baselines": [self._baseline(text) for text in self._targets],
             "speedup_over_best_single": None if gain is None else gain.ratio,
             "speedup_interval": None if gain is None else [gain.low, gain.high],
+            "warnings": list(self._arena.warnings()),
             **({} if other is None else {"against": _compared(ours, other)}),
         }
 

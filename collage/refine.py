@@ -40,6 +40,8 @@ from partitioner.target import Target
 JUDGING_ROUNDS = 12
 # A contest may take so long to compile plans even when the time is up.
 _LEAST_S = 5.0
+# Of rounds that do not count, such a share is told.
+_WORTH_A_WARNING = 0.1
 
 Identity = tuple[int, frozenset[tuple[int, Target]]]
 """What makes two plans the same."""
@@ -54,7 +56,7 @@ class Entry:
         name: `single openvino`, `greedy`, `searched 1` …
         predicted_us: what the search promised; None where it promised nothing.
         timings: by the number of the contest.
-        ratios: its paired samples over the anchor's, from all contests.
+        ratios: its paired samples over the anchor's, from all contests that count.
         challenges: the plan that it is a small change of; it wins only if it is clearly faster.
         refused: why the caller's own check did not let it pass, or None.
         regions: sub-models of its partitions, where they are not the arena's.
@@ -70,6 +72,22 @@ class Entry:
     refused: str | None = None
     regions: RegionFiles | None = None
     heats: set[int] = field(default_factory=set)
+
+    def take_in(self, contest: int, timing: PlanTiming, ratios: Sequence[float]) -> None:
+        """Learn what a contest said. One with the cores far apart counts only as long as there is no other."""
+        counted = self.counting
+        self.timings[contest] = timing
+        if timing not in self.counting:
+            return
+        if len(self.counting) <= len(counted):
+            self.ratios.clear()  # so far the cores were far apart each time
+        self.ratios.extend(ratios)
+
+    @property
+    def counting(self) -> list[PlanTiming]:
+        """What says how fast it is."""
+        ran = [timing for timing in self.timings.values() if timing.samples_us]
+        return [timing for timing in ran if not timing.far] or ran
 
     @property
     def failure(self) -> str | None:
@@ -100,7 +118,7 @@ class Entry:
     @property
     def step_us(self) -> tuple[float, ...]:
         """Median time of each partition inside the running plan: of the newest contest, at the pace of all."""
-        newest = next((t for t in reversed(self.timings.values()) if t.step_us and t.samples_us), None)
+        newest = next((t for t in reversed(self.counting) if t.step_us), None)
         if newest is None:
             return ()
         pace = self.latency_us / newest.latency_us
@@ -108,8 +126,8 @@ class Entry:
 
     @property
     def latency_us(self) -> float:
-        """Median over the rounds of all contests."""
-        return statistics.median([sample for t in self.timings.values() for sample in t.samples_us])
+        """Median over the rounds of all contests that count."""
+        return statistics.median([sample for timing in self.counting for sample in timing.samples_us])
 
 
 class Arena:
@@ -149,6 +167,8 @@ class Arena:
         self.entries: list[Entry] = []
         self.seconds = 0.0
         self._contests = 0
+        self._rounds = self._left_out = 0
+        self._nearest_us: float | None = None
 
     @property
     def threads(self) -> int:
@@ -209,18 +229,21 @@ class Arena:
             rounds=rounds,
             needed=max(1, len(known) + needed),
             backwards=self._contests % 2 == 1,
+            nearest_us=self._nearest_us,
         )
         with self._site.alone(self._cancel):
             left_s = share_of_time * (self.deadline_s - time.monotonic())
             contest = replace(contest, prepare_s=max(_LEAST_S, left_s))
             timings = hold(contest, self._cancel, self._site.run)
         anchor = next((timing for timing in timings if timing.samples_us), PlanTiming())
+        self._nearest_us = anchor.nearest_us or self._nearest_us
+        self._rounds += len(anchor.samples_us) + anchor.left_out
+        self._left_out += len(anchor.samples_us) if anchor.far else anchor.left_out
         for entry, timing in zip(entries, timings, strict=True):
-            entry.timings[self._contests] = timing
             if rounds < JUDGING_ROUNDS:
                 entry.heats.add(self._contests)
             pairs = zip(timing.samples_us, anchor.samples_us, strict=False)
-            entry.ratios.extend(mine / other for mine, other in pairs)
+            entry.take_in(self._contests, timing, [mine / other for mine, other in pairs])
         self._contests += 1
         self.entries.extend(newcomers)
         if not known:
@@ -228,6 +251,15 @@ class Arena:
             self.entries.sort(key=lambda entry: entry.timings[0] is not anchor)
         self.seconds += time.monotonic() - begin
         self._tell(entries)
+
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know of how plans were timed."""
+        if self._left_out <= _WORTH_A_WARNING * self._rounds:
+            return ()
+        return (
+            f"in {self._left_out} of {self._rounds} rounds the cores were further apart than in the others, as a "
+            "virtual machine's are from time to time; others decide (docs/measurement.md)",
+        )
 
     def winner(self) -> Entry:
         """The fastest timed plan; where noise cannot tell, the simpler one (`complexity`).
@@ -315,11 +347,13 @@ def latency_beside(entry: Entry, ours: Entry) -> tuple[float, float, float]:
 def meetings(one: Entry, other: Entry) -> list[int]:
     """The contests that say how two plans compare: both were timed, and not just in a heat.
 
-    A heat chooses who runs a longer contest, which then judges alone: who was chosen was lucky, as a rule.
+    A heat chooses who runs a longer contest, which then judges alone: who was chosen was lucky, as a rule. And those
+    with the cores far apart say something only where no other does.
     """
     shared = [c for c in one.timings if c in other.timings]
     timed = [c for c in shared if one.timings[c].samples_us and other.timings[c].samples_us]
-    return [c for c in timed if c not in one.heats] or timed
+    judging = [c for c in timed if c not in one.heats] or timed
+    return [c for c in judging if not one.timings[c].far] or judging
 
 
 def clearly_faster(fast: Entry, slow: Entry) -> bool:

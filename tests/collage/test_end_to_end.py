@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +45,67 @@ def contest(tmp_path: Path) -> Contest:
         rounds=6,
         block_s=1e-3,
     )
+
+
+class StatedWatch:
+    """Cores that are near before each round, or not, as somebody stated; the last statement lasts."""
+
+    def __init__(self, near: Sequence[bool] = (True,)) -> None:
+        self._near = list(near)
+        self.nearest_us = 10.0
+
+    def __call__(self, nearest_us: float | None) -> StatedWatch:
+        return self
+
+    def settle(self) -> bool:
+        return self._near.pop(0) if len(self._near) > 1 else self._near[0]
+
+    def near(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _near(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collage.end_to_end.CoreWatch", StatedWatch())
+
+
+@pytest.mark.parametrize(
+    ("near", "counted", "left_out", "far"),
+    [
+        ([True], 6, 0, False),
+        ([True, False, False, True], 6, 2, False),
+        # Not everything can be made up for.
+        ([True, True, True, False], 3, 6, False),
+        # Too few: all of them are kept, and said to be far.
+        ([True, True, False], 9, 0, True),
+        ([False], 6, 0, True),
+    ],
+)
+def test_rounds_with_the_cores_far_apart_are_left_out_where_there_are_others(
+    contest: Contest,
+    monkeypatch: pytest.MonkeyPatch,
+    near: list[bool],
+    counted: int,
+    left_out: int,
+    far: bool,
+) -> None:
+    monkeypatch.setattr("collage.end_to_end.CoreWatch", StatedWatch(near))
+    for timing in race(replace(contest, prune=False), []):
+        assert len(timing.samples_us) == counted
+        assert (timing.left_out, timing.far, timing.nearest_us) == (left_out, far, 10.0)
+
+
+def test_the_cores_are_watched_while_real_plans_run(
+    contest: Contest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    first = race(contest, [])[0]
+    if len(os.sched_getaffinity(0)) > 1:
+        assert first.nearest_us is not None and first.nearest_us > 0
+    assert first.far or len(first.samples_us) >= 3
 
 
 def test_who_takes_seconds_where_another_does_not_is_called_only_once(

@@ -200,6 +200,18 @@ def test_blocks_of_the_targets_that_are_near_run_in_turn() -> None:
     assert sum(times[TARGETS[0]]) == pytest.approx(1100.0 * pace)
 
 
+def test_a_target_that_was_slower_as_a_whole_than_in_blocks_is_timed_again() -> None:
+    """Its first minute was a bad one for it."""
+    unlucky = f"single {TARGETS[1]}"
+    arena = StatedContests({unlucky: (1300.0, *(850.0,) * 8), f"{TARGETS[1]} in blocks": (1020.0,)})
+    finals, _ = _blocks(arena, slowest_us=2500.0)
+    world = World(24, 3)
+    costs = StatedCosts(world.truth, most=len(world.candidates))
+    solution = world.search(costs).run(1, INFINITE)
+    assert finals.refined(world.search(costs, deadline_s=0.0), solution, 1).name == unlucky
+    assert sum(unlucky in held for held in arena.held) >= 4
+
+
 def test_blocks_of_a_target_that_refuses_a_node_run_too() -> None:
     world = World(24, 3)
     refusing = TargetSpec(TARGETS[2], "graph", lambda index, node: "no" if node == 11 else None)

@@ -10,6 +10,7 @@ from collage.refine import (
     border_surplus_us,
     clearly_faster,
     latency_beside,
+    meetings,
     residuals,
     simplest_of_the_fastest,
     speedup,
@@ -50,6 +51,28 @@ def test_plans_that_ran_in_different_minutes_are_told_at_one_pace() -> None:
     assert low_us <= latency_us <= high_us
     assert abs(latency_us - 2200) < 1e-6
     assert latency_beside(ours, ours) == (2000, 2000, 2000)
+
+
+def test_contests_with_the_cores_far_apart_count_only_as_long_as_there_is_no_other() -> None:
+    fast, slow = Entry(_entry(2, 1.0).plan, "fast"), Entry(_entry(1, 1.0).plan, "slow")
+
+    def contest(number: int, fast_us: float, far: bool) -> None:
+        for entry, us in ((fast, fast_us), (slow, 1000.0)):
+            entry.take_in(number, PlanTiming((us,) * 8, (us,), 0.0, far=far), [us / 1000.0] * 8)
+
+    contest(0, 1300.0, far=True)
+    assert fast.ratio == 1.3 and clearly_faster(slow, fast)
+    contest(1, 1320.0, far=True)
+    assert abs(fast.ratio - 1.31) < 1e-9 and len(fast.ratios) == 16
+    contest(2, 900.0, far=False)
+    assert fast.ratio == 0.9 and fast.latency_us == 900.0 and fast.step_us == (900.0,)
+    assert clearly_faster(fast, slow)
+    contest(3, 1300.0, far=True)
+    contest(4, 920.0, far=False)
+    assert abs(fast.ratio - 0.91) < 1e-9 and len(fast.ratios) == 16
+    assert meetings(fast, slow) == [2, 4]
+    fast.take_in(5, PlanTiming(failure="crash: it is stated"), [])
+    assert len(fast.ratios) == 16 and not fast.timed
 
 
 def test_partitions_are_told_at_the_pace_of_their_plan() -> None:

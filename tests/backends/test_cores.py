@@ -1,0 +1,92 @@
+"""The distance of cores: what is measured is real here, when it changes is stated."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from backends.cores import CoreWatch
+
+several_cores = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="this process may use one core only, or the system does not say which",
+)
+
+
+class Stated(CoreWatch):
+    """A watch whose distances somebody stated; the last one lasts."""
+
+    def __init__(self, distances_us: Sequence[float], nearest_us: float | None = None) -> None:
+        super().__init__(nearest_us, patience_s=1.0)
+        self.asked = 0
+        self._stated = list(distances_us)
+
+    def _distance_us(self) -> float:
+        self.asked += 1
+        return self._stated.pop(0) if len(self._stated) > 1 else self._stated[0]
+
+
+@pytest.fixture(autouse=True)
+def _short_naps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("backends.cores._NAP_S", 0.05)
+    yield
+
+
+@several_cores
+def test_a_distance_is_measured_and_the_caller_stays_where_it_may_run() -> None:
+    allowed = os.sched_getaffinity(0)
+    watch = CoreWatch()
+    assert watch.near()  # there is nothing to compare it with
+    assert watch.nearest_us is not None and 0.1 < watch.nearest_us < 10_000
+    first = watch.nearest_us
+    watch.near()
+    assert watch.nearest_us <= first
+    assert os.sched_getaffinity(0) == allowed
+    watch.close()
+
+
+@several_cores
+def test_what_is_known_decides_what_is_far() -> None:
+    assert Stated([12.0], nearest_us=10.0).near()
+    assert not Stated([18.0], nearest_us=10.0).near()
+    nearer = Stated([9.0, 12.5], nearest_us=10.0)
+    assert nearer.near() and nearer.nearest_us == 9.0
+    assert not nearer.near()
+
+
+@several_cores
+def test_it_naps_until_the_cores_are_near() -> None:
+    watch = Stated([18.0, 18.0, 10.5, 18.0], nearest_us=10.0)
+    assert watch.settle()
+    assert watch.asked == 3
+    assert not watch.near()
+
+
+@several_cores
+def test_its_patience_ends() -> None:
+    watch = Stated([18.0], nearest_us=10.0)
+    begin = time.monotonic()
+    assert not watch.settle()
+    assert 0.9 < time.monotonic() - begin < 5.0
+    asked = watch.asked
+    assert not watch.settle()
+    assert watch.asked == asked + 1
+
+
+@several_cores
+def test_whoever_knows_nothing_waits_to_see_them_nearer() -> None:
+    steady = Stated([18.0])
+    assert steady.settle() and steady.asked == 6 and steady.nearest_us == 18.0
+    moved = Stated([18.0, 18.0, 10.0, 18.0])
+    assert moved.settle() and moved.asked == 3 and moved.nearest_us == 10.0
+    assert Stated([10.0, 18.0, 18.0, 10.0, 10.0, 10.0]).settle()
+
+
+def test_one_core_is_always_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backends.cores.os.sched_getaffinity", lambda _: {0}, raising=False)
+    watch = CoreWatch()
+    assert watch.settle() and watch.near() and watch.nearest_us is None
+    watch.close()

@@ -9,8 +9,8 @@ runtime leaves behind itself. The twin is the right measure, since also a plan o
 the caches as another part of the model left them; how much that alone costs is the diagonal (the time
 in turn with the twin over the time of calling one session again and again).
 
-Every pair has a process of its own, and what is compared is interleaved in blocks. A kernel is two 3×3
-convolutions, each with a Relu. Run it on an idle machine.
+Every pair has a process of its own, and what is compared is interleaved in blocks. Rounds with the cores far apart
+(`backends.cores`) are left out. A kernel is two 3×3 convolutions, each with a Relu. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from backends import policy
 from backends.contract import Available, CompileContext, SubModel
+from backends.cores import CoreWatch
 from backends.hardware import hardware
 from backends.measure import aligned
 from backends.registry import resolve
@@ -46,6 +47,7 @@ SIDES = (12, 28, 56)
 GOAL = 1.05
 GOAL_FROM_US = 200.0
 _BLOCK_S = 0.06
+_PATIENCE_S, _MIN_ROUNDS = 20.0, 3
 
 
 @dataclass(frozen=True)
@@ -102,15 +104,22 @@ def alternate(
     bases = list(zip(runners, twins, strict=True)) if twins else [(runner,) for runner in runners]
     base: list[list[float]] = [[], []]
     turns: list[list[float]] = [[], []]
+    watch = CoreWatch(patience_s=_PATIENCE_S)
+    near = []
     for _ in range(rounds):
+        before = watch.settle()
         for i in (0, 1):
             base[i].append(_block(bases[i])[0])
         for i, time_us in enumerate(_block(runners)):
             turns[i].append(time_us)
+        near.append(before and watch.near())
+    watch.close()
+    counted = near if sum(near) >= _MIN_ROUNDS else [True] * rounds
     pairs = []
     for i in (0, 1):
-        found = compare(turns[i], base[i])
-        base_us = statistics.median(base[i])
+        alone = list(itertools.compress(base[i], counted))
+        found = compare(list(itertools.compress(turns[i], counted)), alone)
+        base_us = statistics.median(alone)
         pairs.append(Pair(names[1 - i], names[i], side, base_us, found.ratio, found.low, found.high))
     return pairs if first != second else pairs[:1]
 

@@ -119,6 +119,8 @@ def show_bench(found: Mapping[str, Any]) -> None:
         )
     if "against" in found:
         console.print(_against(found["against"]))
+    for warning in found["warnings"]:
+        console.print(f"note: {warning}")
 
 
 def _against(found: Mapping[str, Any]) -> str:

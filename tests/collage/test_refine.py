@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
-from collage.end_to_end import HOPELESS_RATIO, PlanTiming
+import pytest
+
+from backends.contract import SubModel
+from collage.end_to_end import HOPELESS_RATIO, Contest, PlanTiming
+from collage.events import ignore
 from collage.refine import (
+    Arena,
     Entry,
     border_surplus_us,
     clearly_faster,
@@ -73,6 +79,36 @@ def test_contests_with_the_cores_far_apart_count_only_as_long_as_there_is_no_oth
     assert meetings(fast, slow) == [2, 4]
     fast.take_in(5, PlanTiming(failure="crash: it is stated"), [])
     assert len(fast.ratios) == 16 and not fast.timed
+
+
+def test_a_tenth_of_the_rounds_with_the_cores_far_apart_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Regions:
+        def get(self, nodes: int) -> SubModel:
+            return SubModel(Path(f"{nodes}/model.onnx"), (), ())
+
+    arena = Arena(Regions(), Contest((), {}, (), (), Path(), Path()), ignore)  # type: ignore[arg-type]
+    stated = [
+        PlanTiming((1000.0,) * 11, (1000.0,), 0.0, left_out=1, nearest_us=10.0),
+        PlanTiming((1000.0,) * 12, (1000.0,), 0.0, nearest_us=9.0),
+        PlanTiming((1000.0,) * 12, (1000.0,), 0.0, far=True, nearest_us=9.0),
+    ]
+    asked: list[float | None] = []
+
+    def hold(contest: Contest, *_: object) -> list[PlanTiming]:
+        asked.append(contest.nearest_us)
+        return [stated[len(asked) - 1]]
+
+    monkeypatch.setattr("collage.refine.hold", hold)
+    arena.hold([Entry(_entry(1, 1000).plan, "plan")])
+    arena.hold([])
+    assert not arena.warnings()
+    arena.hold([])
+    (warning,) = arena.warnings()
+    assert "in 13 of 36 rounds the cores were further apart" in warning
+    # What one contest saw the next one knows.
+    assert asked == [None, 10.0, 9.0]
 
 
 def test_partitions_are_told_at_the_pace_of_their_plan() -> None:

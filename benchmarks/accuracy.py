@@ -23,13 +23,14 @@ import collage
 from backends.verify import METRICS, Metric
 from benchmarks.compare import geomean, here, measured_before, write_inputs, write_table
 from benchmarks.models import benchmark_model, name_or_file
+from collage.entry import Entry, identity, speedup
 from collage.events import Event, Listener, ignore
 from collage.export import read_plan_file
 from collage.intake import take_in
 from collage.mixable import EXACT_ERROR
 from collage.options import TuneOptions
 from collage.preparing import least_opset
-from collage.refine import Arena, Entry, identity, speedup
+from collage.refine import Arena
 from collage.region_files import RegionFiles
 from collage.sampling import Sampling
 from collage.site import Site

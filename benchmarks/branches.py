@@ -19,10 +19,11 @@ from backends.registry import target_spec, tunable_options
 from backends.samples import write_samples
 from benchmarks.models import benchmark_model, seeded_inputs
 from collage.end_to_end import Contest
+from collage.entry import Entry, speedup
 from collage.events import ignore
 from collage.intake import Reference
 from collage.local_moves import LocalMoves, Move
-from collage.refine import Arena, Entry, speedup
+from collage.refine import Arena
 from collage.region_files import RegionFiles
 from partitioner.candidate import Candidate, Plan
 from partitioner.candidate_set import CandidateSet

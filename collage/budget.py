@@ -13,12 +13,12 @@ from backends.hardware import Hardware
 from backends.sandbox import ChildFailed, ChildLimits
 from collage.accuracy import ProbeResult, probe
 from collage.end_to_end import Contest
+from collage.entry import Entry, Identity, identity
 from collage.estimates import Estimates
 from collage.events import Event, Listener
 from collage.mix_parts import inside_pairs, parts_of
 from collage.mix_runs import Mix, Probe
 from collage.mixable import Chosen
-from collage.refine import Entry, Identity, identity
 from collage.site import Site
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.constraints import Budget

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,21 @@ from collage.sampling import Sampling
 from collage.site import Site
 from partitioner.candidate import Plan
 from partitioner.plan_text import encode
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What a tuning run leaves.
+
+    Args:
+        artifact_path: the partitioned model.
+        report: the report as JSON-ready data.
+        plan: the plan alone, as `TuneOptions.plan` takes it.
+    """
+
+    artifact_path: Path
+    report: dict[str, Any]
+    plan: dict[str, Any]
 
 
 def emit(

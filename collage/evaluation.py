@@ -35,8 +35,9 @@ from backends.contract import SubModel
 from backends.samples import read_samples, write_samples
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child, send_message
 from collage.compiled import CompiledRegions
+from collage.entry import Entry
 from collage.executor import Executor, Step
-from collage.refine import Arena, Entry
+from collage.refine import Arena
 from collage.region_files import RegionFiles
 from collage.sampling import Sampling
 from partitioner.candidate import Plan

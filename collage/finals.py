@@ -14,22 +14,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from backends.registry import tunable_options
+from collage.entry import Entry, identity, meetings, speedup
 from collage.estimates import Estimates
 from collage.lazy_search import WORTH_MEASURING, LazySearch
 from collage.local_moves import KINDS, Kind, LocalMoves
 from collage.local_search import PROMISING, LocalSearch, LocalSettings, worth_a_search
 from collage.probing import layouts, own_blocks
-from collage.refine import (
-    Arena,
-    Entry,
-    border_surplus_us,
-    complexity,
-    identity,
-    meetings,
-    pace,
-    residuals,
-    speedup,
-)
+from collage.refine import Arena, border_surplus_us, complexity, pace, residuals
 from collage.strategies import joined, sensible, single_plan
 from partitioner.baselines import greedy, priority
 from partitioner.candidate import Candidate, Plan, bits

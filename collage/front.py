@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from collage.refine import Entry, speedup
+from collage.entry import Entry, speedup
 from partitioner.model import Model
 from partitioner.plan_text import encode
 

@@ -21,8 +21,9 @@ from typing import Protocol
 import optuna
 from optuna.trial import Trial, TrialState
 
+from collage.entry import Entry, clearly_faster, speedup
 from collage.local_moves import LocalMoves, Move
-from collage.refine import JUDGING_ROUNDS, Entry, clearly_faster, speedup
+from collage.refine import JUDGING_ROUNDS
 from collage.study_keeper import PLAN
 from partitioner.candidate import Plan
 from partitioner.target import Target

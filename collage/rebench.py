@@ -11,10 +11,11 @@ from backends.reference import seeded_inputs, table_bounds
 from backends.samples import write_samples
 from backends.timing import Ratio
 from collage.end_to_end import Contest
+from collage.entry import Entry, identity, latency_beside, speedup
 from collage.events import Listener, ignore
 from collage.explain import read_report
 from collage.intake import Reference, take_in
-from collage.refine import Arena, Entry, identity, latency_beside, speedup
+from collage.refine import Arena
 from collage.region_files import RegionFiles
 from partitioner.candidate import Candidate, Plan
 from partitioner.emit import PLAN_KEY, ArtifactPlan, read_plan

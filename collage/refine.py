@@ -24,11 +24,11 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from backends.kept_float import positions_of
-from backends.timing import Ratio, compare_builds
 from collage.end_to_end import HOPELESS_RATIO, NO_TIME, Contest, PlanStep, PlanSteps, PlanTiming, hold
+from collage.entry import Entry, clearly_faster, identity, meetings
 from collage.events import Event, Listener
 from collage.region_files import RegionFiles
 from collage.site import Site
@@ -42,92 +42,6 @@ JUDGING_ROUNDS = 12
 _LEAST_S = 5.0
 # Of rounds that do not count, such a share is told.
 _WORTH_A_WARNING = 0.1
-
-Identity = tuple[int, frozenset[tuple[int, Target]]]
-"""What makes two plans the same."""
-
-
-@dataclass
-class Entry:
-    """A plan that was timed, with all that is known about it.
-
-    Args:
-        plan: the plan.
-        name: `single openvino`, `greedy`, `searched 1` …
-        predicted_us: what the search promised; None where it promised nothing.
-        timings: by the number of the contest.
-        ratios: its paired samples over the anchor's, from all contests that count.
-        challenges: the plan that it is a small change of; it wins only if it is clearly faster.
-        refused: why the caller's own check did not let it pass, or None.
-        regions: sub-models of its partitions, where they are not the arena's.
-        heats: the contests that were too short to judge.
-    """
-
-    plan: Plan
-    name: str
-    predicted_us: float | None = None
-    timings: dict[int, PlanTiming] = field(default_factory=dict)
-    ratios: list[float] = field(default_factory=list)
-    challenges: Entry | None = None
-    refused: str | None = None
-    regions: RegionFiles | None = None
-    heats: set[int] = field(default_factory=set)
-
-    def take_in(self, contest: int, timing: PlanTiming, ratios: Sequence[float]) -> None:
-        """Learn what a contest said. One with the cores far apart counts only as long as there is no other."""
-        counted = self.counting
-        self.timings[contest] = timing
-        if timing not in self.counting:
-            return
-        if len(self.counting) <= len(counted):
-            self.ratios.clear()  # so far the cores were far apart each time
-        self.ratios.extend(ratios)
-
-    @property
-    def counting(self) -> list[PlanTiming]:
-        """What says how fast it is."""
-        ran = [timing for timing in self.timings.values() if timing.samples_us]
-        return [timing for timing in ran if not timing.far] or ran
-
-    @property
-    def failure(self) -> str | None:
-        """Why it could not be timed, or None."""
-        return next((t.failure for t in self.timings.values() if t.failure), self.refused)
-
-    @property
-    def timed(self) -> bool:
-        """True when it ran, verified, and was timed."""
-        return bool(self.ratios) and self.failure is None
-
-    @property
-    def beats_its_origin(self) -> bool:
-        """False for a small change of a plan that is not clearly faster than that plan."""
-        origin = self.challenges
-        return origin is None or not origin.timed or clearly_faster(self, origin)
-
-    @property
-    def ratio(self) -> float:
-        """Median time relative to the anchor."""
-        return statistics.median(self.ratios)
-
-    @property
-    def error(self) -> float | None:
-        """The largest error seen."""
-        return max((t.error for t in self.timings.values() if t.error is not None), default=None)
-
-    @property
-    def step_us(self) -> tuple[float, ...]:
-        """Median time of each partition inside the running plan: of the newest contest, at the pace of all."""
-        newest = next((t for t in reversed(self.counting) if t.step_us), None)
-        if newest is None:
-            return ()
-        pace = self.latency_us / newest.latency_us
-        return tuple(step_us * pace for step_us in newest.step_us)
-
-    @property
-    def latency_us(self) -> float:
-        """Median over the rounds of all contests that count."""
-        return statistics.median([sample for timing in self.counting for sample in timing.samples_us])
 
 
 class Arena:
@@ -318,49 +232,6 @@ def complexity(plan: Plan) -> tuple[int, int]:
     return len(plan.partitions), sum(bool(positions_of(p.target)) for p in plan.partitions)
 
 
-def speedup(slow: Entry, fast: Entry) -> Ratio:
-    """How many times slower one plan is than another, from the contests in which both were timed.
-
-    Each contest built both anew, in a process of its own.
-    """
-    builds = [
-        (slow.timings[contest].samples_us, fast.timings[contest].samples_us)
-        for contest in meetings(slow, fast)
-    ]
-    # They never met: both were timed beside the anchor, so their ratios to it are compared.
-    pairs = [
-        tuple(zip(a, b, strict=False)) for a, b in builds or [(tuple(slow.ratios), tuple(fast.ratios))]
-    ]
-    return compare_builds([([a for a, _ in own], [b for _, b in own]) for own in pairs])
-
-
-def latency_beside(entry: Entry, ours: Entry) -> tuple[float, float, float]:
-    """What a plan takes at the pace that the machine had for `ours`: microseconds, and a 95 % interval.
-
-    Plans take part in different contests, and from one minute to another a machine may be half as fast: medians of
-    each one's own rounds would compare the minutes. So it is ours' median, times the ratio where both ran.
-    """
-    times = speedup(entry, ours)
-    return ours.latency_us * times.ratio, ours.latency_us * times.low, ours.latency_us * times.high
-
-
-def meetings(one: Entry, other: Entry) -> list[int]:
-    """The contests that say how two plans compare: both were timed, and not just in a heat.
-
-    A heat chooses who runs a longer contest, which then judges alone: who was chosen was lucky, as a rule. And those
-    with the cores far apart say something only where no other does.
-    """
-    shared = [c for c in one.timings if c in other.timings]
-    timed = [c for c in shared if one.timings[c].samples_us and other.timings[c].samples_us]
-    judging = [c for c in timed if c not in one.heats] or timed
-    return [c for c in judging if not one.timings[c].far] or judging
-
-
-def clearly_faster(fast: Entry, slow: Entry) -> bool:
-    """True when the confidence interval of the ratio of two plans lies above one as a whole."""
-    return speedup(slow, fast).low > 1.0
-
-
 def residuals(entries: Sequence[Entry]) -> dict[tuple[int, Target], float]:
     """Time of each partition inside the plans that ran, in microseconds; the median over plans.
 
@@ -401,8 +272,3 @@ def border_surplus_us(mixed: Sequence[Entry], known_us: float) -> float:
         if entry.timed and entry.predicted_us is not None and len(entry.plan.partitions) > 1
     ]
     return max(0.0, statistics.median_low(surplus)) if surplus else 0.0
-
-
-def identity(plan: Plan) -> Identity:
-    """What makes two plans the same, whatever proposed them."""
-    return plan.lanes, frozenset((p.nodes, p.target) for p in plan.partitions)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from collage.costs import Counts
+from collage.entry import Entry, latency_beside, speedup
 from collage.preparing import computed
-from collage.refine import Entry, latency_beside, speedup
 from collage.site import Site
 from collage.why import (
     Place,

@@ -9,7 +9,7 @@ from typing import Any
 
 from backends.kept_float import keeping, kept_nodes, without_float
 from backends.registry import check_options, resolve
-from collage.refine import Entry
+from collage.entry import Entry
 from partitioner.candidate import Candidate, Plan
 from partitioner.candidate_set import CandidateSet
 from partitioner.constraints import Constraints

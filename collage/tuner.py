@@ -23,7 +23,8 @@ from collage.budget import BudgetSearch
 from collage.context import protocol_for, transitions_between
 from collage.copies import copy_costs
 from collage.costs import CostSettings, CostSource
-from collage.emission import emit
+from collage.emission import TuneResult, emit
+from collage.entry import Entry
 from collage.evaluation import Check, Evaluation
 from collage.events import Event, Listener, ignore
 from collage.finals import Finals
@@ -36,7 +37,7 @@ from collage.local_search import LocalSettings
 from collage.mixable import choose_targets
 from collage.options import TuneOptions, chosen_targets
 from collage.preparing import calibrates, least_opset
-from collage.refine import Arena, Entry
+from collage.refine import Arena
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
 from collage.room import Room
@@ -64,21 +65,6 @@ from partitioner.target_spec import enumerate_candidates
 from partitioner.weights import total_bytes
 
 _MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
-
-
-@dataclass(frozen=True)
-class TuneResult:
-    """What a tuning run leaves.
-
-    Args:
-        artifact_path: the partitioned model.
-        report: the report as JSON-ready data.
-        plan: the plan alone, as `TuneOptions.plan` takes it.
-    """
-
-    artifact_path: Path
-    report: dict[str, Any]
-    plan: dict[str, Any]
 
 
 def tune_file(

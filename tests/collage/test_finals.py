@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from collage.end_to_end import PlanTiming
+from collage.entry import Entry
 from collage.estimates import Estimates
 from collage.events import ignore
 from collage.finals import Finals
 from collage.lazy_search import LazySearch
 from collage.local_search import LocalSettings
-from collage.refine import Arena, Entry
+from collage.refine import Arena
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.constraints import Constraints
 from partitioner.target import Target

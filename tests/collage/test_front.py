@@ -9,8 +9,8 @@ import onnx.parser
 import pytest
 
 from collage.end_to_end import PlanTiming
+from collage.entry import Entry
 from collage.front import front
-from collage.refine import Entry
 from partitioner.candidate import Candidate, Plan
 from partitioner.ingest import normalise
 from partitioner.model import Model

@@ -12,10 +12,11 @@ import pytest
 
 from collage import study_keeper
 from collage.end_to_end import PlanTiming
+from collage.entry import Entry
 from collage.events import Event
 from collage.local_moves import LocalMoves
 from collage.local_search import LocalSearch, LocalSettings, worth_a_search
-from collage.refine import JUDGING_ROUNDS, Arena, Entry
+from collage.refine import JUDGING_ROUNDS, Arena
 from cost_db.connections import Connections
 from cost_db.database import CostDatabase
 from partitioner.candidate import Candidate, Plan, bits

@@ -9,18 +9,9 @@ import pytest
 
 from backends.contract import SubModel
 from collage.end_to_end import HOPELESS_RATIO, Contest, PlanTiming
+from collage.entry import Entry, clearly_faster, latency_beside, meetings, speedup
 from collage.events import ignore
-from collage.refine import (
-    Arena,
-    Entry,
-    border_surplus_us,
-    clearly_faster,
-    latency_beside,
-    meetings,
-    residuals,
-    simplest_of_the_fastest,
-    speedup,
-)
+from collage.refine import Arena, border_surplus_us, residuals, simplest_of_the_fastest
 from partitioner.candidate import Candidate, Plan
 from partitioner.target import Target
 

@@ -14,10 +14,11 @@ import pytest
 
 import collage
 from backends.reference import seeded_inputs
+from collage.entry import Entry
 from collage.events import Event
 from collage.explain import draw_artifact, explain
 from collage.rebench import Bench, bench
-from collage.refine import Arena, Entry
+from collage.refine import Arena
 from collage.session import LoadError
 from collage.strategies import single_plan
 from partitioner.emit import read_plan

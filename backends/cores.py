@@ -9,9 +9,11 @@ Invariant: what is measured pins threads of its own only.
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -24,20 +26,24 @@ _FAR = 1.3
 # A machine that idles is moved back sooner than one that works: in one of four naps, and in one of seven busy seconds.
 _NAP_S = 0.2
 _FIRST_NAPS = 5
+# Of fewer rounds a median says little.
+_LEAST_ROUNDS = 3
 
 
 class CoreWatch:
     """Watches the distance of two cores, the first and the last that this process may use.
 
+    Where it may use one only, or the system does not say which, they are always near.
+
     Args:
-        nearest_us: the least distance that is known; None where nothing is.
+        nearest_us: the least distance that is known; infinite where none is.
         patience_s: how long it may nap in all.
 
     Attributes:
-        nearest_us: the least distance seen or known; None before the first, and where it cannot be measured.
+        nearest_us: the least distance seen or known.
     """
 
-    def __init__(self, nearest_us: float | None = None, patience_s: float = 3.0) -> None:
+    def __init__(self, nearest_us: float = math.inf, patience_s: float = 3.0) -> None:
         self.nearest_us = nearest_us
         self._patience_s = patience_s
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -46,33 +52,33 @@ class CoreWatch:
 
     def near(self) -> bool:
         """Whether the cores are as near as they were at the nearest."""
-        if not self._threads:
-            return True
-        us = self._distance_us()
-        self.nearest_us = min(us, self.nearest_us or us)
-        return us <= _FAR * self.nearest_us
+        return not self._threads or self._is_near(self._look_us())
 
     def settle(self) -> bool:
         """Nap until the cores are near, as far as patience goes; whether they are.
 
-        Where no distance is known yet it naps a second, to see whether there is a smaller one.
+        Where no distance was known it naps a second, unless it sees them come near before.
         """
-        first = self.nearest_us is None
-        near = self.near()
-        naps = _FIRST_NAPS if first and self._threads else 0
-        while (naps > 0 or not near) and self._patience_s > 0:
+        if not self._threads:
+            return True
+        to_learn = _FIRST_NAPS if math.isinf(self.nearest_us) else 0
+        first_us = us = self._look_us()
+        while self._patience_s > 0:
+            if self._is_near(us) and (to_learn <= 0 or not self._is_near(first_us)):
+                break
             time.sleep(_NAP_S)
-            naps -= 1
             self._patience_s -= _NAP_S
-            known_us = self.nearest_us
-            near = self.near()
-            if (
-                known_us is not None
-                and self.nearest_us is not None
-                and self.nearest_us * _FAR < known_us
-            ):
-                break  # they were far apart and came near
-        return near
+            to_learn -= 1
+            us = self._look_us()
+        return self._is_near(us)
+
+    def _is_near(self, us: float) -> bool:
+        return us <= _FAR * self.nearest_us
+
+    def _look_us(self) -> float:
+        us = self._distance_us()
+        self.nearest_us = min(us, self.nearest_us)
+        return us
 
     def close(self) -> None:
         """End its threads."""
@@ -92,6 +98,15 @@ class CoreWatch:
         begin = time.perf_counter_ns()
         self._data.sum()
         return (time.perf_counter_ns() - begin) / 1e3
+
+
+def counting(near: Sequence[bool]) -> list[bool]:
+    """Which rounds count: those with the cores near, or all where these are too few.
+
+    Args:
+        near: whether they were, by round.
+    """
+    return list(near) if sum(near) >= _LEAST_ROUNDS else [True] * len(near)
 
 
 def _pinned(core: int) -> ThreadPoolExecutor:

@@ -32,7 +32,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from backends import policy
 from backends.contract import Available, CompileContext, SubModel
-from backends.cores import CoreWatch
+from backends.cores import CoreWatch, counting
 from backends.hardware import hardware
 from backends.measure import aligned
 from backends.registry import resolve
@@ -47,7 +47,7 @@ SIDES = (12, 28, 56)
 GOAL = 1.05
 GOAL_FROM_US = 200.0
 _BLOCK_S = 0.06
-_PATIENCE_S, _MIN_ROUNDS = 20.0, 3
+_PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def alternate(
             turns[i].append(time_us)
         near.append(before and watch.near())
     watch.close()
-    counted = near if sum(near) >= _MIN_ROUNDS else [True] * rounds
+    counted = counting(near)
     pairs = []
     for i in (0, 1):
         alone = list(itertools.compress(base[i], counted))

@@ -161,6 +161,7 @@ def _measured(
                 "latency_us": found["latency_us"],
                 "speedup": found["speedup_over_best_single"],
                 "interval": found["speedup_interval"],
+                "warnings": found["warnings"],
             }
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from backends.contract import SubModel
-from backends.cores import CoreWatch
+from backends.cores import CoreWatch, counting
 from backends.device_memory import HOST
 from backends.measure import Run
 from backends.registry import check_options
@@ -94,7 +94,7 @@ class Contest:
         prune: drop plans that cannot win any more.
         backwards: the needed plans are built last to first: of two builds of one plan in a process the later
             is faster by up to 1 % (docs/refinement.md), so whose turn it is to be first must change.
-        nearest_us: the least distance of the cores that was seen so far (`backends.cores`), or None.
+        nearest_us: the least distance of the cores that was seen so far (`backends.cores`).
     """
 
     plans: tuple[PlanSteps, ...]
@@ -114,7 +114,7 @@ class Contest:
     block_s: float = 0.12
     prune: bool = True
     backwards: bool = False
-    nearest_us: float | None = None
+    nearest_us: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class PlanTiming:
         failure: why it was not timed, or None.
         left_out: how many rounds of the contest do not count, since the cores were far apart.
         far: they were in all of the contest, or all but too few rounds, so that all rounds are here.
-        nearest_us: the least distance of the cores that was seen (`backends.cores`), or None.
+        nearest_us: the least distance of the cores that was seen or known (`backends.cores`).
     """
 
     samples_us: tuple[float, ...] = ()
@@ -137,7 +137,7 @@ class PlanTiming:
     failure: str | None = None
     left_out: int = 0
     far: bool = False
-    nearest_us: float | None = None
+    nearest_us: float = math.inf
 
     @property
     def latency_us(self) -> float:
@@ -156,10 +156,10 @@ class _Runner:
     steps: list[list[float]] = field(default_factory=list)
     error: float = 0.0
 
-    def keep(self, near: Sequence[bool]) -> None:
+    def keep(self, counted: Sequence[bool]) -> None:
         """Forget the other rounds."""
-        self.samples = list(compress(self.samples, near))
-        self.steps = list(compress(self.steps, near))
+        self.samples = list(compress(self.samples, counted))
+        self.steps = list(compress(self.steps, counted))
 
 
 def hold(
@@ -248,12 +248,12 @@ def race(contest: Contest, skip: list[int]) -> list[PlanTiming]:
     watch = CoreWatch(contest.nearest_us)
     near = _take_turns(contest, runners, samples[0], watch)
     watch.close()
-    far = sum(near) < min(_MIN_ROUNDS, len(near))
-    left_out = 0 if far else len(near) - sum(near)
+    counted = counting(near)
+    far, left_out = counted != near, counted.count(False)
     for runner in runners:
         runner.executor.close()
-        if left_out and len(runner.samples) >= _MIN_ROUNDS:
-            runner.keep(near)
+        if len(runner.samples) > 1:  # who was called once only took no part in the rounds
+            runner.keep(counted)
         steps = tuple(statistics.median(times) for times in zip(*runner.steps, strict=True))
         found = (tuple(runner.samples), steps, runner.error, None, left_out, far, watch.nearest_us)
         results[runner.position] = PlanTiming(*found)
@@ -315,7 +315,7 @@ def _take_turns(
             break
         if len(near) >= _MIN_ROUNDS and time.perf_counter() - begin > contest.budget_s:
             break
-        before = watch.settle() if watched else True
+        before = not watched or watch.settle()
         # Rotating the order spreads what one plan leaves behind in caches and thread pools.
         turn = len(near) % len(racing)
         for runner in racing[turn:] + racing[:turn]:

@@ -28,7 +28,7 @@ class Entry:
         name: `single openvino`, `greedy`, `searched 1` …
         predicted_us: what the search promised; None where it promised nothing.
         timings: by the number of the contest.
-        ratios: its paired samples over the anchor's, from all contests that count.
+        contest_ratios: its samples over the anchor's of the same round, by the number of the contest.
         challenges: the plan that it is a small change of; it wins only if it is clearly faster.
         refused: why the caller's own check did not let it pass, or None.
         regions: sub-models of its partitions, where they are not the arena's.
@@ -39,27 +39,27 @@ class Entry:
     name: str
     predicted_us: float | None = None
     timings: dict[int, PlanTiming] = field(default_factory=dict)
-    ratios: list[float] = field(default_factory=list)
+    contest_ratios: dict[int, Sequence[float]] = field(default_factory=dict)
     challenges: Entry | None = None
     refused: str | None = None
     regions: RegionFiles | None = None
     heats: set[int] = field(default_factory=set)
 
-    def take_in(self, contest: int, timing: PlanTiming, ratios: Sequence[float]) -> None:
-        """Learn what a contest said. One with the cores far apart counts only as long as there is no other."""
-        counted = self.counting
-        self.timings[contest] = timing
-        if timing not in self.counting:
-            return
-        if len(self.counting) <= len(counted):
-            self.ratios.clear()  # so far the cores were far apart each time
-        self.ratios.extend(ratios)
+    @property
+    def counting(self) -> list[int]:
+        """The contests that say how fast it is; those with the cores far apart only where there is no other."""
+        ran = [contest for contest, timing in self.timings.items() if timing.samples_us]
+        return [contest for contest in ran if not self.timings[contest].far] or ran
 
     @property
-    def counting(self) -> list[PlanTiming]:
-        """What says how fast it is."""
-        ran = [timing for timing in self.timings.values() if timing.samples_us]
-        return [timing for timing in ran if not timing.far] or ran
+    def samples_us(self) -> list[float]:
+        """Its samples of the contests that count."""
+        return [us for contest in self.counting for us in self.timings[contest].samples_us]
+
+    @property
+    def ratios(self) -> list[float]:
+        """Its samples over the anchor's, of the contests that count."""
+        return [ratio for contest in self.counting for ratio in self.contest_ratios[contest]]
 
     @property
     def failure(self) -> str | None:
@@ -90,16 +90,17 @@ class Entry:
     @property
     def step_us(self) -> tuple[float, ...]:
         """Median time of each partition inside the running plan: of the newest contest, at the pace of all."""
-        newest = next((t for t in reversed(self.counting) if t.step_us), None)
-        if newest is None:
+        told = [self.timings[contest] for contest in self.counting if self.timings[contest].step_us]
+        if not told:
             return ()
+        newest = told[-1]
         pace = self.latency_us / newest.latency_us
         return tuple(step_us * pace for step_us in newest.step_us)
 
     @property
     def latency_us(self) -> float:
         """Median over the rounds of all contests that count."""
-        return statistics.median([sample for timing in self.counting for sample in timing.samples_us])
+        return statistics.median(self.samples_us)
 
 
 def speedup(slow: Entry, fast: Entry) -> Ratio:

@@ -82,7 +82,7 @@ class Arena:
         self.seconds = 0.0
         self._contests = 0
         self._rounds = self._left_out = 0
-        self._nearest_us: float | None = None
+        self._nearest_us = math.inf
 
     @property
     def threads(self) -> int:
@@ -150,14 +150,15 @@ class Arena:
             contest = replace(contest, prepare_s=max(_LEAST_S, left_s))
             timings = hold(contest, self._cancel, self._site.run)
         anchor = next((timing for timing in timings if timing.samples_us), PlanTiming())
-        self._nearest_us = anchor.nearest_us or self._nearest_us
+        self._nearest_us = min(anchor.nearest_us, self._nearest_us)
         self._rounds += len(anchor.samples_us) + anchor.left_out
         self._left_out += len(anchor.samples_us) if anchor.far else anchor.left_out
         for entry, timing in zip(entries, timings, strict=True):
             if rounds < JUDGING_ROUNDS:
                 entry.heats.add(self._contests)
             pairs = zip(timing.samples_us, anchor.samples_us, strict=False)
-            entry.take_in(self._contests, timing, [mine / other for mine, other in pairs])
+            entry.timings[self._contests] = timing
+            entry.contest_ratios[self._contests] = [mine / other for mine, other in pairs]
         self._contests += 1
         self.entries.extend(newcomers)
         if not known:
@@ -171,8 +172,8 @@ class Arena:
         if self._left_out <= _WORTH_A_WARNING * self._rounds:
             return ()
         return (
-            f"in {self._left_out} of {self._rounds} rounds the cores were further apart than in the others, as a "
-            "virtual machine's are from time to time; others decide (docs/measurement.md)",
+            f"in {self._left_out} of {self._rounds} rounds the cores were further apart than they can be, as a virtual "
+            "machine's are from time to time; such rounds count only where there are no others (docs/measurement.md)",
         )
 
     def winner(self) -> Entry:

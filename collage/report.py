@@ -212,7 +212,7 @@ def _plan(entry: Entry, best: Entry | None, winner: Entry) -> dict[str, Any]:
 
 def _interval(entry: Entry) -> tuple[float, float]:
     """A 95 % interval of the median from order statistics of the blocks."""
-    samples = sorted(s for timing in entry.counting for s in timing.samples_us)
+    samples = sorted(entry.samples_us)
     n = len(samples)
     half = 0.98 * n**0.5
     low = max(0, int(n / 2 - half))

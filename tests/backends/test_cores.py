@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
-from backends.cores import CoreWatch
-
-several_cores = pytest.mark.skipif(
-    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
-    reason="this process may use one core only, or the system does not say which",
-)
+from backends.cores import CoreWatch, counting
 
 
 class Stated(CoreWatch):
     """A watch whose distances somebody stated; the last one lasts."""
 
-    def __init__(self, distances_us: Sequence[float], nearest_us: float | None = None) -> None:
+    def __init__(self, distances_us: Sequence[float], nearest_us: float = math.inf) -> None:
         super().__init__(nearest_us, patience_s=1.0)
         self.asked = 0
         self._stated = list(distances_us)
@@ -29,18 +25,22 @@ class Stated(CoreWatch):
         return self._stated.pop(0) if len(self._stated) > 1 else self._stated[0]
 
 
-@pytest.fixture(autouse=True)
-def _short_naps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cores to state distances of, whatever this machine has, and short naps."""
+    monkeypatch.setattr("backends.cores.os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     monkeypatch.setattr("backends.cores._NAP_S", 0.05)
-    yield
 
 
-@several_cores
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="there is no distance to measure: this process may use one core, or the system does not say which",
+)
 def test_a_distance_is_measured_and_the_caller_stays_where_it_may_run() -> None:
     allowed = os.sched_getaffinity(0)
     watch = CoreWatch()
     assert watch.near()  # there is nothing to compare it with
-    assert watch.nearest_us is not None and 0.1 < watch.nearest_us < 10_000
+    assert 0.1 < watch.nearest_us < 10_000
     first = watch.nearest_us
     watch.near()
     assert watch.nearest_us <= first
@@ -48,7 +48,7 @@ def test_a_distance_is_measured_and_the_caller_stays_where_it_may_run() -> None:
     watch.close()
 
 
-@several_cores
+@pytest.mark.usefixtures("two_cores")
 def test_what_is_known_decides_what_is_far() -> None:
     assert Stated([12.0], nearest_us=10.0).near()
     assert not Stated([18.0], nearest_us=10.0).near()
@@ -57,7 +57,7 @@ def test_what_is_known_decides_what_is_far() -> None:
     assert not nearer.near()
 
 
-@several_cores
+@pytest.mark.usefixtures("two_cores")
 def test_it_naps_until_the_cores_are_near() -> None:
     watch = Stated([18.0, 18.0, 10.5, 18.0], nearest_us=10.0)
     assert watch.settle()
@@ -65,7 +65,7 @@ def test_it_naps_until_the_cores_are_near() -> None:
     assert not watch.near()
 
 
-@several_cores
+@pytest.mark.usefixtures("two_cores")
 def test_its_patience_ends() -> None:
     watch = Stated([18.0], nearest_us=10.0)
     begin = time.monotonic()
@@ -76,7 +76,7 @@ def test_its_patience_ends() -> None:
     assert watch.asked == asked + 1
 
 
-@several_cores
+@pytest.mark.usefixtures("two_cores")
 def test_whoever_knows_nothing_waits_to_see_them_nearer() -> None:
     steady = Stated([18.0])
     assert steady.settle() and steady.asked == 6 and steady.nearest_us == 18.0
@@ -88,5 +88,12 @@ def test_whoever_knows_nothing_waits_to_see_them_nearer() -> None:
 def test_one_core_is_always_near(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backends.cores.os.sched_getaffinity", lambda _: {0}, raising=False)
     watch = CoreWatch()
-    assert watch.settle() and watch.near() and watch.nearest_us is None
+    assert watch.settle() and watch.near() and watch.nearest_us == math.inf
     watch.close()
+
+
+def test_rounds_with_the_cores_far_apart_count_only_where_others_are_too_few() -> None:
+    assert counting([True, False, True, True]) == [True, False, True, True]
+    assert counting([True, False, True]) == [True, True, True]
+    assert counting([True]) == [True]
+    assert counting([]) == []

@@ -45,7 +45,7 @@ class StatedContests(Arena):
             parts = len(entry.plan.partitions)
             steps_us = (statistics.median(samples_us) / parts,) * parts
             entry.timings[len(self.held)] = PlanTiming(samples_us, steps_us, 0.0)
-            entry.ratios.extend([sample / 1000.0 for sample in samples_us])
+            entry.contest_ratios[len(self.held)] = [sample / 1000.0 for sample in samples_us]
         self.entries.extend(newcomers)
         self.held.append({entry.name for entry in [*known, *newcomers]})
 
@@ -271,7 +271,7 @@ class TrueContests(Arena):
             entry.timings[len(self.held)] = PlanTiming((sum(steps_us),) * 8, steps_us, 0.0)
         anchor_us = [*known, *newcomers][0].latency_us
         for entry in [*known, *newcomers]:
-            entry.ratios.extend([entry.latency_us / anchor_us] * 8)
+            entry.contest_ratios[len(self.held)] = [entry.latency_us / anchor_us] * 8
         self.entries.extend(newcomers)
         self.held.append(len(newcomers))
 

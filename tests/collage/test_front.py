@@ -22,7 +22,7 @@ EXACT, REDUCED = Target("exact"), Target("reduced")
 def _entry(target: Target, latency_us: float, ratio: float, error: float) -> Entry:
     entry = Entry(Plan((Candidate(0b11, target),)), str(target))
     entry.timings[0] = PlanTiming((latency_us,) * 8, (latency_us,), error)
-    entry.ratios = [ratio] * 8
+    entry.contest_ratios[0] = [ratio] * 8
     return entry
 
 

@@ -65,7 +65,8 @@ class StatedArena(Arena):
             samples = self._samples(entry, rounds, position)
             timing = PlanTiming(samples) if samples else PlanTiming(failure="crash: it is stated")
             entry.timings[len(self.held)] = timing
-            entry.ratios.extend(a / b for a, b in zip(samples, anchor, strict=False))
+            pairs = zip(samples, anchor, strict=False)
+            entry.contest_ratios[len(self.held)] = [a / b for a, b in pairs]
         self.held.append((len(newcomers), rounds))
 
     def _samples(self, entry: Entry, rounds: int, shift: int) -> tuple[float, ...]:
@@ -208,9 +209,10 @@ def test_a_study_that_cannot_be_kept_is_told_and_changes_nothing(tmp_path: Path)
 
 def test_is_left_out_where_nothing_can_come_of_it() -> None:
     single, slow = (Entry(Plan((Candidate(INDEX.all_nodes, t),)), str(t)) for t in (A, B))
-    single.ratios, slow.ratios = [1.0], [1.5]
+    for entry, ratio in ((single, 1.0), (slow, 1.5)):
+        entry.timings[0], entry.contest_ratios[0] = PlanTiming((1000.0,)), [ratio]
     assert not worth_a_search([single, slow], single, (A, B))
-    slow.ratios = [1.05]
+    slow.contest_ratios[0] = [1.05]
     assert worth_a_search([single, slow], single, (A, B))
     assert not worth_a_search([single], single, (A,))
 

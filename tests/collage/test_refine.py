@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 
-from backends.contract import SubModel
 from collage.end_to_end import HOPELESS_RATIO, Contest, PlanTiming
 from collage.entry import Entry, clearly_faster, latency_beside, meetings, speedup
 from collage.events import ignore
 from collage.refine import Arena, border_surplus_us, residuals, simplest_of_the_fastest
+from collage.region_files import RegionFiles
+from collage.strategies import single_plan
 from partitioner.candidate import Candidate, Plan
+from partitioner.ingest import normalise
+from partitioner.model import Model
 from partitioner.target import Target
+from tests.collage.test_end_to_end import TEXT
 
 ONE, TWO = Target("one"), Target("two")
 
@@ -27,7 +34,7 @@ def _entry(
     steps = tuple(latency_us / parts for _ in range(parts))
     entry = Entry(plan, f"{parts} parts", predicted_us)
     entry.timings[0] = PlanTiming(samples, steps, 0.0)
-    entry.ratios = [sample / 1000.0 for sample in samples]
+    entry.contest_ratios[0] = [sample / 1000.0 for sample in samples]
     return entry
 
 
@@ -55,7 +62,8 @@ def test_contests_with_the_cores_far_apart_count_only_as_long_as_there_is_no_oth
 
     def contest(number: int, fast_us: float, far: bool) -> None:
         for entry, us in ((fast, fast_us), (slow, 1000.0)):
-            entry.take_in(number, PlanTiming((us,) * 8, (us,), 0.0, far=far), [us / 1000.0] * 8)
+            entry.timings[number] = PlanTiming((us,) * 8, (us,), 0.0, far=far)
+            entry.contest_ratios[number] = [us / 1000.0] * 8
 
     contest(0, 1300.0, far=True)
     assert fast.ratio == 1.3 and clearly_faster(slow, fast)
@@ -68,38 +76,40 @@ def test_contests_with_the_cores_far_apart_count_only_as_long_as_there_is_no_oth
     contest(4, 920.0, far=False)
     assert abs(fast.ratio - 0.91) < 1e-9 and len(fast.ratios) == 16
     assert meetings(fast, slow) == [2, 4]
-    fast.take_in(5, PlanTiming(failure="crash: it is stated"), [])
+    fast.timings[5] = PlanTiming(failure="crash: it is stated")
     assert len(fast.ratios) == 16 and not fast.timed
 
 
 def test_a_tenth_of_the_rounds_with_the_cores_far_apart_is_told(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Regions:
-        def get(self, nodes: int) -> SubModel:
-            return SubModel(Path(f"{nodes}/model.onnx"), (), ())
-
-    arena = Arena(Regions(), Contest((), {}, (), (), Path(), Path()), ignore)  # type: ignore[arg-type]
+    onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "model.onnx")
+    model = Model.open(normalise(tmp_path / "model.onnx", tmp_path / "normalised", {}).path)
+    regions = RegionFiles(model, tmp_path / "regions", None)
+    arena = Arena(regions, Contest((), {}, (), (), Path(), Path()), ignore)
     stated = [
         PlanTiming((1000.0,) * 11, (1000.0,), 0.0, left_out=1, nearest_us=10.0),
         PlanTiming((1000.0,) * 12, (1000.0,), 0.0, nearest_us=9.0),
-        PlanTiming((1000.0,) * 12, (1000.0,), 0.0, far=True, nearest_us=9.0),
+        PlanTiming((1000.0,) * 12, (1000.0,), 0.0, far=True, nearest_us=9.5),
+        PlanTiming((1000.0,) * 12, (1000.0,), 0.0, nearest_us=9.0),
     ]
-    asked: list[float | None] = []
+    known: list[float] = []
 
     def hold(contest: Contest, *_: object) -> list[PlanTiming]:
-        asked.append(contest.nearest_us)
-        return [stated[len(asked) - 1]]
+        known.append(contest.nearest_us)
+        return [stated[len(known) - 1]]
 
     monkeypatch.setattr("collage.refine.hold", hold)
-    arena.hold([Entry(_entry(1, 1000).plan, "plan")])
+    arena.hold([Entry(single_plan(model, ONE), "single one")])
+    assert not arena.warnings()
     arena.hold([])
     assert not arena.warnings()
     arena.hold([])
     (warning,) = arena.warnings()
     assert "in 13 of 36 rounds the cores were further apart" in warning
+    arena.hold([])
     # What one contest saw the next one knows.
-    assert asked == [None, 10.0, 9.0]
+    assert known == [math.inf, 10.0, 9.0, 9.0]
 
 
 def test_partitions_are_told_at_the_pace_of_their_plan() -> None:
@@ -112,7 +122,8 @@ def test_partitions_are_told_at_the_pace_of_their_plan() -> None:
 def test_noise_on_the_second_best_does_not_bring_it_back() -> None:
     best, noisy, mixed = _entry(1, 1000), _entry(1, 1000), _entry(3, 970)
     samples = (900.0, 1110.0) * 8
-    noisy.timings[0], noisy.ratios = PlanTiming(samples, (), 0.0), [us / 1000.0 for us in samples]
+    noisy.timings[0] = PlanTiming(samples, (), 0.0)
+    noisy.contest_ratios[0] = [us / 1000.0 for us in samples]
     assert best.ratio < noisy.ratio < mixed.ratio * HOPELESS_RATIO
     assert clearly_faster(mixed, best) and not clearly_faster(mixed, noisy)
     assert simplest_of_the_fastest([noisy, best, mixed]) is mixed
@@ -128,7 +139,8 @@ def test_a_tie_with_the_fastest_is_not_enough_against_what_that_beats() -> None:
     """A noisy mix of two partitions once came between three, proven faster than one target, and that target."""
     single, fastest, noisy = _entry(1, 1000), _entry(3, 960), _entry(2, 970, noise=0.2)
     samples = (880.0, 1100.0) * 8
-    noisy.timings[0], noisy.ratios = PlanTiming(samples, (), 0.0), [us / 1000.0 for us in samples]
+    noisy.timings[0] = PlanTiming(samples, (), 0.0)
+    noisy.contest_ratios[0] = [us / 1000.0 for us in samples]
     assert fastest.ratio < noisy.ratio < single.ratio
     assert not clearly_faster(fastest, noisy) and not clearly_faster(noisy, single)
     assert simplest_of_the_fastest([single, noisy, fastest]) is fastest

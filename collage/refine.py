@@ -172,8 +172,8 @@ class Arena:
         if self._left_out <= _WORTH_A_WARNING * self._rounds:
             return ()
         return (
-            f"in {self._left_out} of {self._rounds} rounds the cores were further apart than they can be, as a virtual "
-            "machine's are from time to time; such rounds count only where there are no others (docs/measurement.md)",
+            f"in {self._left_out} of {self._rounds} rounds the cores were further apart than they can be, or one physical core, "
+            "as a virtual machine's are from time to time; such rounds count only where there are no others (docs/measurement.md)",
         )
 
     def winner(self) -> Entry:

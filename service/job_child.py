@@ -46,8 +46,10 @@ class JobChild:
             )
         os.close(write_end)
         assert self._process.stdin is not None
-        self._process.stdin.write(request_line(request))
-        self._process.stdin.flush()
+        # One that was killed by now reads nothing; how it ended is told like any other end.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(request_line(request))
+            self._process.stdin.flush()
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._reader = threading.Thread(
             target=self._read, args=(read_end,), name="job-messages", daemon=True
@@ -115,5 +117,6 @@ class JobChild:
         self._kill()
         self._process.wait()
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # of what could not be written
+            self._process.stdin.close()
         self._reader.join()

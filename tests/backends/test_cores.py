@@ -9,20 +9,24 @@ from collections.abc import Sequence
 
 import pytest
 
-from backends.cores import CoreWatch, counting
+from backends.cores import CoreWatch, _pinned, counting
 
 
 class Stated(CoreWatch):
-    """A watch whose distances somebody stated; the last one lasts."""
+    """A watch whose distances somebody stated, infinite where the two are one core; the last one lasts."""
 
     def __init__(self, distances_us: Sequence[float], nearest_us: float = math.inf) -> None:
         super().__init__(nearest_us, patience_s=1.0)
         self.asked = 0
         self._stated = list(distances_us)
 
-    def _distance_us(self) -> float:
+    def _are_one(self) -> bool:
         self.asked += 1
-        return self._stated.pop(0) if len(self._stated) > 1 else self._stated[0]
+        self._now_us = self._stated.pop(0) if len(self._stated) > 1 else self._stated[0]
+        return self._now_us == math.inf
+
+    def _distance_us(self) -> float:
+        return self._now_us
 
 
 @pytest.fixture
@@ -46,6 +50,29 @@ def test_a_distance_is_measured_and_the_caller_stays_where_it_may_run() -> None:
     assert watch.nearest_us <= first
     assert os.sched_getaffinity(0) == allowed
     watch.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no thread to a core")
+def test_two_threads_of_one_core_are_far_unless_nothing_else_is_known(
+    two_cores: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pinned to one core they take turns, which costs more than what two threads of a physical core share."""
+    core = min(os.sched_getaffinity(os.getpid()))
+    monkeypatch.setattr("backends.cores._pinned", lambda _: _pinned(core))
+    always = CoreWatch()
+    assert always.near() and always.nearest_us == math.inf
+    always.close()
+    at_times = CoreWatch(nearest_us=1e9)
+    assert not at_times.near() and at_times.nearest_us == 1e9
+    at_times.close()
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_reading_fast_from_the_same_core_is_not_near() -> None:
+    watch = Stated([math.inf, 26.0, math.inf, 27.0, 14.0])
+    assert watch.settle() and watch.nearest_us == 26.0
+    assert not watch.near()
+    assert watch.near() and watch.nearest_us == 26.0
 
 
 @pytest.mark.usefixtures("two_cores")

@@ -30,10 +30,11 @@ demo: $(STAMP)
 check: $(STAMP)
 	scripts/check
 
-# scripts/check runs the quick tests, the second line all others.
+# scripts/check runs the quick tests, the second line all others: in two processes, since half of the time they wait for others.
 test: $(STAMP)
 	scripts/check
-	$(BIN)/python -m pytest -q --durations=20 -m 'slow or browser or chaos'
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -p no:schemathesis --durations=20 \
+		-m 'slow or browser or chaos'
 
 clean:
 	rm -rf .venv build dist demo-output tests/output *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -33,6 +33,9 @@ Prepare = Callable[[], None]
 _SHORT_SAMPLE_S = 2e-3
 _MAX_SAMPLES = 600
 _Z95 = 1.96
+# Student's quantiles for 95 %, of 2, 3 … degrees of freedom; more builds than that are taken like ten.
+_FOR_STUDENT = 3
+_STUDENT_975 = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 _YARDSTICK_TRIES = 7
 # Of what a model touches, most is weights, which are read only.
 _WRITTEN_SHARE = 8
@@ -331,8 +334,9 @@ def compare_builds(
     """How many times slower A is than B over several builds of both, each timed in a process of its own.
 
     Two builds of the same plans differ by some 4 % (one standard deviation), by where their memory lies, and
-    no number of rounds with one of them tells. So the bootstrap draws builds, then pairs within each. The ratio is
-    the geometric mean of the builds' medians.
+    no number of rounds with one of them tells. So from three builds on it is Student's interval of the mean of the
+    builds' medians, in logarithms: a bootstrap of so few is too narrow by a third (docs/measurement.md). Of one or two
+    builds it is the bootstrap, which draws builds, then pairs within each. The ratio is the geometric mean of the builds' medians.
 
     Args:
         builds: per build the samples of A and of B, as for `compare`.
@@ -347,6 +351,12 @@ def compare_builds(
     if not builds:
         raise ValueError("there are no builds")
     logs = [np.log(np.asarray(a, float)) - np.log(np.asarray(b, float)) for a, b in builds]
+    own_medians = [float(np.median(own)) for own in logs]
+    middle = statistics.fmean(own_medians)
+    if len(builds) >= _FOR_STUDENT:
+        wide = _STUDENT_975[min(len(builds), len(_STUDENT_975) + 2) - _FOR_STUDENT]
+        off = wide * statistics.stdev(own_medians) / math.sqrt(len(builds))
+        return Ratio(math.exp(middle), math.exp(middle - off), math.exp(middle + off))
     generator = np.random.Generator(np.random.PCG64(0))
     means = np.zeros(resamples)
     for _ in builds:
@@ -355,5 +365,4 @@ def compare_builds(
         chosen = generator.integers(0, len(builds), size=resamples)
         means += medians[chosen, np.arange(resamples)] / len(builds)
     low, high = np.quantile(means, [0.025, 0.975])
-    middle = np.mean([np.median(own) for own in logs])
-    return Ratio(float(np.exp(middle)), float(np.exp(low)), float(np.exp(high)))
+    return Ratio(math.exp(middle), float(np.exp(low)), float(np.exp(high)))

@@ -18,6 +18,8 @@ from partitioner.target import Target
 Identity = tuple[int, frozenset[tuple[int, Target]]]
 """What makes two plans the same."""
 
+_ENOUGH = 2
+
 
 @dataclass
 class Entry:
@@ -50,6 +52,11 @@ class Entry:
         """The contests that say how fast it is; those with the cores far apart only where there is no other."""
         ran = [contest for contest, timing in self.timings.items() if timing.samples_us]
         return [contest for contest in ran if not self.timings[contest].far] or ran
+
+    @property
+    def first_judged(self) -> int | None:
+        """The first contest that was no heat."""
+        return min((c for c in self.timings if c not in self.heats), default=None)
 
     @property
     def samples_us(self) -> list[float]:
@@ -132,13 +139,17 @@ def latency_beside(entry: Entry, ours: Entry) -> tuple[float, float, float]:
 def meetings(one: Entry, other: Entry) -> list[int]:
     """The contests that say how two plans compare: both were timed, and not just in a heat.
 
-    A heat chooses who runs a longer contest, which then judges alone: who was chosen was lucky, as a rule. And those
+    A heat chooses who runs a longer contest, which then judges alone: who was chosen was lucky, as a rule. So was a mix
+    that runs again because its first contest made it look fast, so where two later ones are, these judge. And those
     with the cores far apart say something only where no other does.
     """
     shared = [c for c in one.timings if c in other.timings]
     timed = [c for c in shared if one.timings[c].samples_us and other.timings[c].samples_us]
     judging = [c for c in timed if c not in one.heats] or timed
-    return [c for c in judging if not one.timings[c].far] or judging
+    near = [c for c in judging if not one.timings[c].far] or judging
+    firsts = {e.first_judged for e in (one, other) if len(e.plan.partitions) > 1}
+    later = [c for c in near if c not in firsts]
+    return later if len(later) >= _ENOUGH else near
 
 
 def clearly_faster(fast: Entry, slow: Entry) -> bool:

@@ -26,6 +26,7 @@ from cost_db.tunings import TuningRecord, TuningStore
 from partitioner.errors import CancelledError, NoPlanError
 from tests.service.conftest import small_model
 
+pytestmark = pytest.mark.slow
 _TIMING = {"measure", "end_to_end"}
 
 

@@ -76,8 +76,29 @@ def test_contests_with_the_cores_far_apart_count_only_as_long_as_there_is_no_oth
     contest(4, 920.0, far=False)
     assert abs(fast.ratio - 0.91) < 1e-9 and len(fast.ratios) == 16
     assert meetings(fast, slow) == [2, 4]
-    fast.timings[5] = PlanTiming(failure="crash: it is stated")
-    assert len(fast.ratios) == 16 and not fast.timed
+    contest(5, 1000.0, far=False)
+    assert meetings(fast, slow) == [2, 4, 5]
+    fast.timings[6] = PlanTiming(failure="crash: it is stated")
+    assert len(fast.ratios) == 24 and not fast.timed
+
+
+def test_the_contest_that_made_a_mix_look_fast_does_not_judge_it() -> None:
+    mix, single = Entry(_entry(2, 1.0).plan, "mix"), Entry(_entry(1, 1.0).plan, "single")
+
+    def contest(number: int, entries: dict[str, float]) -> None:
+        for entry in (mix, single):
+            if entry.name in entries:
+                us = entries[entry.name]
+                entry.timings[number] = PlanTiming((us,) * 8, (us,), 0.0)
+                entry.contest_ratios[number] = [us / 1000.0] * 8
+
+    contest(0, {"single": 1000.0})
+    contest(1, {"single": 1000.0, "mix": 900.0})
+    assert meetings(single, mix) == [1] and clearly_faster(mix, single)
+    contest(2, {"single": 1000.0, "mix": 990.0})
+    assert meetings(single, mix) == [1, 2]
+    contest(3, {"single": 1000.0, "mix": 1020.0})
+    assert meetings(single, mix) == [2, 3] and not clearly_faster(mix, single)
 
 
 def test_a_tenth_of_the_rounds_with_the_cores_far_apart_is_told(

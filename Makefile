@@ -30,10 +30,10 @@ demo: $(STAMP)
 check: $(STAMP)
 	scripts/check
 
-# scripts/check runs the quick tests, the second line all others: in two processes, since half of the time they wait for others.
+# scripts/check runs the quick tests, the second line all others: in two processes, since many wait for servers and children.
 test: $(STAMP)
 	scripts/check
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -p no:schemathesis --durations=20 \
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -p no:schemathesis --durations=20 \
 		-m 'slow or browser or chaos'
 
 clean:

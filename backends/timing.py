@@ -33,7 +33,7 @@ Prepare = Callable[[], None]
 _SHORT_SAMPLE_S = 2e-3
 _MAX_SAMPLES = 600
 _Z95 = 1.96
-# Student's quantiles for 95 %, of 2, 3 … degrees of freedom; more builds than that are taken like ten.
+# Student's 97.5 % quantiles, of three builds (two degrees of freedom), four … ten; more are taken like ten.
 _FOR_STUDENT = 3
 _STUDENT_975 = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 _YARDSTICK_TRIES = 7
@@ -354,7 +354,7 @@ def compare_builds(
     own_medians = [float(np.median(own)) for own in logs]
     middle = statistics.fmean(own_medians)
     if len(builds) >= _FOR_STUDENT:
-        wide = _STUDENT_975[min(len(builds), len(_STUDENT_975) + 2) - _FOR_STUDENT]
+        wide = _STUDENT_975[min(len(builds) - _FOR_STUDENT, len(_STUDENT_975) - 1)]
         off = wide * statistics.stdev(own_medians) / math.sqrt(len(builds))
         return Ratio(math.exp(middle), math.exp(middle - off), math.exp(middle + off))
     generator = np.random.Generator(np.random.PCG64(0))

@@ -256,7 +256,7 @@ class BudgetSearch:
                 if identity(plan) not in known and len(entries) < most:
                     shape = " in blocks" if mix.apart else ""
                     name = f"{self._reduced(mix):.0%} reduced{shape}, for {tolerance:g}"
-                    entries.append(Entry(plan, name))
+                    entries.append(Entry(plan, name, proposed=True))
         return entries
 
     def _plan(self, mix: Mix, exact: Target) -> Plan:

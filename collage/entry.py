@@ -18,6 +18,7 @@ from partitioner.target import Target
 Identity = tuple[int, frozenset[tuple[int, Target]]]
 """What makes two plans the same."""
 
+# So many contests judge a proposal without the one that chose it.
 _ENOUGH = 2
 
 
@@ -35,6 +36,7 @@ class Entry:
         refused: why the caller's own check did not let it pass, or None.
         regions: sub-models of its partitions, where they are not the arena's.
         heats: the contests that were too short to judge.
+        proposed: whether a search proposed it, as one of many, so that its first contest chose it.
     """
 
     plan: Plan
@@ -46,6 +48,7 @@ class Entry:
     refused: str | None = None
     regions: RegionFiles | None = None
     heats: set[int] = field(default_factory=set)
+    proposed: bool = False
 
     @property
     def counting(self) -> list[int]:
@@ -54,7 +57,7 @@ class Entry:
         return [contest for contest in ran if not self.timings[contest].far] or ran
 
     @property
-    def first_judged(self) -> int | None:
+    def first_contest(self) -> int | None:
         """The first contest that was no heat."""
         return min((c for c in self.timings if c not in self.heats), default=None)
 
@@ -139,16 +142,16 @@ def latency_beside(entry: Entry, ours: Entry) -> tuple[float, float, float]:
 def meetings(one: Entry, other: Entry) -> list[int]:
     """The contests that say how two plans compare: both were timed, and not just in a heat.
 
-    A heat chooses who runs a longer contest, which then judges alone: who was chosen was lucky, as a rule. So was a mix
-    that runs again because its first contest made it look fast, so where two later ones are, these judge. And those
-    with the cores far apart say something only where no other does.
+    A heat chooses who runs a longer contest, which then judges alone: who was chosen was lucky, as a rule. So was a
+    proposal that runs again because its first contest made it look fast, so where two later ones are, these judge. And
+    those with the cores far apart say something only where no other does.
     """
     shared = [c for c in one.timings if c in other.timings]
     timed = [c for c in shared if one.timings[c].samples_us and other.timings[c].samples_us]
     judging = [c for c in timed if c not in one.heats] or timed
     near = [c for c in judging if not one.timings[c].far] or judging
-    firsts = {e.first_judged for e in (one, other) if len(e.plan.partitions) > 1}
-    later = [c for c in near if c not in firsts]
+    chose = {entry.first_contest for entry in (one, other) if entry.proposed}
+    later = [c for c in near if c not in chose]
     return later if len(later) >= _ENOUGH else near
 
 

@@ -147,7 +147,7 @@ class Finals:
         while (best := self._fastest()) and idle < _FRUITLESS and time.monotonic() < end_s:
             limit_us = self._at_known_pace_us(best) * (1 - WORTH_MEASURING)
             plans = [scored.plan for scored in propose() if scored.objective_us < limit_us]
-            new = self._new([Entry(plan, "explored") for plan in plans])
+            new = self._new([Entry(plan, "explored", proposed=True) for plan in plans])
             for entry in new:
                 count += 1
                 entry.name += f" {count}"
@@ -370,7 +370,7 @@ def _takes_most(target: Target, plan: Plan, shares_us: Sequence[float]) -> bool:
 def searched(solution: Solution) -> list[Entry]:
     """A solution's plans as entries."""
     return [
-        Entry(scored.plan, f"searched {position}", scored.objective_us)
+        Entry(scored.plan, f"searched {position}", scored.objective_us, proposed=True)
         for position, scored in enumerate(solution.plans, 1)
     ]
 

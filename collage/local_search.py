@@ -138,7 +138,7 @@ class LocalSearch:
             self._count += 1
             name = f"local {self._count} ({move.kind})"
             trial.set_user_attr(PLAN, name)
-            proposals.append((trial, Entry(plan, name, challenges=best)))
+            proposals.append((trial, Entry(plan, name, challenges=best, proposed=True)))
         return proposals
 
     def _move(self, trial: Trial) -> Move:

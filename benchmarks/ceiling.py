@@ -1,11 +1,12 @@
 """What could a mix of runtimes give at the most? Says for each model what bounds its plan.
 
-    python -m benchmarks.ceiling [--models NAME ...] [--show]
+    python -m benchmarks.ceiling [--models NAME ...] [--output benchmarks/results/ceiling-epyc.json] [--show]
 
 Each model is cut into at most twelve stretches. For each target, the plan of all of them runs in turn with the
 whole model on every target, so that all is timed at one pace. The *ceiling* is the best single target's time
 over the cheapest mix of these stretches, were borders for nothing and did every stretch save, in whatever company, what
-the target's whole model saves over all of its stretches. These mixes then run, in turn with the single targets. One file for all models is kept in benchmarks/results; `--show` writes the table into docs/.
+the target's whole model saves over all of its stretches. These mixes then run, in turn with the single targets. One file
+for all models of a machine is kept in benchmarks/results; `--show` writes the table into docs/, between the marks of the file's name.
 """
 
 from __future__ import annotations
@@ -25,11 +26,7 @@ from benchmarks.prediction import Choose, prepare, run_plans
 from benchmarks.prediction_plans import Part
 from partitioner.target import Target
 
-_RESULTS, _DOCUMENT, _MARK = (
-    Path("benchmarks/results/ceiling.json"),
-    Path("docs/refinement.md"),
-    "ceiling",
-)
+_RESULTS, _DOCUMENT = Path("benchmarks/results/ceiling-xeon.json"), Path("docs/refinement.md")
 _CACHE = Path.home() / ".cache" / "collage" / "ceiling"
 _TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
 _ROUNDS, _CONTEST_S = 24, 40.0
@@ -187,7 +184,7 @@ def main() -> None:
         text = _table(results, settings["hardware"])
         print(text)
         if chosen.show:
-            write_table(_DOCUMENT, _MARK, text)
+            write_table(_DOCUMENT, chosen.output.stem, text)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ runtime leaves behind itself. The twin is the right measure, since also a plan o
 the caches as another part of the model left them; how much that alone costs is the diagonal (the time
 in turn with the twin over the time of calling one session again and again).
 
-Every pair has a process of its own, and what is compared is interleaved in blocks. Rounds with the cores far apart
-(`backends.cores`) are left out. A kernel is two 3×3 convolutions, each with a Relu. Run it on an idle machine.
+What is compared is interleaved in blocks, in several processes of each pair, since builds differ. Rounds with the cores far
+apart (`backends.cores`) are left out. A kernel is two 3×3 convolutions, each with a Relu. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from backends.hardware import hardware
 from backends.measure import aligned
 from backends.registry import resolve
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
-from backends.timing import compare
+from backends.timing import compare_builds
 from partitioner.errors import TargetError
 from partitioner.target import Target
 from partitioner.tensor import TensorSpec
@@ -48,6 +48,22 @@ GOAL = 1.05
 GOAL_FROM_US = 200.0
 _BLOCK_S = 0.06
 _PATIENCE_S = 20.0
+_TIMEOUT_S = 300
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What one process saw of the second target right after the first, block by block.
+
+    Args:
+        base_us: the second's time in turn with its twin; for a target after itself, its time alone.
+        after_us: its time after the first.
+    """
+
+    first: str
+    second: str
+    base_us: tuple[float, ...]
+    after_us: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -56,7 +72,7 @@ class Pair:
 
     Args:
         base_us: the second's time in turn with its twin; for a target after itself, its time alone.
-        ratio, low, high: its time after the first over that, with the 95 % interval.
+        ratio, low, high: its time after the first over that, with the 95 % interval over processes.
     """
 
     first: str
@@ -66,6 +82,14 @@ class Pair:
     ratio: float
     low: float
     high: float
+
+
+def judge(side: int, seen: Sequence[Turns]) -> Pair:
+    """What all processes of an ordered pair say together."""
+    found = compare_builds([(turns.after_us, turns.base_us) for turns in seen])
+    base_us = statistics.median(us for turns in seen for us in turns.base_us)
+    first, second = seen[0].first, seen[0].second
+    return Pair(first, second, side, base_us, found.ratio, found.low, found.high)
 
 
 def kernel(side: int, path: Path) -> SubModel:
@@ -95,8 +119,8 @@ def kernel(side: int, path: Path) -> SubModel:
 
 def alternate(
     first: str, second: str, side: int, threads: int, rounds: int, placement: str
-) -> list[Pair]:
-    """The ordered pairs of two targets (or of a target and its twin) at one size. Runs in a child."""
+) -> list[Turns]:
+    """Both orders of two targets (or a target and its twin) at one size. Runs in a child."""
     model = kernel(side, Path("kernel.onnx").absolute())
     names = (first, second)
     runners = [_ready(name, model, threads, placement) for name in names]
@@ -115,13 +139,16 @@ def alternate(
         near.append(before and watch.near())
     watch.close()
     counted = counting(near)
-    pairs = []
-    for i in (0, 1):
-        alone = list(itertools.compress(base[i], counted))
-        found = compare(list(itertools.compress(turns[i], counted)), alone)
-        base_us = statistics.median(alone)
-        pairs.append(Pair(names[1 - i], names[i], side, base_us, found.ratio, found.low, found.high))
-    return pairs if first != second else pairs[:1]
+    both = [
+        Turns(
+            names[1 - i],
+            names[i],
+            tuple(itertools.compress(base[i], counted)),
+            tuple(itertools.compress(turns[i], counted)),
+        )
+        for i in (0, 1)
+    ]
+    return both if first != second else both[:1]
 
 
 def _ready(name: str, model: SubModel, threads: int, placement: str) -> Callable[[], None]:
@@ -185,7 +212,8 @@ def usable(names: Sequence[str]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-t", "--target", action="append")
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--threads", type=int, default=policy.default_threads())
     parser.add_argument("--placement", choices=("free", "apart"), default="free")
     parser.add_argument("--json", type=Path)
@@ -195,19 +223,24 @@ def main() -> None:
     failures: list[str] = []
     for side in SIDES:
         for first, second in itertools.combinations_with_replacement(names, 2):
-            try:
-                pairs += run_in_child(
-                    alternate,
-                    first,
-                    second,
-                    side,
-                    options.threads,
-                    options.rounds,
-                    options.placement,
-                    limits=ChildLimits(timeout_s=120),
-                )
-            except ChildFailed as failure:
-                failures.append(f"{first} and {second}, {side}×{side}: {failure}")
+            processes: list[list[Turns]] = []
+            for _ in range(options.processes):
+                try:
+                    processes.append(
+                        run_in_child(
+                            alternate,
+                            first,
+                            second,
+                            side,
+                            options.threads,
+                            options.rounds,
+                            options.placement,
+                            limits=ChildLimits(timeout_s=_TIMEOUT_S),
+                        )
+                    )
+                except ChildFailed as failure:
+                    failures.append(f"{first} and {second}, {side}×{side}: {failure}")
+            pairs += [judge(side, seen) for seen in zip(*processes, strict=True)]
     print(table(pairs, names))
     for text in failures:
         print(f"failed: {text}")
@@ -216,6 +249,7 @@ def main() -> None:
             "hardware": hardware().describe(),
             "versions": versions(names),
             "threads": options.threads,
+            "processes": options.processes,
             "placement": options.placement,
             "pairs": [asdict(pair) for pair in pairs],
             "failures": failures,

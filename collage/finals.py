@@ -10,6 +10,7 @@ beside the single targets that are nearly as fast, since a build can be lucky.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -38,7 +39,7 @@ _MAX_CORRECTIONS = 3
 # far ahead: two builds of the same plans differ by some 4 %, and what else the machine does has shifted ratios by a
 # quarter for minutes (docs/refinement.md).
 _BUILDS, _FAR_AHEAD, _NEARLY_THE_BEST = 4, 1.5, 1.05
-_MAX_CONFIRMATIONS = 8
+_MAX_CONFIRMATIONS, _WHEN_LATE = 8, 2
 # A target further behind as a whole is not timed in blocks. Compiling those may take this share of the time left.
 _WORTH_A_LAYOUT, _LAYOUTS_SHARE = 2.0, 0.25
 # Plans are explored in this share of the time left, until so many contests in turn brought nothing better.
@@ -63,6 +64,7 @@ class Finals:
         singles: measured latency of the whole model on the targets that can run it.
         local: how small changes of the best plan are tried at the end, in time of their own; None for
             not at all.
+        patience_s: so long after the time is up a winner is confirmed twice at a time at the most.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class Finals:
         arena: Arena,
         singles: Mapping[Target, float],
         local: LocalSettings | None = None,
+        patience_s: float = math.inf,
     ) -> None:
         self._model = model
+        self._patience_s = patience_s
         self._local = local
         self._constraints = constraints
         self._specs = specs
@@ -226,7 +230,10 @@ class Finals:
         if self._local is not None:
             # Half of the builds before and half after, since disturbances last for a while.
             self._confirmed(self._arena.winner(), _BUILDS // 2)
-            self._try_neighbours(lazy, self._local)
+            late = time.monotonic() >= self._arena.deadline_s
+            # Time is set apart for them, but not less than one contest takes.
+            if not late or self._arena.latest_s <= self._local.seconds:
+                self._try_neighbours(lazy, self._local)
         return self._confirmed(self._arena.winner())
 
     def _hopeful(self, winner: Entry) -> list[Entry]:
@@ -332,7 +339,9 @@ class Finals:
         rivals += self._joined(winner)
         # Chosen once: of many plans that are nearly alike another one is ahead after each contest.
         hopeful = [winner, *self._hopeful(winner)]
-        for _ in range(_MAX_CONFIRMATIONS):
+        for held in range(_MAX_CONFIRMATIONS):
+            if held >= _WHEN_LATE and time.monotonic() > self._arena.deadline_s + self._patience_s:
+                break
             others = [entry for entry in rivals if entry is not winner]
             unproven = [
                 entry

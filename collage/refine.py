@@ -79,7 +79,7 @@ class Arena:
         self._listener = listener
         self._cancel = cancel
         self.entries: list[Entry] = []
-        self.seconds = 0.0
+        self.seconds = self.latest_s = 0.0  # of all contests, and of the latest
         self._contests = 0
         self._rounds = self._left_out = 0
         self._nearest_us = math.inf
@@ -164,7 +164,8 @@ class Arena:
         if not known:
             # Who failed cannot be the anchor of later contests.
             self.entries.sort(key=lambda entry: entry.timings[0] is not anchor)
-        self.seconds += time.monotonic() - begin
+        self.latest_s = time.monotonic() - begin
+        self.seconds += self.latest_s
         self._tell(entries)
 
     def warnings(self) -> tuple[str, ...]:

@@ -65,6 +65,8 @@ from partitioner.target_spec import enumerate_candidates
 from partitioner.weights import total_bytes
 
 _MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
+# A winner is confirmed at length for so long, or for as long as the limit, after the time is up.
+_LEAST_PATIENCE_S = 10.0
 
 
 def tune_file(
@@ -309,7 +311,7 @@ class _Run:
         keep = partial(study_keeper.keep, self.database.connections, self.model.sha256, self.listener)
         moves = LocalSettings(seconds=self._local_s, seed=self.options.seed, keep=keep)
         known = (self.model, self.specs, self.constraints, self.arena, self.whole.latencies_us())
-        self.finals: Finals = Finals(*known, moves)
+        self.finals: Finals = Finals(*known, moves, max(_LEAST_PATIENCE_S, self.limit_s))
 
     def _winner(self, solution: Solution | None) -> Entry:
         finals, strategy = self.finals, self.options.strategy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Mapping, Sequence
@@ -50,12 +51,14 @@ class StatedContests(Arena):
         self.held.append({entry.name for entry in [*known, *newcomers]})
 
 
-def _refined(arena: Arena, world: World, kind: type[Finals] = Finals) -> Entry:
+def _refined(
+    arena: Arena, world: World, kind: type[Finals] = Finals, patience_s: float = math.inf
+) -> Entry:
     costs = StatedCosts(world.truth, most=len(world.candidates))
     solution = world.search(costs).run(2, INFINITE)
     specs = [TargetSpec(target, "graph", lambda index, node: None) for target in TARGETS]
     local = LocalSettings() if kind is not Finals else None
-    finals = kind(world.model, specs, Constraints(), arena, SINGLES, local)
+    finals = kind(world.model, specs, Constraints(), arena, SINGLES, local, patience_s)
     late = world.search(costs, deadline_s=0.0)
     return finals.refined(late, solution, 2)
 
@@ -97,6 +100,15 @@ def test_a_small_gain_is_returned_when_every_build_has_it() -> None:
     assert len(arena.held) == 5
 
 
+def test_when_it_is_late_a_winner_is_confirmed_twice() -> None:
+    times = {"searched 1": (930.0, 950.0, 940.0, 945.0, 945.0)}
+    late, patient = StatedContests(dict(times)), StatedContests(dict(times))
+    late.deadline_s = patient.deadline_s = 0.0
+    _refined(late, World(24, 3), patience_s=1.0)
+    _refined(patient, World(24, 3))
+    assert (len(late.held), len(patient.held)) == (3, 5)
+
+
 def test_what_is_far_ahead_needs_no_third_build() -> None:
     arena = StatedContests({"searched 1": (600.0, 620.0)})
     assert _refined(arena, World(24, 3)).name == "searched 1"
@@ -126,6 +138,22 @@ def test_a_change_that_looked_faster_in_a_short_heat_gets_a_second_look() -> Non
     winner = _refined(arena, World(24, 3), Tried)
     assert winner.name == "change"
     assert [("change" in held, "searched 1" in held) for held in arena.held][2:4] == [(True, True)] * 2
+
+
+@pytest.mark.parametrize(("latest_s", "tried"), [(1.0, True), (60.0, False)])
+def test_small_changes_that_would_take_longer_than_is_set_apart_are_left_out_when_it_is_late(
+    latest_s: float, tried: bool
+) -> None:
+    arena = StatedContests({"searched 1": (700.0,) * 9})
+    arena.latest_s, arena.deadline_s = latest_s, 0.0
+    asked = []
+
+    class Asked(Finals):
+        def _try_neighbours(self, lazy: LazySearch, local: LocalSettings) -> None:
+            asked.append(local)
+
+    assert _refined(arena, World(24, 3), Asked).name == "searched 1"
+    assert bool(asked) is tried
 
 
 @pytest.mark.parametrize(

@@ -224,20 +224,11 @@ def main() -> None:
     for side in SIDES:
         for first, second in itertools.combinations_with_replacement(names, 2):
             processes: list[list[Turns]] = []
+            task = (first, second, side, options.threads, options.rounds, options.placement)
             for _ in range(options.processes):
                 try:
-                    processes.append(
-                        run_in_child(
-                            alternate,
-                            first,
-                            second,
-                            side,
-                            options.threads,
-                            options.rounds,
-                            options.placement,
-                            limits=ChildLimits(timeout_s=_TIMEOUT_S),
-                        )
-                    )
+                    limits = ChildLimits(timeout_s=_TIMEOUT_S)
+                    processes.append(run_in_child(alternate, *task, limits=limits))
                 except ChildFailed as failure:
                     failures.append(f"{first} and {second}, {side}×{side}: {failure}")
             pairs += [judge(side, seen) for seen in zip(*processes, strict=True)]

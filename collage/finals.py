@@ -39,6 +39,7 @@ _MAX_CORRECTIONS = 3
 # far ahead: two builds of the same plans differ by some 4 %, and what else the machine does has shifted ratios by a
 # quarter for minutes (docs/refinement.md).
 _BUILDS, _FAR_AHEAD, _NEARLY_THE_BEST = 4, 1.5, 1.05
+# So many contests may confirm one winner, and so many when it is so late that the caller has waited enough.
 _MAX_CONFIRMATIONS, _WHEN_LATE = 8, 2
 # A target further behind as a whole is not timed in blocks. Compiling those may take this share of the time left.
 _WORTH_A_LAYOUT, _LAYOUTS_SHARE = 2.0, 0.25
@@ -64,7 +65,7 @@ class Finals:
         singles: measured latency of the whole model on the targets that can run it.
         local: how small changes of the best plan are tried at the end, in time of their own; None for
             not at all.
-        patience_s: so long after the time is up a winner is confirmed twice at a time at the most.
+        patience_s: from so long after the time was up on, two contests at the most confirm a winner.
     """
 
     def __init__(
@@ -168,6 +169,10 @@ class Finals:
         now = self._pace()
         return {key: us / now for key, us in residuals(self._arena.entries).items()}
 
+    def _late_s(self) -> float:
+        """For how long the time has been up; negative before."""
+        return time.monotonic() - self._arena.deadline_s
+
     def _pace(self) -> float:
         return pace(self._singles, self._arena.entries[0])
 
@@ -230,9 +235,10 @@ class Finals:
         if self._local is not None:
             # Half of the builds before and half after, since disturbances last for a while.
             self._confirmed(self._arena.winner(), _BUILDS // 2)
-            late = time.monotonic() >= self._arena.deadline_s
-            # Time is set apart for them, but not less than one contest takes.
-            if not late or self._arena.latest_s <= self._local.seconds:
+            # When it is late, the time set apart for small changes is all there is, and a contest may not fit in.
+            if self._late_s() >= 0 and self._arena.latest_s > self._local.seconds:
+                self._arena.say("the time is up: small changes of the best plan are left out")
+            else:
                 self._try_neighbours(lazy, self._local)
         return self._confirmed(self._arena.winner())
 
@@ -340,8 +346,6 @@ class Finals:
         # Chosen once: of many plans that are nearly alike another one is ahead after each contest.
         hopeful = [winner, *self._hopeful(winner)]
         for held in range(_MAX_CONFIRMATIONS):
-            if held >= _WHEN_LATE and time.monotonic() > self._arena.deadline_s + self._patience_s:
-                break
             others = [entry for entry in rivals if entry is not winner]
             unproven = [
                 entry
@@ -350,6 +354,9 @@ class Finals:
                 and len(meetings(entry, winner)) < _UNPROVEN_BUILDS * builds
             ]
             if not unproven and not _in_doubt(winner, others, builds):
+                break
+            if held >= _WHEN_LATE and self._late_s() > self._patience_s:
+                self._arena.say(f"the time is up: {winner.name} is confirmed no further")
                 break
             origins = [e.challenges for e in (winner, *unproven) if e.challenges is not None]
             again = _distinct([*others, *origins, winner, *unproven])

@@ -125,7 +125,7 @@ class Arena:
         known = self.entries[:1] + [entry for entry in again if entry is not self.entries[0]]
         entries = [*known, *newcomers]
         names = ", ".join(entry.name for entry in entries)
-        self._listener(Event("end_to_end", f"timing {len(entries)} plans in turn: {names}"))
+        self.say(f"timing {len(entries)} plans in turn: {names}")
         regions = {}
         plans = []
         for entry in entries:
@@ -188,6 +188,10 @@ class Arena:
             failures = "; ".join(f"{entry.name}: {entry.failure}" for entry in self.entries)
             raise NoPlanError(f"no plan could be run end to end ({failures})")
         return simplest_of_the_fastest(timed)
+
+    def say(self, text: str) -> None:
+        """Tell the listener."""
+        self._listener(Event("end_to_end", text))
 
     def _tell(self, entries: Sequence[Entry]) -> None:
         for entry in entries:

@@ -33,7 +33,8 @@ class StatedContests(Arena):
     """
 
     def __init__(self, stated: Mapping[str, Sequence[float | tuple[float, float]]]) -> None:
-        super().__init__(None, None, ignore)
+        self.said: list[str] = []
+        super().__init__(None, None, lambda event: self.said.append(event.message))
         self._stated = {name: list(times) for name, times in stated.items()}
         self.held: list[set[str]] = []
 
@@ -107,6 +108,8 @@ def test_when_it_is_late_a_winner_is_confirmed_twice() -> None:
     _refined(late, World(24, 3), patience_s=1.0)
     _refined(patient, World(24, 3))
     assert (len(late.held), len(patient.held)) == (3, 5)
+    assert late.said == ["the time is up: searched 1 is confirmed no further"]
+    assert not patient.said
 
 
 def test_what_is_far_ahead_needs_no_third_build() -> None:
@@ -140,12 +143,15 @@ def test_a_change_that_looked_faster_in_a_short_heat_gets_a_second_look() -> Non
     assert [("change" in held, "searched 1" in held) for held in arena.held][2:4] == [(True, True)] * 2
 
 
-@pytest.mark.parametrize(("latest_s", "tried"), [(1.0, True), (60.0, False)])
+@pytest.mark.parametrize(
+    ("latest_s", "deadline_s", "tried"),
+    [(1.0, 0.0, True), (60.0, 0.0, False), (60.0, math.inf, True)],
+)
 def test_small_changes_that_would_take_longer_than_is_set_apart_are_left_out_when_it_is_late(
-    latest_s: float, tried: bool
+    latest_s: float, deadline_s: float, tried: bool
 ) -> None:
     arena = StatedContests({"searched 1": (700.0,) * 9})
-    arena.latest_s, arena.deadline_s = latest_s, 0.0
+    arena.latest_s, arena.deadline_s = latest_s, deadline_s
     asked = []
 
     class Asked(Finals):
@@ -154,6 +160,9 @@ def test_small_changes_that_would_take_longer_than_is_set_apart_are_left_out_whe
 
     assert _refined(arena, World(24, 3), Asked).name == "searched 1"
     assert bool(asked) is tried
+    assert arena.said == (
+        [] if tried else ["the time is up: small changes of the best plan are left out"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,11 @@ def test_no_request_brings_the_server_down(
 ) -> None:
     server = start_server(max_upload_bytes=1 << 20, authentication="on", runners=runners)
     _, secret = server.services.tokens.create("fuzzer", ["admin"])
+    # One worker: two threads that parse Python at once fail at times on CPython 3.11.7 ("AST constructor recursion
+    # depth mismatch", python/cpython issue 106905), and hypothesis parses the source of what it filters by.
     command = [
         *(str(Path(sys.executable).parent / "schemathesis"), "run", f"{server.url}/openapi.json"),
-        *("--checks", "all", "--max-examples", _EXAMPLES, "--seed", "1", "--workers", "2"),
+        *("--checks", "all", "--max-examples", _EXAMPLES, "--seed", "1", "--workers", "1"),
         *chosen,
         *("--header", f"Authorization: Bearer {secret}"),
         # A cancelled job is still there to be looked at; no schema tells a good target, option or cursor.

@@ -28,6 +28,8 @@ _FAR = 1.3
 # of one physical core, and 1.0 to 1.3 times on two.
 _SUMMED, _SUMS, _TURNS = 2048, 600, 3
 _SHARED = 1.45
+# A distance below all others is believed as the largest of itself and so many more in a row.
+_MORE_LOOKS = 2
 # A machine that idles is moved back sooner than one that works: in one of four naps, and in one of seven busy seconds.
 _NAP_S = 0.2
 _FIRST_NAPS = 5
@@ -82,10 +84,16 @@ class CoreWatch:
         return us <= _FAR * self.nearest_us
 
     def _look_us(self) -> float:
-        # Where they always share one, the distance stays unknown and they are near for good.
-        us = math.inf if self._are_one() else self._distance_us()
-        self.nearest_us = min(us, self.nearest_us)
+        us = self._looked_us()
+        if us < self.nearest_us:
+            # Two cores may be one for some ms, unseen by the sums, and all rounds after such a distance would be far.
+            us = max(us, *(self._looked_us() for _ in range(_MORE_LOOKS)))
+            self.nearest_us = min(us, self.nearest_us)
         return us
+
+    def _looked_us(self) -> float:
+        # Where they always share one, the distance stays unknown and they are near for good.
+        return math.inf if self._are_one() else self._distance_us()
 
     def close(self) -> None:
         """End its threads."""

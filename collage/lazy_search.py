@@ -41,6 +41,8 @@ _BETTER = 0.001
 _PLAUSIBLE = 0.7
 # Plans to run before their partitions are measured: the best of at most so many each.
 _TO_EXPLORE = (2, 3, 4, 6)
+# So long each search may take however late it is; it took 6 s within an accuracy budget (233 nodes).
+_LEAST_S = 1.0
 # Each search may measure for this share of the time that is left: the rest is for timing what it finds.
 _SHARE_OF_TIME = 0.25
 
@@ -183,14 +185,24 @@ class LazySearch:
             NoPlanError: nothing covers the graph.
         """
         candidates = self.candidates.candidates
-        prices = [self.price_us(candidate, measured_only) for candidate in candidates]
-        return self._searcher.solve(
-            prices,
+        begin_s = time.monotonic()
+        solve = partial(
+            self._searcher.solve,
+            [self.price_us(candidate, measured_only) for candidate in candidates],
             transitions=self.transitions,
             constraints=self._limited(most),
             k=k,
             infeasible=self._failures(),
         )
+        if self._until_s is None:
+            return solve()
+        limit_s = max(_LEAST_S, self._until_s - begin_s)
+        try:
+            return solve(time_limit_s=limit_s)
+        except NoPlanError:
+            if time.monotonic() < begin_s + limit_s:
+                raise
+            return solve()  # a late plan is better than none
 
     def _limited(self, most: int | None) -> Constraints:
         if most not in self._by_limit:

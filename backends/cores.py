@@ -47,7 +47,7 @@ class CoreWatch:
         patience_s: how long it may nap in all.
 
     Attributes:
-        nearest_us: the least distance seen or known.
+        nearest_us: the least distance known; a lower one is believed where the next looks bear it out.
     """
 
     def __init__(self, nearest_us: float = math.inf, patience_s: float = 3.0) -> None:

@@ -25,7 +25,7 @@ from partitioner.candidate import Candidate, Plan
 from partitioner.candidate_set import CandidateSet
 from partitioner.constraints import Constraints
 from partitioner.cost import Infeasible, Measured
-from partitioner.errors import NoPlanError
+from partitioner.errors import NoPlanError, OutOfTimeError
 from partitioner.graph_index import GraphIndex
 from partitioner.search import ScoredPlan, Searcher, Solution
 from partitioner.target import Target
@@ -185,7 +185,6 @@ class LazySearch:
             NoPlanError: nothing covers the graph.
         """
         candidates = self.candidates.candidates
-        begin_s = time.monotonic()
         solve = partial(
             self._searcher.solve,
             [self.price_us(candidate, measured_only) for candidate in candidates],
@@ -194,14 +193,11 @@ class LazySearch:
             k=k,
             infeasible=self._failures(),
         )
-        if self._until_s is None:
-            return solve()
-        limit_s = max(_LEAST_S, self._until_s - begin_s)
+        until_s = self._until_s
+        limit_s = None if until_s is None else max(_LEAST_S, until_s - time.monotonic())
         try:
             return solve(time_limit_s=limit_s)
-        except NoPlanError:
-            if time.monotonic() < begin_s + limit_s:
-                raise
+        except OutOfTimeError:
             return solve()  # a late plan is better than none
 
     def _limited(self, most: int | None) -> Constraints:

@@ -28,5 +28,9 @@ class NoPlanError(CollageError):
     """No plan covers the model: some node is refused by every target, or constraints contradict."""
 
 
+class OutOfTimeError(NoPlanError):
+    """No plan was found in time; whether there is one is not known."""
+
+
 class CancelledError(CollageError):
     """The caller asked for the work to stop."""

@@ -49,10 +49,8 @@ def explain(
     return f"{'; '.join(lines)}{more}; add a target that takes them, such as onnxruntime"
 
 
-def explain_misfit(constraints: Constraints, proven: bool) -> str:
-    """No node is left out, yet nothing fits together, or (not proven) nothing was found in time."""
-    if not proven:
-        return "the time ran out before any plan was found; allow more time"
+def explain_misfit(constraints: Constraints) -> str:
+    """No node is left out, yet nothing fits together."""
     limits = [
         f"{name}={value}"
         for name, value in (

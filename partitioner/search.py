@@ -31,7 +31,7 @@ from partitioner.candidate import Candidate
 from partitioner.constraints import Constraints
 from partitioner.cover import Cover
 from partitioner.cycles import Ring, rings
-from partitioner.errors import NoPlanError
+from partitioner.errors import NoPlanError, OutOfTimeError
 from partitioner.graph_index import GraphIndex
 from partitioner.line_search import Ways, more_ways, price_bound, reduced_costs, shortest_ways
 from partitioner.milp import Floats, Ints, relax, solve
@@ -132,7 +132,8 @@ class Searcher:
                 that has fewer).
 
         Raises:
-            NoPlanError: no plan exists, or none was found in time.
+            NoPlanError: no plan exists.
+            OutOfTimeError: none was found in time.
             ConstraintError: a constraint fits nothing.
         """
         begin = time.monotonic()
@@ -324,7 +325,9 @@ class _Run:
         task = self._task
         plans = self._pool.best(found)
         if not plans:
-            raise NoPlanError(explain_misfit(task.constraints, proven > 0))
+            if proven == 0:
+                raise OutOfTimeError("the time ran out before any plan was found; allow more time")
+            raise NoPlanError(explain_misfit(task.constraints))
         best_us = plans[0].objective_us
         optimal = proven > 0
         return Solution(

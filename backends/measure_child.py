@@ -20,10 +20,10 @@ from backends.contract import Backend, CompileContext, Executable, OpTime, SubMo
 from backends.device_memory import HOST
 from backends.measurement import Measurement, MeasureRequest, versions_of
 from backends.registry import resolve
-from backends.samples import read_samples
+from backends.samples import read_expected, read_samples
 from backends.sandbox import send_message
 from backends.timing import Timing, preparation, time_runs
-from backends.verify import Comparison, compare_outputs
+from backends.verify import Comparison, Expected, compare_outputs
 from partitioner.cost import Infeasible, Measured
 from partitioner.tensor import TensorSpec
 
@@ -65,7 +65,7 @@ def _measure_here(
     tell("reading samples")
     model = request.model
     samples = read_samples(request.inputs_path, model.inputs)
-    expected = read_samples(request.expected_path, model.outputs)
+    expected = read_expected(request.expected_path, model.outputs)
     memory_before = _resident_bytes()
     _forget_peak()
     context = CompileContext(
@@ -98,7 +98,7 @@ def _measure_executable(
     executable: Executable,
     request: MeasureRequest,
     samples: Sequence[dict[str, Array]],
-    expected: Sequence[dict[str, Array]],
+    expected: Sequence[dict[str, Expected]],
     partial: Measurement,
     tell: Callable[[str], None],
 ) -> Measurement:
@@ -158,7 +158,7 @@ def _verify(
     inputs: Sequence[Array],
     outputs: Sequence[Array | None],
     sample: dict[str, Array],
-    wanted: dict[str, Array],
+    wanted: dict[str, Expected],
 ) -> Comparison:
     model = request.model
     for buffer, spec in zip(inputs, model.inputs, strict=True):

@@ -2,7 +2,8 @@
 
 The file holds one entry of JSON (names and dtypes) and one array for each sample and name, as plain
 bytes where numpy's own format would lose the dtype (bfloat16, float8) or need pickle (text). An .npz
-that a user wrote, keyed by name, can be read as well.
+that a user wrote, keyed by name, can be read as well. A reference value with undecided elements
+(`backends.verify.Ranged`) has two more arrays.
 """
 
 from __future__ import annotations
@@ -14,25 +15,28 @@ from pathlib import Path
 import ml_dtypes  # noqa: F401  (registers bfloat16, float8 … with numpy)
 import numpy as np
 
+from backends.verify import Array, Expected, Ranged
 from partitioner.tensor import TensorSpec
 
-Array = np.ndarray
 _HEADER = "__samples__"
 
 
-def write_samples(path: Path, samples: Sequence[Mapping[str, Array]]) -> None:
+def write_samples(path: Path, samples: Sequence[Mapping[str, Expected]]) -> None:
     """Write one or more samples, each a value for every name."""
-    header = [{name: np.asarray(value).dtype.name for name, value in s.items()} for s in samples]
+    header = [{name: _plain(value).dtype.name for name, value in s.items()} for s in samples]
     arrays = {_HEADER: np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)}
     for i, sample in enumerate(samples):
         for j, value in enumerate(sample.values()):
-            arrays[f"{i}.{j}"] = _storable(np.asarray(value))
+            arrays[f"{i}.{j}"] = _storable(_plain(value))
+            if isinstance(value, Ranged):
+                arrays[f"{i}.{j}.low"] = _storable(value.low)
+                arrays[f"{i}.{j}.high"] = _storable(value.high)
     with path.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 
 
 def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
-    """Read what `write_samples` wrote, or an ordinary .npz.
+    """Read values that `write_samples` wrote, or an ordinary .npz.
 
     Args:
         specs: of the values; in an ordinary .npz, values with one axis more than these hold several
@@ -49,6 +53,25 @@ def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, Arra
             }
             for i, names in enumerate(header)
         ]
+
+
+def read_expected(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, Expected]]:
+    """The same for reference values: those with undecided elements have their bounds."""
+    found: list[dict[str, Expected]] = [{**sample} for sample in read_samples(path, specs)]
+    with np.load(path, allow_pickle=False) as stored:
+        known = set(stored.files)
+        for i, sample in enumerate(found):
+            for j, (name, value) in enumerate(sample.items()):
+                if isinstance(value, np.ndarray) and f"{i}.{j}.low" in known:
+                    low, high = (
+                        _restored(stored[f"{i}.{j}.{end}"], value.dtype.name) for end in ("low", "high")
+                    )
+                    sample[name] = Ranged(value, low, high)
+    return found
+
+
+def _plain(value: Expected) -> Array:
+    return np.asarray(value.value if isinstance(value, Ranged) else value)
 
 
 def _unstack(values: dict[str, Array], specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:

@@ -10,7 +10,8 @@ of them. Metrics for floating-point values:
 
 Invariants: NaN and infinities count as equal only where the reference has the same; anywhere else,
 and for another shape or dtype, the error is infinite. Integers, booleans and text must be equal;
-8-bit integers are quantised numbers, and measured like these.
+8-bit integers are quantised numbers, and measured like these. What lies in the range of an undecided
+element (`Ranged`) is right, whatever its type.
 """
 
 from __future__ import annotations
@@ -58,6 +59,47 @@ class Tolerance:
         return error <= self.limit
 
 
+@dataclass(frozen=True, eq=False)
+class Ranged:
+    """A reference value of which the model itself leaves some elements undecided.
+
+    These are the elements whose bounds differ: what stands there is chosen between numbers that are equal but for
+    rounding, and another runtime chooses otherwise with the same right (docs/accuracy.md).
+
+    Args:
+        value: what the reference gave.
+        low: the least that was seen of each element, in the same shape and type; `value` where it is decided.
+        high: the most.
+    """
+
+    value: Array
+    low: Array
+    high: Array
+
+    @property
+    def undecided(self) -> Array:
+        """Which elements are undecided."""
+        return np.asarray(self.low != self.high)
+
+    def judged(self, actual: Array) -> Array:
+        """Another runtime's value as it counts: in an undecided element only what lies beyond its bounds differs."""
+        if actual.shape != self.value.shape or actual.dtype != self.value.dtype:
+            return actual
+        where = self.undecided
+        own, value, low, high = (a[where] for a in (actual, self.value, self.low, self.high))
+        counted = np.array(actual)
+        if _is_measured(actual.dtype):
+            wide = own.astype(np.float64)
+            counted[where] = value + (wide - np.clip(wide, low, high)).astype(actual.dtype)
+        else:
+            counted[where] = np.where((low <= own) & (own <= high), value, own)
+        return counted
+
+
+Expected = Array | Ranged
+"""A reference value."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """The error of some outputs.
@@ -73,7 +115,7 @@ class Comparison:
     reason: str = ""
 
 
-def output_error(metric: str, actual: Sequence[Array], expected: Sequence[Array]) -> float:
+def output_error(metric: str, actual: Sequence[Array], expected: Sequence[Expected]) -> float:
     """The error of the worst output; infinite where outputs cannot be compared.
 
     Raises:
@@ -82,7 +124,7 @@ def output_error(metric: str, actual: Sequence[Array], expected: Sequence[Array]
     return compare_outputs(metric, actual, expected).error
 
 
-def compare_outputs(metric: str, actual: Sequence[Array], expected: Sequence[Array]) -> Comparison:
+def compare_outputs(metric: str, actual: Sequence[Array], expected: Sequence[Expected]) -> Comparison:
     """The error of the worst output, and which one it is.
 
     Raises:
@@ -93,7 +135,10 @@ def compare_outputs(metric: str, actual: Sequence[Array], expected: Sequence[Arr
         return Comparison(math.inf, 0, f"{len(actual)} outputs instead of {len(expected)}")
     worst = Comparison(0.0)
     for position, (made, wanted) in enumerate(zip(actual, expected, strict=True)):
-        error, reason = _error(metric, np.asarray(made), np.asarray(wanted))
+        array = np.asarray(made)
+        if isinstance(wanted, Ranged):
+            array, wanted = wanted.judged(array), wanted.value
+        error, reason = _error(metric, array, np.asarray(wanted))
         if not error <= worst.error:
             worst = Comparison(error, position, reason)
     return worst

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from backends.verify import Expected
 from collage.verification import Verification, digest_values, input_hashes
 from partitioner.candidate import Plan
 from partitioner.emit import SOURCE_PLAN_KEY, annotate, read_plan
@@ -47,7 +48,7 @@ def crossing_values(model: Model, plan: Plan) -> list[str]:
 def make_verification(
     seeds: Sequence[int],
     samples: Sequence[Mapping[str, np.ndarray]],
-    reference: Sequence[Mapping[str, np.ndarray]],
+    reference: Sequence[Mapping[str, Expected]],
     observed: Mapping[str, float],
     tolerance: float,
     bounds: Mapping[str, int] | None = None,

@@ -192,7 +192,7 @@ class CostSource:
         inputs, expected = folder / "inputs.npz", folder / "expected.npz"
         if not expected.exists():
             write_samples(inputs, self._reference.values([s.name for s in model.inputs]))
-            write_samples(expected, self._reference.values([s.name for s in model.outputs]))
+            write_samples(expected, self._reference.expected([s.name for s in model.outputs]))
         whole = candidate.nodes == self._model.index.all_nodes
         # Errors of low precision may grow on their way through a model: mixes of it are judged by running them.
         reduced = self._site.facts(candidate.target).arithmetic.numbers != "f32"

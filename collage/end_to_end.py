@@ -29,9 +29,9 @@ from backends.cores import CoreWatch, counting
 from backends.device_memory import HOST
 from backends.measure import Run
 from backends.registry import check_options
-from backends.samples import read_samples
+from backends.samples import read_expected, read_samples
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child, send_message
-from backends.verify import output_error
+from backends.verify import Expected, output_error
 from collage.compiled import CompiledRegions, first_line
 from collage.executor import Executor, Step
 from partitioner.errors import CancelledError
@@ -222,7 +222,7 @@ def race(contest: Contest, skip: list[int]) -> list[PlanTiming]:
     """Time the plans but those to skip; runs in the child."""
     compiled = CompiledRegions(contest.threads, contest.cache_dir)
     samples = read_samples(contest.samples_file, contest.inputs)
-    expected = read_samples(contest.expected_file, ())
+    expected = read_expected(contest.expected_file, ())
     results = [PlanTiming(failure="not run") for _ in contest.plans]
     runners: list[_Runner] = []
     begin_s = time.monotonic()
@@ -274,7 +274,7 @@ def _prepare(
     position: int,
     compiled: CompiledRegions,
     samples: Sequence[Mapping[str, np.ndarray]],
-    expected: Sequence[Mapping[str, np.ndarray]],
+    expected: Sequence[Mapping[str, Expected]],
 ) -> _Runner:
     plan = contest.plans[position]
     steps = []

@@ -50,7 +50,7 @@ def verify_plan(
             model, reference.samples, model.path.parent / "own", cancel=cancel, keep_all=False
         )
     bounds = table_bounds(model.index)
-    values = reference.values(crossing_values(model, plan), last=True)
+    values = reference.expected(crossing_values(model, plan), last=True)
     kept = make_verification(seeds, reference.samples, values, {}, tolerance, bounds)
     inputs = tuple(model.index.values[name] for name in model.index.inputs)
     steps = tuple((regions.get(p.nodes), p.target) for p in plan.partitions)

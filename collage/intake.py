@@ -20,11 +20,14 @@ from backends.reference import reference_session, run_session
 from backends.samples import read_samples as stored_samples
 from backends.samples import write_samples
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
+from backends.verify import Expected, Ranged
 from collage.events import Event, Listener, ignore
+from collage.undecided import Choices, choices, find_undecided
 from partitioner.errors import BadInputError, CancelledError, ModelError
 from partitioner.extract import with_outputs
 from partitioner.ingest import NormalisedInfo, normalise
 from partitioner.model import Model
+from partitioner.sub_graph import SubGraph
 from partitioner.tensor import TensorSpec
 
 Sample = Mapping[str, np.ndarray]
@@ -121,7 +124,55 @@ class Reference:
         self.seconds = 0.0
         self._cancel = cancel
         self._known: tuple[dict[str, np.ndarray], ...] = tuple(dict(s) for s in self.samples)
-        self._lock = threading.Lock()
+        self._lock, self._once = threading.Lock(), threading.Lock()
+        self._choices = choices(model.index)
+        self._undecided: Sequence[Mapping[str, Ranged]] | None = None
+
+    def expected(self, names: Sequence[str], *, last: bool = False) -> tuple[dict[str, Expected], ...]:
+        """The same as `values`, with the bounds of elements that the model itself leaves undecided.
+
+        Args:
+            names: of values.
+            last: as in `values`.
+
+        Raises:
+            ModelError: the reference runtime cannot run the model.
+            CancelledError: the run was cancelled.
+        """
+        values = self.values(names, last=last)
+        if self._choices is None or not {*self._choices.values} & {*names}:
+            return tuple({**known} for known in values)
+        with self._once:
+            if self._undecided is None:
+                self._undecided = self._find_undecided(self._choices)
+        return tuple(
+            {**known, **{name: ranged[name] for name in names if name in ranged}}
+            for known, ranged in zip(values, self._undecided, strict=True)
+        )
+
+    def undecided(self) -> dict[str, tuple[int, int]]:
+        """What was found undecided so far: by value how many elements, in the worst sample, and of how many."""
+        counts: dict[str, tuple[int, int]] = {}
+        for sample in self._undecided or ():
+            for name, ranged in sample.items():
+                count = int(np.count_nonzero(ranged.undecided)), ranged.value.size
+                counts[name] = max(count, counts.get(name, count))
+        return counts
+
+    def _find_undecided(self, found: Choices) -> Sequence[Mapping[str, Ranged]]:
+        read = self.values(SubGraph(self.model.index, found.nodes).inputs, last=True)
+        begin = time.monotonic()
+        try:
+            return find_undecided(self.model, found, read, self._directory / "undecided", self._cancel)
+        except ChildFailed as failure:
+            if failure.kind == "cancelled":
+                raise CancelledError("cancelled while looking for what is undecided") from None
+            # Then all of it counts as decided.
+            text = f"it could not be found out what rounding decides ({failure.reason})"
+            self._listener(Event("reference", text))
+            return [{} for _ in self.samples]
+        finally:
+            self.seconds += time.monotonic() - begin
 
     def values(self, names: Sequence[str], *, last: bool = False) -> tuple[dict[str, np.ndarray], ...]:
         """Per sample the reference of each value named.

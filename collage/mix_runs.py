@@ -19,7 +19,7 @@ import numpy as np
 from backends.contract import CompileContext, SubModel, ready
 from backends.onnxruntime_quantisation import Int8Parts, kind_of
 from backends.registry import resolve
-from backends.samples import read_samples, write_samples
+from backends.samples import read_expected, read_samples, write_samples
 from backends.sandbox import send_message
 from backends.verify import output_error
 from collage.compiled import CompiledRegions
@@ -109,7 +109,7 @@ class MixRuns:
         self.index = model.index
         self.regions = RegionFiles(model, Path("regions").absolute())
         self.samples = read_samples(request.samples_file, request.inputs)
-        self.expected = read_samples(request.expected_file, ())
+        self.expected = read_expected(request.expected_file, ())
         self.used, self.held_out = slice(request.used_samples), slice(request.used_samples, None)
         self.errors: dict[Reduced, float] = {mix.reduced: mix.error for mix in request.known}
         self.held_out_errors: dict[Reduced, float] = {}

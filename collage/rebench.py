@@ -85,7 +85,7 @@ class Bench:
         reference = Reference(model, [sample], work_dir / "reference")
         samples, expected = work_dir / "samples.npz", work_dir / "expected.npz"
         write_samples(samples, reference.samples)
-        write_samples(expected, reference.values(made))
+        write_samples(expected, reference.expected(made))
         (work_dir / "cache").mkdir()
         template = Contest(
             (),

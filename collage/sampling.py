@@ -99,7 +99,7 @@ class Sampling:
         if not expected.exists():
             references = [self.chosen_by] if self.held_out is None else [self.chosen_by, self.held_out]
             write_samples(samples, [sample for known in references for sample in known.samples])
-            write_samples(expected, [value for known in references for value in known.values(made)])
+            write_samples(expected, [value for known in references for value in known.expected(made)])
         share_s = _SHARE * (self.options.time_limit_s or math.inf)
         return Contest(
             budget_s=max(_LEAST_S, min(_CONTEST_S, share_s)),
@@ -115,6 +115,18 @@ class Sampling:
             threads=self.threads,
             cache_dir=self.cache_dir,
         )
+
+    def about_undecided(self) -> list[str]:
+        """What the report says of outputs that plans were compared by, as far as these decide anything."""
+        counts = self.chosen_by.undecided()
+        for name, count in (self.held_out.undecided() if self.held_out else {}).items():
+            counts[name] = max(count, counts.get(name, count))
+        return [
+            f"rounding alone decides up to {undecided} of {size} elements of output {name!r}, so these were compared "
+            "only with what the model itself makes of them (docs/accuracy.md)"
+            for name, (undecided, size) in counts.items()
+            if name in self.model.index.outputs
+        ]
 
     def _seeded(self, seed: int) -> Sample:
         return seeded_inputs(self.info.inputs, seed, table_bounds(self.model.index))

@@ -357,7 +357,7 @@ class _Run:
         known = (self.model.index, self.targets, self.candidates, self.costs, self.estimates)
         witness = Witness(*known, self.transitions)
         warnings = [*self.info.warnings, *self.candidates.notes, *self.whole.untried()]
-        warnings += self.arena.warnings()
+        warnings += [*self.samples.about_undecided(), *self.arena.warnings()]
         if self.inputs is None:
             warnings += about_seeded_inputs(self.goals.has_budget, calibrates(self.facts))
         return build_report(

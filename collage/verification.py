@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from backends.verify import Expected, Ranged
 from partitioner.errors import CollageError
 
 _ELEMENTS = 256
@@ -41,6 +42,8 @@ class ValueDigest:
         mean: of all finite elements.
         rms: root mean square of all finite elements.
         scale: largest magnitude of all finite elements; errors are relative to it.
+        undecided: positions among `elements` that rounding decides (`collage.undecided`), which prove nothing;
+            None where nothing of the value is undecided, which its moments say too.
     """
 
     shape: tuple[int, ...]
@@ -48,21 +51,28 @@ class ValueDigest:
     mean: float
     rms: float
     scale: float
+    undecided: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, value: np.ndarray) -> ValueDigest:
+    def of(cls, reference: Expected) -> ValueDigest:
         """Digest a value."""
+        value = reference.value if isinstance(reference, Ranged) else reference
         flat = np.ascontiguousarray(value).reshape(-1)
         count = min(flat.size, _ELEMENTS)
         positions = (np.arange(count, dtype=np.uint64) * _STRIDE) % max(flat.size, 1)
         wide = np.zeros(1) if flat.dtype == object or not flat.size else flat.astype(np.float64)
         finite = wide[np.isfinite(wide)] if np.isfinite(wide).any() else np.zeros(1)
+        undecided = None
+        if isinstance(reference, Ranged):
+            kept = reference.undecided.reshape(-1)[positions.astype(np.int64)]
+            undecided = tuple(np.flatnonzero(kept).tolist())
         return cls(
             tuple(value.shape),
             _storable(flat[positions.astype(np.int64)]),
             float(finite.mean()),
             float(np.sqrt(np.mean(finite**2))),
             float(np.abs(finite).max()),
+            undecided,
         )
 
     def error_of(self, value: np.ndarray) -> float:
@@ -71,16 +81,19 @@ class ValueDigest:
         if other.shape != self.shape or other.elements.dtype != self.elements.dtype:
             return float("inf")
         exact = self.elements.dtype.kind not in "fc"
-        if exact and not np.array_equal(other.elements, self.elements):
+        elements, others = (np.delete(e, self.undecided or ()) for e in (self.elements, other.elements))
+        if exact and not np.array_equal(others, elements):
             return float("inf")
         scale = max(self.scale, _SMALLEST_SCALE)
-        moments = max(abs(other.rms - self.rms), abs(other.mean - self.mean)) / scale
-        if exact or not self.elements.size:
+        moments = 0.0
+        if self.undecided is None:
+            moments = max(abs(other.rms - self.rms), abs(other.mean - self.mean)) / scale
+        if exact or not elements.size:
             return moments
-        finite = np.isfinite(self.elements)
-        if not np.array_equal(np.isfinite(other.elements), finite):
+        finite = np.isfinite(elements)
+        if not np.array_equal(np.isfinite(others), finite):
             return float("inf")
-        differences = np.abs(other.elements[finite].astype(complex) - self.elements[finite])
+        differences = np.abs(others[finite].astype(complex) - elements[finite])
         return max(moments, float(differences.max(initial=0.0)) / scale)
 
     def as_json(self) -> dict[str, Any]:
@@ -92,14 +105,17 @@ class ValueDigest:
             "mean": self.mean,
             "rms": self.rms,
             "scale": self.scale,
+            **({} if self.undecided is None else {"undecided": list(self.undecided)}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ValueDigest:
         """Read what `as_json` wrote."""
         elements = np.frombuffer(base64.b64decode(data["elements"]), dtype=np.dtype(data["dtype"]))
-        numbers = (float(data[name]) for name in ("mean", "rms", "scale"))
-        return cls(tuple(data["shape"]), elements, *numbers)
+        mean, rms, scale = (float(data[name]) for name in ("mean", "rms", "scale"))
+        undecided = data.get("undecided")
+        known = None if undecided is None else tuple(map(int, undecided))
+        return cls(tuple(data["shape"]), elements, mean, rms, scale, known)
 
 
 @dataclass(frozen=True)
@@ -164,7 +180,7 @@ def input_hashes(sample: Mapping[str, np.ndarray]) -> dict[str, str]:
     }
 
 
-def digest_values(runs: Sequence[Mapping[str, np.ndarray]]) -> tuple[dict[str, ValueDigest], ...]:
+def digest_values(runs: Sequence[Mapping[str, Expected]]) -> tuple[dict[str, ValueDigest], ...]:
     """Digests of the values of each run."""
     return tuple({name: ValueDigest.of(value) for name, value in run.items()} for run in runs)
 

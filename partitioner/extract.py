@@ -27,7 +27,7 @@ class ExtractedModel:
     Args:
         path: the file; weights over 1 GiB together lie beside it.
         inputs: graph inputs, in the order of `SubGraph.inputs`.
-        outputs: graph outputs, in the order of `SubGraph.outputs`.
+        outputs: graph outputs, in the order of `SubGraph.outputs` unless others were asked for.
     """
 
     path: Path
@@ -35,8 +35,16 @@ class ExtractedModel:
     outputs: tuple[TensorSpec, ...]
 
 
-def extract(model: Model, nodes: int, directory: Path) -> ExtractedModel:
+def extract(
+    model: Model, nodes: int, directory: Path, outputs: Sequence[str] | None = None
+) -> ExtractedModel:
     """Write a sub-graph (bitset of nodes) as `directory/model.onnx`.
+
+    Args:
+        model: the model.
+        nodes: of the sub-graph.
+        directory: gets the file.
+        outputs: values made inside, to be the outputs instead of those that are needed outside.
 
     Raises:
         ModelError: the sub-graph is empty or not convex, or one of its outputs has no known type.
@@ -45,18 +53,19 @@ def extract(model: Model, nodes: int, directory: Path) -> ExtractedModel:
     if not nodes or not sub_graph.is_convex:
         raise ModelError("only a non-empty convex sub-graph can be extracted")
     path = directory / "model.onnx"
+    made = sub_graph.outputs if outputs is None else tuple(outputs)
     proto = weights.structure(
         model.ir,
         [model.nodes[i] for i in sub_graph.members],
         [model.values[name] for name in sub_graph.inputs],
-        [model.values[name] for name in sub_graph.outputs],
+        [model.values[name] for name in made],
     )
     directory.mkdir(parents=True, exist_ok=True)
     weights.write(proto, constants(model, sub_graph), path)
     return ExtractedModel(
         path=path,
         inputs=tuple(model.index.values[name] for name in sub_graph.inputs),
-        outputs=tuple(model.index.values[name] for name in sub_graph.outputs),
+        outputs=tuple(model.index.values[name] for name in made),
     )
 
 

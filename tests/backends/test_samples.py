@@ -7,7 +7,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from backends.samples import read_samples, write_samples
+from backends.samples import read_expected, read_samples, write_samples
+from backends.verify import Ranged
 from partitioner.tensor import TensorSpec
 
 
@@ -46,3 +47,17 @@ def test_a_users_file_holds_one_sample_or_several(tmp_path: Path) -> None:
     assert len(several) == 4
     assert several[3]["x"].shape == (2, 3)
     assert several[3]["n"].shape == (1,)
+
+
+def test_bounds_of_undecided_elements_survive(tmp_path: Path) -> None:
+    bounds = (np.array([1, 2, 3], ml_dtypes.bfloat16), np.array([1, 0, 3], ml_dtypes.bfloat16))
+    ranged = Ranged(bounds[0], bounds[1], bounds[0])
+    path = tmp_path / "expected.npz"
+    write_samples(path, [{"plain": np.ones(2, np.float32), "y": bounds[0]}, {"y": ranged}])
+    first, second = read_expected(path, [])
+    assert not any(isinstance(value, Ranged) for value in first.values())
+    back = second["y"]
+    assert isinstance(back, Ranged)
+    assert back.low.dtype == ml_dtypes.bfloat16
+    assert back.undecided.tolist() == [False, True, False]
+    np.testing.assert_array_equal(read_samples(path, [])[1]["y"], bounds[0])

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from backends.verify import METRICS, Tolerance, compare_outputs, output_error
+from backends.verify import METRICS, Ranged, Tolerance, compare_outputs, output_error
 from partitioner.errors import BadInputError
 
 F = np.float32
@@ -108,3 +108,39 @@ def test_tolerances() -> None:
         Tolerance("mean")
     with pytest.raises(BadInputError):
         Tolerance("max", -1)
+
+
+def _ranged(value: list[float], low: list[float], high: list[float], dtype: type) -> Ranged:
+    return Ranged(*(np.array(a, dtype) for a in (value, low, high)))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_an_undecided_element_is_right_anywhere_in_its_range(metric: str) -> None:
+    wanted = _ranged([1, 4, 8], [1, 2, 8], [1, 6, 8], F)
+    assert output_error(metric, [np.array([1, 6, 8], F)], [wanted]) == pytest.approx(0, abs=1e-15)
+
+
+def test_beyond_its_range_an_undecided_element_errs_by_the_distance() -> None:
+    wanted = _ranged([1, 4, 8], [1, 2, 8], [1, 6, 8], F)
+    assert output_error("max", [np.array([1, 8, 8], F)], [wanted]) == pytest.approx(2 / 8)
+    assert output_error("max", [np.array([1, np.nan, 8], F)], [wanted]) == math.inf
+
+
+def test_decided_elements_beside_it_count_as_ever() -> None:
+    wanted = _ranged([1, 4, 8], [1, 2, 8], [1, 6, 8], F)
+    assert output_error("max", [np.array([2, 6, 8], F)], [wanted]) == pytest.approx(1 / 8)
+    assert output_error("max", [np.array([[1, 4, 8]], F)], [wanted]) == math.inf
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint16])
+def test_an_undecided_integer_is_right_in_its_range_and_nowhere_else(dtype: type) -> None:
+    wanted = _ranged([7, 3, 5], [7, 3, 3], [7, 5, 5], dtype)
+    assert output_error("max", [np.array([7, 5, 3], dtype)], [wanted]) == 0
+    for wrong in ([7, 6, 3], [8, 5, 3]):
+        assert output_error("max", [np.array(wrong, dtype)], [wanted]) == math.inf
+
+
+def test_an_undecided_truth_value_is_right_either_way() -> None:
+    wanted = Ranged(*(np.array(a) for a in ([True, False], [True, False], [True, True])))
+    assert output_error("max", [np.array([True, True])], [wanted]) == 0
+    assert output_error("max", [np.array([False, True])], [wanted]) == math.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from backends.verify import Ranged
 from collage.verification import (
     ValueDigest,
     Verification,
@@ -82,3 +83,18 @@ def test_input_hashes_tell_inputs_apart() -> None:
     one, two = input_hashes({"x": _value(1, 3)}), input_hashes({"x": _value(2, 3)})
     assert one != two
     assert one == input_hashes({"x": _value(1, 3)})
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_undecided_elements_prove_nothing_and_others_as_ever(dtype: type) -> None:
+    value = np.arange(100).astype(dtype)
+    swapped, wrong = value.copy(), value.copy()
+    swapped[[3, 4]] = swapped[[4, 3]]
+    wrong[7] = 90
+    ranged = Ranged(value, np.minimum(value, swapped), np.maximum(value, swapped))
+    kept = Verification((0,), ({},), digest_values([{"y": ranged}]), {"y": 1e-3})
+    stored = Verification.from_text(kept.to_text())
+    assert stored.error_of(0, "y", swapped) == 0
+    assert stored.error_of(0, "y", wrong) > 0.5
+    strict = Verification((0,), ({},), digest_values([{"y": value}]), {"y": 1e-3})
+    assert strict.error_of(0, "y", swapped) >= 0.01

@@ -29,6 +29,7 @@ class MeasureRequest:
         profile: also run under the runtime's own profiler.
         cache_dir: folder for compiled blobs, or None.
         memory_bytes: address space of the child; None for the machine's memory.
+        count_labels: of integers and text the share that differs is their error, instead of a wrong result.
     """
 
     target: Target
@@ -43,6 +44,7 @@ class MeasureRequest:
     profile: bool = False
     cache_dir: Path | None = None
     memory_bytes: int | None = None
+    count_labels: bool = False
 
 
 @dataclass(frozen=True)

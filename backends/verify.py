@@ -6,10 +6,11 @@ of them. Metrics for floating-point values:
 * `max`: largest absolute difference over the largest absolute reference value.
 * `l2`: Euclidean norm of the difference over that of the reference.
 * `cosine`: one minus the cosine of the angle between the two.
-* `top1`: share of rows (last axis) whose largest element is at another place.
+* `top1`: share of rows (last axis) whose largest element is at another place; of integers, truth values and
+  text, which are labels already, the share that differs.
 
 Invariants: NaN and infinities count as equal only where the reference has the same; anywhere else,
-and for another shape or dtype, the error is infinite. Integers, booleans and text must be equal;
+and for another shape or dtype, the error is infinite. Integers, booleans and text must be equal but for `top1`;
 8-bit integers are quantised numbers, and measured like these. What lies in the range of an undecided
 element (`Ranged`) is right, whatever its type.
 """
@@ -124,8 +125,16 @@ def output_error(metric: str, actual: Sequence[Array], expected: Sequence[Expect
     return compare_outputs(metric, actual, expected).error
 
 
-def compare_outputs(metric: str, actual: Sequence[Array], expected: Sequence[Expected]) -> Comparison:
+def compare_outputs(
+    metric: str, actual: Sequence[Array], expected: Sequence[Expected], count_labels: bool = False
+) -> Comparison:
     """The error of the worst output, and which one it is.
+
+    Args:
+        metric: one of `METRICS`.
+        actual: the outputs.
+        expected: their references.
+        count_labels: of integers, truth values and text, take the share that differs, as `top1` does.
 
     Raises:
         BadInputError: the metric is unknown.
@@ -138,13 +147,13 @@ def compare_outputs(metric: str, actual: Sequence[Array], expected: Sequence[Exp
         array = np.asarray(made)
         if isinstance(wanted, Ranged):
             array, wanted = wanted.judged(array), wanted.value
-        error, reason = _error(metric, array, np.asarray(wanted))
+        error, reason = _error(metric, array, np.asarray(wanted), count_labels or metric == "top1")
         if not error <= worst.error:
             worst = Comparison(error, position, reason)
     return worst
 
 
-def _error(metric: str, actual: Array, expected: Array) -> tuple[float, str]:
+def _error(metric: str, actual: Array, expected: Array, count_labels: bool) -> tuple[float, str]:
     if actual.shape != expected.shape:
         return math.inf, f"shape {actual.shape} instead of {expected.shape}"
     if actual.dtype != expected.dtype:
@@ -153,7 +162,9 @@ def _error(metric: str, actual: Array, expected: Array) -> tuple[float, str]:
         return 0.0, ""
     if not _is_measured(expected.dtype):
         wrong = int(np.count_nonzero(actual != expected))
-        return (0.0, "") if wrong == 0 else (math.inf, f"{wrong} of {expected.size} values differ")
+        if wrong == 0 or count_labels:
+            return wrong / expected.size, ""
+        return math.inf, f"{wrong} of {expected.size} values differ"
     a, e = _as_real(actual), _as_real(expected)
     finite = np.isfinite(e)
     if not finite.all() or not np.isfinite(a).all():

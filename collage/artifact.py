@@ -23,6 +23,8 @@ VERIFICATION_KEY = "collage.verification"
 
 # Room for the rounding of other processors and versions than those that made the artifact.
 _HEADROOM = 4.0
+# Less than one of the elements that are kept: a tolerance is for numbers.
+_OF_EXACT = 1e-3
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,16 @@ def make_verification(
         tolerance: allowed for a value that showed less.
         bounds: what integer inputs of the samples stay below.
     """
-    allowed = {name: max(tolerance, _HEADROOM * observed.get(name, 0.0)) for name in reference[0]}
+    digests = digest_values(reference)
+    allowed = {
+        name: max(
+            min(tolerance, _OF_EXACT) if digest.is_exact else tolerance,
+            _HEADROOM * observed.get(name, 0.0),
+        )
+        for name, digest in digests[0].items()
+    }
     hashes = tuple(input_hashes(s) for s in samples)
-    return Verification(tuple(seeds), hashes, digest_values(reference), allowed, bounds or {})
+    return Verification(tuple(seeds), hashes, digests, allowed, bounds or {})
 
 
 def write_artifact(

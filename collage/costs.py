@@ -206,6 +206,8 @@ class CostSource:
             protocol=self._settings.protocol,
             cache_dir=self._settings.cache_dir,
             profile=whole,
+            # What chooses by rounded numbers chooses otherwise at times.
+            count_labels=reduced,
         )
 
     def _to_row(self, candidate: Candidate, measurement: Measurement) -> CostRow:

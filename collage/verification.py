@@ -76,25 +76,32 @@ class ValueDigest:
         )
 
     def error_of(self, value: np.ndarray) -> float:
-        """Relative error of another value against this digest; infinite where they cannot be compared."""
+        """Relative error of another value against this digest; infinite where they cannot be compared.
+
+        Of integers, truth values and text it is the share of elements that differ.
+        """
         other = ValueDigest.of(value)
         if other.shape != self.shape or other.elements.dtype != self.elements.dtype:
             return float("inf")
-        exact = self.elements.dtype.kind not in "fc"
         elements, others = (np.delete(e, self.undecided or ()) for e in (self.elements, other.elements))
-        if exact and not np.array_equal(others, elements):
-            return float("inf")
         scale = max(self.scale, _SMALLEST_SCALE)
         moments = 0.0
         if self.undecided is None:
             moments = max(abs(other.rms - self.rms), abs(other.mean - self.mean)) / scale
-        if exact or not elements.size:
+        if not elements.size:
             return moments
+        if self.is_exact:
+            return max(moments, float(np.mean(others != elements)))
         finite = np.isfinite(elements)
         if not np.array_equal(np.isfinite(others), finite):
             return float("inf")
         differences = np.abs(others[finite].astype(complex) - elements[finite])
         return max(moments, float(differences.max(initial=0.0)) / scale)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its elements are equal or not, and nothing in between."""
+        return self.elements.dtype.kind not in "fc"
 
     def as_json(self) -> dict[str, Any]:
         """The digest as JSON-ready data."""

@@ -36,6 +36,14 @@ def test_top1_counts_rows() -> None:
     assert output_error("top1", [a], [e]) == 0.25
 
 
+def test_labels_are_counted_one_by_one_by_top1_and_must_be_equal_elsewhere() -> None:
+    for labels in (np.array([3, 1, 2, 5]), np.array(["a", "b", "c", "d"], dtype=object)):
+        other = labels.copy()
+        other[1] = labels[0]
+        assert output_error("top1", [other], [labels]) == 0.25
+        assert output_error("max", [other], [labels]) == math.inf
+
+
 def test_the_worst_output_counts_and_is_named() -> None:
     e = np.ones(2, F)
     found = compare_outputs("max", [e, e * 1.5, e], [e, e, e])

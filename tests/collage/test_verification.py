@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from backends.verify import Ranged
+from collage.artifact import make_verification
 from collage.verification import (
     ValueDigest,
     Verification,
@@ -68,9 +69,9 @@ def test_integers_text_and_empty_tensors_are_kept() -> None:
     ):
         digest = ValueDigest.from_json(ValueDigest.of(value).as_json())
         assert digest.error_of(value) == 0.0
-    assert ValueDigest.of(np.arange(10)).error_of(np.arange(10) + 1) == float("inf")
+    assert ValueDigest.of(np.arange(10)).error_of(np.arange(10) + 1) == 1
     text = np.array(["a", "b"], dtype=object)
-    assert ValueDigest.of(text).error_of(np.array(["a", "c"], dtype=object)) == float("inf")
+    assert ValueDigest.of(text).error_of(np.array(["a", "c"], dtype=object)) == 0.5
 
 
 def test_damaged_text_is_a_clear_error() -> None:
@@ -95,6 +96,19 @@ def test_undecided_elements_prove_nothing_and_others_as_ever(dtype: type) -> Non
     kept = Verification((0,), ({},), digest_values([{"y": ranged}]), {"y": 1e-3})
     stored = Verification.from_text(kept.to_text())
     assert stored.error_of(0, "y", swapped) == 0
-    assert stored.error_of(0, "y", wrong) > 0.5
+    assert stored.error_of(0, "y", wrong) >= 0.01
     strict = Verification((0,), ({},), digest_values([{"y": value}]), {"y": 1e-3})
     assert strict.error_of(0, "y", swapped) >= 0.01
+
+
+def test_a_tolerance_for_numbers_allows_no_wrong_label_but_what_was_seen() -> None:
+    labels = np.arange(1000) % 7
+    known = ((0,), [{}], [{"labels": labels, "y": _value(8, 9)}])
+    strict = make_verification(*known, {}, 0.1)
+    wrong = labels.copy()
+    wrong[0] = 6
+    assert strict.tolerance["y"] == 0.1
+    assert strict.error_of(0, "labels", wrong) > strict.tolerance["labels"]
+    seen = make_verification(*known, {"labels": strict.error_of(0, "labels", wrong)}, 0.1)
+    assert seen.error_of(0, "labels", wrong) <= seen.tolerance["labels"] < 0.1
+    assert seen.error_of(0, "labels", np.zeros_like(labels)) > seen.tolerance["labels"]

@@ -311,7 +311,11 @@ def _since_version(domain: str, op_type: str, opset: int) -> int | None:
 def _refuse_dtypes(index: GraphIndex, node: NodeInfo, kernels: Sequence[Any], ep: str) -> str | None:
     schema = _schema(node.domain, node.op_type, node.opset)
     used = _dtypes_by_parameter(index, node, schema)
-    if any(_accepts(kernel.type_constraints, used) for kernel in kernels):
+    ways = [used]
+    if ep == "cpu":
+        # A node without a kernel for half precision runs in single precision, between casts that sessions insert.
+        ways.append([(keys, dtype.replace("float16", "float")) for keys, dtype in used])
+    if any(_accepts(kernel.type_constraints, way) for kernel in kernels for way in ways):
         return None
     dtypes = ", ".join(sorted({t.removeprefix("tensor(").rstrip(")") for _, t in used}))
     return f"onnxruntime has no {ep} kernel for {node.op} of {dtypes}"

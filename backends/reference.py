@@ -1,7 +1,8 @@
 """Reference outputs, and seeded inputs where the user gives none.
 
 The reference is ONNX Runtime on one thread with every optimisation off: bit for bit the same on each
-run, and nothing is fused that could hide what an operator really computes.
+run, and nothing is fused that could hide what an operator really computes. What a model computes in half precision
+is computed in single precision and rounded once (`backends.half_precision`).
 
 Call `run_reference` inside a sandboxed child: it runs native code on the user's model.
 """
@@ -9,20 +10,27 @@ Call `run_reference` inside a sandboxed child: it runs native code on the user's
 from __future__ import annotations
 
 import ctypes
+import json
 import math
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers bfloat16, float8 … with numpy)
 import numpy as np
+import onnx
 
+from backends.half_precision import is_half, widen
 from partitioner.errors import ModelError
 from partitioner.graph_index import GraphIndex
 from partitioner.tensor import TensorSpec
 
 Array = np.ndarray
 
+# Metadata of a model that computes in single precision: the outputs that are rounded to half precision.
+_ROUNDED = "collage.rounded"
 # Integers without a hint are small: they may be ids for a table, steps or lengths.
 _ID_BOUND = 8
 _TO_UNIT_VARIANCE = 1.7320508075688772  # four uniform numbers have a variance of 4/12
@@ -74,18 +82,37 @@ def reference_session(model_path: Path) -> Any:
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.enable_mem_pattern = False
-    return ort.InferenceSession(str(model_path), options, providers=["CPUExecutionProvider"])
+    with _computed_in_single(model_path) as path:
+        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+@contextmanager
+def _computed_in_single(path: Path) -> Iterator[Path]:
+    """The model itself, or where it has half precision a copy that computes in single precision."""
+    model = onnx.load(path, load_external_data=False)
+    if not is_half(model):
+        yield path
+        return
+    onnx.load_external_data_for_model(model, str(path.parent))
+    halves = widen(model)
+    onnx.helper.set_model_props(model, {_ROUNDED: json.dumps(halves)})
+    with tempfile.TemporaryDirectory(prefix="single-") as folder:
+        copy = Path(folder, "model.onnx")
+        onnx.save(model, copy, save_as_external_data=True, location="weights")
+        yield copy
 
 
 def run_session(session: Any, inputs: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
     """Run a session with values that numpy may have no type for."""
     import onnxruntime as ort
 
-    taken = {node.name for node in session.get_inputs()}
+    taken = {node.name: node.type for node in session.get_inputs()}
     binding = session.io_binding()
     kept = []
-    for name in taken:
+    for name, type_name in taken.items():
         array = np.ascontiguousarray(inputs[name])
+        if array.dtype == np.float16 and type_name == "tensor(float)":
+            array = array.astype(np.float32)
         if array.dtype == object or array.dtype.kind in "US":
             binding.bind_cpu_input(name, array.astype(object))
             continue
@@ -101,7 +128,10 @@ def run_session(session: Any, inputs: Mapping[str, Array], outputs: Sequence[str
         binding.bind_output(name, "cpu")
     session.run_with_iobinding(binding)
     values = binding.get_outputs()
-    return {name: _to_numpy(value) for name, value in zip(outputs, values, strict=True)}
+    made = {name: _to_numpy(value) for name, value in zip(outputs, values, strict=True)}
+    rounded = json.loads(session.get_modelmeta().custom_metadata_map.get(_ROUNDED, "[]"))
+    with np.errstate(over="ignore"):
+        return {n: a.astype(np.float16) if n in rounded else a for n, a in made.items()}
 
 
 def _to_numpy(value: Any) -> Array:

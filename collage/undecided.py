@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
 from backends.reference import reference_session, run_session
@@ -43,8 +44,8 @@ _FLOATS = ("float16", "float32", "float64", "bfloat16")
 # deviation of what is added. Two numbers that differ by less than this change places in nearly half of the draws.
 _MOVED = 1e-5
 _DRAWS, _LEAST_DRAWS, _MOST_S = 16, 4, 20.0
-# Relative to a value's largest magnitude: elements that follow smoothly move by about as much as they are moved.
-_DIFFERS = 10 * _MOVED
+# Elements that follow smoothly move by about as much as they are moved, so many times as much is another choice.
+_DIFFERS = 10
 _MOST_UNDECIDED = 0.5
 _TIMEOUT_S = 600.0
 
@@ -169,9 +170,14 @@ def _moved(sample: Mapping[str, Array], names: Sequence[str], draw: int) -> dict
     for name in names:
         wide = sample[name].astype(np.float64)
         finite = np.abs(wide[np.isfinite(wide)])
-        noise = random.normal(0.0, _MOVED * finite.max(initial=0.0), wide.shape)
+        noise = random.normal(0.0, _moved_by(sample[name]) * finite.max(initial=0.0), wide.shape)
         made[name] = (wide + noise).astype(sample[name].dtype)
     return made
+
+
+def _moved_by(array: Array) -> float:
+    """Half precision is rounded by more than sums differ by."""
+    return max(_MOVED, float(ml_dtypes.finfo(array.dtype).eps))
 
 
 def _has_range(array: Array) -> bool:
@@ -185,5 +191,5 @@ def _narrowed(value: Array, low: Array, high: Array) -> Ranged:
     differs = low != high
     if value.dtype.kind in "fV":
         wide = [array.astype(np.float64) for array in (low, high, value)]
-        differs = wide[1] - wide[0] > _DIFFERS * np.abs(wide[2]).max()
+        differs = wide[1] - wide[0] > _DIFFERS * _moved_by(value) * np.abs(wide[2]).max()
     return Ranged(value, np.where(differs, low, value), np.where(differs, high, value))

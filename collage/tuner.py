@@ -36,6 +36,7 @@ from collage.lazy_search import LazySearch
 from collage.local_search import LocalSettings
 from collage.mixable import choose_targets
 from collage.options import TuneOptions, chosen_targets
+from collage.own_error import allow_own_error
 from collage.preparing import calibrates, least_opset
 from collage.refine import Arena
 from collage.region_files import RegionFiles
@@ -207,6 +208,9 @@ class _Run:
             self.listener,
             self.cancel,
         )
+        own = (self.samples.chosen_by, self.options, self.work_dir / "own-error", self.cancel)
+        self.options, self.notes = allow_own_error(*own)
+        self.samples.options, self.goals = self.options, Goals.of(self.options, self.check is not None)
         values = self.samples.chosen_by.values if calibrates(self.facts) else None
         room = Room.for_model(self.model.path, self.samples.cache_dir)
         self.regions = RegionFiles(self.model, self.work_dir / "regions", values, room=room)
@@ -356,7 +360,7 @@ class _Run:
     def _report(self, winner: Entry, solution: Solution | None) -> dict[str, Any]:
         known = (self.model.index, self.targets, self.candidates, self.costs, self.estimates)
         witness = Witness(*known, self.transitions)
-        warnings = [*self.info.warnings, *self.candidates.notes, *self.whole.untried()]
+        warnings = [*self.info.warnings, *self.notes, *self.candidates.notes, *self.whole.untried()]
         warnings += [*self.samples.about_undecided(), *self.arena.warnings()]
         if self.inputs is None:
             warnings += about_seeded_inputs(self.goals.has_budget, calibrates(self.facts))

@@ -1,0 +1,95 @@
+"""A model that rounds to integers differs from itself when its numbers hardly move; no runtime is held to less."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import collage
+from backends.reference import seeded_inputs
+from collage.intake import Reference, take_in
+from collage.options import TuneOptions
+from collage.own_error import allow_own_error, own_error, rounds_to_integers
+
+_QUANTISED = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[1, 3, 48, 48] x) => (float[1, 8, 46, 46] y) {
+    w1 = DequantizeLinear(q1, s, z)
+    w2 = DequantizeLinear(q2, s, z)
+    a = Conv(x, w1)
+    b = Relu(a)
+    c = QuantizeLinear(b, step, zero)
+    d = DequantizeLinear(c, step, zero)
+    e = Conv <pads = [1, 1, 1, 1]> (d, w2)
+    f = QuantizeLinear(e, step, middle)
+    y = DequantizeLinear(f, step, middle)
+}"""
+_WEIGHTS_ONLY = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[1, 3, 48, 48] x) => (float[1, 16, 46, 46] y) {
+    p = QuantizeLinear(x, step, middle)
+    r = DequantizeLinear(p, step, middle)
+    w1 = DequantizeLinear(q1, s, z)
+    y = Conv(r, w1)
+}"""
+
+
+def _model(text: str) -> onnx.ModelProto:
+    random = np.random.default_rng(0)
+    model = onnx.parser.parse_model(text)
+    tensors = {
+        "q1": random.integers(-127, 128, (16, 3, 3, 3)).astype(np.int8),
+        "q2": random.integers(-127, 128, (8, 16, 3, 3)).astype(np.int8),
+        "s": np.array(0.003, np.float32),
+        "z": np.array(0, np.int8),
+        "step": np.array(0.04, np.float32),
+        "zero": np.array(0, np.uint8),
+        "middle": np.array(128, np.uint8),
+    }
+    used = {name for node in model.graph.node for name in node.input}
+    made = [onnx.numpy_helper.from_array(a, n) for n, a in tensors.items() if n in used]
+    model.graph.initializer.extend(made)
+    return model
+
+
+def _reference(text: str, folder: Path) -> Reference:
+    onnx.save(_model(text), folder / "m.onnx")
+    model, info = take_in(folder / "m.onnx", folder)
+    return Reference(model, [seeded_inputs(info.inputs, 0)], folder / "reference")
+
+
+def test_it_is_a_step_or_so_and_becomes_the_tolerance(tmp_path: Path) -> None:
+    reference = _reference(_QUANTISED, tmp_path)
+    (values,) = reference.values(["y"])
+    step = 0.04 / float(np.abs(values["y"]).max())
+    options, told = allow_own_error(reference, TuneOptions(tolerance=1e-3), tmp_path / "own")
+    assert step * 0.99 <= options.tolerance <= 5 * step
+    assert len(told) == 1 and f"{options.tolerance:.3g}" in told[0] and "0.001" in told[0]
+    wide = TuneOptions(tolerance=0.9)
+    assert allow_own_error(reference, wide, tmp_path / "again") == (wide, [])
+
+
+def test_a_model_that_rounds_only_what_it_is_given_is_held_to_what_was_asked(tmp_path: Path) -> None:
+    reference = _reference(_WEIGHTS_ONLY, tmp_path)
+    assert not rounds_to_integers(reference.model.index)
+    assert own_error(reference, "max", tmp_path / "own") == 0
+
+
+@pytest.mark.slow
+def test_every_runtime_may_run_it(tmp_path: Path) -> None:
+    """Held to a thousandth, neither could: both fuse what the reference does not."""
+    onnx.save(_model(_QUANTISED), tmp_path / "m.onnx")
+    made = collage.tune(
+        tmp_path / "m.onnx",
+        ["onnxruntime", "openvino"],
+        output=tmp_path / "tuned.onnx",
+        database=f"sqlite:///{tmp_path / 'c.db'}",
+        strategy="single",
+    )
+    report = made.report
+    assert not any("infeasible" in baseline for baseline in report["baselines"])
+    assert report["max_relative_error"] <= report["tolerance"] > 1e-3
+    assert any("rounds to integers" in text for text in report["warnings"])
+    with collage.load(made.path, cache_dir=False):
+        pass

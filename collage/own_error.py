@@ -117,6 +117,7 @@ def _draw(path: Path, folder: Path, names: Sequence[str], metric: str) -> float:
         onnx.save(model, "moved.onnx", save_as_external_data=True, location=f"weights-{draw}")
         session = reference_session(Path("moved.onnx"))
         onnx.load_external_data_for_model(model, ".")
+        Path(f"weights-{draw}").unlink()
         for sample, wanted in zip(samples, expected, strict=True):
             values = run_session(session, sample, names)
             error = output_error(metric, [values[n] for n in names], [wanted[n] for n in names])

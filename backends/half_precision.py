@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 _HALF, _SINGLE = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
 # Attributes that name a type: of Cast, of random numbers, of quantised ones, of Attention.
-_TYPES = {"to", "dtype", "output_dtype", "stash_type", "softmax_precision"}
+_NAME_A_TYPE = {"to", "dtype", "output_dtype", "stash_type", "softmax_precision"}
 
 
 def is_half(model: onnx.ModelProto) -> bool:
@@ -37,12 +37,12 @@ def widen(model: onnx.ModelProto) -> list[str]:
     """
     halves = [value.name for value in model.graph.output if _of_half(value.type)]
     for graph in _graphs(model.graph):
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            for tensor in _tensor_types(value.type):
+        for value_type in _types(graph):
+            for tensor in _tensor_types(value_type):
                 tensor.elem_type = _SINGLE if tensor.elem_type == _HALF else tensor.elem_type
         for node in graph.node:
             for attribute in node.attribute:
-                if attribute.name in _TYPES and attribute.i == _HALF:
+                if attribute.name in _NAME_A_TYPE and attribute.i == _HALF:
                     attribute.i = _SINGLE
         for tensor in _tensors(graph):
             if tensor.data_type == _HALF:
@@ -52,11 +52,16 @@ def widen(model: onnx.ModelProto) -> list[str]:
 
 
 def _in_graph(graph: onnx.GraphProto) -> bool:
-    values = (*graph.input, *graph.output, *graph.value_info)
-    if any(_of_half(value.type) for value in values):
+    if any(map(_of_half, _types(graph))):
         return True
-    named = (a.i for node in graph.node for a in node.attribute if a.name in _TYPES)
+    named = (a.i for node in graph.node for a in node.attribute if a.name in _NAME_A_TYPE)
     return _HALF in named or any(tensor.data_type == _HALF for tensor in _tensors(graph))
+
+
+def _types(graph: onnx.GraphProto) -> Iterator[onnx.TypeProto]:
+    """Of values, and those that attributes hold (of Optional)."""
+    yield from (value.type for value in (*graph.input, *graph.output, *graph.value_info))
+    yield from (a.tp for node in graph.node for a in node.attribute if a.HasField("tp"))
 
 
 def _of_half(value_type: onnx.TypeProto) -> bool:

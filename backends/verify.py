@@ -87,13 +87,14 @@ class Ranged:
         if actual.shape != self.value.shape or actual.dtype != self.value.dtype:
             return actual
         where = self.undecided
-        own, value, low, high = (a[where] for a in (actual, self.value, self.low, self.high))
         counted = np.array(actual)
-        if _is_measured(actual.dtype):
-            wide = own.astype(np.float64)
-            counted[where] = value + (wide - np.clip(wide, low, high)).astype(actual.dtype)
+        if is_measured(actual.dtype):
+            arrays = (actual, self.value, self.low, self.high)
+            own, value, low, high = (a[where].astype(np.float64) for a in arrays)
+            counted[where] = value + own - np.clip(own, low, high)
         else:
-            counted[where] = np.where((low <= own) & (own <= high), value, own)
+            inside = where & (self.low <= actual) & (actual <= self.high)
+            counted[inside] = self.value[inside]
         return counted
 
 
@@ -160,7 +161,7 @@ def _error(metric: str, actual: Array, expected: Array, count_labels: bool) -> t
         return math.inf, f"{actual.dtype} instead of {expected.dtype}"
     if expected.size == 0:
         return 0.0, ""
-    if not _is_measured(expected.dtype):
+    if not is_measured(expected.dtype):
         wrong = int(np.count_nonzero(actual != expected))
         if wrong == 0 or count_labels:
             return wrong / expected.size, ""
@@ -179,7 +180,8 @@ def _error(metric: str, actual: Array, expected: Array, count_labels: bool) -> t
     return (_METRIC[metric](a, e) if e.size else 0.0), ""
 
 
-def _is_measured(dtype: np.dtype) -> bool:
+def is_measured(dtype: np.dtype) -> bool:
+    """Whether values of a type differ by more or less; those of others are equal or not."""
     # ml_dtypes' floats are of kind "V" for numpy.
     return dtype.kind in "fcV" or (dtype.kind in "iu" and dtype.itemsize == 1)
 

@@ -1,15 +1,18 @@
 """How far a model that rounds to integers is from itself when its numbers move by as little as runtimes differ.
 
-A value that lies between two integers is rounded up by one runtime and down by another, and hundreds of such steps
-reach the outputs. No runtime can be held to less than that, be its arithmetic ever so exact.
+A value that lies between two integers is rounded up by one runtime and down by another, and such steps reach the
+outputs. No runtime can be held to less than that, be its arithmetic ever so exact.
 
-Invariant: only weights, scales and biases in floating point are moved, as a sum in another order is; the samples stay.
+Invariants: only weights, scales and biases in floating point are moved, as a sum in another order is; the samples
+stay. Where a model differs from itself by a large part of its outputs, nothing more is allowed: it would leave
+nothing to prove.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,16 +24,20 @@ from backends.reference import reference_session, run_session
 from backends.samples import read_expected, read_samples, write_samples
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
 from backends.verify import output_error
+from collage.events import Event, Listener
 from collage.intake import Reference
 from collage.options import TuneOptions
+from collage.undecided import MOVED
 from partitioner.errors import CancelledError
 from partitioner.extract import with_outputs
 from partitioner.graph_index import GraphIndex
 
 _ROUND = {"QuantizeLinear", "DynamicQuantizeLinear"}
-_MOVED, _DRAWS = 1e-5, 6
-# Fused integer kernels differ a little more than a handful of draws shows.
+# No draw begins after so long, but for the first.
+_DRAWS, _MOST_S = 6, 20.0
+# A handful of draws need not show the most there is.
 _HEADROOM = 1.5
+_MOST = 0.25
 _TIMEOUT_S = 600.0
 
 
@@ -44,7 +51,11 @@ def rounds_to_integers(index: GraphIndex) -> bool:
 
 
 def allow_own_error(
-    reference: Reference, options: TuneOptions, folder: Path, cancel: threading.Event | None = None
+    reference: Reference,
+    options: TuneOptions,
+    folder: Path,
+    listener: Listener,
+    cancel: threading.Event | None = None,
 ) -> tuple[TuneOptions, list[str]]:
     """A run's options with at least the model's own error as tolerance, and what the report says of that.
 
@@ -52,15 +63,32 @@ def allow_own_error(
         reference: the samples that plans are chosen by, and their values.
         options: as the caller gave them.
         folder: for files of its own.
+        listener: is told when the model is run for it.
         cancel: stops the child when set.
 
     Raises:
         ModelError: the reference runtime cannot run the model.
         CancelledError: `cancel` was set.
     """
-    own = min(1.0, own_error(reference, options.metric, folder, cancel))
+    if not rounds_to_integers(reference.model.index):
+        return options, []
+    listener(
+        Event("reference", "moving weights a little, to see what rounding to integers makes of it")
+    )
+    try:
+        own = own_error(reference, options.metric, folder, cancel)
+    except ChildFailed as failure:
+        if failure.kind == "cancelled":
+            raise CancelledError("cancelled while looking for the model's own error") from None
+        return options, [f"what rounding to integers does could not be found out ({failure.reason})"]
     if own <= options.tolerance:
         return options, []
+    if own > _MOST:
+        return options, [
+            f"the model rounds to integers, and differs from itself by up to {own:.3g} when its weights are moved by a "
+            f"hundred-thousandth: too much to allow, so an error of {options.tolerance:g} is asked of plans that few "
+            "can keep; give real inputs with --inputs, or a --tolerance"
+        ]
     told = (
         "the model rounds to integers, and weights moved by a hundred-thousandth change its outputs so much that an "
         f"error of {own:.3g} is allowed instead of {options.tolerance:g} (docs/accuracy.md)"
@@ -71,7 +99,7 @@ def allow_own_error(
 def own_error(
     reference: Reference, metric: str, folder: Path, cancel: threading.Event | None = None
 ) -> float:
-    """The largest error, with headroom, of the model against itself; 0 where nothing is rounded to integers.
+    """The largest error, with headroom, of the model against itself.
 
     Args:
         reference: the samples and their values.
@@ -81,24 +109,17 @@ def own_error(
 
     Raises:
         ModelError: the reference runtime cannot run the model.
-        CancelledError: `cancel` was set.
+        ChildFailed: the child did not come back with an answer.
     """
     index = reference.model.index
-    if not rounds_to_integers(index):
-        return 0.0
     made = [name for name in index.outputs if name in index.producer]
     path = with_outputs(reference.model, [], folder)
     write_samples(folder / "samples.npz", reference.samples)
     write_samples(folder / "expected.npz", reference.expected(made))
-    try:
-        limits = ChildLimits(timeout_s=_TIMEOUT_S)
-        return run_in_child(
-            _draw, path.resolve(), folder.resolve(), made, metric, limits=limits, cancel=cancel
-        )
-    except ChildFailed as failure:
-        if failure.kind == "cancelled":
-            raise CancelledError("cancelled while looking for the model's own error") from None
-        return 0.0
+    limits = ChildLimits(timeout_s=_TIMEOUT_S)
+    return run_in_child(
+        _draw, path.resolve(), folder.resolve(), made, metric, limits=limits, cancel=cancel
+    )
 
 
 def _draw(path: Path, folder: Path, names: Sequence[str], metric: str) -> float:
@@ -108,11 +129,14 @@ def _draw(path: Path, folder: Path, names: Sequence[str], metric: str) -> float:
     model = onnx.load(path)
     kept = [numpy_helper.to_array(t) for t in model.graph.initializer]
     worst = 0.0
+    end_s = time.monotonic() + _MOST_S
     for draw in range(_DRAWS):
+        if draw and time.monotonic() > end_s:
+            break
         random = np.random.default_rng(draw)
         for tensor, array in zip(model.graph.initializer, kept, strict=True):
             if array.dtype == np.float32:
-                moved = array * (1 + random.normal(0.0, _MOVED, array.shape))
+                moved = array * (1 + random.normal(0.0, MOVED, array.shape))
                 tensor.CopyFrom(numpy_helper.from_array(moved.astype(np.float32), tensor.name))
         onnx.save(model, "moved.onnx", save_as_external_data=True, location=f"weights-{draw}")
         session = reference_session(Path("moved.onnx"))

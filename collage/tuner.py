@@ -208,8 +208,9 @@ class _Run:
             self.listener,
             self.cancel,
         )
-        own = (self.samples.chosen_by, self.options, self.work_dir / "own-error", self.cancel)
-        self.options, self.notes = allow_own_error(*own)
+        asked, folder = self.options, self.work_dir / "own-error"
+        known = (self.samples.chosen_by, asked, folder, self.listener, self.cancel)
+        self.options, self.notes = allow_own_error(*known)
         self.samples.options, self.goals = self.options, Goals.of(self.options, self.check is not None)
         values = self.samples.chosen_by.values if calibrates(self.facts) else None
         room = Room.for_model(self.model.path, self.samples.cache_dir)
@@ -234,8 +235,8 @@ class _Run:
         # What takes no search is timed each time it is asked for; a caller's own check is code, which may change.
         self.memory: KnownTunings | None = None
         if self._searches and self.check is None:
-            known = (self.model, self.targets, self.candidates.candidates, self.costs)
-            self.memory = KnownTunings(self.database, *known, self.options, self.inputs, self.listener)
+            sought = (self.model, self.targets, self.candidates.candidates, self.costs)
+            self.memory = KnownTunings(self.database, *sought, asked, self.inputs, self.listener)
 
     def _constraints(self) -> Constraints:
         return Constraints.parse(

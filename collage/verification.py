@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.verify import Expected, Ranged
+from backends.verify import Expected, Ranged, is_measured
 from partitioner.errors import CollageError
 
 _ELEMENTS = 256
@@ -78,7 +78,7 @@ class ValueDigest:
     def error_of(self, value: np.ndarray) -> float:
         """Relative error of another value against this digest; infinite where they cannot be compared.
 
-        Of integers, truth values and text it is the share of elements that differ.
+        Of integers, truth values and text it is the share of elements that differ; 8-bit integers are numbers.
         """
         other = ValueDigest.of(value)
         if other.shape != self.shape or other.elements.dtype != self.elements.dtype:
@@ -101,7 +101,7 @@ class ValueDigest:
     @property
     def is_exact(self) -> bool:
         """Whether its elements are equal or not, and nothing in between."""
-        return self.elements.dtype.kind not in "fc"
+        return not is_measured(self.elements.dtype)
 
     def as_json(self) -> dict[str, Any]:
         """The digest as JSON-ready data."""

@@ -15,6 +15,7 @@ from backends.registry import check_options
 from backends.sandbox import run_in_child
 from collage.intake import take_in
 from partitioner.target import Target
+from tests.tuning import tuned
 
 H = np.float16
 _HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
@@ -103,17 +104,18 @@ def test_onnx_runtime_takes_what_its_sessions_cast(text: str, taken: bool, tmp_p
 
 @pytest.mark.slow
 def test_a_net_of_half_precision_runs_on_either_runtime(tmp_path: Path) -> None:
-    onnx.save(_net(), tmp_path / "m.onnx")
-    made = collage.tune(
-        tmp_path / "m.onnx",
-        ["onnxruntime", "openvino"],
-        output=tmp_path / "tuned.onnx",
-        database=f"sqlite:///{tmp_path / 'c.db'}",
-        strategy="single",
-    )
+    made = tuned(_net(), ["onnxruntime", "openvino"], tmp_path, strategy="single")
     assert not any("infeasible" in baseline for baseline in made.report["baselines"])
     x = np.random.default_rng(4).standard_normal((1, 3, 32, 32)).astype(H)
     (wanted,) = run_in_child(run_reference, tmp_path / "m.onnx", {"x": x}, ["y"]).values()
     with collage.load(made.path, cache_dir=False) as session:
         (y,) = session.run(["y"], {"x": x})
     np.testing.assert_allclose(y, wanted, atol=1e-3)
+
+
+def test_optional_values_are_widened_too() -> None:
+    model = _parsed("g (float16[2] x) => (float16[2] y) { o = Optional(x) y = OptionalGetElement(o) }")
+    held = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT16, [2])
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("type", held))
+    assert widen(model) == ["y"]
+    assert not is_half(model)

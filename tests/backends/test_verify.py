@@ -148,6 +148,13 @@ def test_an_undecided_integer_is_right_in_its_range_and_nowhere_else(dtype: type
         assert output_error("max", [np.array(wrong, dtype)], [wanted]) == math.inf
 
 
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.uint8, np.int8])
+def test_small_numbers_are_measured_from_their_range_too(dtype: type) -> None:
+    wanted = _ranged([8, 4, 16], [8, 2, 16], [8, 6, 16], dtype)
+    for second, error in ((2, 0), (5, 0), (0, 2 / 16), (8, 2 / 16)):
+        assert output_error("max", [np.array([8, second, 16], dtype)], [wanted]) == error
+
+
 def test_an_undecided_truth_value_is_right_either_way() -> None:
     wanted = Ranged(*(np.array(a) for a in ([True, False], [True, False], [True, True])))
     assert output_error("max", [np.array([True, True])], [wanted]) == 0

@@ -10,6 +10,7 @@ import pytest
 
 import collage
 from backends.reference import reference_session, run_session
+from tests.tuning import tuned
 
 pytestmark = pytest.mark.slow
 _EXACT, _REDUCED = "simulated -precision=f32 -speedup=0.15", "simulated -precision=bf16 -speedup=1"
@@ -40,16 +41,8 @@ def segmenting_model() -> onnx.ModelProto:
 def test_a_share_of_labels_may_differ_where_that_is_asked_for(
     metric: str, reduced: bool, tmp_path: Path
 ) -> None:
-    onnx.save(segmenting_model(), tmp_path / "m.onnx")
-    made = collage.tune(
-        tmp_path / "m.onnx",
-        [_EXACT, _REDUCED],
-        output=tmp_path / "tuned.onnx",
-        database=f"sqlite:///{tmp_path / 'c.db'}",
-        tolerance=0.05,
-        metric=metric,
-        time_limit_s=5.0,
-    )
+    options = {"tolerance": 0.05, "metric": metric, "time_limit_s": 5.0}
+    made = tuned(segmenting_model(), [_EXACT, _REDUCED], tmp_path, **options)
     parts = made.report["partitions"]
     assert any("bf16" in part["target"] for part in parts) == reduced
     x = np.random.default_rng(9).standard_normal((1, 3, 64, 64)).astype(np.float32)

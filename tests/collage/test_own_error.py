@@ -10,9 +10,11 @@ import pytest
 
 import collage
 from backends.reference import seeded_inputs
+from collage.events import Event, ignore
 from collage.intake import Reference, take_in
 from collage.options import TuneOptions
-from collage.own_error import allow_own_error, own_error, rounds_to_integers
+from collage.own_error import allow_own_error, rounds_to_integers
+from tests.tuning import tuned
 
 _QUANTISED = """<ir_version: 9, opset_import: ["" : 18]>
 g (float[1, 3, 48, 48] x) => (float[1, 8, 46, 46] y) {
@@ -35,7 +37,7 @@ g (float[1, 3, 48, 48] x) => (float[1, 16, 46, 46] y) {
 }"""
 
 
-def _model(text: str) -> onnx.ModelProto:
+def _model(text: str, step: float = 0.04) -> onnx.ModelProto:
     random = np.random.default_rng(0)
     model = onnx.parser.parse_model(text)
     tensors = {
@@ -43,7 +45,7 @@ def _model(text: str) -> onnx.ModelProto:
         "q2": random.integers(-127, 128, (8, 16, 3, 3)).astype(np.int8),
         "s": np.array(0.003, np.float32),
         "z": np.array(0, np.int8),
-        "step": np.array(0.04, np.float32),
+        "step": np.array(step, np.float32),
         "zero": np.array(0, np.uint8),
         "middle": np.array(128, np.uint8),
     }
@@ -53,8 +55,8 @@ def _model(text: str) -> onnx.ModelProto:
     return model
 
 
-def _reference(text: str, folder: Path) -> Reference:
-    onnx.save(_model(text), folder / "m.onnx")
+def _reference(text: str, folder: Path, step: float = 0.04) -> Reference:
+    onnx.save(_model(text, step), folder / "m.onnx")
     model, info = take_in(folder / "m.onnx", folder)
     return Reference(model, [seeded_inputs(info.inputs, 0)], folder / "reference")
 
@@ -63,30 +65,45 @@ def test_it_is_a_step_or_so_and_becomes_the_tolerance(tmp_path: Path) -> None:
     reference = _reference(_QUANTISED, tmp_path)
     (values,) = reference.values(["y"])
     step = 0.04 / float(np.abs(values["y"]).max())
-    options, told = allow_own_error(reference, TuneOptions(tolerance=1e-3), tmp_path / "own")
+    events: list[Event] = []
+    asked = TuneOptions(tolerance=1e-3)
+    options, told = allow_own_error(reference, asked, tmp_path / "own", events.append)
     assert step * 0.99 <= options.tolerance <= 5 * step
     assert len(told) == 1 and f"{options.tolerance:.3g}" in told[0] and "0.001" in told[0]
+    assert "moving weights" in events[-1].message
     wide = TuneOptions(tolerance=0.9)
-    assert allow_own_error(reference, wide, tmp_path / "again") == (wide, [])
+    assert allow_own_error(reference, wide, tmp_path / "again", ignore) == (wide, [])
 
 
 def test_a_model_that_rounds_only_what_it_is_given_is_held_to_what_was_asked(tmp_path: Path) -> None:
     reference = _reference(_WEIGHTS_ONLY, tmp_path)
     assert not rounds_to_integers(reference.model.index)
-    assert own_error(reference, "max", tmp_path / "own") == 0
+    asked = TuneOptions(tolerance=1e-3)
+    assert allow_own_error(reference, asked, tmp_path / "own", ignore) == (asked, [])
+
+
+def test_a_large_part_of_the_outputs_is_too_much_to_allow(tmp_path: Path) -> None:
+    """In steps that are as large as most of the values the outputs are noise."""
+    reference = _reference(_QUANTISED, tmp_path, step=1.5)
+    asked = TuneOptions(tolerance=1e-3)
+    options, (told,) = allow_own_error(reference, asked, tmp_path / "own", ignore)
+    assert options == asked
+    assert "too much to allow" in told and "--inputs" in told
+
+
+def test_a_child_that_fails_is_told_and_changes_nothing(tmp_path: Path) -> None:
+    reference = _reference(_QUANTISED, tmp_path)
+    asked = TuneOptions(tolerance=1e-3, metric="max")
+    unknown = asked.model_copy(update={"metric": "unheard of"})
+    options, (told,) = allow_own_error(reference, unknown, tmp_path / "own", ignore)
+    assert options == unknown
+    assert "could not be found out" in told and "unheard of" in told
 
 
 @pytest.mark.slow
 def test_every_runtime_may_run_it(tmp_path: Path) -> None:
-    """Held to a thousandth, neither could: both fuse what the reference does not."""
-    onnx.save(_model(_QUANTISED), tmp_path / "m.onnx")
-    made = collage.tune(
-        tmp_path / "m.onnx",
-        ["onnxruntime", "openvino"],
-        output=tmp_path / "tuned.onnx",
-        database=f"sqlite:///{tmp_path / 'c.db'}",
-        strategy="single",
-    )
+    """Held to a thousandth neither may: each adds up in an order of its own."""
+    made = tuned(_model(_QUANTISED), ["onnxruntime", "openvino"], tmp_path, strategy="single")
     report = made.report
     assert not any("infeasible" in baseline for baseline in report["baselines"])
     assert report["max_relative_error"] <= report["tolerance"] > 1e-3

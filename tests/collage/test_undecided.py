@@ -12,6 +12,7 @@ import collage
 from backends.verify import Ranged, output_error
 from collage.intake import Reference, take_in
 from collage.undecided import choices
+from tests.tuning import tuned
 
 _SCORES, _TWINS = 64, 16
 _CHOOSING = """<ir_version: 10, opset_import: ["" : 18]>
@@ -69,12 +70,13 @@ def test_another_order_of_equals_is_right_and_of_others_wrong(tmp_path: Path) ->
     (found,) = _reference(choosing_model(), tmp_path).expected(["place"])
     place = found["place"]
     assert isinstance(place, Ranged)
-    for twin, error in ((True, 0.0), (False, np.inf)):
-        at = int(np.flatnonzero(place.undecided[0] == twin)[0])
-        other = place.value.copy()
-        mate = {True: int(place.low[0, at] + place.high[0, at] - other[0, at]), False: _SCORES * 9}
-        other[0, at] = mate[twin]
-        assert output_error("max", [other], [place]) == error
+    swapped, wrong = place.value.copy(), place.value.copy()
+    first = int(np.argmax(place.undecided[0]))
+    swapped[0, [first, first + 1]] = swapped[0, [first + 1, first]]
+    assert output_error("max", [swapped], [place]) == 0
+    first = int(np.argmin(place.undecided[0]))
+    wrong[0, first] += 1
+    assert output_error("max", [wrong], [place]) == np.inf
 
 
 @pytest.mark.parametrize(
@@ -111,14 +113,7 @@ def test_a_value_that_is_mostly_undecided_is_compared_as_it_is(tmp_path: Path) -
 def test_a_runtime_that_adds_up_in_another_order_may_win_and_its_artifact_loads(
     tmp_path: Path,
 ) -> None:
-    onnx.save(choosing_model(), tmp_path / "m.onnx")
-    made = collage.tune(
-        tmp_path / "m.onnx",
-        ["openvino"],
-        output=tmp_path / "tuned.onnx",
-        database=f"sqlite:///{tmp_path / 'c.db'}",
-        time_limit_s=5.0,
-    )
+    made = tuned(choosing_model(), ["openvino"], tmp_path, time_limit_s=5.0)
     assert made.report["max_relative_error"] < 1e-5
     told = [text for text in made.report["warnings"] if "rounding alone decides" in text]
     assert any("'place'" in text for text in told) and any("'chosen'" in text for text in told)

@@ -74,6 +74,12 @@ def test_integers_text_and_empty_tensors_are_kept() -> None:
     assert ValueDigest.of(text).error_of(np.array(["a", "c"], dtype=object)) == 0.5
 
 
+def test_integers_of_8_bits_are_numbers() -> None:
+    value = np.array([100, -50, 3], np.int8)
+    digest = ValueDigest.from_json(ValueDigest.of(value).as_json())
+    assert digest.error_of(np.array([101, -50, 3], np.int8)) == pytest.approx(1 / 100)
+
+
 def test_damaged_text_is_a_clear_error() -> None:
     for text in ("", "{}", "[1]", '{"seeds": 1}'):
         with pytest.raises(VerificationError, match="damaged"):

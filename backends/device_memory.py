@@ -12,7 +12,9 @@ its runtime; a buffer's content is valid when `run` or `write` has returned.
 
 from __future__ import annotations
 
+import ctypes
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -62,3 +64,19 @@ class CudaBuffer(DeviceBuffer):
             "data": (self.address, False),
             "version": 3,
         }
+
+
+@lru_cache(maxsize=1)
+def cuda_devices() -> int:
+    """How many CUDA devices this process may use; 0 where there is no driver.
+
+    The driver is asked: it knows `CUDA_VISIBLE_DEVICES`. A process that has asked forks no children that use CUDA,
+    so the nursery of sandboxed children never does.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    found = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    return count.value if found else 0

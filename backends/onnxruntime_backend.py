@@ -1,7 +1,6 @@
 """ONNX Runtime: the widest operator coverage, on the CPU or another of its execution providers.
 
-What it takes is asked of the installed build itself: an operator is taken when a kernel is
-registered for the provider, the operator set and the dtypes at hand.
+What it takes is asked of the installed build itself, as far as that can be asked (`onnxruntime_kernels`).
 
 Settings that every session has, and why:
 
@@ -15,13 +14,13 @@ Settings that every session has, and why:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from backends import onnxruntime_device as device
+from backends import onnxruntime_kernels as kernels
 from backends import onnxruntime_profile, predicates
 from backends import onnxruntime_quantisation as quantisation
 from backends import patterns as p
@@ -39,11 +38,19 @@ from backends.contract import (
     SubModel,
     Unavailable,
 )
-from backends.device_memory import HOST, DeviceBuffer
-from backends.onnxruntime_session import ON_CUDA, PROVIDERS, open_model, open_session, options_of, ort
+from backends.device_memory import HOST, DeviceBuffer, cuda_devices
+from backends.onnxruntime_session import (
+    ON_CUDA,
+    PROVIDERS,
+    open_model,
+    open_session,
+    options_of,
+    ort,
+    preload_cuda,
+)
 from backends.profile_map import op_times
 from partitioner.errors import CollageError
-from partitioner.graph_index import GraphIndex, NodeInfo
+from partitioner.graph_index import GraphIndex
 from partitioner.pattern import Pattern
 from partitioner.target import Target
 from partitioner.tensor import TensorSpec
@@ -55,16 +62,6 @@ _WHEEL: Mapping[str, str] = {
     "qnn": "pip install onnxruntime-qnn",
     "dml": "pip install onnxruntime-directml (on Windows)",
 }
-# ONNX's names of element types, as kernel definitions have them.
-_ELEMENT: Mapping[str, str] = {
-    "float32": "float",
-    "float64": "double",
-    "object": "string",
-    "float8_e4m3fn": "float8e4m3fn",
-    "float8_e4m3fnuz": "float8e4m3fnuz",
-    "float8_e5m2": "float8e5m2",
-    "float8_e5m2fnuz": "float8e5m2fnuz",
-}
 # numpy has no such types of its own: ORT is told the ONNX number (TensorProto.DataType) instead.
 _ONNX_NUMBER: Mapping[str, int] = {
     "bfloat16": 16,
@@ -73,6 +70,9 @@ _ONNX_NUMBER: Mapping[str, int] = {
     "float8_e5m2": 19,
     "float8_e5m2fnuz": 20,
 }
+
+
+_TF32_SENSE = "convolutions and products on GPUs with tensor cores; ten bits of mantissa"
 
 
 class OnnxRuntimeBackend(Backend):
@@ -98,6 +98,13 @@ class OnnxRuntimeBackend(Backend):
         ),
         Option("ep", "cpu", "Execution provider.", choices=tuple(PROVIDERS)),
         Option("device", "0", "Device number for providers that have several.", pattern="[0-9]{1,2}"),
+        Option("tf32", "off", "Products of float32 in TF32, with -ep=cuda.", choices=("off", "on")),
+        Option(
+            "graphs",
+            "off",
+            "Kernels recorded once and launched as one CUDA graph, with -ep=cuda.",
+            choices=("off", "on"),
+        ),
         *quantisation.options(quantisation.DYNAMIC, quantisation.STATIC),
     )
 
@@ -111,9 +118,11 @@ class OnnxRuntimeBackend(Backend):
         ep = target.option("ep", "cpu")
         if ep != "cpu" and quantisation.kind_of(target) is not None:
             return "-quant was made for the CPU's integer kernels; use it without -ep"
+        if ep != "cuda" and "on" in (target.option("tf32", "off"), target.option("graphs", "off")):
+            return "-tf32 and -graphs are for -ep=cuda"
         present = ort().get_available_providers()
         if PROVIDERS[ep] in present:
-            return quantisation.refuse_float(target)
+            return _refuse_device(target) if ep in ON_CUDA else quantisation.refuse_float(target)
         wheel = _WHEEL.get(ep, "a build of ONNX Runtime with that provider")
         return (
             f"this ONNX Runtime has no {PROVIDERS[ep]} (it has {', '.join(present)}); needed: {wheel}"
@@ -124,20 +133,7 @@ class OnnxRuntimeBackend(Backend):
         return f"cuda:{int(target.option('device', '0'))}" if on_cuda else HOST
 
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
-        info = index.nodes[node]
-        since = _since_version(info.domain, info.op_type, info.opset)
-        if since is None:
-            return f"onnxruntime does not know the operator {info.op} of opset {info.opset}"
-        ep = target.option("ep", "cpu")
-        kernels = _kernels(PROVIDERS[ep]).get((info.domain, info.op_type))
-        if ep not in ("cpu", "cuda") or (kernels is None and ep == "cpu"):
-            # Providers that compile graphs register no kernels, and functions are expanded into
-            # other operators: compiling the candidate decides.
-            return None
-        fitting = [k for k in kernels or () if k.version_range[0] <= since <= k.version_range[1]]
-        if not fitting:
-            return f"onnxruntime has no {ep} kernel for {info.op} of opset {info.opset}"
-        return _refuse_dtypes(index, info, fitting, ep)
+        return kernels.refusal(index, index.nodes[node], target.option("ep", "cpu"))
 
     def patterns(self, target: Target) -> tuple[Pattern, ...]:
         return (
@@ -157,6 +153,8 @@ class OnnxRuntimeBackend(Backend):
         return quantisation.refuse_region(index, nodes, target)
 
     def arithmetic(self, target: Target) -> Arithmetic:
+        if target.option("tf32", "off") == "on":
+            return Arithmetic("tf32", False, _TF32_SENSE)
         kind = quantisation.kind_of(target)
         numbers = quantisation.numbers(target)
         return Arithmetic() if kind is None else Arithmetic(numbers, True, quantisation.sense(kind))
@@ -182,6 +180,11 @@ class OnnxRuntimeExecutable(Executable):
     ) -> None:
         self._model, self._target, self._context = model, target, context
         self._domain = device.domain_of((*model.inputs, *model.outputs), domain)
+        self._graph = device.Graph() if target.option("graphs", "off") == "on" else None
+        if self._graph is not None and self._domain == HOST:
+            raise CollageError(
+                "a CUDA graph needs plain dtypes and shapes that are known before the run"
+            )
         self._session: Any = open_session(model.path, target, context)
         self._binding: Any = None
         self._inputs: tuple[Array, ...] = ()
@@ -193,10 +196,16 @@ class OnnxRuntimeExecutable(Executable):
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         self._kept = []
+        if self._graph is not None:
+            given = [self.buffer(spec) for spec in self._model.inputs]
+            made = [self.buffer(spec) for spec in self._model.outputs]
+            self.bind_device(given, made)
+            self._graph.copied(given, inputs, made, outputs)
         self._inputs, self._bound = tuple(inputs), tuple(outputs)
         self._own = [i for i, output in enumerate(outputs) if output is None]
         self._results = tuple(outputs) if not self._own else ()  # type: ignore[arg-type]
-        self._binding = self._bound_to(self._session)
+        if self._graph is None:
+            self._binding = self._bound_to(self._session)
 
     @property
     def domain(self) -> str:
@@ -212,8 +221,13 @@ class OnnxRuntimeExecutable(Executable):
             [(s.name, buffer) for s, buffer in zip(self._model.inputs, inputs, strict=True)],
             [(s.name, buffer) for s, buffer in zip(self._model.outputs, outputs, strict=True)],
         )
+        if self._graph is not None:
+            self._graph.renew()
 
     def run(self) -> None:
+        if self._graph is not None:
+            self._graph.run(self._session, self._binding)
+            return
         self._run(self._session, self._binding)
         if self._own:
             self._collect()
@@ -223,6 +237,8 @@ class OnnxRuntimeExecutable(Executable):
         return self._results
 
     def profile(self, runs: int) -> list[OpTime]:
+        if self._graph is not None:  # of a graph it sees one launch
+            return []
         options = options_of(self._target, self._context)
         onnxruntime_profile.prepare(options, self._context.work_dir)
         session = open_model(self._model.path, self._target, options)
@@ -233,7 +249,7 @@ class OnnxRuntimeExecutable(Executable):
         return op_times(GraphIndex.from_ir(ir.load(self._model.path)), steps)
 
     def close(self) -> None:
-        self._session = self._binding = None
+        self._session = self._binding = self._graph = None
         self._kept, self._inputs, self._bound, self._results = [], (), (), ()
 
     def _bound_to(self, session: Any) -> Any:
@@ -269,80 +285,8 @@ class OnnxRuntimeExecutable(Executable):
         self._results = tuple(results)  # type: ignore[arg-type]
 
 
-@lru_cache(maxsize=1)
-def _schemas() -> dict[tuple[str, str], list[Any]]:
-    """Operator schemas of this build by (domain, name), oldest first."""
-    from onnxruntime.capi import _pybind_state
-
-    found: dict[tuple[str, str], list[Any]] = {}
-    for schema in _pybind_state.get_all_operator_schema():
-        found.setdefault((_domain(schema.domain), schema.name), []).append(schema)
-    for versions in found.values():
-        versions.sort(key=lambda schema: schema.since_version)
-    return found
-
-
-@lru_cache(maxsize=4)
-def _kernels(provider: str) -> dict[tuple[str, str], list[Any]]:
-    """Kernels registered for a provider by (domain, operator)."""
-    from onnxruntime.capi import _pybind_state
-
-    found: dict[tuple[str, str], list[Any]] = {}
-    for kernel in _pybind_state.get_all_opkernel_def():
-        if kernel.provider == provider:
-            found.setdefault((_domain(kernel.domain), kernel.op_name), []).append(kernel)
-    return found
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
-
-
-def _schema(domain: str, op_type: str, opset: int) -> Any:
-    fitting = [s for s in _schemas().get((domain, op_type), ()) if s.since_version <= opset]
-    return fitting[-1] if fitting else None
-
-
-def _since_version(domain: str, op_type: str, opset: int) -> int | None:
-    schema = _schema(domain, op_type, opset)
-    return None if schema is None else int(schema.since_version)
-
-
-def _refuse_dtypes(index: GraphIndex, node: NodeInfo, kernels: Sequence[Any], ep: str) -> str | None:
-    schema = _schema(node.domain, node.op_type, node.opset)
-    used = _dtypes_by_parameter(index, node, schema)
-    ways = [used]
-    if ep == "cpu":
-        # A node without a kernel for half precision runs in single precision, between casts that sessions insert.
-        ways.append([(keys, dtype.replace("float16", "float")) for keys, dtype in used])
-    if any(_accepts(kernel.type_constraints, way) for kernel in kernels for way in ways):
-        return None
-    dtypes = ", ".join(sorted({t.removeprefix("tensor(").rstrip(")") for _, t in used}))
-    return f"onnxruntime has no {ep} kernel for {node.op} of {dtypes}"
-
-
-def _dtypes_by_parameter(
-    index: GraphIndex, node: NodeInfo, schema: Any
-) -> list[tuple[tuple[str, str], str]]:
-    """For each given input and output: (its type parameter, its own name) and its dtype."""
-    used = []
-    for names, formals in ((node.inputs, schema.inputs), (node.outputs, schema.outputs)):
-        if not formals:
-            continue
-        for position, name in enumerate(names):
-            spec = index.values.get(name)
-            if spec is None or spec.dtype == "unknown":
-                continue
-            formal = formals[min(position, len(formals) - 1)]
-            element = _ELEMENT.get(spec.dtype, spec.dtype)
-            used.append(((formal.typeStr, formal.name), f"tensor({element})"))
-    return used
-
-
-def _accepts(constraints: Mapping[str, list[str]], used: Sequence[tuple[tuple[str, str], str]]) -> bool:
-    """True when a kernel's constraints (by type parameter or by name) allow every dtype used."""
-    for keys, dtype in used:
-        for key in keys:
-            if key in constraints and dtype not in constraints[key]:
-                return False
-    return True
+def _refuse_device(target: Target) -> str | None:
+    number, count = int(target.option("device", "0")), cuda_devices()
+    if number >= count:
+        return f"the driver of this machine has {count} CUDA devices, so there is no device {number}"
+    return preload_cuda() or None

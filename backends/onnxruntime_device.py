@@ -30,6 +30,47 @@ class OrtCudaBuffer(CudaBuffer):
         np.copyto(values, self._value.numpy())
 
 
+class Graph:
+    """Runs of a session as one CUDA graph, recorded at the first run after each binding to buffers.
+
+    Values that are given on the host are copied to and from the buffers, since a graph's memory stays in place.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._options: Any = None
+        self._there: list[tuple[DeviceBuffer, np.ndarray]] = []
+        self._back: list[tuple[DeviceBuffer, np.ndarray]] = []
+
+    def renew(self) -> None:
+        """Forget the graph: other buffers are bound."""
+        import onnxruntime
+
+        self._number += 1
+        self._options = onnxruntime.RunOptions()
+        self._options.add_run_config_entry("gpu_graph_id", str(self._number))
+        self._there, self._back = [], []
+
+    def copied(
+        self,
+        given: Sequence[DeviceBuffer],
+        inputs: Sequence[np.ndarray],
+        made: Sequence[DeviceBuffer],
+        outputs: Sequence[np.ndarray | None],
+    ) -> None:
+        """Copy arrays of the host into the buffers before each run, and out of them after it."""
+        self._there = list(zip(given, inputs, strict=True))
+        self._back = [(b, array) for b, array in zip(made, outputs, strict=True) if array is not None]
+
+    def run(self, session: Any, binding: Any) -> None:
+        """Compute once, synchronously."""
+        for buffer, array in self._there:
+            buffer.write(array)
+        session.run_with_iobinding(binding, self._options)
+        for buffer, array in self._back:
+            buffer.read(array)
+
+
 def domain_of(specs: Sequence[TensorSpec], domain: str) -> str:
     """The domain, or the host where a value cannot stay in it (its shape or type is not plain)."""
     plain = all(s.is_static and 0 not in s.static_shape and _is_plain(s.dtype) for s in specs)

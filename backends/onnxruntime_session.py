@@ -9,13 +9,17 @@ on, so it is for this machine's cache only.
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from backends import policy
 from backends.contract import CompileContext, threads_of
 from backends.conversion import cached, files_of
+from backends.quiet import quiet
+from partitioner.errors import CollageError
 from partitioner.target import Target
 
 PROVIDERS: Mapping[str, str] = {
@@ -30,6 +34,7 @@ PROVIDERS: Mapping[str, str] = {
     "dml": "DmlExecutionProvider",
 }
 ON_CUDA = ("cuda", "tensorrt")
+_NO_FALLBACK = "fallback to CPU EP has been explicitly disabled"
 GRAPH = "optimised.onnx"
 WEIGHTS = "optimised.weights"
 _LEVELS: Mapping[str, str] = {
@@ -78,10 +83,20 @@ def save_optimised(options: Any, folder: Path) -> None:
 
 def open_model(model: Path, target: Target, options: Any) -> Any:
     """A session for an ONNX file; raises what ONNX Runtime raises."""
+    ep = target.option("ep", "cpu")
+    if ep in ON_CUDA:
+        preload_cuda()
     # Left alone, a session that fails prints and quietly opens on the CPU instead.
-    return ort().InferenceSession(
-        str(model), options, providers=_providers(target), enable_fallback=False
-    )
+    try:
+        return ort().InferenceSession(
+            str(model), options, providers=_providers(target), enable_fallback=False
+        )
+    except Exception as error:
+        if _NO_FALLBACK not in str(error):
+            raise
+        raise CollageError(
+            f"{PROVIDERS[ep]} leaves nodes to the CPU, or a library that it needs is missing"
+        ) from error
 
 
 def open_session(model: Path, target: Target, context: CompileContext) -> Any:
@@ -106,9 +121,23 @@ def _optimised(model: Path, target: Target, context: CompileContext, cache_dir: 
     return folder / GRAPH
 
 
+@lru_cache(maxsize=1)
+def preload_cuda() -> str:
+    """Load the CUDA libraries that are installed as Python packages; what is missing, or nothing."""
+    said = io.StringIO()
+    with quiet(), contextlib.redirect_stdout(said):
+        ort().preload_dlls()  # which prints
+    return said.getvalue().partition("\n")[0]
+
+
 def _providers(target: Target) -> list[Any]:
     ep = target.option("ep", "cpu")
     chosen = PROVIDERS[ep]
     if ep not in ON_CUDA:
         return [chosen]
-    return [(chosen, {"device_id": target.option("device", "0")})]
+    options = {"device_id": target.option("device", "0")}
+    if ep == "cuda":
+        # Left alone, it computes products and convolutions of float32 in TF32.
+        options["use_tf32"] = str(int(target.option("tf32", "off") == "on"))
+        options["enable_cuda_graph"] = str(int(target.option("graphs", "off") == "on"))
+    return [(chosen, options)]

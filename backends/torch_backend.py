@@ -9,7 +9,7 @@ Traps, each with a test:
 * inductor writes C++ and calls a compiler: without one, `-compiler=eager` alone can be used.
 * inductor starts a pool of compiling processes that outlives a compilation: it is told to use none.
 * the number of threads belongs to the process, so it is set before each call where it differs.
-* cuDNN computes float32 convolutions in TF32 unless told otherwise.
+* cuDNN computes float32 convolutions in TF32 unless told otherwise, which is a setting of the process, too.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from backends import patterns as p
 from backends import policy, predicates
 from backends.contract import (
     THREADS,
+    Arithmetic,
     Array,
     Available,
     Backend,
@@ -51,6 +52,7 @@ _REFUSED_DTYPES = (
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "int4", "uint4"),
 )
 _LEAST_SHARE = 4
+_TF32_SENSE = "convolutions and products on GPUs with tensor cores; ten bits of mantissa"
 _INSTALL = "pip install 'collage-tuner[torch]'"
 
 
@@ -69,6 +71,13 @@ class TorchBackend(Backend):
             choices=("inductor", "eager"),
         ),
         Option("device", "cpu", "Where it computes.", pattern="cpu|cuda(:[0-9]{1,2})?"),
+        Option("tf32", "off", "Products of float32 in TF32, on CUDA.", choices=("off", "on")),
+        Option(
+            "graphs",
+            "off",
+            "Kernels recorded once and launched as one CUDA graph, on CUDA with inductor.",
+            choices=("off", "on"),
+        ),
     )
 
     def probe(self) -> Available | Unavailable:
@@ -82,11 +91,14 @@ class TorchBackend(Backend):
         return Available(found)
 
     def check_target(self, target: Target) -> str | None:
-        device = target.option("device", "cpu")
-        if target.option("compiler", "inductor") == "inductor" and _compiler() is None:
+        device, compiler = target.option("device", "cpu"), target.option("compiler", "inductor")
+        if compiler == "inductor" and _compiler() is None:
             return "inductor needs a C++ compiler; install g++ or clang++, or use -compiler=eager"
         if device == "cpu":
-            return None
+            asked = "on" in (target.option("tf32", "off"), target.option("graphs", "off"))
+            return "-tf32 and -graphs are for -device=cuda" if asked else None
+        if compiler == "eager" and target.option("graphs", "off") == "on":
+            return "-graphs is for -compiler=inductor"
         count = _torch().cuda.device_count()
         number = int(_cuda_number(device))
         if number < count:
@@ -111,6 +123,11 @@ class TorchBackend(Backend):
         if nodes.bit_count() * _LEAST_SHARE >= len(index.nodes):
             return None
         return f"torch compiles for seconds, so it is offered 1/{_LEAST_SHARE} of a model at the least"
+
+    def arithmetic(self, target: Target) -> Arithmetic:
+        if target.option("tf32", "off") == "on":
+            return Arithmetic("tf32", False, _TF32_SENSE)
+        return Arithmetic()
 
     def patterns(self, target: Target) -> tuple[Pattern, ...]:
         return (
@@ -156,12 +173,14 @@ class TorchExecutable(Executable):
         self._model, self._domain = model, domain
         self._threads = threads_of(target, context)
         self._device = torch.device(target.option("device", "cpu"))
+        self._tf32 = target.option("tf32", "off") == "on"
         inductor = target.option("compiler", "inductor") == "inductor"
         with quiet():
             self._module: Any = _converted(model, self._device)
             self._code = type(self._module).forward.__code__
             if inductor:
-                self._module = _compiled(self._module, context)
+                graphs = target.option("graphs", "off") == "on"
+                self._module = _compiled(self._module, context, graphs)
         self._inputs: list[Any] = []
         self._outputs: tuple[Array | None, ...] = ()
         self._on_device: list[Any] = []
@@ -191,6 +210,8 @@ class TorchExecutable(Executable):
         torch = self._torch
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
+        if torch.backends.cudnn.allow_tf32 != self._tf32:
+            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = self._tf32
         with torch.no_grad():
             made = self._module(*(tensor.to(self._device) for tensor in self._inputs))
         if not isinstance(made, (tuple, list)):
@@ -233,11 +254,11 @@ def _converted(model: SubModel, device: Any) -> Any:
     return module
 
 
-def _compiled(module: Any, context: CompileContext) -> Any:
+def _compiled(module: Any, context: CompileContext, graphs: bool) -> Any:
     folder = (context.cache_dir or context.work_dir) / "inductor"
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     os.environ.setdefault("PATH", os.defpath)  # a sandboxed child has none, and compilers call linkers
-    options = {"freezing": True, "compile_threads": 1}
+    options = {"freezing": True, "compile_threads": 1, "triton.cudagraphs": graphs}
     return _torch().compile(module, fullgraph=True, dynamic=False, options=options)
 
 
@@ -256,5 +277,4 @@ def _torch() -> Any:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     import torch
 
-    torch.backends.cudnn.allow_tf32 = False
     return torch

@@ -12,14 +12,11 @@ import pytest
 from backends.contract import CompileContext, Executable, SubModel
 from backends.device_memory import DeviceBuffer
 from backends.null_backend import NullBackend, SimulatedBuffer
-from backends.registry import resolve, target_spec
-from backends.sandbox import run_in_child
+from backends.registry import target_spec
 from collage.copies import copy_costs
 from collage.executor import Executor, Step
-from partitioner.errors import TargetError
 from partitioner.target import Target
 from partitioner.tensor import TensorSpec
-from tests.collage import residence_tasks
 
 Array = np.ndarray
 
@@ -141,23 +138,6 @@ def test_the_null_backend_computes_in_a_memory_of_its_own(tmp_path: Path) -> Non
     executor.feed({"x": np.ones(4, np.float32)})
     executor.run()
     assert not executor.value("y").any()
-
-
-def test_cuda_values_stay_on_the_device(tmp_path: Path) -> None:
-    try:
-        resolve(Target.parse("onnxruntime -ep=cuda"))
-    except TargetError as error:
-        pytest.skip(f"no CUDA here: {error}")
-    run_in_child(residence_tasks.check_cuda, "onnxruntime -ep=cuda")
-
-
-@pytest.mark.slow  # loads torch
-def test_torch_on_cuda_takes_what_lies_on_the_device() -> None:
-    try:
-        resolve(Target.parse("torch -compiler=eager -device=cuda"))
-    except TargetError as error:
-        pytest.skip(f"no PyTorch with CUDA here: {error}")
-    run_in_child(residence_tasks.check_cuda, "torch -compiler=eager -device=cuda")
 
 
 def test_copies_between_memories_are_measured_once_for_each_device() -> None:

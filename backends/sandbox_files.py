@@ -44,8 +44,8 @@ _SYSTEM = (
     *("/etc/OpenCL", "/etc/vulkan", "/etc/alternatives", "/run/nvidia-persistenced"),
 )
 _DEVICE_FOLDER = "/dev"
-# CUDA's driver gives its threads names there, and fails where it cannot.
-_OWN_PROCESS = "/proc/self"
+# CUDA's driver gives its threads names there, and does not start where it cannot.
+_OWN_THREADS = "/proc/self/task"
 
 
 def confinable() -> bool:
@@ -81,7 +81,7 @@ def confine(readable: Iterable[str], writable: Iterable[str]) -> bool:
     try:
         for path in (*_SYSTEM, *interpreter_paths(), *readable):
             _allow(libc, ruleset, path, _READ & handled)
-        _allow(libc, ruleset, _OWN_PROCESS, (_READ | _WRITE_FILE) & handled)
+        _allow(libc, ruleset, _OWN_THREADS, (_READ | _WRITE_FILE | _TRUNCATE) & handled)
         _allow(libc, ruleset, _DEVICE_FOLDER, (_READ | _WRITE_FILE | _IOCTL) & handled)
         for path in writable:
             _allow(libc, ruleset, path, (_WRITE | _READ) & handled)

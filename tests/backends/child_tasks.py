@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +161,19 @@ def write_text(where: str) -> str:
 
 def write_in(folder: Path) -> str:
     return write_text(str(folder / "made"))
+
+
+def name_threads(name: str) -> set[str]:
+    """Name a thread that has started since, as CUDA's driver does: by truncating a file."""
+    done = threading.Event()
+    threading.Thread(target=done.wait).start()
+    for thread in Path("/proc/self/task").iterdir():
+        (thread / "comm").write_text(name, encoding="utf-8")
+    names = {
+        (t / "comm").read_text(encoding="utf-8").strip() for t in Path("/proc/self/task").iterdir()
+    }
+    done.set()
+    return names
 
 
 def signal_owner(pid: int) -> None:

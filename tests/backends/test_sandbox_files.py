@@ -75,3 +75,8 @@ def test_it_can_be_switched_off(secret: Path) -> None:
 def test_other_processes_are_out_of_reach() -> None:
     assert _refused(child_tasks.owners_environment, os.getpid()) == "PermissionError"
     assert _refused(child_tasks.signal_owner, os.getpid()) == "PermissionError"
+
+
+def test_it_may_name_its_threads_and_nobody_elses() -> None:
+    assert run_in_child(child_tasks.name_threads, "named") == {"named"}
+    assert _refused(child_tasks.write_text, f"/proc/{os.getpid()}/comm") == "PermissionError"

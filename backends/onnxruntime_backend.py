@@ -180,12 +180,17 @@ class OnnxRuntimeExecutable(Executable):
     ) -> None:
         self._model, self._target, self._context = model, target, context
         self._domain = device.domain_of((*model.inputs, *model.outputs), domain)
-        self._graph = device.Graph() if target.option("graphs", "off") == "on" else None
-        if self._graph is not None and self._domain == HOST:
+        graphs = target.option("graphs", "off") == "on"
+        if graphs and self._domain == HOST:
             raise CollageError(
                 "a CUDA graph needs plain dtypes and shapes that are known before the run"
             )
         self._session: Any = open_session(model.path, target, context)
+        self._on_device: device.OnDevice | None = None
+        if self._domain != HOST:
+            self._on_device = device.OnDevice(self._session, model, self._domain, graphs)
+        # A binding copies inputs to a device once, when they are bound.
+        self._rebinds = self._on_device is None and domain != HOST
         self._binding: Any = None
         self._inputs: tuple[Array, ...] = ()
         self._bound: tuple[Array | None, ...] = ()
@@ -196,16 +201,13 @@ class OnnxRuntimeExecutable(Executable):
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         self._kept = []
-        if self._graph is not None:
-            given = [self.buffer(spec) for spec in self._model.inputs]
-            made = [self.buffer(spec) for spec in self._model.outputs]
-            self.bind_device(given, made)
-            self._graph.copied(given, inputs, made, outputs)
         self._inputs, self._bound = tuple(inputs), tuple(outputs)
         self._own = [i for i, output in enumerate(outputs) if output is None]
         self._results = tuple(outputs) if not self._own else ()  # type: ignore[arg-type]
-        if self._graph is None:
+        if self._on_device is None:
             self._binding = self._bound_to(self._session)
+        else:
+            self._on_device.bind(inputs, outputs)
 
     @property
     def domain(self) -> str:
@@ -215,19 +217,16 @@ class OnnxRuntimeExecutable(Executable):
         return device.OrtCudaBuffer(spec, self._domain)
 
     def bind_device(self, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer]) -> None:
-        self._own, self._kept = [], [*inputs, *outputs]
-        self._binding = device.bind(
-            self._session,
-            [(s.name, buffer) for s, buffer in zip(self._model.inputs, inputs, strict=True)],
-            [(s.name, buffer) for s, buffer in zip(self._model.outputs, outputs, strict=True)],
-        )
-        if self._graph is not None:
-            self._graph.renew()
+        assert self._on_device is not None
+        self._on_device.bind_device(inputs, outputs)
 
     def run(self) -> None:
-        if self._graph is not None:
-            self._graph.run(self._session, self._binding)
+        if self._on_device is not None:
+            self._results = self._on_device.run()
             return
+        if self._rebinds:
+            self._kept = []
+            self._binding = self._bound_to(self._session)
         self._run(self._session, self._binding)
         if self._own:
             self._collect()
@@ -237,7 +236,7 @@ class OnnxRuntimeExecutable(Executable):
         return self._results
 
     def profile(self, runs: int) -> list[OpTime]:
-        if self._graph is not None:  # of a graph it sees one launch
+        if self._target.option("graphs", "off") == "on":  # it sees one launch of a graph
             return []
         options = options_of(self._target, self._context)
         onnxruntime_profile.prepare(options, self._context.work_dir)
@@ -249,7 +248,7 @@ class OnnxRuntimeExecutable(Executable):
         return op_times(GraphIndex.from_ir(ir.load(self._model.path)), steps)
 
     def close(self) -> None:
-        self._session = self._binding = self._graph = None
+        self._session = self._binding = self._on_device = None
         self._kept, self._inputs, self._bound, self._results = [], (), (), ()
 
     def _bound_to(self, session: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from backends.contract import SubModel
 from backends.device_memory import HOST, CudaBuffer, DeviceBuffer
 from partitioner.tensor import TensorSpec
 
@@ -30,69 +31,71 @@ class OrtCudaBuffer(CudaBuffer):
         np.copyto(values, self._value.numpy())
 
 
-class Graph:
-    """Runs of a session as one CUDA graph, recorded at the first run after each binding to buffers.
+class OnDevice:
+    """A session's values in the memory of a CUDA device.
 
-    Values that are given on the host are copied to and from the buffers, since a graph's memory stays in place.
+    What is bound on the host is copied there before each run and back after it: a binding of the session to arrays
+    would copy inputs once, when they are bound, and never see what is written into them later.
+
+    Args:
+        session: of ONNX Runtime.
+        model: what it runs; its inputs and outputs have static shapes.
+        domain: `cuda:N`.
+        graphs: kernels are recorded at the first run after a binding, and launched as one CUDA graph at the others.
     """
 
-    def __init__(self) -> None:
-        self._number = 0
+    def __init__(self, session: Any, model: SubModel, domain: str, graphs: bool) -> None:
+        self._session, self._model, self._domain = session, model, domain
+        self._graphs, self._bindings = graphs, 0
+        self._binding: Any = None
         self._options: Any = None
+        self._kept: list[DeviceBuffer] = []
         self._there: list[tuple[DeviceBuffer, np.ndarray]] = []
-        self._back: list[tuple[DeviceBuffer, np.ndarray]] = []
+        self._back: list[tuple[DeviceBuffer, np.ndarray | None]] = []
 
-    def renew(self) -> None:
-        """Forget the graph: other buffers are bound."""
+    def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> None:
+        """Use these arrays on the host; an output given as None is a new array after each run."""
+        given = [OrtCudaBuffer(spec, self._domain) for spec in self._model.inputs]
+        made = [OrtCudaBuffer(spec, self._domain) for spec in self._model.outputs]
+        self.bind_device(given, made)
+        self._there = list(zip(given, inputs, strict=True))
+        self._back = list(zip(made, outputs, strict=True))
+
+    def bind_device(self, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer]) -> None:
+        """Use these buffers of the domain, whoever made them."""
         import onnxruntime
 
-        self._number += 1
-        self._options = onnxruntime.RunOptions()
-        self._options.add_run_config_entry("gpu_graph_id", str(self._number))
-        self._there, self._back = [], []
+        self._kept, self._there, self._back = [*inputs, *outputs], [], []
+        self._binding = self._session.io_binding()
+        bound = (self._binding.bind_input, self._model.inputs, inputs)
+        made = (self._binding.bind_output, self._model.outputs, outputs)
+        for bind, specs, buffers in (bound, made):
+            for spec, buffer in zip(specs, buffers, strict=True):
+                assert isinstance(buffer, CudaBuffer)
+                shape, dtype = list(buffer.spec.static_shape), np.dtype(buffer.spec.dtype)
+                bind(spec.name, "cuda", number_of(buffer.domain), dtype, shape, buffer.address)
+        if self._graphs:  # a graph's memory stays in place: other buffers need another graph
+            self._bindings += 1
+            self._options = onnxruntime.RunOptions()
+            self._options.add_run_config_entry("gpu_graph_id", str(self._bindings))
 
-    def copied(
-        self,
-        given: Sequence[DeviceBuffer],
-        inputs: Sequence[np.ndarray],
-        made: Sequence[DeviceBuffer],
-        outputs: Sequence[np.ndarray | None],
-    ) -> None:
-        """Copy arrays of the host into the buffers before each run, and out of them after it."""
-        self._there = list(zip(given, inputs, strict=True))
-        self._back = [(b, array) for b, array in zip(made, outputs, strict=True) if array is not None]
-
-    def run(self, session: Any, binding: Any) -> None:
-        """Compute once, synchronously."""
+    def run(self) -> tuple[np.ndarray, ...]:
+        """Compute once, synchronously; the outputs that are on the host."""
         for buffer, array in self._there:
             buffer.write(array)
-        session.run_with_iobinding(binding, self._options)
-        for buffer, array in self._back:
+        self._session.run_with_iobinding(self._binding, self._options)
+        results = []
+        for buffer, bound in self._back:
+            array = np.empty(buffer.spec.static_shape, buffer.spec.dtype) if bound is None else bound
             buffer.read(array)
+            results.append(array)
+        return tuple(results)
 
 
 def domain_of(specs: Sequence[TensorSpec], domain: str) -> str:
     """The domain, or the host where a value cannot stay in it (its shape or type is not plain)."""
     plain = all(s.is_static and 0 not in s.static_shape and _is_plain(s.dtype) for s in specs)
     return domain if plain else HOST
-
-
-def bind(
-    session: Any,
-    inputs: Sequence[tuple[str, DeviceBuffer]],
-    outputs: Sequence[tuple[str, DeviceBuffer]],
-) -> Any:
-    """A binding of a session's values, by name, to buffers of one CUDA device, whoever made them."""
-    binding = session.io_binding()
-    for bound, values in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
-        for name, buffer in values:
-            assert isinstance(buffer, CudaBuffer)
-            spec = buffer.spec
-            bound(
-                *(name, "cuda", number_of(buffer.domain)),
-                *(np.dtype(spec.dtype), list(spec.static_shape), buffer.address),
-            )
-    return binding
 
 
 def number_of(domain: str) -> int:

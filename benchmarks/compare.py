@@ -128,8 +128,9 @@ def _measured(
         try:
             arguments["inputs"] = write_inputs(name, model.path, dict(model.dims), work)
             artifact = collage.tune(model.path, targets, output=work / "a.onnx", **arguments)
-        except CollageError as error:
-            yield {"model": name, "error": str(error)}
+        except Exception as error:  # the other models' rows are not lost for a fault of ours
+            kind = "" if isinstance(error, CollageError) else f"{type(error).__name__}: "
+            yield {"model": name, "error": f"{kind}{error}"}
             return
         report = artifact.report
         row = {

@@ -223,10 +223,10 @@ class Finals:
         for _ in range(_MAX_CONTESTS - 1):
             if lazy.out_of_time:
                 break
+            best = self._arena.winner()
             anchor_us = self._at_known_pace_us(self._arena.entries[0])
             lazy.raise_borders(border_surplus_us(promised, anchor_us))
             lazy.corrections = self.known_us()
-            best = self._arena.winner()
             best_us = self._at_known_pace_us(best)
             promised = self._promised(lazy.run(plans, best_us), best_us)
             if not promised:

@@ -33,6 +33,8 @@ from partitioner.extract import with_outputs
 from partitioner.graph_index import GraphIndex
 
 _ROUND = {"QuantizeLinear", "DynamicQuantizeLinear"}
+# Operators on integers that round their own results, those of com.microsoft included.
+_ROUND_INSIDE = ("QLinear", "QGemm", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
 # No draw begins after so long, but for the first.
 _DRAWS, _MOST_S = 6, 20.0
 # A handful of draws need not show the most there is.
@@ -44,14 +46,14 @@ _TIMEOUT_S = 600.0
 def rounds_to_integers(index: GraphIndex) -> bool:
     """Whether a model rounds what it computes to integers (weights that were rounded before do not count)."""
     return any(
-        node.op_type in _ROUND and node.inputs[0] in index.producer
+        node.op_type.startswith(_ROUND_INSIDE)
+        or (node.op_type in _ROUND and node.inputs[0] in index.producer)
         for node in index.nodes
-        if not node.domain
     )
 
 
 def allow_own_error(
-    reference: Reference,
+    references: Sequence[Reference],
     options: TuneOptions,
     folder: Path,
     listener: Listener,
@@ -60,7 +62,7 @@ def allow_own_error(
     """A run's options with at least the model's own error as tolerance, and what the report says of that.
 
     Args:
-        reference: the samples that plans are chosen by, and their values.
+        references: the samples that plans are compared by, and their values; steps may show in one of them only.
         options: as the caller gave them.
         folder: for files of its own.
         listener: is told when the model is run for it.
@@ -70,13 +72,13 @@ def allow_own_error(
         ModelError: the reference runtime cannot run the model.
         CancelledError: `cancel` was set.
     """
-    if not rounds_to_integers(reference.model.index):
+    if not rounds_to_integers(references[0].model.index):
         return options, []
     listener(
         Event("reference", "moving weights a little, to see what rounding to integers makes of it")
     )
     try:
-        own = own_error(reference, options.metric, folder, cancel)
+        own = own_error(references, options.metric, folder, cancel)
     except ChildFailed as failure:
         if failure.kind == "cancelled":
             raise CancelledError("cancelled while looking for the model's own error") from None
@@ -97,12 +99,15 @@ def allow_own_error(
 
 
 def own_error(
-    reference: Reference, metric: str, folder: Path, cancel: threading.Event | None = None
+    references: Sequence[Reference],
+    metric: str,
+    folder: Path,
+    cancel: threading.Event | None = None,
 ) -> float:
     """The largest error, with headroom, of the model against itself.
 
     Args:
-        reference: the samples and their values.
+        references: the samples and their values.
         metric: how it is measured.
         folder: for files of its own.
         cancel: stops the child when set.
@@ -111,11 +116,11 @@ def own_error(
         ModelError: the reference runtime cannot run the model.
         ChildFailed: the child did not come back with an answer.
     """
-    index = reference.model.index
-    made = [name for name in index.outputs if name in index.producer]
-    path = with_outputs(reference.model, [], folder)
-    write_samples(folder / "samples.npz", reference.samples)
-    write_samples(folder / "expected.npz", reference.expected(made))
+    model = references[0].model
+    made = [name for name in model.index.outputs if name in model.index.producer]
+    path = with_outputs(model, [], folder)
+    write_samples(folder / "samples.npz", [s for known in references for s in known.samples])
+    write_samples(folder / "expected.npz", [v for known in references for v in known.expected(made)])
     limits = ChildLimits(timeout_s=_TIMEOUT_S)
     return run_in_child(
         _draw, path.resolve(), folder.resolve(), made, metric, limits=limits, cancel=cancel

@@ -159,11 +159,11 @@ class Arena:
             pairs = zip(timing.samples_us, anchor.samples_us, strict=False)
             entry.timings[self._contests] = timing
             entry.contest_ratios[self._contests] = [mine / other for mine, other in pairs]
-        self._contests += 1
         self.entries.extend(newcomers)
-        if not known:
+        if not self.entries[0].ratios:
             # Who failed cannot be the anchor of later contests.
-            self.entries.sort(key=lambda entry: entry.timings[0] is not anchor)
+            self.entries.sort(key=lambda entry: entry.timings.get(self._contests) is not anchor)
+        self._contests += 1
         self.latest_s = time.monotonic() - begin
         self.seconds += self.latest_s
         self._tell(entries)

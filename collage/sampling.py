@@ -72,6 +72,11 @@ class Sampling:
             self.held_out = self._reference(rest, "held-out", keep_all=False)
 
     @property
+    def compared(self) -> list[Reference]:
+        """The samples that whole plans are compared by."""
+        return [self.chosen_by] if self.held_out is None else [self.chosen_by, self.held_out]
+
+    @property
     def threads(self) -> int:
         """Threads of one call."""
         return self.options.threads or default_threads()
@@ -97,9 +102,10 @@ class Sampling:
         folder.mkdir(parents=True, exist_ok=True)
         samples, expected = folder / "samples.npz", folder / "expected.npz"
         if not expected.exists():
-            references = [self.chosen_by] if self.held_out is None else [self.chosen_by, self.held_out]
-            write_samples(samples, [sample for known in references for sample in known.samples])
-            write_samples(expected, [value for known in references for value in known.expected(made)])
+            write_samples(samples, [sample for known in self.compared for sample in known.samples])
+            write_samples(
+                expected, [value for known in self.compared for value in known.expected(made)]
+            )
         share_s = _SHARE * (self.options.time_limit_s or math.inf)
         return Contest(
             budget_s=max(_LEAST_S, min(_CONTEST_S, share_s)),

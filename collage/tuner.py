@@ -209,7 +209,7 @@ class _Run:
             self.cancel,
         )
         asked, folder = self.options, self.work_dir / "own-error"
-        known = (self.samples.chosen_by, asked, folder, self.listener, self.cancel)
+        known = (self.samples.compared, asked, folder, self.listener, self.cancel)
         self.options, self.notes = allow_own_error(*known)
         self.samples.options, self.goals = self.options, Goals.of(self.options, self.check is not None)
         values = self.samples.chosen_by.values if calibrates(self.facts) else None

@@ -166,9 +166,9 @@ class OnnxRuntimeBackend(Backend):
         return quantisation.quantise(model, target, context)
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
-        for spec in (*model.inputs, *model.outputs):
-            if predicates.numpy_dtype(spec).hasobject:
-                raise CollageError(f"ONNX Runtime binds no text at a border, and {spec.name!r} is text")
+        dtypes = [predicates.numpy_dtype(spec) for spec in (*model.inputs, *model.outputs)]
+        if any(dtype.hasobject for dtype in dtypes):
+            return TextExecutable(model, target, context)
         return OnnxRuntimeExecutable(model, target, context, self.memory_domain(target))
 
 
@@ -282,6 +282,38 @@ class OnnxRuntimeExecutable(Executable):
         for i in self._own:
             results[i] = np.array(values[i].numpy())
         self._results = tuple(results)  # type: ignore[arg-type]
+
+
+class TextExecutable(Executable):
+    """A session with text among its inputs or outputs: such values cannot be bound, so all are given at each run."""
+
+    def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
+        self._session: Any = open_session(model.path, target, context)
+        self._model = model
+        self._inputs: tuple[Array, ...] = ()
+        self._outputs: tuple[Array | None, ...] = ()
+        self._results: tuple[Array, ...] = ()
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
+        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+
+    def run(self) -> None:
+        specs = self._model.inputs
+        given = {spec.name: array for spec, array in zip(specs, self._inputs, strict=True)}
+        made = self._session.run([spec.name for spec in self._model.outputs], given)
+        for bound, value in zip(self._outputs, made, strict=True):
+            if bound is not None:
+                np.copyto(bound, value)
+        pairs = zip(self._outputs, made, strict=True)
+        self._results = tuple(value if bound is None else bound for bound, value in pairs)
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        return self._results
+
+    def close(self) -> None:
+        self._session = None
+        self._inputs, self._outputs, self._results = (), (), ()
 
 
 def _refuse_device(target: Target) -> str | None:

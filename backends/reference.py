@@ -106,16 +106,17 @@ def run_session(session: Any, inputs: Mapping[str, Array], outputs: Sequence[str
     """Run a session with values that numpy may have no type for."""
     import onnxruntime as ort
 
-    taken = {node.name: node.type for node in session.get_inputs()}
+    given = {}
+    for node in session.get_inputs():
+        array = np.ascontiguousarray(inputs[node.name])
+        is_widened = array.dtype == np.float16 and node.type == "tensor(float)"
+        given[node.name] = array.astype(np.float32) if is_widened else array
+    if any(array.dtype.hasobject for array in given.values()):  # text cannot be bound
+        made = dict(zip(outputs, session.run(list(outputs), given), strict=True))
+        return _rounded(session, made)
     binding = session.io_binding()
     kept = []
-    for name, type_name in taken.items():
-        array = np.ascontiguousarray(inputs[name])
-        if array.dtype == np.float16 and type_name == "tensor(float)":
-            array = array.astype(np.float32)
-        if array.dtype == object or array.dtype.kind in "US":
-            binding.bind_cpu_input(name, array.astype(object))
-            continue
+    for name, array in given.items():
         number = _ONNX_NUMBER.get(array.dtype.name)
         if number is None:
             value = ort.OrtValue.ortvalue_from_numpy(array)
@@ -128,7 +129,11 @@ def run_session(session: Any, inputs: Mapping[str, Array], outputs: Sequence[str
         binding.bind_output(name, "cpu")
     session.run_with_iobinding(binding)
     values = binding.get_outputs()
-    made = {name: _to_numpy(value) for name, value in zip(outputs, values, strict=True)}
+    return _rounded(session, {n: _to_numpy(v) for n, v in zip(outputs, values, strict=True)})
+
+
+def _rounded(session: Any, made: dict[str, Array]) -> dict[str, Array]:
+    """Values that have half precision in the model, rounded to it."""
     rounded = json.loads(session.get_modelmeta().custom_metadata_map.get(_ROUNDED, "[]"))
     with np.errstate(over="ignore"):
         return {n: a.astype(np.float16) if n in rounded else a for n, a in made.items()}

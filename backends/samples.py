@@ -70,6 +70,13 @@ def read_expected(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, Exp
     return found
 
 
+def content(value: Array) -> bytes:
+    """What a value is, as bytes that are the same in every process; those of text are its words."""
+    if value.dtype.hasobject:
+        return json.dumps(list(map(str, value.reshape(-1)))).encode()
+    return np.ascontiguousarray(value).tobytes()
+
+
 def _plain(value: Expected) -> Array:
     return np.asarray(value.value if isinstance(value, Ranged) else value)
 

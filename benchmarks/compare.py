@@ -183,7 +183,8 @@ def write_inputs(name: str, path: Path, dims: dict[str, int], work: Path, count:
     destination = work / "inputs.npz"
     samples = [seeded_inputs(name, model, seed) for seed in range(count)]
     stacked = {input_name: np.stack([s[input_name] for s in samples]) for input_name in samples[0]}
-    np.savez(destination, allow_pickle=False, **stacked)
+    plain = {name: a.astype(str) if a.dtype.hasobject else a for name, a in stacked.items()}
+    np.savez(destination, allow_pickle=False, **plain)
     return destination
 
 

@@ -17,6 +17,8 @@ from backends.registry import resolve
 from partitioner.errors import CollageError
 from partitioner.target import Target
 
+_LONGEST = 400
+
 
 class CompileError(CollageError):
     """A runtime refused a partition; the message names the target and the runtime's own words."""
@@ -73,7 +75,7 @@ class CompiledRegions:
             except CollageError:
                 raise
             except Exception as error:
-                raise CompileError(f"{target} refused partition {name}: {first_line(error)}") from error
+                raise CompileError(f"{target} refused partition {name}: {in_short(error)}") from error
         return self._made[key]
 
     def drop(self, name: str, target: Target) -> None:
@@ -91,7 +93,11 @@ class CompiledRegions:
         self._remove()
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of what an exception says, or its type where it says nothing."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def in_short(error: BaseException) -> str:
+    """What an exception says, in one line, or its type where it says nothing.
+
+    Where OpenVINO raises from, its exceptions say first and in lines of their own.
+    """
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith("Exception from ")]
+    return " ".join(said)[:_LONGEST] or type(error).__name__

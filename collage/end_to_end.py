@@ -32,7 +32,7 @@ from backends.registry import check_options
 from backends.samples import read_expected, read_samples
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child, send_message
 from backends.verify import Expected, output_error
-from collage.compiled import CompiledRegions, first_line
+from collage.compiled import CompiledRegions, in_short
 from collage.executor import Executor, Step
 from partitioner.errors import CancelledError
 from partitioner.target import Target
@@ -237,7 +237,7 @@ def race(contest: Contest, skip: list[int]) -> list[PlanTiming]:
         try:
             runner = _prepare(contest, position, compiled, samples, expected)
         except Exception as error:
-            results[position] = PlanTiming(failure=first_line(error))
+            results[position] = PlanTiming(failure=in_short(error))
             continue
         if contest.error_limit is not None and not runner.error <= contest.error_limit:
             failure = f"its error {runner.error:.3g} exceeds {contest.error_limit:.3g}"

@@ -293,7 +293,7 @@ def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, np.n
     """
     try:
         with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
+            arrays = {name: _text_as_objects(stored[name]) for name in stored.files}
     except (OSError, ValueError) as error:
         raise BadInputError(f"inputs file {str(path)!r} cannot be read as .npz: {error}") from None
     wanted = {spec.name: spec for spec in specs}
@@ -310,10 +310,16 @@ def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, np.n
     return [{name: array[i] for name, array in arrays.items()} for i in range(count)]
 
 
+def _text_as_objects(array: np.ndarray) -> np.ndarray:
+    """Text as models have it; files that run no code when they are read have it as characters of one width."""
+    return array.astype(object) if array.dtype.kind == "U" else array
+
+
 def _sample_count(array: np.ndarray, spec: TensorSpec) -> int | None:
     """None for one sample without a leading axis, else how many."""
     if array.dtype.name != spec.dtype:
-        raise BadInputError(f"input {spec.name!r} must be {spec.dtype}, not {array.dtype.name}")
+        wanted = "text (an array of str)" if spec.dtype == "object" else spec.dtype
+        raise BadInputError(f"input {spec.name!r} must be {wanted}, not {array.dtype.name}")
     if array.shape == spec.static_shape:
         return None
     if array.shape[1:] == spec.static_shape and array.shape[0] > 0:

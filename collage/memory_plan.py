@@ -56,7 +56,7 @@ def plan_memory(lives: Sequence[Life]) -> MemoryPlan:
 
 
 def allocate(plan: MemoryPlan, lives: Sequence[Life]) -> dict[str, np.ndarray]:
-    """One aligned arena, and an array into it for each value."""
+    """One aligned arena, and an array into it for each value; text has an array of its own."""
     arena = np.zeros(plan.size_bytes + ALIGNMENT_BYTES, dtype=np.uint8)
     base = -arena.ctypes.data % ALIGNMENT_BYTES
     return {
@@ -65,6 +65,8 @@ def allocate(plan: MemoryPlan, lives: Sequence[Life]) -> dict[str, np.ndarray]:
 
 
 def _view(arena: np.ndarray, start: int, spec: TensorSpec) -> np.ndarray:
+    if spec.dtype == "object":
+        return np.full(spec.static_shape, "", dtype=object)
     flat = arena[start : start + spec.size_bytes].view(np.dtype(spec.dtype))
     return flat.reshape(spec.static_shape)
 

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-
 from backends.contract import Arithmetic, CompileContext, SubModel, ready
 from backends.registry import resolve
+from backends.samples import content
 from backends.sandbox import ChildFailed, ChildLimits
 from collage.intake import Sample
 from collage.region_files import RegionFiles
@@ -148,7 +147,7 @@ def preparation_key(facts: TargetFacts, model: Model, samples: Sequence[Sample])
     for sample in samples if found.calibrated else ():
         for name, value in sorted(sample.items()):
             digest.update(f"{name} {value.dtype} {value.shape}".encode())
-            digest.update(np.ascontiguousarray(value).tobytes())
+            digest.update(content(value))
     return f"; prepared {digest.hexdigest()[:16]}"
 
 

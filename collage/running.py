@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,8 @@ def run_once(
     Args:
         artifact: the partitioned model.
         inputs: an .npz with one or more samples; None for seeded ones.
-        outputs: where the outputs go as .npz; with several samples each has one more leading axis.
+        outputs: where the outputs go as .npz; with several samples each has one more leading axis, and one whose
+            shape changes with the sample is stored as `name.0`, `name.1` …
         fallback: a target for partitions whose own is missing.
         say: prints one line.
     """
@@ -46,9 +47,19 @@ def run_once(
             first = made[0][position]
             say(f"{name}: {first.dtype.name} {first.shape}")
         if outputs is not None:
-            stacked = {
-                name: made[0][i] if len(made) == 1 else np.stack([m[i] for m in made])
-                for i, name in enumerate(names)
-            }
-            np.savez(outputs, allow_pickle=False, **stacked)
+            stored: dict[str, np.ndarray] = {}
+            for position, name in enumerate(names):
+                stored |= _stored(name, [values[position] for values in made])
+            with outputs.open("wb") as file:  # numpy would add .npz to a name without it
+                np.savez(file, allow_pickle=False, **stored)
             say(f"wrote {outputs}")
+
+
+def _stored(name: str, values: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """An output of all samples, text as characters of one width."""
+    plain = [v.astype(str) if v.dtype.hasobject else v for v in values]
+    if len(plain) == 1:
+        return {name: plain[0]}
+    if len({v.shape for v in plain}) == 1:
+        return {name: np.stack(plain)}
+    return {f"{name}.{number}": v for number, v in enumerate(plain)}

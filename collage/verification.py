@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from backends.samples import content
 from backends.verify import Expected, Ranged, is_measured
 from partitioner.errors import CollageError
 
@@ -181,10 +182,7 @@ class Verification:
 
 def input_hashes(sample: Mapping[str, np.ndarray]) -> dict[str, str]:
     """SHA-256 of each input's bytes."""
-    return {
-        name: hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-        for name, value in sample.items()
-    }
+    return {name: hashlib.sha256(content(value)).hexdigest() for name, value in sample.items()}
 
 
 def digest_values(runs: Sequence[Mapping[str, Expected]]) -> tuple[dict[str, ValueDigest], ...]:

@@ -231,18 +231,28 @@ def _entry(value: ir.Value, outside: _Layout | None) -> _Entry:
 
 
 def _file_pieces(proto: onnx.ModelProto, entries: Sequence[_Entry]) -> Iterator[bytes | memoryview]:
-    """A ModelProto's bytes, put together here so that no weight is copied into a protobuf object."""
+    """A ModelProto's bytes, put together here so that no weight is copied into a protobuf object.
+
+    Fields stand in the order of their numbers, as protobuf writes them: OpenVINO takes a file that has two operator sets
+    before its graph for another format.
+    """
     graph = proto.graph.SerializeToString(deterministic=True)
-    shell = onnx.ModelProto()
-    shell.CopyFrom(proto)
-    shell.ClearField("graph")
+    before, after = onnx.ModelProto(), onnx.ModelProto()
+    before.CopyFrom(proto)
+    after.CopyFrom(proto)
+    for field_of_proto in proto.DESCRIPTOR.fields:
+        if field_of_proto.number >= _GRAPH_FIELD:
+            before.ClearField(field_of_proto.name)
+        if field_of_proto.number <= _GRAPH_FIELD:
+            after.ClearField(field_of_proto.name)
     size = len(graph) + sum(len(_field(_INITIALIZER_FIELD, e.size)) + e.size for e in entries)
-    yield shell.SerializeToString(deterministic=True)
+    yield before.SerializeToString(deterministic=True)
     yield _field(_GRAPH_FIELD, size) + graph
     for entry in entries:
         yield _field(_INITIALIZER_FIELD, entry.size) + entry.head
         if entry.data is not None:
             yield from chunks(entry.data)
+    yield after.SerializeToString(deterministic=True)
 
 
 def _field(number: int, length: int) -> bytes:

@@ -13,7 +13,6 @@ from backends.ncnn_backend import NcnnBackend
 from backends.onnxruntime_backend import OnnxRuntimeBackend
 from backends.openvino_backend import OpenVinoBackend
 from backends.sandbox import run_in_child
-from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
 from partitioner.target import Target
 from tests.partitioner.graphs import text_model
@@ -102,12 +101,12 @@ def test_onnxruntime_neither_prints_nor_falls_back_when_a_session_fails(
     assert capfd.readouterr().out == ""
 
 
-def test_onnxruntime_refuses_text_at_a_border(tmp_path: Path) -> None:
+def test_onnxruntime_takes_text_at_a_border_though_it_binds_none(tmp_path: Path) -> None:
     model = write(
         "g (string[2] x, string[2] z) => (string[2] y) { y = StringConcat(x, z) }", tmp_path, 20
     )
-    with pytest.raises(CollageError, match="'x' is text"):
-        opened(OnnxRuntimeBackend(), model, tmp_path)
+    x, z = (np.array(words, object) for words in (["a", ""], ["b", "é"]))
+    assert computed(OnnxRuntimeBackend(), model, tmp_path, x, z).tolist() == ["ab", "é"]
 
 
 def test_openvino_computes_in_float32_unless_told_otherwise(tmp_path: Path) -> None:

@@ -101,6 +101,18 @@ def test_the_bytes_are_those_of_protobuf(tmp_path: Path) -> None:
     assert np.array_equal(onnx.numpy_helper.to_array(proto.graph.initializer[0]), np.arange(70_000))
 
 
+def test_a_model_of_two_operator_sets_is_one_for_openvino(tmp_path: Path) -> None:
+    """It takes a file that names two before the graph for another format."""
+    import openvino
+
+    model = _model({"w": np.ones((2, 2), np.float32)})
+    model.graph.opset_imports["ai.onnx.ml"] = 3
+    path = tmp_path / "m.onnx"
+    weights.write(weights.whole_structure(model), list(model.graph.initializers.values()), path)
+    assert len(onnx.load(path).opset_import) == 2
+    assert openvino.Core().read_model(path).outputs
+
+
 def test_large_tensors_stand_on_page_borders_and_small_ones_inside(tmp_path: Path) -> None:
     model = _model({"a": np.ones(300, np.float32), "small": np.ones(3), "b": np.ones(5000, np.float32)})
     path = tmp_path / "m.onnx"

@@ -26,3 +26,18 @@ ONNX_OPERATORS: frozenset[str] = frozenset(
     Tile TopK Transpose Trilu Unique Unsqueeze Upsample Where Xor
     """.split()  # noqa: SIM905  (words read better than a list of quoted ones)
 )
+
+# ONNX Runtime's own operators, of its domain com.microsoft, as optimised and quantised models have them: those for which
+# OpenVINO 2026.4 has a conversion rule, found by giving it each of the 136 that ONNX Runtime 1.31 knows.
+MICROSOFT_OPERATORS: frozenset[str] = frozenset(
+    f"com.microsoft::{name}"
+    for name in """
+    Attention BiasAdd BiasGelu BifurcationDetector DequantizeLinear DynamicQuantizeLSTM
+    DynamicQuantizeMatMul EmbedLayerNormalization FastGelu FusedConv FusedGemm FusedMatMul
+    GatherBlockQuantized GatherND Gelu GroupNorm GroupQueryAttention MatMulIntegerToFloat
+    MatMulNBits MultiHeadAttention Pad QLinearAdd QLinearAveragePool QLinearConcat
+    QLinearLeakyRelu QLinearMul QLinearReduceMean QLinearSigmoid QLinearSoftmax QLinearWhere
+    QuantizeLinear QuickGelu Range RotaryEmbedding SkipLayerNormalization
+    SkipSimplifiedLayerNormalization Trilu
+    """.split()  # noqa: SIM905
+)

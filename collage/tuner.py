@@ -52,7 +52,7 @@ from collage.strategies import (
     respects,
     single_plan,
 )
-from collage.whole_models import WholeModels
+from collage.whole_models import WholeModels, may_take_all
 from collage.why import Witness, whole_model_failures
 from cost_db.database import CostDatabase
 from cost_db.tunings import TuningRecord
@@ -172,7 +172,8 @@ class _Run:
         self.transitions = transitions_between(self.specs, copies)
         with self._stage("measure", f"measuring among {len(self.candidates.candidates)} candidates"):
             self.whole = WholeModels(self.model.index, self.targets, self.costs)
-            self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time)
+            hopeful = may_take_all(self.model.index, self.specs, self.candidates)
+            self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time, hopeful)
             proposed = self._spend_budget()
         self._open_finals()
         if proposed or (self._searches and not self._out_of_time):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from collage.estimates import Estimates
 from collage.oracle import CostOracle
@@ -14,9 +15,30 @@ from partitioner.candidate_set import CandidateSet
 from partitioner.cost import Measured
 from partitioner.graph_index import GraphIndex
 from partitioner.target import Target
+from partitioner.target_spec import TargetSpec
 
+# A runtime may take a whole model of which our tables refuse it some nodes, which costs one attempt; of more it takes none.
+_MOST_REFUSED = 1 / 4
 # A target that is further behind as a whole is not looked into without a profile.
 _WORTH_PROBING = 3.0
+
+
+def may_take_all(
+    index: GraphIndex, specs: Sequence[TargetSpec], candidates: CandidateSet
+) -> list[Target]:
+    """Targets that refuse so few nodes that they are tried on the whole model all the same.
+
+    Only where nobody but our table of operators says no: a rule of the user's is kept to, and what a target calls no
+    sensible partition, too.
+    """
+    refused = Counter(target for _, target in candidates.refusals)
+    return [
+        spec.target
+        for spec in specs
+        if 0 < refused[spec.target] <= _MOST_REFUSED * len(index.nodes)
+        and spec.rule is None
+        and spec.refuse_region(index, index.all_nodes) is None
+    ]
 
 
 class WholeModels:
@@ -35,16 +57,23 @@ class WholeModels:
         self._wanted: list[Candidate] = []
         self.corrections: dict[tuple[int, Target], float] = {}
 
-    def measure(self, candidates: CandidateSet, late: Callable[[], bool]) -> Estimates:
+    def measure(
+        self,
+        candidates: CandidateSet,
+        late: Callable[[], bool],
+        hopeful: Collection[Target] = (),
+    ) -> Estimates:
         """Measure and profile each target that takes the whole graph.
 
         Args:
             candidates: what the targets offer.
             late: True when the time is up; one target is measured all the same.
+            hopeful: targets to try after these, though they refuse nodes (`may_take_all`).
         """
         offered = {(c.nodes, c.target) for c in candidates.candidates}
         self._wanted = [c for c in self._candidates if (c.nodes, c.target) in offered]
-        self._costs.measure(self._wanted, stop=lambda: late() and bool(self.latencies_us()))
+        tried = [c for c in self._candidates if c.target in hopeful]
+        self._costs.measure([*self._wanted, *tried], stop=lambda: late() and bool(self.latencies_us()))
         estimates = Estimates(self._index)
         unprofiled = self.latencies_us()
         for target, row in self.rows().items():

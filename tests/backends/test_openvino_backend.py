@@ -1,10 +1,14 @@
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
+import pytest
 
 from backends.conformance import BackendConformance
 from backends.contract import CompileContext
+from backends.onnxruntime_backend import OnnxRuntimeBackend
 from backends.openvino_backend import OpenVinoBackend
+from partitioner.graph_index import GraphIndex
 from partitioner.target import Target
 from tests.backends.test_onnxruntime_quantisation import matrix, model_of
 
@@ -31,3 +35,36 @@ def test_a_change_of_layout_is_the_time_of_who_makes_or_reads_the_value(tmp_path
     executable.close()
     assert {name for step in steps for name in step.nodes} >= {"conv", "grow"}
     assert all(step.nodes for step in steps), steps
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "y = com.microsoft.Gelu(x)",
+        "y = com.microsoft.QuickGelu(x)",
+        "y = com.microsoft.BiasGelu(x, b)",
+        "y = com.microsoft.FusedMatMul<alpha = 0.5, transB = 1>(x, w)",
+        "y = com.microsoft.SkipLayerNormalization<epsilon = 1e-5>(x, x, b, b)",
+    ],
+)
+def test_operators_of_optimised_models_are_taken(nodes: str, tmp_path: Path) -> None:
+    text = f"""
+    <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
+    g (float[2, 4, 8] x) => (float[2, 4, 8] y) {{ [n] {nodes} }}
+    """
+    weights = {"w": matrix(8, 8), "b": matrix(1, 8).reshape(8)}
+    model = model_of(text, {n: a for n, a in weights.items() if f", {n}" in nodes}, tmp_path)
+    index = GraphIndex.from_ir(ir.load(model.path))
+    assert OpenVinoBackend().supports(index, 0, Target.parse("openvino")) is None
+    x = np.linspace(-2, 2, 64, dtype=np.float32).reshape(2, 4, 8) ** 3
+    made = []
+    for backend in (OpenVinoBackend(), OnnxRuntimeBackend()):
+        made.append(np.full(x.shape, np.nan, np.float32))
+        folder = tmp_path / backend.name
+        folder.mkdir()
+        target = Target.parse(backend.name)
+        executable = backend.compile(model, target, CompileContext(1, folder))
+        executable.bind([x], made[-1:])
+        executable.run()
+        executable.close()
+    np.testing.assert_allclose(*made, rtol=1e-3, atol=1e-4)

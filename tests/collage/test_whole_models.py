@@ -1,0 +1,64 @@
+"""Which targets are tried on a whole model, and what comes of a runtime that takes more than our tables say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from backends import openvino_backend
+from backends.openvino_backend import OpenVinoBackend
+from collage.whole_models import may_take_all
+from partitioner.graph_index import GraphIndex
+from partitioner.rules import OpPredicateRule
+from partitioner.target import Target
+from partitioner.target_spec import TargetSpec, enumerate_candidates
+from tests.partitioner.graphs import text_model
+from tests.tuning import tuned
+
+_CHAIN = "g (float[8] x) => (float[8] e) { a = Relu(x) b = Exp(a) c = Relu(b) d = Relu(c) e = Relu(d) }"
+
+_SOFTMAX = "g (float[8] x) => (float[8] y) { y = Softmax(x) }"
+
+
+def _refusing(name: str, refused: set[str]) -> TargetSpec:
+    def supports(index: GraphIndex, node: int) -> str | None:
+        return "unknown" if index.nodes[node].op_type in refused else None
+
+    return TargetSpec(Target.parse(name), "graph", supports)
+
+
+def test_a_target_that_refuses_a_few_nodes_is_tried_on_all() -> None:
+    model = text_model(_CHAIN)
+    few, most = _refusing("few", {"Exp"}), _refusing("most", {"Relu"})
+    ruled = replace(_refusing("ruled", {"Exp"}), rule=OpPredicateRule(name="node"))
+    senseless = replace(
+        _refusing("senseless", {"Exp"}), refuse_region=lambda index, nodes: "makes no sense"
+    )
+    specs = [few, most, ruled, senseless, _refusing("all", set())]
+    found = enumerate_candidates(model, specs)
+    assert [str(target) for target in may_take_all(model.index, specs, found)] == ["few"]
+
+
+@pytest.mark.slow
+def test_a_runtime_that_takes_what_its_table_lacks_is_a_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever times the runtimes alone would find it; the plan must not be slower than that."""
+    monkeypatch.setattr(
+        openvino_backend, "ONNX_OPERATORS", openvino_backend.ONNX_OPERATORS - {"Softmax"}
+    )
+    body = "  ".join(f"v{i + 1} = Conv<pads = [1,1,1,1]>(v{i}, w)" for i in range(8))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 17]>
+        g (float[1,8,16,16] v0) => (float[1,8,16,16] y) {{ {body}  y = Softmax(v8) }}"""
+    )
+    weights = np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32) * 0.1
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    reason = OpenVinoBackend().supports(text_model(_SOFTMAX).index, 0, Target.parse("openvino"))
+    assert reason is not None
+    report = tuned(model, ["onnxruntime", "openvino"], tmp_path, strategy="single").report
+    assert all("latency_us" in baseline for baseline in report["baselines"])

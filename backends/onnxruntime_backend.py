@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from backends import cuda_options, onnxruntime_profile, predicates
 from backends import onnxruntime_device as device
 from backends import onnxruntime_kernels as kernels
-from backends import onnxruntime_profile, predicates
 from backends import onnxruntime_quantisation as quantisation
 from backends import patterns as p
 from backends.contract import (
@@ -38,6 +38,7 @@ from backends.contract import (
     SubModel,
     Unavailable,
 )
+from backends.cuda_options import GRAPHS, TF32, is_on
 from backends.device_memory import HOST, DeviceBuffer, cuda_devices
 from backends.onnxruntime_session import (
     ON_CUDA,
@@ -72,9 +73,6 @@ _ONNX_NUMBER: Mapping[str, int] = {
 }
 
 
-_TF32_SENSE = "convolutions and products on GPUs with tensor cores; ten bits of mantissa"
-
-
 class OnnxRuntimeBackend(Backend):
     """ONNX Runtime through IOBinding."""
 
@@ -98,13 +96,8 @@ class OnnxRuntimeBackend(Backend):
         ),
         Option("ep", "cpu", "Execution provider.", choices=tuple(PROVIDERS)),
         Option("device", "0", "Device number for providers that have several.", pattern="[0-9]{1,2}"),
-        Option("tf32", "off", "Products of float32 in TF32, with -ep=cuda.", choices=("off", "on")),
-        Option(
-            "graphs",
-            "off",
-            "Kernels recorded once and launched as one CUDA graph, with -ep=cuda.",
-            choices=("off", "on"),
-        ),
+        TF32,
+        GRAPHS,
         *quantisation.options(quantisation.DYNAMIC, quantisation.STATIC),
     )
 
@@ -118,7 +111,7 @@ class OnnxRuntimeBackend(Backend):
         ep = target.option("ep", "cpu")
         if ep != "cpu" and quantisation.kind_of(target) is not None:
             return "-quant was made for the CPU's integer kernels; use it without -ep"
-        if ep != "cuda" and "on" in (target.option("tf32", "off"), target.option("graphs", "off")):
+        if ep != "cuda" and (is_on(target, TF32) or is_on(target, GRAPHS)):
             return "-tf32 and -graphs are for -ep=cuda"
         present = ort().get_available_providers()
         if PROVIDERS[ep] in present:
@@ -153,11 +146,10 @@ class OnnxRuntimeBackend(Backend):
         return quantisation.refuse_region(index, nodes, target)
 
     def arithmetic(self, target: Target) -> Arithmetic:
-        if target.option("tf32", "off") == "on":
-            return Arithmetic("tf32", False, _TF32_SENSE)
         kind = quantisation.kind_of(target)
-        numbers = quantisation.numbers(target)
-        return Arithmetic() if kind is None else Arithmetic(numbers, True, quantisation.sense(kind))
+        if kind is None:
+            return cuda_options.arithmetic(target)
+        return Arithmetic(quantisation.numbers(target), True, quantisation.sense(kind))
 
     def preparation(self, target: Target) -> Preparation | None:
         return quantisation.preparation(target)
@@ -180,7 +172,7 @@ class OnnxRuntimeExecutable(Executable):
     ) -> None:
         self._model, self._target, self._context = model, target, context
         self._domain = device.domain_of((*model.inputs, *model.outputs), domain)
-        graphs = target.option("graphs", "off") == "on"
+        graphs = is_on(target, GRAPHS)
         if graphs and self._domain == HOST:
             raise CollageError(
                 "a CUDA graph needs plain dtypes and shapes that are known before the run"
@@ -236,7 +228,7 @@ class OnnxRuntimeExecutable(Executable):
         return self._results
 
     def profile(self, runs: int) -> list[OpTime]:
-        if self._target.option("graphs", "off") == "on":  # it sees one launch of a graph
+        if is_on(self._target, GRAPHS):  # it sees one launch of a graph
             return []
         options = options_of(self._target, self._context)
         onnxruntime_profile.prepare(options, self._context.work_dir)

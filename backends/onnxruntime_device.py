@@ -11,6 +11,8 @@ from backends.contract import SubModel
 from backends.device_memory import HOST, CudaBuffer, DeviceBuffer
 from partitioner.tensor import TensorSpec
 
+_KIND = "cuda"  # ONNX Runtime's name of the kind of device
+
 
 class OrtCudaBuffer(CudaBuffer):
     """An `OrtValue` on a CUDA device."""
@@ -19,7 +21,7 @@ class OrtCudaBuffer(CudaBuffer):
         import onnxruntime
 
         value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
-            list(spec.static_shape), np.dtype(spec.dtype), "cuda", number_of(domain)
+            list(spec.static_shape), np.dtype(spec.dtype), _KIND, number_of(domain)
         )
         super().__init__(spec, domain, value.data_ptr())
         self._value: Any = value
@@ -73,7 +75,7 @@ class OnDevice:
             for spec, buffer in zip(specs, buffers, strict=True):
                 assert isinstance(buffer, CudaBuffer)
                 shape, dtype = list(buffer.spec.static_shape), np.dtype(buffer.spec.dtype)
-                bind(spec.name, "cuda", number_of(buffer.domain), dtype, shape, buffer.address)
+                bind(spec.name, _KIND, number_of(buffer.domain), dtype, shape, buffer.address)
         if self._graphs:  # a graph's memory stays in place: other buffers need another graph
             self._bindings += 1
             self._options = onnxruntime.RunOptions()

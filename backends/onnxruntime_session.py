@@ -18,6 +18,7 @@ from typing import Any
 from backends import policy
 from backends.contract import CompileContext, threads_of
 from backends.conversion import cached, files_of
+from backends.cuda_options import GRAPHS, TF32, is_on
 from backends.quiet import quiet
 from partitioner.errors import CollageError
 from partitioner.target import Target
@@ -82,7 +83,7 @@ def save_optimised(options: Any, folder: Path) -> None:
 
 
 def open_model(model: Path, target: Target, options: Any) -> Any:
-    """A session for an ONNX file; raises what ONNX Runtime raises."""
+    """A session for an ONNX file; raises what ONNX Runtime raises, or why its provider cannot take all of it."""
     ep = target.option("ep", "cpu")
     if ep in ON_CUDA:
         preload_cuda()
@@ -138,6 +139,6 @@ def _providers(target: Target) -> list[Any]:
     options = {"device_id": target.option("device", "0")}
     if ep == "cuda":
         # Left alone, it computes products and convolutions of float32 in TF32.
-        options["use_tf32"] = str(int(target.option("tf32", "off") == "on"))
-        options["enable_cuda_graph"] = str(int(target.option("graphs", "off") == "on"))
+        options["use_tf32"] = str(int(is_on(target, TF32)))
+        options["enable_cuda_graph"] = str(int(is_on(target, GRAPHS)))
     return [(chosen, options)]

@@ -42,7 +42,7 @@ from backends.contract import (
     threads_of,
 )
 from backends.openvino_masks import shield_masks
-from backends.openvino_ops import MICROSOFT_OPERATORS, ONNX_OPERATORS
+from backends.openvino_ops import OPERATORS
 from backends.profile_map import Step, op_times
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
@@ -119,7 +119,7 @@ class OpenVinoBackend(Backend):
         return predicates.first_refusal(
             index,
             index.nodes[node],
-            predicates.refuse_other_ops(ONNX_OPERATORS | MICROSOFT_OPERATORS),
+            predicates.refuse_other_ops(OPERATORS),
             predicates.refuse_dtypes(_REFUSED_DTYPES),
         )
 

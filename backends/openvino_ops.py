@@ -39,5 +39,6 @@ MICROSOFT_OPERATORS: frozenset[str] = frozenset(
     QLinearLeakyRelu QLinearMul QLinearReduceMean QLinearSigmoid QLinearSoftmax QLinearWhere
     QuantizeLinear QuickGelu Range RotaryEmbedding SkipLayerNormalization
     SkipSimplifiedLayerNormalization Trilu
-    """.split()  # noqa: SIM905
+    """.split()  # noqa: SIM905  (as above)
 )
+OPERATORS = ONNX_OPERATORS | MICROSOFT_OPERATORS

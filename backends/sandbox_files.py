@@ -2,7 +2,7 @@
 
 A child may read the interpreter, the installed packages and the system's libraries; it may read
 beside the files that it was given, and write in the folders that it was given and in its own working
-directory. Everything else does not exist for it: not the user's home, not the database, not what
+directory; it may name its threads. Everything else does not exist for it: not the user's home, not the database, not what
 other jobs uploaded. It may not open TCP connections or signal processes outside of it either. Where
 the kernel has no Landlock (before Linux 5.13, or another system), `confine` says so by returning False.
 

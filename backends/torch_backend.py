@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from backends import cuda_options, policy, predicates
 from backends import patterns as p
-from backends import policy, predicates
 from backends.contract import (
     THREADS,
     Arithmetic,
@@ -38,6 +38,7 @@ from backends.contract import (
     Unavailable,
     threads_of,
 )
+from backends.cuda_options import GRAPHS, TF32, is_on
 from backends.device_memory import HOST, CudaBuffer, DeviceBuffer
 from backends.quiet import quiet
 from backends.torch_ops import ONNX_OPERATORS
@@ -52,7 +53,6 @@ _REFUSED_DTYPES = (
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "int4", "uint4"),
 )
 _LEAST_SHARE = 4
-_TF32_SENSE = "convolutions and products on GPUs with tensor cores; ten bits of mantissa"
 _INSTALL = "pip install 'collage-tuner[torch]'"
 
 
@@ -71,13 +71,8 @@ class TorchBackend(Backend):
             choices=("inductor", "eager"),
         ),
         Option("device", "cpu", "Where it computes.", pattern="cpu|cuda(:[0-9]{1,2})?"),
-        Option("tf32", "off", "Products of float32 in TF32, on CUDA.", choices=("off", "on")),
-        Option(
-            "graphs",
-            "off",
-            "Kernels recorded once and launched as one CUDA graph, on CUDA with inductor.",
-            choices=("off", "on"),
-        ),
+        TF32,
+        GRAPHS,
     )
 
     def probe(self) -> Available | Unavailable:
@@ -95,9 +90,9 @@ class TorchBackend(Backend):
         if compiler == "inductor" and _compiler() is None:
             return "inductor needs a C++ compiler; install g++ or clang++, or use -compiler=eager"
         if device == "cpu":
-            asked = "on" in (target.option("tf32", "off"), target.option("graphs", "off"))
+            asked = is_on(target, TF32) or is_on(target, GRAPHS)
             return "-tf32 and -graphs are for -device=cuda" if asked else None
-        if compiler == "eager" and target.option("graphs", "off") == "on":
+        if compiler == "eager" and is_on(target, GRAPHS):
             return "-graphs is for -compiler=inductor"
         count = _torch().cuda.device_count()
         number = int(_cuda_number(device))
@@ -125,9 +120,7 @@ class TorchBackend(Backend):
         return f"torch compiles for seconds, so it is offered 1/{_LEAST_SHARE} of a model at the least"
 
     def arithmetic(self, target: Target) -> Arithmetic:
-        if target.option("tf32", "off") == "on":
-            return Arithmetic("tf32", False, _TF32_SENSE)
-        return Arithmetic()
+        return cuda_options.arithmetic(target)
 
     def patterns(self, target: Target) -> tuple[Pattern, ...]:
         return (
@@ -173,14 +166,13 @@ class TorchExecutable(Executable):
         self._model, self._domain = model, domain
         self._threads = threads_of(target, context)
         self._device = torch.device(target.option("device", "cpu"))
-        self._tf32 = target.option("tf32", "off") == "on"
+        self._tf32 = is_on(target, TF32)
         inductor = target.option("compiler", "inductor") == "inductor"
         with quiet():
             self._module: Any = _converted(model, self._device)
             self._code = type(self._module).forward.__code__
             if inductor:
-                graphs = target.option("graphs", "off") == "on"
-                self._module = _compiled(self._module, context, graphs)
+                self._module = _compiled(self._module, context, is_on(target, GRAPHS))
         self._inputs: list[Any] = []
         self._outputs: tuple[Array | None, ...] = ()
         self._on_device: list[Any] = []

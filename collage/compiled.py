@@ -17,7 +17,7 @@ from backends.registry import resolve
 from partitioner.errors import CollageError
 from partitioner.target import Target
 
-_LONGEST = 400
+_LONGEST = 400  # characters of an error
 
 
 class CompileError(CollageError):

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from backends.contract import SubModel
-from collage.compiled import CompiledRegions, CompileError
+from collage.compiled import CompiledRegions, CompileError, in_short
 from partitioner.target import Target
 from partitioner.tensor import TensorSpec
 
@@ -51,3 +51,9 @@ def test_what_runs_a_few_times_only_leaves_nothing_in_the_cache(tmp_path: Path) 
         assert list(cache.rglob("*.blob"))
     finally:
         compiled.close()
+
+
+def test_an_error_is_told_without_where_it_was_raised() -> None:
+    said = "Exception from core.cpp:84:\nException from reader.cpp:148:\nUnable to read it.\n\n  Why: so.\n"
+    assert in_short(RuntimeError(said)) == "Unable to read it. Why: so."
+    assert in_short(MemoryError()) == "MemoryError"

@@ -19,7 +19,6 @@ from collage.local_search import LocalSettings
 from collage.refine import Arena
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.constraints import Constraints
-from partitioner.errors import NoPlanError
 from partitioner.target import Target
 from partitioner.target_spec import TargetSpec, enumerate_candidates
 from tests.collage.stated_world import INFINITE, TARGETS, StatedCosts, World
@@ -63,24 +62,6 @@ def _refined(
     finals = kind(world.model, specs, Constraints(), arena, SINGLES, local, patience_s)
     late = world.search(costs, deadline_s=0.0)
     return finals.refined(late, solution, 2)
-
-
-class FailingContests(StatedContests):
-    """Contests in which no plan keeps its tolerance."""
-
-    def hold(self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), **_: int) -> None:
-        super().hold(newcomers, again)
-        for entry in self.entries:
-            entry.timings = {0: PlanTiming(failure="its error 0.029 exceeds 0.0119")}
-
-
-def test_where_no_plan_can_be_run_each_ones_failure_is_told() -> None:
-    world = World(24, 3)
-    costs = StatedCosts(world.truth, most=len(world.candidates))
-    solution = world.search(costs).run(2, INFINITE)
-    finals = Finals(world.model, [], Constraints(), FailingContests({}), SINGLES)
-    with pytest.raises(NoPlanError, match=rf"single {TARGETS[0]}: its error 0\.029 exceeds 0\.0119"):
-        finals.refined(world.search(costs), solution, 2)
 
 
 def test_who_looks_faster_and_is_not_proven_to_be_is_timed_again() -> None:

@@ -48,9 +48,7 @@ def test_a_runtime_that_takes_what_its_table_lacks_is_a_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever times the runtimes alone would find it; the plan must not be slower than that."""
-    monkeypatch.setattr(
-        openvino_backend, "ONNX_OPERATORS", openvino_backend.ONNX_OPERATORS - {"Softmax"}
-    )
+    monkeypatch.setattr(openvino_backend, "OPERATORS", openvino_backend.OPERATORS - {"Softmax"})
     body = "  ".join(f"v{i + 1} = Conv<pads = [1,1,1,1]>(v{i}, w)" for i in range(8))
     model = onnx.parser.parse_model(
         f"""<ir_version: 10, opset_import: ["" : 17]>

@@ -104,6 +104,10 @@ class CostSource:
         self._versions: dict[Target, str] = {}
         self.counts = Counts()
 
+    def limit_errors(self, error_limit: float, whole_limit: float) -> None:
+        """Judge by other limits from now on; they are those of `CostSettings`."""
+        self._settings = replace(self._settings, error_limit=error_limit, whole_limit=whole_limit)
+
     def key(self, candidate: Candidate) -> CostKey:
         """The key under which the team remembers this candidate's cost."""
         identity = (candidate.nodes, candidate.target)

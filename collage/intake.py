@@ -20,9 +20,9 @@ from backends.reference import reference_session, run_session
 from backends.samples import read_samples as stored_samples
 from backends.samples import write_samples
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
-from backends.verify import Expected, Ranged
+from backends.verify import Expected
 from collage.events import Event, Listener, ignore
-from collage.undecided import Choices, choices, find_undecided
+from collage.undecided import Choices, Undecided, choices, find_undecided
 from partitioner.errors import BadInputError, CancelledError, ModelError
 from partitioner.extract import with_outputs
 from partitioner.ingest import NormalisedInfo, normalise
@@ -126,7 +126,7 @@ class Reference:
         self._known: tuple[dict[str, np.ndarray], ...] = tuple(dict(s) for s in self.samples)
         self._lock, self._once = threading.Lock(), threading.Lock()
         self._choices = choices(model.index)
-        self._undecided: Sequence[Mapping[str, Ranged]] | None = None
+        self._undecided: Undecided | None = None
 
     def expected(self, names: Sequence[str], *, last: bool = False) -> tuple[dict[str, Expected], ...]:
         """The same as `values`, with the bounds of elements that the model itself leaves undecided.
@@ -147,19 +147,24 @@ class Reference:
                 self._undecided = self._find_undecided(self._choices)
         return tuple(
             {**known, **{name: ranged[name] for name in names if name in ranged}}
-            for known, ranged in zip(values, self._undecided, strict=True)
+            for known, ranged in zip(values, self._undecided.ranges, strict=True)
         )
 
     def undecided(self) -> dict[str, tuple[int, int]]:
         """What was found undecided so far: by value how many elements, in the worst sample, and of how many."""
         counts: dict[str, tuple[int, int]] = {}
-        for sample in self._undecided or ():
+        for sample in self._undecided.ranges if self._undecided else ():
             for name, ranged in sample.items():
                 count = int(np.count_nonzero(ranged.undecided)), ranged.value.size
                 counts[name] = max(count, counts.get(name, count))
         return counts
 
-    def _find_undecided(self, found: Choices) -> Sequence[Mapping[str, Ranged]]:
+    @property
+    def beyond_comparing(self) -> frozenset[str]:
+        """Values seen so far that rounding alone decides by more than half, or of which it decides the size."""
+        return self._undecided.beyond if self._undecided else frozenset()
+
+    def _find_undecided(self, found: Choices) -> Undecided:
         read = self.values(SubGraph(self.model.index, found.nodes).inputs, last=True)
         begin = time.monotonic()
         try:
@@ -170,7 +175,7 @@ class Reference:
             # Then all of it counts as decided.
             text = f"it could not be found out what rounding decides ({failure.reason})"
             self._listener(Event("reference", text))
-            return [{} for _ in self.samples]
+            return Undecided([{} for _ in self.samples])
         finally:
             self.seconds += time.monotonic() - begin
 

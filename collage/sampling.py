@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from backends.policy import default_threads
 from backends.reference import seeded_inputs, table_bounds
 from backends.samples import write_samples
@@ -122,17 +124,39 @@ class Sampling:
             cache_dir=self.cache_dir,
         )
 
-    def about_undecided(self) -> list[str]:
-        """What the report says of outputs that plans were compared by, as far as these decide anything."""
+    def about_outputs(self) -> list[str]:
+        """What the report says of outputs that plans are compared by, where that proves less than it seems to."""
         counts = self.chosen_by.undecided()
         for name, count in (self.held_out.undecided() if self.held_out else {}).items():
             counts[name] = max(count, counts.get(name, count))
-        return [
+        told = [
             f"rounding alone decides up to {undecided} of {size} elements of output {name!r}, so these were compared "
             "only with what the model itself makes of them (docs/accuracy.md)"
             for name, (undecided, size) in counts.items()
             if name in self.model.index.outputs
         ]
+        made = [name for name in self.model.index.outputs if name in self.model.index.producer]
+        first, *others = (v for known in self.compared for v in known.values(made))
+        if all(_same(first[name], [other[name] for other in others]) for name in made):
+            told.append(
+                "no output changes from one sample input to the next, or all are empty, so that comparing them proves "
+                f"little: {self._ask_for_inputs()}"
+            )
+        return told
+
+    def beyond_comparing(self) -> str:
+        """Why a plan may have failed that computes nothing wrong; empty where there is no such reason."""
+        found = {name for known in self.compared for name in known.beyond_comparing}
+        names = [repr(name) for name in self.model.index.outputs if name in found]
+        if not names:
+            return ""
+        return (
+            f"; with these inputs rounding alone decides most of {', '.join(names)}, or how many elements there are, so "
+            f"that runtimes can hardly agree: {self._ask_for_inputs()}"
+        )
+
+    def _ask_for_inputs(self) -> str:
+        return f"give {'real' if self.inputs is None else 'other'} ones with --inputs"
 
     def _seeded(self, seed: int) -> Sample:
         return seeded_inputs(self.info.inputs, seed, table_bounds(self.model.index))
@@ -140,6 +164,14 @@ class Sampling:
     def _reference(self, samples: Sequence[Sample], name: str, keep_all: bool = True) -> Reference:
         folder = self.work_dir / name
         return Reference(self.model, samples, folder, self.listener, self.cancel, keep_all)
+
+
+def _same(value: np.ndarray, others: Sequence[np.ndarray]) -> bool:
+    """Whether a value is empty, or the same with each of several samples."""
+    if value.size == 0:
+        return all(other.size == 0 for other in others)
+    has_nan = value.dtype.kind in "fc"
+    return bool(others) and all(np.array_equal(value, o, equal_nan=has_nan) for o in others)
 
 
 def about_seeded_inputs(has_budget: bool, calibrates: bool) -> list[str]:

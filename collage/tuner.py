@@ -104,20 +104,9 @@ def tune_file(
         NoPlanError: no target takes some node, or no plan runs.
         CancelledError: `cancel` was set.
     """
-    run = _Run(
-        source,
-        parse_targets(chosen_targets(targets, options.plan)),
-        options,
-        database,
-        work_dir,
-        on_event,
-        cancel,
-        inputs,
-        artifact_name,
-        site or Site(),
-        check,
-    )
-    return run.go()
+    given = (source, parse_targets(chosen_targets(targets, options.plan)), options, database, work_dir)
+    site = site or Site()
+    return _Run(*given, on_event, cancel, inputs, artifact_name, site, check).go()
 
 
 @dataclass
@@ -168,6 +157,10 @@ class _Run:
 
     def _found(self) -> TuneResult:
         """Measure, search, and write what wins."""
+        known = (self.samples.compared, self.options, self.work_dir / "own-error")
+        self.options, self.notes = allow_own_error(*known, self.listener, self.cancel)
+        self.samples.options, self.goals = self.options, Goals.of(self.options, self.check is not None)
+        self.costs.limit_errors(self.goals.local_limit, self.goals.whole_limit)
         copies = copy_costs(self.specs, self.samples.threads, self.site.run)
         self.transitions = transitions_between(self.specs, copies)
         with self._stage("measure", f"measuring among {len(self.candidates.candidates)} candidates"):
@@ -184,7 +177,10 @@ class _Run:
                 self.blocks = self.finals.lay_out(self.candidates, self.estimates, exact_us)
         solution = self._search()
         with self._stage("end_to_end", "timing whole plans in turn"):
-            winner = self._winner(solution)
+            try:
+                winner = self._winner(solution)
+            except NoPlanError as error:
+                raise NoPlanError(f"{error}{self.samples.beyond_comparing()}") from None
         if self.check is not None:
             with self._stage("evaluate", "evaluating plans, the fastest first"):
                 winner = Evaluation(self.check, self.arena, self.regions, self.samples).passing(winner)
@@ -209,19 +205,12 @@ class _Run:
             self.listener,
             self.cancel,
         )
-        asked, folder = self.options, self.work_dir / "own-error"
-        known = (self.samples.compared, asked, folder, self.listener, self.cancel)
-        self.options, self.notes = allow_own_error(*known)
-        self.samples.options, self.goals = self.options, Goals.of(self.options, self.check is not None)
         values = self.samples.chosen_by.values if calibrates(self.facts) else None
         room = Room.for_model(self.model.path, self.samples.cache_dir)
         self.regions = RegionFiles(self.model, self.work_dir / "regions", values, room=room)
+        protocol = protocol_for(self.model, self.site.hardware)
         settings = CostSettings(
-            self.samples.threads,
-            self.goals.local_limit,
-            self.goals.whole_limit,
-            protocol_for(self.model, self.site.hardware),
-            self.samples.cache_dir,
+            self.samples.threads, protocol=protocol, cache_dir=self.samples.cache_dir
         )
         self.costs = CostSource(
             self.model,
@@ -236,8 +225,8 @@ class _Run:
         # What takes no search is timed each time it is asked for; a caller's own check is code, which may change.
         self.memory: KnownTunings | None = None
         if self._searches and self.check is None:
-            sought = (self.model, self.targets, self.candidates.candidates, self.costs)
-            self.memory = KnownTunings(self.database, *sought, asked, self.inputs, self.listener)
+            sought = (self.model, self.targets, self.candidates.candidates, self.costs, self.options)
+            self.memory = KnownTunings(self.database, *sought, self.inputs, self.listener)
 
     def _constraints(self) -> Constraints:
         return Constraints.parse(
@@ -345,6 +334,8 @@ class _Run:
         """What the same search found before; None where its plan fails now."""
         self.seconds["total"] = time.monotonic() - self.begin_s
         report = report_again(record, self.seconds)
+        # Where a model rounds, its own error was allowed.
+        self.samples.options = self.options.model_copy(update={"tolerance": report["tolerance"]})
         try:
             with self._stage("emit", f"known since {report['known_since']}; writing the artifact"):
                 plan = decode(self.model, record.plan).plan
@@ -363,7 +354,7 @@ class _Run:
         known = (self.model.index, self.targets, self.candidates, self.costs, self.estimates)
         witness = Witness(*known, self.transitions)
         warnings = [*self.info.warnings, *self.notes, *self.candidates.notes, *self.whole.untried()]
-        warnings += [*self.samples.about_undecided(), *self.arena.warnings()]
+        warnings += [*self.samples.about_outputs(), *self.arena.warnings()]
         if self.inputs is None:
             warnings += about_seeded_inputs(self.goals.has_budget, calibrates(self.facts))
         return build_report(

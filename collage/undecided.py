@@ -65,6 +65,19 @@ class Choices:
     values: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Undecided:
+    """What was found to be undecided.
+
+    Args:
+        ranges: per sample the values with undecided elements.
+        beyond: values that are compared as they are, though most elements are undecided, or how many there are.
+    """
+
+    ranges: Sequence[Mapping[str, Ranged]]
+    beyond: frozenset[str] = frozenset()
+
+
 def choices(index: GraphIndex) -> Choices | None:
     """Where a model chooses by sums of products; None where it does not."""
     choosing = sum(1 << node.index for node in index.nodes if _chooses(index, node))
@@ -111,8 +124,8 @@ def find_undecided(
     known: Sequence[Mapping[str, Array]],
     folder: Path,
     cancel: threading.Event | None = None,
-) -> list[dict[str, Ranged]]:
-    """Per sample the values with undecided elements.
+) -> Undecided:
+    """Run the part of a model that chooses again and again, its sums moved.
 
     Args:
         model: the normalised model.
@@ -129,20 +142,22 @@ def find_undecided(
     write_samples(folder / "given.npz", known)
     limits = ChildLimits(timeout_s=_TIMEOUT_S)
     arguments = (part.path.resolve(), folder.resolve(), found.moved, found.values)
-    run_in_child(_draw, *arguments, limits=limits, cancel=cancel)
+    beyond = run_in_child(_draw, *arguments, limits=limits, cancel=cancel)
     for file in folder.glob(f"{part.path.name}*"):
         file.unlink()
-    return [
+    ranges = [
         {name: value for name, value in sample.items() if isinstance(value, Ranged)}
         for sample in read_expected(folder / "ranges.npz", ())
     ]
+    return Undecided(ranges, frozenset(beyond))
 
 
-def _draw(path: Path, folder: Path, moved: Sequence[str], names: Sequence[str]) -> None:
-    """Run the part again and again, and write what differed (runs in the child)."""
+def _draw(path: Path, folder: Path, moved: Sequence[str], names: Sequence[str]) -> set[str]:
+    """Run the part, write what differed, and return what is beyond comparing (runs in the child)."""
     session = reference_session(path)
     samples = read_samples(folder / "given.npz", ())
     found: list[dict[str, Ranged]] = []
+    beyond: set[str] = set()
     for sample in samples:
         end_s = time.monotonic() + _MOST_S / len(samples)
         value = run_session(session, sample, names)
@@ -152,6 +167,7 @@ def _draw(path: Path, folder: Path, moved: Sequence[str], names: Sequence[str]) 
             if draw >= _LEAST_DRAWS and time.monotonic() > end_s:
                 break
             made = run_session(session, {**sample, **_moved(sample, moved, draw)}, names)
+            beyond |= {name for name in names if made[name].shape != value[name].shape}
             for name in list(low):
                 if made[name].shape != low[name].shape or not _has_range(made[name]):
                     # How many there are is chosen too, so no element has a place.
@@ -161,7 +177,9 @@ def _draw(path: Path, folder: Path, moved: Sequence[str], names: Sequence[str]) 
                 np.maximum(high[name], made[name], out=high[name])
         ranged = {name: _narrowed(value[name], low[name], high[name]) for name in low}
         found.append({n: r for n, r in ranged.items() if 0 < r.undecided.mean() <= _MOST_UNDECIDED})
+        beyond |= {n for n, r in ranged.items() if r.undecided.mean() > _MOST_UNDECIDED}
     write_samples(folder / "ranges.npz", found)
+    return beyond
 
 
 def _moved(sample: Mapping[str, Array], names: Sequence[str], draw: int) -> dict[str, Array]:

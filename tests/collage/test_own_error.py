@@ -10,10 +10,12 @@ import pytest
 
 import collage
 from backends.reference import seeded_inputs
+from collage.artifact import VERIFICATION_KEY
 from collage.events import Event, ignore
 from collage.intake import Reference, take_in
 from collage.options import TuneOptions
 from collage.own_error import allow_own_error, rounds_to_integers
+from collage.verification import Verification
 from tests.tuning import tuned
 
 _QUANTISED = """<ir_version: 9, opset_import: ["" : 18]>
@@ -130,3 +132,37 @@ def test_every_runtime_may_run_it(tmp_path: Path) -> None:
     assert any("rounds to integers" in text for text in report["warnings"])
     with collage.load(made.path, cache_dir=False):
         pass
+
+
+@pytest.mark.slow
+def test_a_tuning_that_is_known_does_not_look_for_it_again(tmp_path: Path) -> None:
+    onnx.save(_model(_QUANTISED), tmp_path / "m.onnx")
+    said: list[list[str]] = []
+    artifacts = []
+    for name in ("first", "second"):
+        events: list[Event] = []
+        artifacts.append(
+            collage.tune(
+                tmp_path / "m.onnx",
+                ["onnxruntime", "openvino"],
+                output=tmp_path / f"{name}.collage.onnx",
+                database=f"sqlite:///{tmp_path / 'costs.db'}",
+                time_limit_s=2.0,
+                on_event=events.append,
+            )
+        )
+        said.append([event.message for event in events])
+    first, second = (any("moving weights" in text for text in texts) for texts in said)
+    assert first and not second
+    assert any("known since" in text for text in said[1])
+    reports = [artifact.report for artifact in artifacts]
+    assert reports[0]["tolerance"] == reports[1]["tolerance"] > 1e-3
+    assert reports[0]["warnings"] == reports[1]["warnings"]
+    allowed = [_allowed(artifact.path) for artifact in artifacts]
+    assert allowed[0] == allowed[1] and max(allowed[0].values()) > 1e-3
+
+
+def _allowed(artifact: Path) -> dict[str, float]:
+    """What each value may err by when the artifact is loaded."""
+    (text,) = (p.value for p in onnx.load(artifact).metadata_props if p.key == VERIFICATION_KEY)
+    return dict(Verification.from_text(text).tolerance)

@@ -12,6 +12,7 @@ import collage
 from backends.verify import Ranged, output_error
 from collage.intake import Reference, take_in
 from collage.undecided import choices
+from partitioner.errors import NoPlanError
 from tests.tuning import tuned
 
 _SCORES, _TWINS = 64, 16
@@ -64,6 +65,7 @@ def test_equal_scores_are_undecided_and_all_others_decided(tmp_path: Path) -> No
         assert isinstance(value, Ranged)
         assert value.undecided[0].tolist() == twins.tolist()
     assert reference.undecided() == {"place": (32, 80), "chosen": (32, 80)}
+    assert not reference.beyond_comparing
 
 
 def test_another_order_of_equals_is_right_and_of_others_wrong(tmp_path: Path) -> None:
@@ -107,6 +109,56 @@ def test_a_value_that_is_mostly_undecided_is_compared_as_it_is(tmp_path: Path) -
     reference = _reference(model, tmp_path, 8)
     assert choices(reference.model.index) is not None
     assert isinstance(reference.expected(["y"])[0]["y"], np.ndarray)
+    assert reference.beyond_comparing == {"y"}
+
+
+def _finding_model(threshold: float) -> onnx.ModelProto:
+    """Finds which of 64 equal sums are larger than what they are but for rounding, or than a threshold."""
+    text = f"""<ir_version: 10, opset_import: ["" : 18]>
+    g (float[1, 2048] x) => (int64[2, N] y) {{
+        moved = Gather <axis = 1> (x, order)
+        a = MatMul(x, w)  b = MatMul(moved, same)  c = Sub(a, b)
+        limit = Constant <value_float: float = {threshold}> ()
+        larger = Greater(c, limit)  y = NonZero(larger)
+    }}"""
+    random = np.random.default_rng(4)
+    order = random.permutation(2048)
+    weights = random.standard_normal((2048, 64)).astype(np.float32)
+    model = onnx.parser.parse_model(text)
+    tensors = {"w": weights, "order": order, "same": weights[order]}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in tensors.items())
+    return model
+
+
+def test_a_size_that_rounding_decides_is_beyond_comparing(tmp_path: Path) -> None:
+    reference = _reference(_finding_model(0.0), tmp_path, 2048)
+    reference.expected(["y"])
+    assert reference.beyond_comparing == {"larger", "y"} and not reference.undecided()
+
+
+def test_so_is_one_that_is_empty_by_rounding(tmp_path: Path) -> None:
+    """No difference is larger than those of another order of adding up, but some that are moved are."""
+    reference = _reference(_finding_model(1e-3), tmp_path, 2048)
+    (found,) = reference.expected(["y"])
+    assert isinstance(found["y"], np.ndarray) and found["y"].size == 0
+    assert "y" in reference.beyond_comparing
+
+
+@pytest.mark.slow
+def test_where_no_runtime_agrees_the_failure_says_that_rounding_decides(tmp_path: Path) -> None:
+    """Held to the reference's own choices among 64 equal sums, none that adds up otherwise may run."""
+    with pytest.raises(NoPlanError, match=r"rounding alone decides most of 'y'.*--inputs"):
+        tuned(_finding_model(0.0), ["openvino"], tmp_path, time_limit_s=5.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("node", "told"), [("Relu(minus)", True), ("Neg(minus)", False)])
+def test_outputs_that_hardly_show_anything_are_told_of(node: str, told: bool, tmp_path: Path) -> None:
+    """A model that gives the same whatever it is given would let every runtime pass."""
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 18]>
+    g (float[1, 64] x) => (float[1, 64] y) {{ plus = Sigmoid(x)  minus = Neg(plus)  y = {node} }}""")
+    made = tuned(model, ["onnxruntime", "openvino"], tmp_path, time_limit_s=5.0)
+    assert any("no output changes" in text for text in made.report["warnings"]) == told
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,6 +127,24 @@ def test_constants_become_initializers_and_constant_work_is_done_once(tmp_path: 
     assert _ops(model) == ["Mul", "Reshape"]
     assert model.index.values["y"].shape == (6,)
     assert len(model.index.constants) == 2
+
+
+def test_what_folding_has_to_say_is_kept_from_the_user(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the infinities of the model's own constants nor nodes that the library leaves as they are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = _normalised(
+            tmp_path,
+            """g (float[2] x, float[2] c) => (float[2] y) {
+                zero, one = Split <num_outputs = 2> (c)  none = Log(zero)  part = Sub(one, none)  y = Add(x, part)
+            }""",
+            c=np.array([0, 1], np.float32),
+        )
+    assert not caplog.records
+    feed = {"x": np.ones(2, np.float32)}
+    assert np.isposinf(run(model.path, feed)["y"]).all()
 
 
 def test_constant_fills_become_weights(tmp_path: Path) -> None:

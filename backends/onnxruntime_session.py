@@ -37,7 +37,7 @@ PROVIDERS: Mapping[str, str] = {
 ON_CUDA = ("cuda", "tensorrt")
 _NO_FALLBACK = "fallback to CPU EP has been explicitly disabled"
 GRAPH = "optimised.onnx"
-WEIGHTS = "optimised.weights"
+WEIGHTS = f"{GRAPH}.weights"  # where `files_of` looks
 _LEVELS: Mapping[str, str] = {
     "none": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",

@@ -41,6 +41,7 @@ from backends.contract import (
     Unavailable,
     threads_of,
 )
+from backends.moved_transposes import TRANSPOSES, with_moved_transposes
 from backends.openvino_masks import shield_masks
 from backends.openvino_ops import OPERATORS
 from backends.profile_map import Step, op_times
@@ -94,6 +95,7 @@ class OpenVinoBackend(Backend):
             "Keep denormal numbers or flush them to zero.",
             choices=("keep", "flush"),
         ),
+        TRANSPOSES,
         *quantisation.options(quantisation.STATIC, quantisation.WEIGHTS),
     )
 
@@ -170,7 +172,8 @@ class OpenVinoExecutable(Executable):
 
     def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
         self._model, self._target, self._context = model, target, context
-        self._compiled, self._request = _compile(model, _properties(target, context), context)
+        self._read = with_moved_transposes(model, target, context)
+        self._compiled, self._request = _compile(self._read, _properties(target, context), context)
         self._ports = _ports(self._compiled, model)
         self._passed = _passed_through(self._compiled, self._ports)
         self._inputs: tuple[Array, ...] = ()
@@ -211,7 +214,7 @@ class OpenVinoExecutable(Executable):
 
     def profile(self, runs: int) -> list[OpTime]:
         properties = _properties(self._target, self._context) | {"PERF_COUNT": True}
-        compiled, request = _compile(self._model, properties, self._context)
+        compiled, request = _compile(self._read, properties, self._context)
         for port, array in zip(self._ports, self._inputs, strict=True):
             if port is not None:
                 request.set_input_tensor(port, _ov().Tensor(_plain(array), shared_memory=True))

@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from backends.registry import tunable_options
 from collage.entry import Entry, identity, meetings, speedup
 from collage.estimates import Estimates
 from collage.lazy_search import WORTH_MEASURING, LazySearch
@@ -23,6 +22,7 @@ from collage.local_search import PROMISING, LocalSearch, LocalSettings, worth_a_
 from collage.probing import layouts, own_blocks
 from collage.refine import Arena, border_surplus_us, complexity, pace, residuals
 from collage.strategies import joined, sensible, single_plan
+from collage.transposed import offered
 from partitioner.baselines import greedy, priority
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.candidate_set import CandidateSet
@@ -259,7 +259,7 @@ class Finals:
             lazy.candidates,
             targets,
             lambda plan: self._arena.allows(plan) and sensible(self._model.index, plan),
-            {target: tunable_options(target, self._arena.threads) for target in targets},
+            offered(targets, self._arena.threads, self._arena.entries),
             self._arena.threads,
             KINDS if near else _ON_THE_SPOT,
         )

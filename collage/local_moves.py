@@ -90,6 +90,10 @@ class LocalMoves:
         self._tunable = tunable
         self._threads = threads
         self._origins = {without_float(t): t for t in self.targets} | {t: t for t in self.targets}
+        for target, options in tunable.items():
+            for name, values in options.items():
+                for value in values:  # plans may have such variants from the beginning
+                    self._origins.setdefault(target.with_options(**{name: value}), target)
         self.settings = sorted({(n, v) for o in tunable.values() for n, vs in o.items() for v in vs})
         self._joins = joins(index, index.all_nodes) if threads >= LANES else []
         room: dict[Kind, object] = {"option": self.settings, "fork": self._joins}

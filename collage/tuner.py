@@ -52,6 +52,7 @@ from collage.strategies import (
     respects,
     single_plan,
 )
+from collage.transposed import transposed
 from collage.whole_models import WholeModels, may_take_all
 from collage.why import Witness, whole_model_failures
 from cost_db.database import CostDatabase
@@ -168,6 +169,9 @@ class _Run:
             hopeful = may_take_all(self.model.index, self.specs, self.candidates)
             self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time, hopeful)
             proposed = self._spend_budget()
+            if self._searches and not self._out_of_time:
+                threads = self.samples.threads
+                proposed = [*proposed, *transposed(self.model, self.targets, threads, self.cancel)]
         self._open_finals()
         if proposed or (self._searches and not self._out_of_time):
             with self._stage("end_to_end", "timing the single targets in turn"):

@@ -1,0 +1,92 @@
+"""Whole models with their Transposes cancelled are timed where many are, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import collage
+from backends.reference import run_reference
+from collage.entry import Entry
+from collage.events import Event
+from collage.intake import take_in
+from collage.local_moves import LocalMoves, Move
+from collage.strategies import single_plan
+from collage.transposed import offered, transposed
+from partitioner.candidate_set import CandidateSet
+from partitioner.model import Model
+from partitioner.target import Target
+from tests.channels_last import channels_last_model
+from tests.models import seeded_input
+from tests.tuning import tuned
+
+ORT, OPENVINO, MNN = (Target.parse(name) for name in ("onnxruntime", "openvino", "mnn"))
+MOVED = OPENVINO.with_options(transposes="moved")
+
+
+def _taken(proto: onnx.ModelProto, folder: Path) -> Model:
+    onnx.save(proto, folder / "m.onnx")
+    return take_in(folder / "m.onnx", folder)[0]
+
+
+def _targets(entries: list[Entry]) -> list[str]:
+    assert all(len(entry.plan.partitions) == 1 for entry in entries)
+    return [str(entry.plan.partitions[0].target) for entry in entries]
+
+
+def test_every_target_that_can_is_tried_where_most_of_them_cancel(tmp_path: Path) -> None:
+    model = _taken(channels_last_model(), tmp_path)
+    found = transposed(model, [ORT, OPENVINO, MNN], 2)
+    assert _targets(found) == ["openvino -transposes=moved", "mnn -transposes=moved"]
+
+
+def test_what_the_user_stated_stays(tmp_path: Path) -> None:
+    model = _taken(channels_last_model(), tmp_path)
+    assert transposed(model, [OPENVINO.with_options(transposes="kept"), MOVED], 2) == []
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_nothing_is_tried_for_few_or_for_those_that_stay(layers: int, tmp_path: Path) -> None:
+    """Two Transposes are few; between sums along different axes four cancel no other."""
+    text = """<ir_version: 10, opset_import: ["" : 18]> g (float[8, 8, 8] x) => (float[8, 8, 8] y) {
+        a = Transpose <perm = [1, 2, 0]> (x)  b = CumSum(a, axis)  c = Transpose <perm = [0, 2, 1]> (b)
+        d = CumSum(c, axis)  e = Transpose <perm = [2, 1, 0]> (d)  f = CumSum(e, axis)
+        h = Transpose <perm = [1, 0, 2]> (f)  y = CumSum(h, axis)
+    }"""
+    proto = channels_last_model(layers) if layers else onnx.parser.parse_model(text)
+    if not layers:
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0), "axis"))
+    assert transposed(_taken(proto, tmp_path), [OPENVINO], 2) == []
+
+
+def test_local_moves_try_it_only_where_whole_models_were_timed_so(tmp_path: Path) -> None:
+    model = _taken(channels_last_model(), tmp_path)
+    plain, moved = (Entry(single_plan(model, t), f"single {t}") for t in (OPENVINO, MOVED))
+    assert "transposes" not in offered([OPENVINO], 2, [plain])[OPENVINO]
+    options = offered([OPENVINO], 2, [plain, moved])
+    assert options[OPENVINO]["transposes"] == ("moved",)
+    moves = LocalMoves(model.index, CandidateSet.build(model.index, []), [OPENVINO], tunable=options)
+    back = moves.apply(moved.plan, Move("option", 0, 1, "node", OPENVINO, ("transposes", "moved")))
+    assert back is not None and back.targets == (OPENVINO,)
+
+
+@pytest.mark.slow
+def test_a_model_whose_channels_are_last_is_timed_so_and_its_plan_loads(tmp_path: Path) -> None:
+    events: list[Event] = []
+    proto = channels_last_model(layers=12, channels=32, size=40)
+    made = tuned(proto, ["openvino"], tmp_path, time_limit_s=8.0, on_event=events.append)
+    timed = [e.data["latency_us"] for e in events if e.data and e.data.get("plan") == f"single {MOVED}"]
+    assert timed and timed[0] is not None
+    # With twenty-two Transposes fewer it takes a half or less; were it not faster, it could not be returned.
+    assert "openvino -transposes=moved" in {part["target"] for part in made.report["partitions"]}
+    given = seeded_input((1, 40, 40, 32), "float32", 5)
+    wanted = run_reference(tmp_path / "m.onnx", {"x": given}, ["f11"])["f11"]
+    with collage.load(made.path, cache_dir=tmp_path / "cache") as session:
+        (found,) = session.run(["f11"], {"x": given})
+    assert float(np.abs(found - wanted).max()) <= 1e-5 * float(np.abs(wanted).max())
+    with collage.load(made.path, cache_dir=tmp_path / "cache") as session:
+        (again,) = session.run(["f11"], {"x": given})
+    assert np.array_equal(found, again)

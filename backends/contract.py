@@ -66,6 +66,8 @@ class Option:
         pattern: a regular expression for free values, e.g. `[1-9][0-9]*`.
         help: one sentence for `collage targets` and docs/backends.md.
         affects_cost: False for what only steers the search, and so stays out of cost keys.
+        is_later: True for an option that came after costs had been stored, and whose default is what was done before: there
+            it is left out of cost keys, so that they stay known.
         tunable: values that may be tried for single partitions where the user left the option open
             (`collage.local_moves`): each may pay somewhere, and computes as exactly as the default.
     """
@@ -76,6 +78,7 @@ class Option:
     choices: tuple[str, ...] = ()
     pattern: str = ".+"
     affects_cost: bool = True
+    is_later: bool = False
     tunable: tuple[str, ...] = ()
 
 

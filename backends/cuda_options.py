@@ -6,12 +6,19 @@ from backends.contract import Arithmetic, Option
 from partitioner.target import Target
 
 _OFF_ON = ("off", "on")
-TF32 = Option("tf32", "off", "On CUDA: products and convolutions of float32 in TF32.", choices=_OFF_ON)
+TF32 = Option(
+    "tf32",
+    "off",
+    "On CUDA: products and convolutions of float32 in TF32.",
+    choices=_OFF_ON,
+    is_later=True,
+)
 GRAPHS = Option(
     "graphs",
     "off",
     "On CUDA: kernels recorded once and launched as one CUDA graph.",
     choices=_OFF_ON,
+    is_later=True,
 )
 
 

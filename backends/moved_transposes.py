@@ -26,6 +26,7 @@ TRANSPOSES = Option(
     "kept",
     "Whether Transposes of the model are kept, or moved together and cancelled first (by ONNX Runtime's rewriting).",
     choices=("kept", MOVED),
+    is_later=True,
     tunable=(MOVED,),
 )
 _REWRITER = Target("onnxruntime")

@@ -145,16 +145,17 @@ def options_of(backend: Backend) -> tuple[Option, ...]:
 
 
 def canonical(target: Target, threads: int | None = None) -> Target:
-    """The target with every default made explicit, as cost keys name it.
+    """The target with defaults made explicit, as cost keys name it.
 
-    Options that cannot change a cost (`-rules`) are left out; `-threads=auto` becomes the number
-    that the caller will give to `compile`.
+    Options that cannot change a cost (`-rules`) are left out, and so are defaults of those that came later;
+    `-threads=auto` becomes the number that the caller will give to `compile`.
 
     Raises:
         TargetError: the backend, an option or a value is unknown.
     """
     backend = check_options(target)
-    full = {o.name: target.option(o.name, o.default) for o in options_of(backend) if o.affects_cost}
+    given = {o: target.option(o.name, o.default) for o in options_of(backend) if o.affects_cost}
+    full = {o.name: value for o, value in given.items() if not (o.is_later and value == o.default)}
     if threads is not None and full.get("threads") == "auto":
         full["threads"] = str(threads)
     return Target(backend.name, tuple(sorted(full.items())))

@@ -58,6 +58,16 @@ def test_canonical_targets_name_every_option_that_matters() -> None:
     assert registry.canonical(short) == short
 
 
+def test_an_option_that_came_later_changes_no_key_where_it_is_left_alone() -> None:
+    """Costs that a team has stored stay known when it upgrades."""
+    plain, kept, moved = (
+        registry.canonical(Target.parse(f"openvino {text}"), threads=2)
+        for text in ("", "-transposes=kept", "-transposes=moved")
+    )
+    assert plain == kept and "transposes" not in str(plain)
+    assert "-transposes=moved" in str(moved) and registry.canonical(moved) == moved
+
+
 def test_a_target_spec_carries_what_the_partitioner_needs() -> None:
     spec = registry.target_spec(Target.parse("openvino"))
     assert (spec.style, spec.memory_domain) == ("graph", "host")

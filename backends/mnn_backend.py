@@ -47,9 +47,9 @@ from backends.contract import (
 )
 from backends.hardware import hardware
 from backends.mnn_ops import ONNX_OPERATORS, refuse_forms
-from backends.moved_transposes import TRANSPOSES, with_moved_transposes
 from backends.profile_map import Step, op_times
 from backends.quiet import quiet
+from backends.rewriting import REWRITE, rewritten
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
 from partitioner.pattern import Pattern
@@ -92,7 +92,7 @@ class MnnBackend(Backend):
             "Tiles of Winograd's algorithm: exact leaves out the largest, whose errors reach 1e-3.",
             choices=("exact", "large"),
         ),
-        TRANSPOSES,
+        REWRITE,
     )
 
     def probe(self) -> Available | Unavailable:
@@ -146,7 +146,7 @@ class MnnExecutable(Executable):
     def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
         self._model = model
         self._expr, nn = _import()
-        self._path = _converted(with_moved_transposes(model, target, context), context)
+        self._path = _converted(rewritten(model, target, context), context)
         self._session_config = {
             "numThread": threads_of(target, context),
             "precision": target.option("precision", "normal"),

@@ -45,10 +45,10 @@ from backends.contract import (
     threads_of,
 )
 from backends.hardware import hardware
-from backends.moved_transposes import TRANSPOSES, with_moved_transposes
 from backends.ncnn_ops import ONNX_OPERATORS, refuse_forms, refuse_shapes
 from backends.ncnn_vectors import as_vectors
 from backends.quiet import quiet
+from backends.rewriting import REWRITE, rewritten
 from partitioner.candidate import bits
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
@@ -83,7 +83,7 @@ class NcnnBackend(Backend):
             choices=("on", "off"),
             tunable=("off",),  # few channels: its transforms cost more than it saves
         ),
-        TRANSPOSES,
+        REWRITE,
     )
 
     def probe(self) -> Available | Unavailable:
@@ -155,7 +155,7 @@ class NcnnExecutable(Executable):
     def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
         ncnn = _ncnn()
         self._model = model
-        read = with_moved_transposes(model, target, context)
+        read = rewritten(model, target, context)
         parameters, weights, script = _converted(read, context)
         self._batched = [_is_batched(script, i) for i in range(len(model.inputs))]
         _check_layers(ncnn, parameters)

@@ -41,10 +41,10 @@ from backends.contract import (
     Unavailable,
     threads_of,
 )
-from backends.moved_transposes import TRANSPOSES, with_moved_transposes
 from backends.openvino_masks import shield_masks
 from backends.openvino_ops import OPERATORS
 from backends.profile_map import Step, op_times
+from backends.rewriting import REWRITE, rewritten
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
 from partitioner.pattern import Pattern
@@ -95,7 +95,7 @@ class OpenVinoBackend(Backend):
             "Keep denormal numbers or flush them to zero.",
             choices=("keep", "flush"),
         ),
-        TRANSPOSES,
+        REWRITE,
         *quantisation.options(quantisation.STATIC, quantisation.WEIGHTS),
     )
 
@@ -172,7 +172,7 @@ class OpenVinoExecutable(Executable):
 
     def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
         self._model, self._target, self._context = model, target, context
-        self._read = with_moved_transposes(model, target, context)
+        self._read = rewritten(model, target, context)
         self._compiled, self._request = _compile(self._read, _properties(target, context), context)
         self._ports = _ports(self._compiled, model)
         self._passed = _passed_through(self._compiled, self._ports)

@@ -21,8 +21,8 @@ from collage.local_moves import KINDS, Kind, LocalMoves
 from collage.local_search import PROMISING, LocalSearch, LocalSettings, worth_a_search
 from collage.probing import layouts, own_blocks
 from collage.refine import Arena, border_surplus_us, complexity, pace, residuals
+from collage.rewritten import offered
 from collage.strategies import joined, sensible, single_plan
-from collage.transposed import offered
 from partitioner.baselines import greedy, priority
 from partitioner.candidate import Candidate, Plan, bits
 from partitioner.candidate_set import CandidateSet

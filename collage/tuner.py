@@ -41,6 +41,7 @@ from collage.preparing import calibrates, least_opset
 from collage.refine import Arena
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
+from collage.rewritten import single_rewritten
 from collage.room import Room
 from collage.sampling import Sampling, about_seeded_inputs
 from collage.site import Site
@@ -52,7 +53,6 @@ from collage.strategies import (
     respects,
     single_plan,
 )
-from collage.transposed import transposed
 from collage.whole_models import WholeModels, may_take_all
 from collage.why import Witness, whole_model_failures
 from cost_db.database import CostDatabase
@@ -171,7 +171,10 @@ class _Run:
             proposed = self._spend_budget()
             if self._searches and not self._out_of_time:
                 threads = self.samples.threads
-                proposed = [*proposed, *transposed(self.model, self.targets, threads, self.cancel)]
+                proposed = [
+                    *proposed,
+                    *single_rewritten(self.model, self.targets, threads, self.cancel),
+                ]
         self._open_finals()
         if proposed or (self._searches and not self._out_of_time):
             with self._stage("end_to_end", "timing the single targets in turn"):

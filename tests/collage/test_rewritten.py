@@ -1,4 +1,4 @@
-"""Whole models with their Transposes cancelled are timed where many are, and nowhere else."""
+"""Whole models are timed rewritten where that changes much, and nowhere else."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from collage.entry import Entry
 from collage.events import Event
 from collage.intake import take_in
 from collage.local_moves import LocalMoves, Move
+from collage.rewritten import offered, single_rewritten
 from collage.strategies import single_plan
-from collage.transposed import offered, transposed
 from partitioner.candidate_set import CandidateSet
 from partitioner.model import Model
 from partitioner.target import Target
@@ -24,7 +24,7 @@ from tests.models import seeded_input
 from tests.tuning import tuned
 
 ORT, OPENVINO, MNN = (Target.parse(name) for name in ("onnxruntime", "openvino", "mnn"))
-MOVED = OPENVINO.with_options(transposes="moved")
+MOVED = OPENVINO.with_options(rewrite="on")
 
 
 def _taken(proto: onnx.ModelProto, folder: Path) -> Model:
@@ -39,13 +39,13 @@ def _targets(entries: list[Entry]) -> list[str]:
 
 def test_every_target_that_can_is_tried_where_most_of_them_cancel(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
-    found = transposed(model, [ORT, OPENVINO, MNN], 2)
-    assert _targets(found) == ["openvino -transposes=moved", "mnn -transposes=moved"]
+    found = single_rewritten(model, [ORT, OPENVINO, MNN], 2)
+    assert _targets(found) == ["openvino -rewrite=on", "mnn -rewrite=on"]
 
 
 def test_what_the_user_stated_stays(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
-    assert transposed(model, [OPENVINO.with_options(transposes="kept"), MOVED], 2) == []
+    assert single_rewritten(model, [OPENVINO.with_options(rewrite="off"), MOVED], 2) == []
 
 
 @pytest.mark.parametrize("layers", [0, 1])
@@ -59,17 +59,29 @@ def test_nothing_is_tried_for_few_or_for_those_that_stay(layers: int, tmp_path: 
     proto = channels_last_model(layers) if layers else onnx.parser.parse_model(text)
     if not layers:
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0), "axis"))
-    assert transposed(_taken(proto, tmp_path), [OPENVINO], 2) == []
+    assert single_rewritten(_taken(proto, tmp_path), [OPENVINO], 2) == []
+
+
+@pytest.mark.parametrize(("swishes", "tried"), [(4, True), (3, False)])
+def test_hard_swishes_in_pieces_are_a_reason_too(swishes: int, tried: bool, tmp_path: Path) -> None:
+    steps, last = [], "x"
+    for i in range(4):
+        steps.append(f"g{i} = HardSigmoid <alpha: float = 0.16666667, beta: float = 0.5> ({last})")
+        steps.append(f"y{i} = Mul({last if i < swishes else 'x'}, g{i})")
+        last = f"y{i}"
+    text = f"g (float[1, 8] x) => (float[1, 8] {last}) {{ {' '.join(steps)} }}"
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 12]> {text}')
+    assert bool(single_rewritten(_taken(proto, tmp_path), [OPENVINO], 2)) == tried
 
 
 def test_local_moves_try_it_only_where_whole_models_were_timed_so(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
     plain, moved = (Entry(single_plan(model, t), f"single {t}") for t in (OPENVINO, MOVED))
-    assert "transposes" not in offered([OPENVINO], 2, [plain])[OPENVINO]
+    assert "rewrite" not in offered([OPENVINO], 2, [plain])[OPENVINO]
     options = offered([OPENVINO], 2, [plain, moved])
-    assert options[OPENVINO]["transposes"] == ("moved",)
+    assert options[OPENVINO]["rewrite"] == ("on",)
     moves = LocalMoves(model.index, CandidateSet.build(model.index, []), [OPENVINO], tunable=options)
-    back = moves.apply(moved.plan, Move("option", 0, 1, "node", OPENVINO, ("transposes", "moved")))
+    back = moves.apply(moved.plan, Move("option", 0, 1, "node", OPENVINO, ("rewrite", "on")))
     assert back is not None and back.targets == (OPENVINO,)
 
 
@@ -81,7 +93,7 @@ def test_a_model_whose_channels_are_last_is_timed_so_and_its_plan_loads(tmp_path
     timed = [e.data["latency_us"] for e in events if e.data and e.data.get("plan") == f"single {MOVED}"]
     assert timed and timed[0] is not None
     # With twenty-two Transposes fewer it takes a half or less; were it not faster, it could not be returned.
-    assert "openvino -transposes=moved" in {part["target"] for part in made.report["partitions"]}
+    assert "openvino -rewrite=on" in {part["target"] for part in made.report["partitions"]}
     given = seeded_input((1, 40, 40, 32), "float32", 5)
     wanted = run_reference(tmp_path / "m.onnx", {"x": given}, ["f11"])["f11"]
     with collage.load(made.path, cache_dir=tmp_path / "cache") as session:

@@ -1,4 +1,4 @@
-"""Transposes are moved and cancelled before other runtimes read a model, and its numbers stay."""
+"""Models are rewritten in an equal form before other runtimes read them, and their numbers stay."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from backends.conformance import BackendConformance
 from backends.contract import Available, CompileContext, SubModel
 from backends.mnn_backend import MnnBackend
-from backends.moved_transposes import transposes_left, with_moved_transposes
 from backends.ncnn_backend import NcnnBackend
 from backends.openvino_backend import OpenVinoBackend
 from backends.reference import run_reference
 from backends.registry import resolve
+from backends.rewriting import Changes, changes, rewritten
 from backends.sandbox import run_in_child
 from backends.verify import output_error
 from partitioner.graph_index import GraphIndex
@@ -27,19 +27,19 @@ from tests.models import seeded_input
 TARGETS = ["openvino", "mnn", "ncnn"]
 
 
-class TestOpenVinoMoved(BackendConformance):
+class TestOpenVinoRewritten(BackendConformance):
     backend = OpenVinoBackend()
-    target_options = "-transposes=moved"
+    target_options = "-rewrite=on"
 
 
-class TestMnnMoved(BackendConformance):
+class TestMnnRewritten(BackendConformance):
     backend = MnnBackend()
-    target_options = "-transposes=moved"
+    target_options = "-rewrite=on"
 
 
-class TestNcnnMoved(BackendConformance):
+class TestNcnnRewritten(BackendConformance):
     backend = NcnnBackend()
-    target_options = "-transposes=moved"
+    target_options = "-rewrite=on"
     isolated = True
 
 
@@ -61,7 +61,7 @@ def _transposes(path: Path) -> int:
 
 def test_those_between_convolutions_cancel(model: SubModel) -> None:
     assert _transposes(model.path) == 4
-    assert run_in_child(transposes_left, model.path.resolve()) == 2
+    assert run_in_child(changes, model.path.resolve()) == Changes(2, 0)
 
 
 def test_only_who_asks_for_it_gets_the_rewritten_file_and_the_cache_keeps_it(
@@ -71,22 +71,73 @@ def test_only_who_asks_for_it_gets_the_rewritten_file_and_the_cache_keeps_it(
     for folder in (context.work_dir, context.cache_dir):
         assert folder is not None
         folder.mkdir()
-    moved = Target.parse("openvino -transposes=moved")
-    assert with_moved_transposes(model, Target.parse("openvino"), context) is model
-    first = with_moved_transposes(model, moved, context)
+    moved = Target.parse("openvino -rewrite=on")
+    assert rewritten(model, Target.parse("openvino"), context) is model
+    first = rewritten(model, moved, context)
     assert _transposes(first.path) == 2 and first.inputs == model.inputs
     made_at = first.path.stat().st_mtime_ns
-    again = with_moved_transposes(model, moved, context)
+    again = rewritten(model, moved, context)
     assert again.path == first.path and again.path.stat().st_mtime_ns == made_at
     # Converters key what they make by the weights too.
     assert (first.path.parent / f"{first.path.name}.weights").stat().st_size > 0
+
+
+def _swishing(opset: int, alpha: float = 1 / 6) -> onnx.ModelProto:
+    """One product with its own gate either way round, one with another value's, one gate that is read twice."""
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : {opset}]>
+    g (float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] y, float[1, 4, 6, 6] gate) {{
+        a = HardSigmoid <alpha: float = {alpha}, beta: float = 0.5> (x)
+        b = Mul(x, a)
+        c = HardSigmoid <alpha: float = {alpha}, beta: float = 0.5> (b)
+        d = Mul(c, b)
+        gate = HardSigmoid <alpha: float = {alpha}, beta: float = 0.5> (d)
+        e = Mul(gate, d)
+        y = Mul(e, gate)
+    }}""")
+    for i, node in enumerate(model.graph.node):
+        node.name = f"{node.op_type}_{i}"
+    return model
+
+
+def _sub_model(proto: onnx.ModelProto, path: Path) -> SubModel:
+    onnx.save(proto, path)
+    index = Model.open(path).index
+    inputs, outputs = (tuple(index.values[n] for n in names) for names in (index.inputs, index.outputs))
+    return SubModel(path, inputs, outputs)
+
+
+@pytest.mark.parametrize(
+    ("opset", "swish"), [(17, ["HardSwish"]), (12, ["Add", "Clip", "Mul", "Mul"]), (10, [])]
+)
+def test_hard_swishes_are_put_together_where_the_opset_has_a_form_for_it(
+    opset: int, swish: list[str], tmp_path: Path
+) -> None:
+    model = _sub_model(_swishing(opset), tmp_path / "m.onnx")
+    found = run_in_child(changes, model.path.resolve())
+    assert found == Changes(0, 3 if swish else 0)
+    work = tmp_path / "work"
+    work.mkdir()
+    made = rewritten(model, Target.parse("openvino -rewrite=on"), CompileContext(1, work))
+    ops = [node.op_type for node in onnx.load(made.path).graph.node]
+    if swish:
+        assert ops == [*swish, *swish, "HardSigmoid", *swish, "Mul"]
+    onnx.checker.check_model(str(made.path), full_check=True)
+    given = {"x": seeded_input((1, 4, 6, 6), "float32", 4) * 5}
+    wanted = run_reference(model.path, given, ["y", "gate"])
+    for name, value in run_reference(made.path, given, ["y", "gate"]).items():
+        assert output_error("max", [value], [wanted[name]]) < 1e-6
+
+
+def test_another_gate_makes_no_hard_swish(tmp_path: Path) -> None:
+    model = _sub_model(_swishing(17, alpha=0.2), tmp_path / "m.onnx")
+    assert run_in_child(changes, model.path.resolve()) == Changes(0, 0)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_runtime_computes_the_same_and_profiles_nodes_of_it(
     name: str, model: SubModel, tmp_path: Path
 ) -> None:
-    target = Target.parse(f"{name} -transposes=moved")
+    target = Target.parse(f"{name} -rewrite=on")
     if not isinstance(resolve(target).probe(), Available):
         pytest.skip(f"{name} is not installed")
     error, named = run_in_child(_error, model, target, tmp_path.resolve())

@@ -101,7 +101,7 @@ def _rewrite(model: Path, context: CompileContext, folder: Path) -> Changes:
 
 def _put_swishes_together(model: onnx.ModelProto) -> int:
     """Write products of a value and its HardSigmoid as one HardSwish, or with Clip where the opset has none."""
-    opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
     graph = model.graph
     halves = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in graph.initializer)
     if opset < _CLIP_TAKES_INPUTS or (opset < _HAS_HARD_SWISH and halves):

@@ -128,6 +128,15 @@ def test_hard_swishes_are_put_together_where_the_opset_has_a_form_for_it(
         assert output_error("max", [value], [wanted[name]]) < 1e-6
 
 
+def test_a_model_of_other_operators_alone_stays_as_it_is(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["ai.onnx.ml" : 3]>
+    g (float[1, 4] x) => (float[1, 4] y) {
+        y = ai.onnx.ml.Scaler <offset = [1.0, 1.0, 1.0, 1.0], scale = [2.0, 2.0, 2.0, 2.0]> (x)
+    }""")
+    onnx.save(model, tmp_path / "m.onnx")
+    assert run_in_child(changes, (tmp_path / "m.onnx").resolve()) == Changes(0, 0)
+
+
 def test_another_gate_makes_no_hard_swish(tmp_path: Path) -> None:
     model = _sub_model(_swishing(17, alpha=0.2), tmp_path / "m.onnx")
     assert run_in_child(changes, model.path.resolve()) == Changes(0, 0)

@@ -14,6 +14,7 @@ from backends.registry import tunable_options
 from backends.rewriting import ON, REWRITE, changes, rewrites
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
 from collage.entry import Entry
+from collage.events import Event, Listener, ignore
 from collage.strategies import single_plan
 from partitioner.errors import CancelledError
 from partitioner.model import Model
@@ -25,7 +26,11 @@ _TIMEOUT_S = 120.0
 
 
 def single_rewritten(
-    model: Model, targets: Sequence[Target], threads: int, cancel: threading.Event | None = None
+    model: Model,
+    targets: Sequence[Target],
+    threads: int,
+    listener: Listener = ignore,
+    cancel: threading.Event | None = None,
 ) -> list[Entry]:
     """Single targets that have the model rewritten; none where that would change little.
 
@@ -33,6 +38,7 @@ def single_rewritten(
         model: the normalised model.
         targets: the caller's; one whose option is stated stays as it is.
         threads: of one call.
+        listener: is told where the model cannot be rewritten.
         cancel: stops the child that counts.
 
     Raises:
@@ -49,7 +55,8 @@ def single_rewritten(
     except ChildFailed as failure:
         if failure.kind == "cancelled":
             raise CancelledError("cancelled while rewriting the model") from None
-        return []  # it may be too large to be written, and is run as it is
+        listener(Event("measure", f"the model is run as it is, not rewritten: {failure.reason}"))
+        return []
     cancelled = transposes - made.transposes_left
     if made.hard_swishes < _FEWEST and cancelled < max(_FEWEST // 2, _LEAST_SHARE * transposes):
         return []

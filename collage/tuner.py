@@ -170,11 +170,8 @@ class _Run:
             self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time, hopeful)
             proposed = self._spend_budget()
             if self._searches and not self._out_of_time:
-                threads = self.samples.threads
-                proposed = [
-                    *proposed,
-                    *single_rewritten(self.model, self.targets, threads, self.cancel),
-                ]
+                settings = (self.samples.threads, self.listener, self.cancel)
+                proposed = [*proposed, *single_rewritten(self.model, self.targets, *settings)]
         self._open_finals()
         if proposed or (self._searches and not self._out_of_time):
             with self._stage("end_to_end", "timing the single targets in turn"):

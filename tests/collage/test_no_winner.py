@@ -30,7 +30,7 @@ def test_where_no_plan_can_be_run_each_ones_failure_is_told() -> None:
     costs = StatedCosts(world.truth, most=len(world.candidates))
     solution = world.search(costs).run(2, INFINITE)
     singles = dict.fromkeys(TARGETS, 1000.0)
-    arena = FailingContests(None, None, ignore)  # type: ignore[arg-type]
+    arena = FailingContests(None, None, ignore)
     finals = Finals(world.model, [], Constraints(), arena, singles)
     with pytest.raises(NoPlanError, match=rf"single {TARGETS[0]}: its error 0\.029 exceeds 0\.0119"):
         finals.refined(world.search(costs), solution, 2)

@@ -50,6 +50,7 @@ from backends.onnxruntime_session import (
     preload_cuda,
 )
 from backends.profile_map import op_times
+from backends.rewriting import REWRITE_OR_WINOGRAD, ROUNDS_TOO_MUCH, WINOGRAD, rewriting, rewritten
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
 from partitioner.pattern import Pattern
@@ -98,6 +99,7 @@ class OnnxRuntimeBackend(Backend):
         Option("device", "0", "Device number for providers that have several.", pattern="[0-9]{1,2}"),
         TF32,
         GRAPHS,
+        REWRITE_OR_WINOGRAD,
         *quantisation.options(quantisation.DYNAMIC, quantisation.STATIC),
     )
 
@@ -111,6 +113,8 @@ class OnnxRuntimeBackend(Backend):
         ep = target.option("ep", "cpu")
         if ep != "cpu" and quantisation.kind_of(target) is not None:
             return "-quant was made for the CPU's integer kernels; use it without -ep"
+        if rewriting(target) == WINOGRAD and quantisation.kind_of(target):
+            return ROUNDS_TOO_MUCH
         if ep != "cuda" and (is_on(target, TF32) or is_on(target, GRAPHS)):
             return "-tf32 and -graphs are for -ep=cuda"
         present = ort().get_available_providers()
@@ -177,7 +181,8 @@ class OnnxRuntimeExecutable(Executable):
             raise CollageError(
                 "a CUDA graph needs plain dtypes and shapes that are known before the run"
             )
-        self._session: Any = open_session(model.path, target, context)
+        self._path = rewritten(model, target, context).path
+        self._session: Any = open_session(self._path, target, context)
         self._on_device: device.OnDevice | None = None
         if self._domain != HOST:
             self._on_device = device.OnDevice(self._session, model, self._domain, graphs)
@@ -231,12 +236,15 @@ class OnnxRuntimeExecutable(Executable):
         if is_on(self._target, GRAPHS):  # it sees one launch of a graph
             return []
         options = options_of(self._target, self._context)
-        onnxruntime_profile.prepare(options, self._context.work_dir)
-        session = open_model(self._model.path, self._target, options)
+        # Not where the rewritten model is, whose name its optimised graph would have.
+        folder = self._context.work_dir / "profile"
+        folder.mkdir(exist_ok=True)
+        onnxruntime_profile.prepare(options, folder)
+        session = open_model(self._path, self._target, options)
         binding = self._bound_to(session)
         for _ in range(runs + 1):
             self._run(session, binding)
-        steps = onnxruntime_profile.collect(session, self._context.work_dir)
+        steps = onnxruntime_profile.collect(session, folder)
         return op_times(GraphIndex.from_ir(ir.load(self._model.path)), steps)
 
     def close(self) -> None:

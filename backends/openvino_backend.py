@@ -44,7 +44,7 @@ from backends.contract import (
 from backends.openvino_masks import shield_masks
 from backends.openvino_ops import OPERATORS
 from backends.profile_map import Step, op_times
-from backends.rewriting import REWRITE, rewritten
+from backends.rewriting import REWRITE_OR_WINOGRAD, ROUNDS_TOO_MUCH, WINOGRAD, rewriting, rewritten
 from partitioner.errors import CollageError
 from partitioner.graph_index import GraphIndex
 from partitioner.pattern import Pattern
@@ -95,7 +95,7 @@ class OpenVinoBackend(Backend):
             "Keep denormal numbers or flush them to zero.",
             choices=("keep", "flush"),
         ),
-        REWRITE,
+        REWRITE_OR_WINOGRAD,
         *quantisation.options(quantisation.STATIC, quantisation.WEIGHTS),
     )
 
@@ -107,6 +107,8 @@ class OpenVinoBackend(Backend):
 
     def check_target(self, target: Target) -> str | None:
         precision = target.option("precision", "f32")
+        if rewriting(target) == WINOGRAD and (precision != "f32" or quantisation.kind_of(target)):
+            return ROUNDS_TOO_MUCH
         if precision == "f32" or quantisation.refuse_float(target):
             return quantisation.refuse_float(target)
         has = _ov().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")

@@ -10,8 +10,8 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
-from backends.registry import tunable_options
-from backends.rewriting import ON, REWRITE, changes, rewrites
+from backends.registry import check_options, tunable_options
+from backends.rewriting import REWRITE, TRANSPOSES, WINOGRAD, changes, forms_of, rewriting
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
 from collage.entry import Entry
 from collage.events import Event, Listener, ignore
@@ -21,8 +21,9 @@ from partitioner.model import Model
 from partitioner.target import Target
 
 # Fewer of them cost little, and so do Transposes where less than this share goes.
-_FEWEST, _LEAST_SHARE = 4, 0.25
+_FEWEST, _LEAST_SHARE = 2, 0.25
 _TIMEOUT_S = 120.0
+_TELLING = ("Transpose", "HardSigmoid", "InstanceNormalization", "Conv", "ConvTranspose")
 
 
 def single_rewritten(
@@ -44,10 +45,9 @@ def single_rewritten(
     Raises:
         CancelledError: `cancel` was set.
     """
-    able = [target for target in targets if REWRITE.name in tunable_options(target, threads)]
+    able = {target: tunable_options(target, threads).get(REWRITE.name, ()) for target in targets}
     counts = Counter(node.op_type for node in model.index.nodes)
-    transposes = counts["Transpose"]
-    if not able or max(transposes, counts["HardSigmoid"]) < _FEWEST:
+    if not any(able.values()) or max(counts[kind] for kind in _TELLING) < _FEWEST:
         return []
     limits = ChildLimits(timeout_s=_TIMEOUT_S)
     try:
@@ -57,20 +57,29 @@ def single_rewritten(
             raise CancelledError("cancelled while rewriting the model") from None
         listener(Event("measure", f"the model is run as it is, not rewritten: {failure.reason}"))
         return []
-    cancelled = transposes - made.transposes_left
-    if made.hard_swishes < _FEWEST and cancelled < max(_FEWEST // 2, _LEAST_SHARE * transposes):
-        return []
-    told = [target.with_options(**{REWRITE.name: ON}) for target in able]
-    return [Entry(single_plan(model, target), f"single {target}") for target in told]
+    found = {form for form, count in made.found.items() if count >= _FEWEST}
+    transposes = counts["Transpose"]
+    least = max(_FEWEST, _LEAST_SHARE * transposes)
+    if transposes - made.transposes_left >= least:
+        found.add(TRANSPOSES)
+    told = [t.with_options(**{REWRITE.name: how}) for t, ways in able.items() for how in ways]
+    hopeful = [target for target in told if _may_pay(target, found)]
+    return [Entry(single_plan(model, target), f"single {target}") for target in hopeful]
+
+
+def _may_pay(target: Target, found: set[str]) -> bool:
+    of_it = {WINOGRAD} if rewriting(target) == WINOGRAD else set(forms_of(target))
+    return bool(found & of_it) and check_options(target).check_target(target) is None
 
 
 def offered(
     targets: Sequence[Target], threads: int, entries: Sequence[Entry]
 ) -> dict[Target, dict[str, tuple[str, ...]]]:
-    """What local moves may try of each target's options: rewriting only where whole models were timed so."""
-    tried = any(rewrites(target) for entry in entries for target in entry.plan.targets)
+    """What local moves may try of each target's options: of rewriting only what whole models were timed with."""
+    tried = {target for entry in entries for target in entry.plan.targets}
     found = {target: tunable_options(target, threads) for target in targets}
-    if not tried:
-        for options in found.values():
-            options.pop(REWRITE.name, None)
+    for target, options in found.items():
+        ways = options.pop(REWRITE.name, ())
+        if seen := tuple(how for how in ways if target.with_options(**{REWRITE.name: how}) in tried):
+            options[REWRITE.name] = seen
     return found

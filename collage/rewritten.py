@@ -20,7 +20,7 @@ from partitioner.errors import CancelledError
 from partitioner.model import Model
 from partitioner.target import Target
 
-# Fewer of them cost little, and so do Transposes where less than this share goes.
+# Fewer of them cost little, but for a convolution, and so do Transposes where less than this share goes.
 _FEWEST, _LEAST_SHARE = 2, 0.25
 _TIMEOUT_S = 120.0
 _TELLING = ("Transpose", "HardSigmoid", "InstanceNormalization", "Conv", "ConvTranspose")
@@ -57,7 +57,7 @@ def single_rewritten(
             raise CancelledError("cancelled while rewriting the model") from None
         listener(Event("measure", f"the model is run as it is, not rewritten: {failure.reason}"))
         return []
-    found = {form for form, count in made.found.items() if count >= _FEWEST}
+    found = {form for form, count in made.found.items() if count >= _FEWEST or form == WINOGRAD}
     transposes = counts["Transpose"]
     least = max(_FEWEST, _LEAST_SHARE * transposes)
     if transposes - made.transposes_left >= least:

@@ -60,7 +60,10 @@ class FormGraph:
         self.opset = next((o.version for o in proto.opset_import if o.domain in _OURS), 0)
         # Held, since Python's objects for a message's parts live only as long as somebody has them.
         self.nodes: list[onnx.NodeProto] = list(proto.graph.node)
-        self.constants = {tensor.name: tensor for tensor in proto.graph.initializer}
+        # A default of an input is no constant.
+        self._inputs = {value.name for value in proto.graph.input}
+        self._defaults = [t for t in proto.graph.initializer if t.name in self._inputs]
+        self.constants = {t.name: t for t in proto.graph.initializer if t.name not in self._inputs}
         self.shapes = _shapes(proto)
         self.shapes |= {name: tuple(tensor.dims) for name, tensor in self.constants.items()}
 
@@ -85,7 +88,7 @@ class FormGraph:
         tensor = self.constants.get(name)
         if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL:
             return None
-        return numpy_helper.to_array(tensor)
+        return np.asarray(numpy_helper.to_array(tensor))
 
     def constant(self, name: str, numbers: npt.ArrayLike) -> str:
         """Add a constant, once."""
@@ -122,12 +125,11 @@ class FormGraph:
         self.constants = {name: tensor for name, tensor in self.constants.items() if name in read}
         made = onnx.GraphProto()
         made.node.extend(self.nodes)
-        made.initializer.extend(self.constants.values())
+        made.initializer.extend([*self._defaults, *self.constants.values()])
         for field in ("node", "initializer", "value_info"):
             graph.ClearField(field)
         graph.MergeFrom(made)
         self.nodes = list(graph.node)
-        self.constants = {tensor.name: tensor for tensor in graph.initializer}
 
 
 class Detour(ABC):
@@ -137,6 +139,7 @@ class Detour(ABC):
     where it is read.
     """
 
+    tag: str  # names of other forms end in it
     rank: int  # of values that have another form
     broadcasts = (
         True  # whether operands of several sizes meet in the other form as they do in their own
@@ -198,7 +201,7 @@ class Detour(ABC):
 
     def name_of(self, value: str) -> str:
         """What a value's other form is called."""
-        return f"{value}/{type(self).__name__.lower()}"
+        return f"{value}/{self.tag}"
 
     def made_as(self, value: str) -> str:
         """Say that a value is made in the other form, and how it is called."""

@@ -30,6 +30,7 @@ def to_two_d(graph: FormGraph) -> int:
 
 
 class _TwoD(Detour):
+    tag = "image"
     rank = 3
 
     def entering(self, name: str, other: str) -> list[onnx.NodeProto]:

@@ -9,6 +9,7 @@ compiles. Outputs differ from the direct form's by some 1e-5 of the largest.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from onnx import helper
 from backends.form_graph import Detour, FormGraph, attributes, called
 
 _Matrix = npt.NDArray[np.float64]
+_Shape = tuple[int, ...]
 _KERNEL = 3
 _SAME = {b"SAME_UPPER", b"SAME_LOWER"}
 # With fewer channels or tiles the transforms cost what the multiplications save: on a Xeon with AVX-512 OpenVINO took 0.4 to 0.9
@@ -43,6 +45,10 @@ class _Tiling:
     def size(self) -> int:
         """Inputs of a tile along an axis."""
         return self.made + _KERNEL - 1
+
+    def tiles(self, shape: _Shape) -> tuple[int, int, int]:
+        """Images of an output, and the tiles of each, down and across."""
+        return shape[0], -(-shape[2] // self.made), -(-shape[3] // self.made)
 
 
 # Interpolation points 0, 1, -1 and infinity, and 2 and -2 for the larger one, which comes first: where there are enough of its
@@ -72,6 +78,67 @@ _TILINGS = (
 )
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """One convolution in tiles.
+
+    Args:
+        tiling: of its outputs.
+        groups: of channels.
+        before, after: shapes of what it reads and makes, [N, C, H, W].
+        begins: rows and columns of zeros before the image.
+    """
+
+    tiling: _Tiling
+    groups: int
+    before: _Shape
+    after: _Shape
+    begins: tuple[int, int]
+
+    @property
+    def read(self) -> int:
+        """Channels that a group reads."""
+        return self.before[1] // self.groups
+
+    @property
+    def made(self) -> int:
+        """Channels that a group makes."""
+        return self.after[1] // self.groups
+
+    def rows_read(self) -> npt.NDArray[np.int64]:
+        """Which row each place of each tile reads: [places, groups * tiles]; those after the last one are of zeros.
+
+        A row has the channels of one group of one pixel.
+        """
+        batch, _, height, width = self.before
+        size, made = self.tiling.size, self.tiling.made
+        _, down, across = self.tiling.tiles(self.after)
+        y = np.arange(size)[:, None] + np.arange(down) * made - self.begins[0]
+        x = np.arange(size)[:, None] + np.arange(across) * made - self.begins[1]
+        y, x = y[:, None, :, None], x[None, :, None, :]
+        inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+        images = np.arange(batch)[:, None, None] * (height * width)
+        pixels = np.where(
+            inside[:, :, None], (y * width + x)[:, :, None] + images, batch * height * width
+        )
+        pixels = pixels.reshape(size**2, 1, -1)
+        groups = np.arange(self.groups)[:, None]
+        return np.asarray(pixels * self.groups + groups, np.int64).reshape(size**2, -1)
+
+    def rows_made(self) -> npt.NDArray[np.int64]:
+        """Which row of the results each group of each pixel is; what tiles make beyond the image is left."""
+        batch, _, height, width = self.after
+        made = self.tiling.made
+        _, down, across = self.tiling.tiles(self.after)
+        image, y, x, group = np.meshgrid(
+            range(batch), range(height), range(width), range(self.groups), indexing="ij"
+        )
+        place = y % made * made + x % made
+        tile = (image * down + y // made) * across + x // made
+        tiles = batch * down * across
+        return np.asarray((place * self.groups + group) * tiles + tile, np.int64).ravel()
+
+
 def to_winograd(graph: FormGraph) -> int:
     """Write the 3x3 convolutions that have enough channels and tiles so; returns how many there were."""
     return _Rows(graph).run()
@@ -83,6 +150,7 @@ class _Rows(Detour):
     Of two axes, since OpenVINO would permute four once more.
     """
 
+    tag = "rows"
     rank = 4
     broadcasts = False
 
@@ -116,63 +184,62 @@ class _Rows(Detour):
     def convert(self, node: onnx.NodeProto) -> bool:
         if not self.graph.is_ours(node, "Conv"):
             return False
-        source, weights = node.input[0], node.input[1]
-        shapes = [self.graph.shapes.get(name) for name in (source, weights, node.output[0])]
-        if any(shape is None or len(shape) != self.rank for shape in shapes):
+        shapes = [self.graph.shapes.get(n, ()) for n in (*node.input[:2], node.output[0])]
+        if any(len(shape) != self.rank for shape in shapes):
             return False
-        (batch, read, height, width), _, (_, made, out_height, out_width) = shapes  # type: ignore[misc]
-        begins = self._begins(node)
-        tiling = _tiling(batch, out_height, out_width)
-        if begins is None or tiling is None or min(read, made) < _FEWEST_CHANNELS:
+        before, weights, after = shapes
+        begins, tiling = self._begins(node), _tiling(after)
+        groups = attributes(node).get("group", 1)
+        if begins is None or tiling is None or min(weights[1], after[1] // groups) < _FEWEST_CHANNELS:
             return False
-        down, across = -(-out_height // tiling.made), -(-out_width // tiling.made)
-        tiles, products_of = batch * down * across, tiling.size**2
-        name = called(node)
-
-        def add(kind: str, step: str, *inputs: str, **given: object) -> str:
-            self.make(
-                helper.make_node(kind, inputs, [f"{name}/{step}"], name=f"{name}/{step}", **given)
-            )
-            return f"{name}/{step}"
-
-        def shaped(value: str, step: str, *shape: int) -> str:
-            return add(
-                "Reshape",
-                step,
-                value,
-                self.graph.integers(f"collage.shape/{'x'.join(map(str, shape))}", shape),
-            )
-
-        rows = self.enter(source)
-        # Tiles reach over the edge; there they read a row of zeros, the last one.
-        zeros = self.graph.constant(f"collage.zeros/{read}", np.zeros((1, read), np.float32))
-        rows = add("Concat", "edged", rows, zeros, axis=0)
-        which = self.graph.constant(
-            f"{name}/tiles_of", _tiles(tiling, (batch, height, width), begins, (down, across))
-        )
-        inside = add("Gather", "tiles", rows, which, axis=0)
-        wide = shaped(inside, "tiles_wide", products_of, tiles * read)
-        data = add("MatMul", "data", self._number(tiling, "data", tiling.data), wide)
-        factors = shaped(data, "factors", products_of, tiles, read)
-        kernels = add("Transpose", "kernels", weights, perm=[2, 3, 1, 0])
-        kernels = shaped(kernels, "kernels_wide", _KERNEL**2, read * made)
-        kernels = add("MatMul", "kernels_in", self._number(tiling, "weights", tiling.weights), kernels)
-        kernels = shaped(kernels, "kernels_of", products_of, read, made)
-        products = add("MatMul", "products", factors, kernels)
-        products = shaped(products, "products_wide", products_of, tiles * made)
-        result = add("MatMul", "result", self._number(tiling, "result", tiling.result), products)
-        result = shaped(result, "result_rows", tiling.made**2 * tiles, made)
-        where = self.graph.constant(
-            f"{name}/pixels_of", _pixels(tiling.made, (batch, out_height, out_width), (down, across))
-        )
-        called_so = self.made_as(node.output[0])
-        if len(node.input) > 2 and node.input[2]:
-            pixels = add("Gather", "pixels", result, where, axis=0)
-            self.make(helper.make_node("Add", [pixels, node.input[2]], [called_so], name=node.name))
-        else:
-            self.make(helper.make_node("Gather", [result, where], [called_so], name=node.name, axis=0))
+        self._convolve(node, _Plan(tiling, groups, before, after, begins))
         self.found += 1
         return True
+
+    def _convolve(self, node: onnx.NodeProto, plan: _Plan) -> None:
+        tiling, groups, read, made = plan.tiling, plan.groups, plan.read, plan.made
+        tiles, squared = prod(tiling.tiles(plan.after)), tiling.size**2
+        lead = (squared, groups) if groups > 1 else (squared,)
+
+        def add(kind: str, step: str, *inputs: str, **given: object) -> str:
+            name = f"{called(node)}/{step}"
+            self.make(helper.make_node(kind, inputs, [name], name=name, **given))
+            return name
+
+        def shaped(value: str, step: str, *shape: int) -> str:
+            name = f"collage.shape/{'x'.join(map(str, shape))}"
+            return add("Reshape", step, value, self.graph.integers(name, shape))
+
+        # Tiles reach over the edge; there they read a row of zeros, the last one.
+        zeros = self.graph.constant(
+            f"collage.zeros/{groups * read}", np.zeros((1, groups * read), np.float32)
+        )
+        rows = add("Concat", "edged", self.enter(node.input[0]), zeros, axis=0)
+        if groups > 1:
+            rows = shaped(rows, "rows_of_groups", -1, read)
+        which = self.graph.constant(f"{called(node)}/tiles_of", plan.rows_read())
+        inside = add("Gather", "tiles", rows, which, axis=0)
+        inside = shaped(inside, "tiles_wide", squared, groups * tiles * read)
+        data = add("MatMul", "data", self._number(tiling, "data", tiling.data), inside)
+        kernels = shaped(node.input[1], "kernels", groups, made, read, _KERNEL, _KERNEL)
+        kernels = add("Transpose", "kernels_last", kernels, perm=[3, 4, 0, 2, 1])
+        kernels = shaped(kernels, "kernels_wide", _KERNEL**2, groups * read * made)
+        kernels = add("MatMul", "kernels_in", self._number(tiling, "weights", tiling.weights), kernels)
+        factors = shaped(data, "factors", *lead, tiles, read), shaped(kernels, "by", *lead, read, made)
+        products = shaped(
+            add("MatMul", "products", *factors), "products_wide", squared, groups * tiles * made
+        )
+        result = add("MatMul", "result", self._number(tiling, "result", tiling.result), products)
+        result = shaped(result, "result_rows", tiling.made**2 * groups * tiles, made)
+        where = self.graph.constant(f"{called(node)}/pixels_of", plan.rows_made())
+        pixels = add("Gather", "pixels", result, where, axis=0)
+        if groups > 1:
+            pixels = shaped(pixels, "pixel_rows", -1, groups * made)
+        other = self.made_as(node.output[0])
+        if len(node.input) > 2 and node.input[2]:
+            self.make(helper.make_node("Add", [pixels, node.input[2]], [other], name=node.name))
+        else:
+            self.make(helper.make_node("Identity", [pixels], [other], name=node.name))
 
     def _begins(self, node: onnx.NodeProto) -> tuple[int, int] | None:
         """Rows and columns of zeros before the image; None for a convolution that is of another kind."""
@@ -181,7 +248,7 @@ class _Rows(Detour):
         ones = all(step == 1 for key in ("strides", "dilations") for step in given.get(key, ()))
         if weights is None or weights.data_type != onnx.TensorProto.FLOAT or not ones:
             return None
-        if given.get("group", 1) != 1 or tuple(weights.dims[2:]) != (_KERNEL, _KERNEL):
+        if tuple(weights.dims[2:]) != (_KERNEL, _KERNEL):
             return None
         if given.get("auto_pad") in _SAME:
             return 1, 1  # both ends get one row
@@ -194,33 +261,6 @@ class _Rows(Detour):
         return self.graph.constant(f"collage.winograd/{tiling.made}/{name}", both)
 
 
-def _tiling(batch: int, height: int, width: int) -> _Tiling | None:
+def _tiling(shape: _Shape) -> _Tiling | None:
     """The larger tiling of which an output has enough tiles, or None."""
-    for tiling in _TILINGS:
-        if batch * -(-height // tiling.made) * -(-width // tiling.made) >= _FEWEST_TILES:
-            return tiling
-    return None
-
-
-def _tiles(
-    tiling: _Tiling, size: tuple[int, int, int], begins: tuple[int, int], tiles: tuple[int, int]
-) -> npt.NDArray[np.int64]:
-    """Which row of channels each place of each tile reads; the row after the last one is of zeros."""
-    batch, height, width = size
-    y = np.arange(tiling.size)[:, None] + np.arange(tiles[0]) * tiling.made - begins[0]
-    x = np.arange(tiling.size)[:, None] + np.arange(tiles[1]) * tiling.made - begins[1]
-    down, across = y[:, None, :, None], x[None, :, None, :]
-    inside = (down >= 0) & (down < height) & (across >= 0) & (across < width)
-    images = np.arange(batch)[:, None, None] * (height * width)
-    rows = (down * width + across)[:, :, None] + images
-    found = np.where(inside[:, :, None], rows, batch * height * width)
-    return found.reshape(tiling.size**2, -1).astype(np.int64)
-
-
-def _pixels(made: int, size: tuple[int, int, int], tiles: tuple[int, int]) -> npt.NDArray[np.int64]:
-    """Which row of the results each pixel is; what tiles make beyond the image is left."""
-    batch, height, width = size
-    image, y, x = np.meshgrid(range(batch), range(height), range(width), indexing="ij")
-    place = y % made * made + x % made
-    tile = (image * tiles[0] + y // made) * tiles[1] + x // made
-    return (place * (batch * tiles[0] * tiles[1]) + tile).astype(np.int64).ravel()
+    return next((t for t in _TILINGS if prod(t.tiles(shape)) >= _FEWEST_TILES), None)

@@ -93,7 +93,7 @@ def test_winograd_computes_what_the_convolution_computes(
     [
         ("pads = [1, 1, 1, 1], strides = [2, 2]", 64, 48),
         ("pads = [2, 2, 2, 2], dilations = [2, 2]", 64, 24),
-        ("pads = [1, 1, 1, 1], group = 2", 64, 24),
+        ("pads = [1, 1, 1, 1], group = 2", 64, 24),  # 32 channels in a group
         ("pads = [1, 1, 1, 1]", 63, 24),
         ("pads = [1, 1, 1, 1]", 64, 10),  # 25 tiles of two
     ],
@@ -106,6 +106,20 @@ def test_winograd_leaves_other_convolutions(attributes: str, channels: int, size
     )
     assert to_winograd(FormGraph(model)) == 0
     assert [node.op_type for node in model.graph.node] == ["Conv"]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_winograd_goes_with_groups(batch: int, tmp_path: Path) -> None:
+    model = _parsed(
+        f"""g (float[{batch}, 192, 22, 25] x) => (float y) {{
+            a = Conv <pads = [1, 1, 1, 1], group = 3> (x, w, b)  y = Conv <group = 3> (a, v)
+        }}""",
+        w=_weights(240, 64, 3, 3),
+        b=_weights(240),
+        v=_weights(195, 80, 3, 3, seed=1),
+    )
+    found, kinds, error = _converted(model, to_winograd, tmp_path)
+    assert found == 2 and "Conv" not in kinds and 0 < error < 2e-5
 
 
 def test_winograd_leaves_weights_that_are_computed_and_halves() -> None:

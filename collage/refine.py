@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from backends.kept_float import positions_of
+from backends.rewriting import forms_of
 from collage.end_to_end import HOPELESS_RATIO, NO_TIME, Contest, PlanStep, PlanSteps, PlanTiming, hold
 from collage.entry import Entry, clearly_faster, identity, meetings
 from collage.events import Event, Listener
@@ -234,8 +235,9 @@ def simplest_of_the_fastest(timed: Sequence[Entry]) -> Entry:
 
 
 def complexity(plan: Plan) -> tuple[int, int]:
-    """What a tie goes by: how many partitions, and how many of them are mixes of int8 and float inside (`-float`)."""
-    return len(plan.partitions), sum(bool(positions_of(p.target)) for p in plan.partitions)
+    """What a tie goes by: how many partitions, and how many of them mix int8 and float inside (`-float`) or are rewritten."""
+    targets = [partition.target for partition in plan.partitions]
+    return len(targets), sum(bool(positions_of(t) or forms_of(t)) for t in targets)
 
 
 def residuals(entries: Sequence[Entry]) -> dict[tuple[int, Target], float]:

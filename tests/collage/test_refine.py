@@ -192,9 +192,14 @@ def test_a_tie_with_the_fastest_is_not_enough_against_what_that_beats() -> None:
     assert simplest_of_the_fastest([single, proven, _entry(3, 959, noise=0.02)]) is proven
 
 
-def test_a_mix_inside_one_partition_is_not_as_simple_as_a_single_target() -> None:
+@pytest.mark.parametrize(
+    "target", ["openvino -float=0-3 -quant=static_int8", "openvino -rewrite=winograd"]
+)
+def test_one_partition_that_is_mixed_or_rewritten_is_not_as_simple_as_a_single_target(
+    target: str,
+) -> None:
     single, mixed, slower = _entry(1, 1000, noise=0.05), _entry(3, 998, noise=0.05), _entry(1, 1300)
-    mixed.plan = Plan((Candidate(1, Target.parse("openvino -float=0-3 -quant=static_int8")),))
+    mixed.plan = Plan((Candidate(1, Target.parse(target)),))
     assert simplest_of_the_fastest([mixed, single]) is single
     assert simplest_of_the_fastest([mixed, slower]) is mixed
 

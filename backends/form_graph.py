@@ -12,40 +12,16 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from backends.op_names import op_names
+
 _OURS = ("", "ai.onnx")
-_UNARY = frozenset(
-    [
-        "Abs",
-        "Ceil",
-        "Celu",
-        "Clip",
-        "Cos",
-        "Elu",
-        "Erf",
-        "Exp",
-        "Floor",
-        "Gelu",
-        "HardSigmoid",
-        "HardSwish",
-        "Identity",
-        "LeakyRelu",
-        "Log",
-        "Mish",
-        "Neg",
-        "Reciprocal",
-        "Relu",
-        "Selu",
-        "Sigmoid",
-        "Sign",
-        "Sin",
-        "Softplus",
-        "Softsign",
-        "Sqrt",
-        "Tanh",
-        "ThresholdedRelu",
-    ]
+_UNARY = op_names(
+    """
+    Abs Ceil Celu Clip Cos Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu Log Mish
+    Neg Reciprocal Relu Selu Sigmoid Sign Sin Softplus Softsign Sqrt Tanh ThresholdedRelu
+    """
 )
-_BINARY = frozenset(["Add", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Sub"])
+_BINARY = op_names("Add Div Max Min Mul PRelu Pow Sub")
 
 
 class FormGraph:
@@ -141,9 +117,7 @@ class Detour(ABC):
 
     tag: str  # names of other forms end in it
     rank: int  # of values that have another form
-    broadcasts = (
-        True  # whether operands of several sizes meet in the other form as they do in their own
-    )
+    broadcasts = True  # whether operands of several sizes meet in the other form as in their own
 
     def __init__(self, graph: FormGraph) -> None:
         self.graph = graph

@@ -15,14 +15,13 @@ from onnx import helper
 
 from backends.form_graph import FormGraph, attributes, called
 
-_RESHAPED_TO = "Reshape", "InstanceNormalization", "Reshape"
+_CHAIN = "Reshape", "InstanceNormalization", "Reshape"
 _AXES_ARE_AN_INPUT = 18
 
 
 def take_norms_apart(graph: FormGraph) -> int:
     """Write group normalisations without Reshapes; returns how many there were."""
     readers = graph.readers()
-    nodes: list[onnx.NodeProto | None] = list(graph.nodes)
     places = {node.output[0]: place for place, node in enumerate(graph.nodes)}
     made: dict[int, list[onnx.NodeProto]] = {}
     for place, norm in enumerate(graph.nodes):
@@ -32,19 +31,15 @@ def take_norms_apart(graph: FormGraph) -> int:
         if before is None or len(after) != 1 or len(readers[norm.input[0]]) != 1:
             continue
         chain = (graph.nodes[before], norm, after[0])
-        if not all(graph.is_ours(node, kind) for node, kind in zip(chain, _RESHAPED_TO, strict=True)):
+        if not all(graph.is_ours(node, kind) for node, kind in zip(chain, _CHAIN, strict=True)):
             continue
         whole = _Norm(graph, chain)
         if not whole.is_one:
             continue
-        last = places[chain[2].output[0]]
-        made[last] = whole.nodes()
-        nodes[before] = nodes[place] = nodes[last] = None
+        made |= {before: [], place: [], places[chain[2].output[0]]: whole.nodes()}
     if made:
-        graph.replace(
-            [n for i, node in enumerate(nodes) for n in (made.get(i) or [node]) if n is not None]
-        )
-    return len(made)
+        graph.replace([n for i, node in enumerate(graph.nodes) for n in made.get(i, [node])])
+    return len(made) // len(_CHAIN)
 
 
 class _Norm:
@@ -78,29 +73,31 @@ class _Norm:
 
     def nodes(self) -> list[onnx.NodeProto]:
         """The nodes that take the place of these."""
-        channels, groups = self._shape[1], self._grouped[1]
-        axes = list(range(2, len(self._shape)))
-        if groups == channels:
+        if self._grouped[1] == self._shape[1]:
             scaled = list(self._norm.input[1:3])
             self._add(
                 "InstanceNormalization", self._result, self._given, *scaled, epsilon=self._epsilon
             )
-            return self._nodes
-        if groups == 1:
-            mean = self._mean("mean", self._given, [1, *axes])
+        elif self._grouped[1] == 1:
+            self._all_at_once()
         else:
-            mean = self._spread("mean", self._group("mean", self._given, axes))
+            self._by_channel()
+        return self._nodes
+
+    def _all_at_once(self) -> None:
+        axes = range(1, len(self._shape))
+        centred = self._add("Sub", "centred", self._given, self._mean("mean", self._given, axes))
+        # OpenVINO knows a normalisation by its Pow and Div.
+        two = self._graph.constant("collage.two", np.array(2, np.float32))
+        variance = self._mean("variance", self._add("Pow", "squared", centred, two), axes)
+        self._add("Div", self._result, centred, self._deviation(variance))
+
+    def _by_channel(self) -> None:
+        mean = self._spread("mean", self._group("mean", self._given))
         centred = self._add("Sub", "centred", self._given, mean)
-        if groups == 1:
-            two = self._graph.constant("collage.two", np.array(2, np.float32))
-            variance = self._mean("variance", self._add("Pow", "squared", centred, two), [1, *axes])
-            deviation = self._deviation(variance)
-            self._add("Div", self._result, centred, deviation)
-            return self._nodes
-        variance = self._group("variance", self._add("Mul", "squared", centred, centred), axes)
+        variance = self._group("variance", self._add("Mul", "squared", centred, centred))
         factor = self._spread("factor", self._add("Reciprocal", "factor_of", self._deviation(variance)))
         self._add("Mul", self._result, centred, factor)
-        return self._nodes
 
     @property
     def _epsilon(self) -> float:
@@ -110,10 +107,10 @@ class _Norm:
         epsilon = self._graph.constant(f"{self._name}/epsilon", np.array(self._epsilon, np.float32))
         return self._add("Sqrt", "deviation", self._add("Add", "variance_and", variance, epsilon))
 
-    def _group(self, step: str, value: str, axes: Sequence[int]) -> str:
+    def _group(self, step: str, value: str) -> str:
         """Means of the groups, of which all channels have as many places: [N, G, 1]."""
         batch, channels, groups = self._shape[0], self._shape[1], self._grouped[1]
-        per_channel = self._mean(f"{step}_by_channel", value, axes)
+        per_channel = self._mean(f"{step}_by_channel", value, range(2, len(self._shape)))
         grouped = self._shaped(f"{step}_grouped", per_channel, (batch, groups, channels // groups))
         return self._mean(f"{step}_by_group", grouped, [2])
 

@@ -6,7 +6,7 @@ ncnn's Winograd neither. Audio and time series are computed along one axis.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import onnx
@@ -15,8 +15,6 @@ from onnx import helper
 from backends.form_graph import Detour, FormGraph, attributes, called
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
-_POOLS = ("AveragePool", "MaxPool")
-_SAME = ("BatchNormalization", "GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization")
 _CHANNELS, _ROW, _ALONG = 1, 2, 3  # axes of the image
 _AXES = {0: 0, 1: _CHANNELS, 2: _ALONG, -3: 0, -2: _CHANNELS, -1: _ALONG}
 # What each attribute is along the row's axis.
@@ -56,26 +54,9 @@ class _TwoD(Detour):
             and len(self.graph.shapes.get(node.input[1], ())) == 3
         ):
             return self._convolve(node)
-        if not node.input or not self.is_other(node.input[0]):
+        if not node.input or not self.is_other(node.input[0]) or not self.graph.is_ours(node, *_WAYS):
             return False
-        first = self.enter(node.input[0])
-        if self.graph.is_ours(node, *_SAME) and len(node.output) == 1:
-            self.carry(node, [first, *node.input[1:]])
-        elif self.graph.is_ours(node, *_POOLS) and len(node.output) == 1:
-            _widen(self.carry(node, [first]))
-        elif self.graph.is_ours(node, "Concat"):
-            return self._concatenate(node)
-        elif self.graph.is_ours(node, "Split"):
-            return self._split(node, first)
-        elif self.graph.is_ours(node, "Pad"):
-            return self._pad(node, first)
-        elif self.graph.is_ours(node, "Slice"):
-            return self._slice(node, first)
-        elif self.graph.is_ours(node, "ReduceMean"):
-            return self._average(node, first)
-        else:
-            return False
-        return True
+        return _WAYS[node.op_type](self, node, self.enter(node.input[0]))
 
     def _convolve(self, node: onnx.NodeProto) -> bool:
         weights = node.input[1]
@@ -90,17 +71,28 @@ class _TwoD(Detour):
         self.found += 1
         return True
 
-    def _concatenate(self, node: onnx.NodeProto) -> bool:
-        axis = _AXES.get(attributes(node)["axis"])
-        if axis is None or any(name in self.graph.constants for name in node.input):
+    def _same(self, node: onnx.NodeProto, first: str) -> bool:
+        if len(node.output) > 1:
             return False
-        _set(self.carry(node, [self.enter(name) for name in node.input]), {"axis": axis})
+        self.carry(node, [first, *node.input[1:]])
+        return True
+
+    def _pool(self, node: onnx.NodeProto, first: str) -> bool:
+        if len(node.output) > 1:
+            return False
+        _widen(self.carry(node, [first]))
+        return True
+
+    def _concatenate(self, node: onnx.NodeProto, first: str) -> bool:
+        if any(name in self.graph.constants for name in node.input):
+            return False
+        made = self.carry(node, [first, *(self.enter(name) for name in node.input[1:])])
+        _set(made, {"axis": _AXES[attributes(node)["axis"]]})
         return True
 
     def _split(self, node: onnx.NodeProto, first: str) -> bool:
-        _set(
-            self.carry(node, [first, *node.input[1:]]), {"axis": _AXES[attributes(node).get("axis", 0)]}
-        )
+        made = self.carry(node, [first, *node.input[1:]])
+        _set(made, {"axis": _AXES[attributes(node).get("axis", 0)]})
         return True
 
     def _pad(self, node: onnx.NodeProto, first: str) -> bool:
@@ -136,6 +128,21 @@ class _TwoD(Detour):
         else:
             self.carry(node, [first, self.graph.integers(f"{called(node)}/axes", wide)])
         return True
+
+
+# How each operator is written that stays in this form where the first value that it reads is in it.
+_WAYS: dict[str, Callable[[_TwoD, onnx.NodeProto, str], bool]] = {
+    **dict.fromkeys(
+        ("BatchNormalization", "GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization"),
+        _TwoD._same,
+    ),
+    **dict.fromkeys(("AveragePool", "MaxPool"), _TwoD._pool),
+    "Concat": _TwoD._concatenate,
+    "Split": _TwoD._split,
+    "Pad": _TwoD._pad,
+    "Slice": _TwoD._slice,
+    "ReduceMean": _TwoD._average,
+}
 
 
 def _widen(node: onnx.NodeProto) -> None:

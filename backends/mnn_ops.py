@@ -13,9 +13,10 @@ numbers or crashed:
 from __future__ import annotations
 
 from backends import predicates
+from backends.op_names import op_names
 from partitioner.graph_index import GraphIndex, NodeInfo
 
-ONNX_OPERATORS: frozenset[str] = frozenset(
+ONNX_OPERATORS: frozenset[str] = op_names(
     """
     Abs Acos Acosh Add ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization Cast
     Ceil Celu Clip Concat Conv ConvTranspose Cos Cosh DepthToSpace Div Dropout Elu Erf Exp
@@ -25,7 +26,7 @@ ONNX_OPERATORS: frozenset[str] = frozenset(
     Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Reshape Resize Selu
     Shape Sigmoid Sign Sin Sinh Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze
     Sub Sum Tan Tanh ThresholdedRelu Tile TopK Transpose Unsqueeze
-    """.split()  # noqa: SIM905  (words read better than a list of quoted ones)
+    """
 )
 _REDUCTIONS = {"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"}
 _POOLS = {"AveragePool", "MaxPool"}

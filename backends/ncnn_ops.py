@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from backends import predicates
+from backends.op_names import op_names
 from partitioner.graph_index import GraphIndex, NodeInfo
 
-ONNX_OPERATORS: frozenset[str] = frozenset(
+ONNX_OPERATORS: frozenset[str] = op_names(
     """
     Abs Add AveragePool BatchNormalization Clip Concat Conv ConvTranspose Div Dropout Elu Exp
     Flatten Gelu Gemm GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish Identity LRN
     LayerNormalization LeakyRelu Log MatMul Max MaxPool Min Mul Neg PRelu Pad Reciprocal
     ReduceMean Relu Reshape Resize Selu Sigmoid Slice Softmax Softplus Split Sqrt Squeeze Sub
     Sum Tanh Transpose Unsqueeze
-    """.split()  # noqa: SIM905  (words read better than a list of quoted ones)
+    """
 )
 _SPATIAL = {"AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "LRN", "MaxPool"}
 _WEIGHTED = {"Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2), "MatMul": (1,), "PRelu": (1,)}

@@ -288,7 +288,7 @@ class TextExecutable(Executable):
     """A session with text among its inputs or outputs: such values cannot be bound, so all are given at each run."""
 
     def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
-        self._session: Any = open_session(model.path, target, context)
+        self._session: Any = open_session(rewritten(model, target, context).path, target, context)
         self._model = model
         self._inputs: tuple[Array, ...] = ()
         self._outputs: tuple[Array | None, ...] = ()

@@ -8,7 +8,9 @@ a wrong result.
 
 from collections.abc import Mapping
 
-ONNX_OPERATORS: frozenset[str] = frozenset(
+from backends.op_names import op_names
+
+ONNX_OPERATORS: frozenset[str] = op_names(
     """
     Abs Add And ArgMax ArgMin Attention AveragePool BatchNormalization Bernoulli Cast CastLike
     Ceil Clip Compress Concat Constant ConstantOfShape Conv ConvTranspose Cos CumSum DeformConv
@@ -24,7 +26,7 @@ ONNX_OPERATORS: frozenset[str] = frozenset(
     SequenceInsert SequenceMap Shape Shrink Sigmoid Sign Sin Size Slice Softmax
     SoftmaxCrossEntropyLoss Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Swish Tanh
     TensorScatter ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
-    """.split()  # noqa: SIM905  (words read better than a list of quoted ones)
+    """
 )
 # Taken up to the version before this one.
 WITHOUT_SINCE: Mapping[str, int] = {

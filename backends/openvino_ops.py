@@ -6,7 +6,11 @@ a test has and real models have not (bodies and shapes that depend on values). A
 one refused candidate, never a wrong result: candidates are compiled and verified.
 """
 
-ONNX_OPERATORS: frozenset[str] = frozenset(
+from __future__ import annotations
+
+from backends.op_names import op_names
+
+ONNX_OPERATORS: frozenset[str] = op_names(
     """
     Abs Acos Acosh Add AffineGrid And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool
     BatchNormalization BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Celu
@@ -24,14 +28,15 @@ ONNX_OPERATORS: frozenset[str] = frozenset(
     ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax SoftmaxCrossEntropyLoss
     Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu
     Tile TopK Transpose Trilu Unique Unsqueeze Upsample Where Xor
-    """.split()  # noqa: SIM905  (words read better than a list of quoted ones)
+    """
 )
 
 # ONNX Runtime's own operators, of its domain com.microsoft, as optimised and quantised models have them: those for which
 # OpenVINO 2026.4 has a conversion rule, found by giving it each of the 136 that ONNX Runtime 1.31 knows.
 MICROSOFT_OPERATORS: frozenset[str] = frozenset(
     f"com.microsoft::{name}"
-    for name in """
+    for name in op_names(
+        """
     Attention BiasAdd BiasGelu BifurcationDetector DequantizeLinear DynamicQuantizeLSTM
     DynamicQuantizeMatMul EmbedLayerNormalization FastGelu FusedConv FusedGemm FusedMatMul
     GatherBlockQuantized GatherND Gelu GroupNorm GroupQueryAttention MatMulIntegerToFloat
@@ -39,6 +44,7 @@ MICROSOFT_OPERATORS: frozenset[str] = frozenset(
     QLinearLeakyRelu QLinearMul QLinearReduceMean QLinearSigmoid QLinearSoftmax QLinearWhere
     QuantizeLinear QuickGelu Range RotaryEmbedding SkipLayerNormalization
     SkipSimplifiedLayerNormalization Trilu
-    """.split()  # noqa: SIM905  (words read better than a list of quoted ones)
+        """
+    )
 )
 OPERATORS = ONNX_OPERATORS | MICROSOFT_OPERATORS

@@ -34,7 +34,9 @@ REWRITE_OR_WINOGRAD = replace(
     choices=(OFF, ON, WINOGRAD),
     tunable=(ON, WINOGRAD),
 )
-ROUNDS_TOO_MUCH = "-rewrite=winograd needs float32: its sums cancel, and coarser numbers leave too little; use -rewrite=on"
+ROUNDS_TOO_MUCH = (
+    "-rewrite=winograd needs float32: coarser numbers would add to its rounding errors; use -rewrite=on"
+)
 # In this order. Those of a runtime are the ones that it was faster with.
 _FORMS: dict[str, Callable[[FormGraph], int]] = {
     SWISHES: put_swishes_together,
@@ -49,8 +51,8 @@ _OF_RUNTIME = {
     "mnn": (TRANSPOSES, SWISHES, TWO_D),
     "ncnn": (TRANSPOSES, SWISHES, TWO_D),
 }
-_REWRITER = Target("onnxruntime")
-_EDITION = 2  # part of the cache's key: raise it when something else is written
+REWRITER = Target("onnxruntime")
+EDITION = 2  # part of the keys of caches and of costs: raise it when something else is written
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,10 @@ def rewriting(target: Target) -> str:
 def forms_of(target: Target) -> tuple[str, ...]:
     """The forms that a target's models are written in."""
     how = rewriting(target)
-    return (
-        () if how == OFF else (*_OF_RUNTIME[target.backend], *([WINOGRAD] if how == WINOGRAD else []))
-    )
+    if how == OFF:
+        return ()
+    forms = _OF_RUNTIME[target.backend]
+    return (*forms, WINOGRAD) if how == WINOGRAD else forms
 
 
 def rewritten(model: SubModel, target: Target, context: CompileContext) -> SubModel:
@@ -92,7 +95,7 @@ def rewritten(model: SubModel, target: Target, context: CompileContext) -> SubMo
     def make(folder: Path) -> None:
         _rewrite(model.path, context, folder, forms)
 
-    maker = f"rewritten-{_EDITION}-{ort().__version__} {' '.join(forms)}"
+    maker = f"rewritten-{EDITION}-{ort().__version__} {' '.join(forms)}"
     files = [GRAPH, WEIGHTS]
     folder = cached(files_of(model.path), files, maker, make, context.work_dir, context.cache_dir)
     return replace(model, path=folder / GRAPH)
@@ -108,9 +111,9 @@ def changes(model: Path) -> Changes:
 
 
 def _rewrite(model: Path, context: CompileContext, folder: Path, forms: Collection[str]) -> Changes:
-    options = options_of(_REWRITER, context, "basic")
+    options = options_of(REWRITER, context, "basic")
     save_optimised(options, folder)
-    open_model(model, _REWRITER, options)
+    open_model(model, REWRITER, options)
     (folder / WEIGHTS).touch()  # not written where no weight is large enough
     proto = onnx.load(folder / GRAPH, load_external_data=False)
     transposes = sum(node.op_type == "Transpose" for node in proto.graph.node)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-ONNX_OPERATORS: frozenset[str] = frozenset(
+from backends.op_names import op_names
+
+ONNX_OPERATORS: frozenset[str] = op_names(
     """
     Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization Cast
     CastLike Ceil Celu Clip Concat Constant ConstantOfShape Conv ConvTranspose Cos Cosh CumSum
@@ -15,5 +17,5 @@ ONNX_OPERATORS: frozenset[str] = frozenset(
     ReduceSum ReduceSumSquare Relu Reshape Resize Round ScatterElements ScatterND Selu Shape Shrink
     Sigmoid Sign Sin Sinh Size Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub
     Sum Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
-    """.split()  # noqa: SIM905  (words read better than a list of quoted ones)
+    """
 )

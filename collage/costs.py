@@ -23,6 +23,7 @@ from pathlib import Path
 from backends.measure import Measurement, MeasureRequest
 from backends.protocol import Protocol
 from backends.registry import canonical
+from backends.rewriting import EDITION, REWRITER, forms_of
 from backends.samples import write_samples
 from collage.estimates import node_times_us
 from collage.events import Event, Listener
@@ -304,5 +305,7 @@ class CostSource:
         if target not in self._versions:
             facts = self._site.facts(target)
             more = preparation_key(facts, self._model, self._reference.samples)
+            if forms_of(target):
+                more += f", rewritten ({EDITION}) by onnxruntime {self._site.facts(REWRITER).version}"
             self._versions[target] = facts.version + more
         return self._versions[target]

@@ -20,7 +20,7 @@ from partitioner.errors import CancelledError
 from partitioner.model import Model
 from partitioner.target import Target
 
-# Fewer of them cost little, but for a convolution, and so do Transposes where less than this share goes.
+# Fewer places for a form cost little, but for one convolution; and so do Transposes where less than this share goes.
 _FEWEST, _LEAST_SHARE = 2, 0.25
 _TIMEOUT_S = 120.0
 _TELLING = ("Transpose", "HardSigmoid", "InstanceNormalization", "Conv", "ConvTranspose")
@@ -47,7 +47,7 @@ def single_rewritten(
     """
     able = {target: tunable_options(target, threads).get(REWRITE.name, ()) for target in targets}
     counts = Counter(node.op_type for node in model.index.nodes)
-    if not any(able.values()) or max(counts[kind] for kind in _TELLING) < _FEWEST:
+    if not any(able.values()) or not any(counts[kind] for kind in _TELLING):
         return []
     limits = ChildLimits(timeout_s=_TIMEOUT_S)
     try:

@@ -23,6 +23,7 @@ from partitioner.errors import TargetError
 from partitioner.graph_index import GraphIndex
 from partitioner.model import Model
 from partitioner.target import Target
+from tests.backends.test_forms import group_norm
 from tests.channels_last import channels_last_model
 from tests.models import seeded_input
 
@@ -150,18 +151,25 @@ def test_another_gate_makes_no_hard_swish(tmp_path: Path) -> None:
 
 
 def test_a_runtime_gets_the_forms_that_it_was_faster_with(tmp_path: Path) -> None:
-    """Channels last, with 3x3 convolutions of 64 channels: three targets of one cache get three files."""
-    model = _sub_model(channels_last_model(channels=64, size=24), tmp_path / "m.onnx")
+    """A group norm, which OpenVINO gets without Reshapes, and a wide convolution: three targets of one cache get three files."""
+    proto = group_norm(2, "1, 8, 24, 24", 17)
+    proto.graph.node.append(onnx.helper.make_node("Conv", ["y", "w"], ["wide"], name="wide"))
+    proto.graph.node.append(onnx.helper.make_node("Conv", ["wide", "v"], ["z"], name="z"))
+    for name, shape in (("w", (64, 8, 1, 1)), ("v", (64, 64, 3, 3))):
+        weights = seeded_input(shape, "float32", 1)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("z", 1, [1, 64, 22, 22]))
+    model = _sub_model(proto, tmp_path / "m.onnx")
     cache = tmp_path / "cache"
     cache.mkdir()
-    kinds = {}
+    kinds = []
     for target in ("onnxruntime -rewrite=on", "openvino -rewrite=on", "openvino -rewrite=winograd"):
         work = tmp_path / target.replace(" ", "")
         work.mkdir()
         made = rewritten(model, Target.parse(target), CompileContext(1, work, cache))
-        kinds[target] = {node.op_type for node in onnx.load(made.path).graph.node}
-    assert "Conv" in kinds["openvino -rewrite=on"] and "MatMul" not in kinds["openvino -rewrite=on"]
-    assert "MatMul" in kinds["openvino -rewrite=winograd"]
+        found = {node.op_type for node in onnx.load(made.path).graph.node}
+        kinds.append(("InstanceNormalization" in found, "MatMul" in found))
+    assert kinds == [(True, False), (False, False), (False, True)]
     assert len(list(cache.glob("rewritten-*"))) == len(kinds)
 
 

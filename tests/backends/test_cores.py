@@ -43,7 +43,10 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_distance_is_measured_and_the_caller_stays_where_it_may_run() -> None:
     allowed = os.sched_getaffinity(0)
     watch = CoreWatch()
-    assert watch.near()  # there is nothing to compare it with
+    for _ in range(50):  # beside another test's work the two may look like one core, which says nothing
+        assert watch.near()  # there is nothing to compare it with
+        if watch.nearest_us < math.inf:
+            break
     assert 0.1 < watch.nearest_us < 10_000
     first = watch.nearest_us
     watch.near()

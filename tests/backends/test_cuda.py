@@ -76,11 +76,11 @@ def test_products_round_to_tf32_only_where_asked(target: str) -> None:
 
 
 def test_a_mix_of_host_and_device_is_tuned_and_runs(tmp_path: Path) -> None:
-    need(ORT, EAGER, "openvino")
+    need(ORT, EAGER)
     # The second node is pinned to the host, so that values must go there and back.
-    pins = [f"a={ORT}", "b=openvino", f"c={EAGER}"]
+    pins = [f"a={ORT}", "b=onnxruntime", f"c={EAGER}"]
     artifact = tuned(
-        onnx.parser.parse_model(cuda_tasks.NET), ["openvino", ORT, EAGER], tmp_path, pins=pins
+        onnx.parser.parse_model(cuda_tasks.NET), ["onnxruntime", ORT, EAGER], tmp_path, pins=pins
     )
     assert len(artifact.plan["partitions"]) == 3
     x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(1, 64)

@@ -181,6 +181,8 @@ class OnnxRuntimeExecutable(Executable):
             raise CollageError(
                 "a CUDA graph needs plain dtypes and shapes that are known before the run"
             )
+        if graphs and not model.inputs:
+            raise CollageError("without inputs all is folded, and a CUDA graph would be empty")
         self._path = rewritten(model, target, context).path
         self._session: Any = open_session(self._path, target, context)
         self._on_device: device.OnDevice | None = None

@@ -61,6 +61,7 @@ _KILL_GRACE_S = 5.0
 _TAIL_BYTES = 4096
 _LARGEST_FRAME = 1 << 31
 _MIN_MEMORY_BYTES = 4 << 30
+_LONGEST_REASON = 600
 
 
 def run_in_child(
@@ -349,7 +350,9 @@ def _tail(log: IO[bytes]) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:600]
+    line = " ".join(text.split())
+    half = _LONGEST_REASON // 2  # runtimes name the cause first, or last after all that was called
+    return line if len(line) <= _LONGEST_REASON else f"{line[:half]} … {line[-half:]}"
 
 
 def _paths_in(value: object) -> Iterator[Path]:

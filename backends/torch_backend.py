@@ -202,8 +202,9 @@ class TorchExecutable(Executable):
         torch = self._torch
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
-        if torch.backends.cudnn.allow_tf32 != self._tf32:
-            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = self._tf32
+        for kind in (torch.backends.cudnn, torch.backends.cuda.matmul):  # whose defaults differ
+            if kind.allow_tf32 != self._tf32:
+                kind.allow_tf32 = self._tf32
         with torch.no_grad():
             made = self._module(*(tensor.to(self._device) for tensor in self._inputs))
         if not isinstance(made, (tuple, list)):

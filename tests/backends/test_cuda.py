@@ -53,6 +53,18 @@ class TestTorchOnCuda(BackendConformance):
     isolated = True
 
 
+class TestInductorOnCuda(BackendConformance):
+    backend = TorchBackend()
+    target_options = "-device=cuda"
+    isolated = True
+
+
+class TestInductorGraphs(BackendConformance):
+    backend = TorchBackend()
+    target_options = "-device=cuda -graphs=on"
+    isolated = True
+
+
 @pytest.mark.parametrize("target", ALL)
 def test_values_stay_on_the_device(target: str) -> None:
     need(target)
@@ -78,10 +90,9 @@ def test_products_round_to_tf32_only_where_asked(target: str) -> None:
 def test_a_mix_of_host_and_device_is_tuned_and_runs(tmp_path: Path) -> None:
     need(ORT, EAGER)
     # The second node is pinned to the host, so that values must go there and back.
-    pins = [f"a={ORT}", "b=onnxruntime", f"c={EAGER}"]
-    artifact = tuned(
-        onnx.parser.parse_model(cuda_tasks.NET), ["onnxruntime", ORT, EAGER], tmp_path, pins=pins
-    )
+    host = "onnxruntime -opt=none"
+    pins = [f"a={ORT}", f"b={host}", f"c={EAGER}"]
+    artifact = tuned(onnx.parser.parse_model(cuda_tasks.NET), [host, ORT, EAGER], tmp_path, pins=pins)
     assert len(artifact.plan["partitions"]) == 3
     x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(1, 64)
     with collage.load(artifact.path) as session:

@@ -20,6 +20,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import MappingProxyType
 
+from backends import device_memory
 from backends.contract import (
     HOST,
     RULES,
@@ -164,6 +165,8 @@ def canonical(target: Target, threads: int | None = None) -> Target:
 def tunable_options(target: Target, threads: int) -> dict[str, tuple[str, ...]]:
     """What may be tried in place of a target's defaults, by option; what the user stated stays.
 
+    Nothing is where the target computes on a device: threads, layouts and forms of the model are what CPUs differ by.
+
     Args:
         target: as the user gave it.
         threads: what `-threads=auto` means; only fewer are worth a try.
@@ -172,8 +175,11 @@ def tunable_options(target: Target, threads: int) -> dict[str, tuple[str, ...]]:
         TargetError: the backend, an option or a value is unknown.
     """
     stated = dict(target.options)
-    found = {}
-    for option in options_of(check_options(target)):
+    found: dict[str, tuple[str, ...]] = {}
+    backend = check_options(target)
+    if backend.memory_domain(target) != device_memory.HOST:
+        return found
+    for option in options_of(backend):
         values = option.tunable
         if option.name == THREADS.name:
             values = tuple(value for value in values if int(value) < threads)

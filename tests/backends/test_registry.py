@@ -68,6 +68,15 @@ def test_an_option_that_came_later_changes_no_key_where_it_is_left_alone() -> No
     assert "-rewrite=on" in str(moved) and registry.canonical(moved) == moved
 
 
+def test_what_cpus_differ_by_is_not_tried_on_a_device() -> None:
+    host, on_device = (
+        registry.tunable_options(Target.parse(text), threads=2)
+        for text in ("onnxruntime", "onnxruntime -ep=cuda")
+    )
+    assert host["threads"] == ("1",) and "winograd" in host["rewrite"]
+    assert not on_device
+
+
 def test_a_target_spec_carries_what_the_partitioner_needs() -> None:
     spec = registry.target_spec(Target.parse("openvino"))
     assert (spec.style, spec.memory_domain) == ("graph", "host")

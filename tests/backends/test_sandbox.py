@@ -103,6 +103,13 @@ def test_an_exception_keeps_its_type_and_trace() -> None:
     assert "raise_error" in failure.detail
 
 
+def test_of_a_long_reason_both_ends_are_kept() -> None:
+    """ONNX Runtime's errors on CUDA name a kilobyte of C++ before the cause."""
+    reason = _failure(child_tasks.raise_error, f"first {'template ' * 200}last").reason
+    assert reason.startswith("RuntimeError: first") and reason.endswith("template last")
+    assert len(reason) < 700
+
+
 @pytest.mark.slow
 def test_too_much_memory_is_said_to_be_that() -> None:
     failure = _failure(child_tasks.eat_memory, limits=ChildLimits(memory_bytes=1 << 30))

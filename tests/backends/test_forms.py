@@ -125,6 +125,76 @@ def test_winograd_goes_with_groups(batch: int, tmp_path: Path) -> None:
     assert found == 2 and "Conv" not in kinds and 0 < error < 2e-5
 
 
+@pytest.mark.parametrize(
+    ("kernel", "size", "pads", "products"),
+    [
+        ((3, 3, 3), (1, 16, 12, 14), "[1, 1, 1, 1, 1, 1]", 6),  # tiles of four all along
+        ((3, 3, 3), (1, 4, 14, 14), "[1, 1, 1, 1, 1, 1]", 6),  # slices two by two
+        ((3, 3, 3), (2, 7, 7, 7), "[0, 1, 2, 2, 1, 0]", 6),  # tiles of two, other edges, an odd depth
+        ((1, 3, 3), (2, 5, 12, 13), "[0, 1, 1, 0, 1, 1]", 4),
+        ((3, 1, 1), (1, 9, 5, 6), "[1, 0, 0, 1, 0, 0]", 4),
+        ((3, 1, 1), (1, 2, 6, 6), "[2, 0, 0, 0, 0, 0]", 4),
+    ],
+)
+def test_winograd_goes_along_three_axes(
+    kernel: tuple[int, int, int],
+    size: tuple[int, ...],
+    pads: str,
+    products: int,
+    tmp_path: Path,
+) -> None:
+    batch, *places = size
+    shape = ", ".join(map(str, (batch, 64, *places)))
+    model = _parsed(
+        f"""g (float[{shape}] x) => (float y) {{
+            a = Conv <pads = {pads}> (x, w, b)  c = Mul(a, scale)  y = Relu(c)
+        }}""",
+        w=_weights(80, 64, *kernel),
+        b=_weights(80),
+        scale=_weights(1, 80, 1, 1, 1),
+    )
+    found, kinds, error = _converted(model, to_winograd, tmp_path)
+    assert found == 1 and "Conv" not in kinds and kinds.count("MatMul") == products
+    assert 0 < error < 3e-5
+
+
+def test_winograd_goes_with_groups_and_same_padding_along_three_axes(tmp_path: Path) -> None:
+    model = _parsed(
+        """g (float[1, 192, 6, 12, 10] x) => (float y) {
+            a = Conv <auto_pad = "SAME_LOWER", group = 3> (x, w)  y = Conv <auto_pad = "VALID"> (a, v)
+        }""",
+        w=_weights(192, 64, 3, 3, 3),
+        v=_weights(70, 192, 3, 3, 3, seed=1),
+    )
+    found, kinds, error = _converted(model, to_winograd, tmp_path)
+    assert found == 2 and "Conv" not in kinds and 0 < error < 3e-5
+
+
+@pytest.mark.parametrize(
+    ("kernel", "attributes", "size"),
+    [
+        ((3, 3, 3), "strides = [2, 1, 1], pads = [1, 1, 1, 1, 1, 1]", (1, 8, 12, 12)),
+        ((5, 3, 3), "pads = [2, 1, 1, 2, 1, 1]", (1, 8, 12, 12)),
+        ((2, 3, 3), 'auto_pad = "SAME_UPPER"', (1, 8, 12, 12)),
+        ((3, 3, 1), "pads = [1, 1, 0, 1, 1, 0]", (1, 8, 12, 12)),
+        ((1, 3, 3), "pads = [0, 1, 1, 1, 1, 1]", (1, 8, 12, 12)),  # a slice of zeros more
+        ((3, 3, 3), "pads = [1, 1, 1, 1, 1, 1]", (1, 2, 7, 7)),  # 16 tiles of two
+        ((1, 1, 1), "pads = [0, 0, 0, 0, 0, 0]", (1, 8, 12, 12)),
+        ((3, 1, 1), "pads = [1, 0, 0, 1, 0, 0]", (2, 9, 5, 6)),  # of several volumes
+    ],
+)
+def test_winograd_leaves_other_convolutions_of_volumes(
+    kernel: tuple[int, int, int], attributes: str, size: tuple[int, ...]
+) -> None:
+    batch, *places = size
+    shape = ", ".join(map(str, (batch, 64, *places)))
+    model = _parsed(
+        f"g (float[{shape}] x) => (float y) {{ y = Conv <{attributes}> (x, w) }}",
+        w=_weights(64, 64, *kernel),
+    )
+    assert to_winograd(FormGraph(model)) == 0
+
+
 def test_winograd_leaves_weights_that_are_computed_and_halves() -> None:
     text = "g (float[1, 64, 24, 24] x, float[64, 64, 3, 3] w) => (float y) { y = Conv(x, w) }"
     assert to_winograd(FormGraph(_parsed(text))) == 0

@@ -28,9 +28,9 @@ class Protocol:
         fresh_inputs: inputs are written anew before each sample, as a neighbour would.
         precision: timing ends when half the 95 % confidence interval of the median is within this
             share of it, or when its time is up.
-        min_runs: timed runs at the least.
+        min_runs: timed runs at the least, or two where a call takes longer than `max_s`.
         min_s: time spent in timed runs at the least, so that a lucky moment is not the result.
-        max_s: time spent in timing at the most, eviction included (but `min_runs` are always made).
+        max_s: time spent in timing at the most, eviction included (but those are always made).
         warm_up_s: time for runs that are thrown away first.
         disturbance: the share by which the yardstick may move, or of the cores that other processes
             may use, before a measurement is repeated.

@@ -170,8 +170,11 @@ class _Run:
             self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time, hopeful)
             proposed = self._spend_budget()
             if self._searches and not self._out_of_time:
+                # Not all may be timed where time is short, so those of the fastest come first.
+                alone_us = self.whole.latencies_us()
+                fastest = sorted(self.targets, key=lambda target: alone_us.get(target, math.inf))
                 settings = (self.samples.threads, self.listener, self.cancel)
-                proposed = [*proposed, *single_rewritten(self.model, self.targets, *settings)]
+                proposed = [*proposed, *single_rewritten(self.model, fastest, *settings)]
         self._open_finals()
         if proposed or (self._searches and not self._out_of_time):
             with self._stage("end_to_end", "timing the single targets in turn"):

@@ -73,6 +73,21 @@ def test_slow_kernels_run_no_more_than_needed() -> None:
     assert calls <= 2 + QUICK.min_runs
 
 
+def test_a_call_that_takes_all_the_time_there_is_is_made_twice() -> None:
+    """A hopeless runtime must not take the time of the others, whatever else the machine does."""
+    impatient = Protocol(min_s=0.01, max_s=0.02, warm_up_s=0.5, disturbance=-1, retries=2)
+    calls = 0
+
+    def slow() -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.05)
+
+    timing = time_runs(slow, impatient)
+    assert calls == 2 == len(timing.samples_us)
+    assert min(timing.samples_us) > 50_000
+
+
 def test_short_calls_are_timed_in_a_row() -> None:
     calls = 0
 

@@ -157,7 +157,7 @@ class _Plan:
             found[tile, :, :, tile] = deep.result
         return found.reshape(-1, self.kinds * self.slices)[: self.after[2]]
 
-    def rows_read(self, tiling: _Tiling) -> npt.NDArray[np.int64]:
+    def rows_read(self, tiling: _Tiling) -> npt.NDArray[np.int32]:
         """Which row each place of each tile reads: [places, kinds * groups * tiles]; those beyond the edge the last, of zeros.
 
         A row has the channels of one group of one pixel of a slice.
@@ -178,9 +178,9 @@ class _Plan:
         lead = (images * slices + kinds * self.slices + of_kind)[None, ..., None] * height * width
         rows = np.where(pixels < 0, batch * slices * height * width, lead + pixels)
         rows = rows * self.groups + groups[None, ..., None]
-        return np.asarray(rows, np.int64).reshape(self.places, -1)
+        return np.asarray(rows, np.int32).reshape(self.places, -1)
 
-    def rows_made(self, tiling: _Tiling) -> npt.NDArray[np.int64]:
+    def rows_made(self, tiling: _Tiling) -> npt.NDArray[np.int32]:
         """Which row of the results each group of each pixel of each slice is; what tiles make beyond it is left."""
         batch, height, width = self.after[0], *self.after[-2:]
         made = tiling.made
@@ -191,7 +191,7 @@ class _Plan:
         place = y % made * made + x % made
         of_group = (place * self.kinds + kind) * self.groups + group
         tile = ((image * self.slices + of_kind) * down + y // made) * across + x // made
-        return np.asarray(of_group * self.tiles + tile, np.int64).ravel()
+        return np.asarray(of_group * self.tiles + tile, np.int32).ravel()
 
 
 def to_winograd(graph: FormGraph) -> int:

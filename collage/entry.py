@@ -163,3 +163,11 @@ def clearly_faster(fast: Entry, slow: Entry) -> bool:
 def identity(plan: Plan) -> Identity:
     """What makes two plans the same, whatever proposed them."""
     return plan.lanes, frozenset((p.nodes, p.target) for p in plan.partitions)
+
+
+def distinct(entries: Sequence[Entry]) -> list[Entry]:
+    """The first entry of each plan."""
+    kept: dict[Identity, Entry] = {}
+    for entry in entries:
+        kept.setdefault(identity(entry.plan), entry)
+    return list(kept.values())

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from collage.entry import Entry, identity, meetings, speedup
+from collage.entry import Entry, distinct, identity, meetings, speedup
 from collage.estimates import Estimates
 from collage.lazy_search import WORTH_MEASURING, LazySearch
 from collage.local_moves import KINDS, Kind, LocalMoves
@@ -110,6 +110,15 @@ class Finals:
                 return
             self._arena.hold(corrected, again=self._leaders())
 
+    def admit(self, specs: Sequence[TargetSpec], latencies_us: Mapping[Target, float]) -> None:
+        """Search among these targets, which begin with those so far; the whole models of the new ones were timed."""
+        new = {spec.target: latencies_us.get(spec.target) for spec in specs[len(self._specs) :]}
+        self._specs = specs
+        for entry in self._arena.entries:
+            if len(entry.plan.partitions) == 1 and (us := new.get(entry.plan.partitions[0].target)):
+                entry.predicted_us = us
+                self._singles.append(entry)
+
     def lay_out(
         self, candidates: CandidateSet, estimates: Estimates, exact_us: Mapping[Target, float]
     ) -> list[Candidate]:
@@ -191,8 +200,8 @@ class Finals:
 
     def _open(self, others: Sequence[Entry], needed: int = 0) -> None:
         """The first contest: the baselines and so many of the others are timed whatever it takes."""
-        baselines = _distinct([*self._singles, *self._greedy()])
-        self._arena.hold(_distinct([*baselines, *others]), needed=len(baselines) + needed)
+        baselines = distinct([*self._singles, *self._greedy()])
+        self._arena.hold(distinct([*baselines, *others]), needed=len(baselines) + needed)
 
     def _leaders(self) -> list[Entry]:
         """The best plan so far, where there is one."""
@@ -276,7 +285,7 @@ class Finals:
         Raises:
             NoPlanError: it cannot be run.
         """
-        asked = _distinct([*self._singles, entry])
+        asked = distinct([*self._singles, entry])
         self._arena.hold(asked, needed=len(asked))
         same = next(e for e in self._arena.entries if identity(e.plan) == identity(entry.plan))
         if not same.timed:
@@ -320,7 +329,7 @@ class Finals:
         ]
 
     def _new(self, entries: Sequence[Entry]) -> list[Entry]:
-        return [entry for entry in _distinct(entries) if not self._arena.knows(entry.plan)]
+        return [entry for entry in distinct(entries) if not self._arena.knows(entry.plan)]
 
     def _joined(self, winner: Entry) -> list[Entry]:
         """The same with a border less, where two partitions of one target feed each other; it is timed beside it."""
@@ -359,7 +368,7 @@ class Finals:
                 self._arena.say(f"the time is up: {winner.name} is confirmed no further")
                 break
             origins = [e.challenges for e in (winner, *unproven) if e.challenges is not None]
-            again = _distinct([*others, *origins, winner, *unproven])
+            again = distinct([*others, *origins, winner, *unproven])
             self._arena.hold([], again=again)
             winner = self._arena.winner()
         return winner
@@ -389,10 +398,3 @@ def searched(solution: Solution) -> list[Entry]:
         Entry(scored.plan, f"searched {position}", scored.objective_us, proposed=True)
         for position, scored in enumerate(solution.plans, 1)
     ]
-
-
-def _distinct(entries: Sequence[Entry]) -> list[Entry]:
-    kept: dict[object, Entry] = {}
-    for entry in entries:
-        kept.setdefault(identity(entry.plan), entry)
-    return list(kept.values())

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pydantic
 
 from backends.verify import Metric
+from partitioner.constraints import Constraints
 from partitioner.errors import BadInputError
 
 Strategy = Literal["optimal", "greedy", "priority", "single", "manual"]
@@ -62,6 +63,20 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
         """Seconds after which no better plan is looked for; by default more where large weights compile slowly."""
         large_mib = max(0, weights_bytes - _LARGE_BYTES) / (1 << 20)
         return self.time_limit_s or _DEFAULT_LIMIT_S + _S_PER_LARGE_MIB * large_mib
+
+    def constraints(self) -> Constraints:
+        """What plans must keep to.
+
+        Raises:
+            ConstraintError: a pin or a ban is not of its form.
+        """
+        return Constraints.parse(
+            pins=self.pins,
+            bans=self.bans,
+            max_partitions=self.max_partitions,
+            max_devices=self.max_devices,
+            min_partition_nodes=self.min_partition_nodes,
+        )
 
     @property
     def most_regions(self) -> int | None:

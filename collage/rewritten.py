@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from backends.registry import check_options, tunable_options
-from backends.rewriting import REWRITE, TRANSPOSES, WINOGRAD, changes, forms_of, rewriting
+from backends.rewriting import ON, REWRITE, TRANSPOSES, WINOGRAD, changes, forms_of, rewriting
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
 from collage.entry import Entry
 from collage.events import Event, Listener, ignore
@@ -23,6 +23,8 @@ from partitioner.target import Target
 # Fewer places for a form cost little, but for one convolution; and so do Transposes where less than this share goes.
 _FEWEST, _LEAST_SHARE = 2, 0.25
 _TIMEOUT_S = 120.0
+# A rewritten target is mixed, too, where it is so much faster than as it is, and so near the fastest whole model.
+_AHEAD, _NEAR = 1.02, 1.5
 _TELLING = ("Transpose", "HardSigmoid", "InstanceNormalization", "Conv", "ConvTranspose")
 
 
@@ -70,6 +72,25 @@ def single_rewritten(
 def _may_pay(target: Target, found: set[str]) -> bool:
     of_it = {WINOGRAD} if rewriting(target) == WINOGRAD else set(forms_of(target))
     return bool(found & of_it) and check_options(target).check_target(target) is None
+
+
+def worth_mixing(entries: Sequence[Entry], targets: Sequence[Target]) -> list[Target]:
+    """Of each of the caller's targets the way of rewriting with which its whole model was clearly faster, if any."""
+    singles = {
+        next(iter(e.plan.targets)): e for e in entries if e.timed and len(e.plan.partitions) == 1
+    }
+    least = min((entry.ratio for entry in singles.values()), default=0.0)
+    found = []
+    for target in targets:
+        ways = [target.with_options(**{REWRITE.name: how}) for how in (ON, WINOGRAD)]
+        timed = [way for way in ways if way in singles and way not in targets]
+        if target not in singles or not timed:
+            continue
+        best = min(timed, key=lambda way: singles[way].ratio)
+        limit = min(singles[target].ratio / _AHEAD, least * _NEAR)
+        if singles[best].ratio <= limit:
+            found.append(best)
+    return found
 
 
 def offered(

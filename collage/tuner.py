@@ -41,7 +41,7 @@ from collage.preparing import calibrates, least_opset
 from collage.refine import Arena
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
-from collage.rewritten import single_rewritten
+from collage.rewritten import single_rewritten, worth_mixing
 from collage.room import Room
 from collage.sampling import Sampling, about_seeded_inputs
 from collage.site import Site
@@ -58,7 +58,6 @@ from collage.why import Witness, whole_model_failures
 from cost_db.database import CostDatabase
 from cost_db.tunings import TuningRecord
 from partitioner.candidate import Candidate, Plan
-from partitioner.constraints import Constraints
 from partitioner.errors import BadInputError, CancelledError, NoPlanError
 from partitioner.plan_text import decode
 from partitioner.search import Solution
@@ -145,7 +144,7 @@ class _Run:
             self.specs = tuple(target_spec(target) for target in self.targets)
             self.candidates = enumerate_candidates(self.model, self.specs)
             check_covered(self.model.index, self.candidates, self.targets)
-            self.constraints = self._constraints()
+            self.constraints = self.options.constraints()
             domains = {spec.target: spec.memory_domain for spec in self.specs}
             self.constraints.check(self.model.index, self.targets, self.candidates.refusals, domains)
         self._prepare()
@@ -162,8 +161,8 @@ class _Run:
         self.options, self.notes = allow_own_error(*known, self.listener, self.cancel)
         self.samples.options, self.goals = self.options, Goals.of(self.options, self.check is not None)
         self.costs.limit_errors(self.goals.local_limit, self.goals.whole_limit)
-        copies = copy_costs(self.specs, self.samples.threads, self.site.run)
-        self.transitions = transitions_between(self.specs, copies)
+        self.copies = copy_costs(self.specs, self.samples.threads, self.site.run)
+        self.transitions = transitions_between(self.specs, self.copies)
         with self._stage("measure", f"measuring among {len(self.candidates.candidates)} candidates"):
             self.whole = WholeModels(self.model.index, self.targets, self.costs)
             hopeful = may_take_all(self.model.index, self.specs, self.candidates)
@@ -179,6 +178,7 @@ class _Run:
         if proposed or (self._searches and not self._out_of_time):
             with self._stage("end_to_end", "timing the single targets in turn"):
                 self.finals.open(proposed, self.budget.correct if self.budget else lambda entries: ())
+                self._admit(worth_mixing(self.arena.entries, self.targets))
                 self.whole.correct(self.finals.singles_us(), self.estimates)
                 exact_us = self.whole.within(self.goals.exact_limit)
                 self.blocks = self.finals.lay_out(self.candidates, self.estimates, exact_us)
@@ -200,6 +200,17 @@ class _Run:
         if self.memory is not None:
             self.memory.keep(winner.plan, report, self.limit_s)
         return result
+
+    def _admit(self, rewritten: Sequence[Target]) -> None:
+        """Let the search use what is faster with the model rewritten, as targets of their own."""
+        if not rewritten or self.budget is not None:
+            return
+        self.specs = (*self.specs, *map(target_spec, rewritten))
+        self.candidates = enumerate_candidates(self.model, self.specs)
+        self.transitions = transitions_between(self.specs, self.copies)
+        self.whole = WholeModels(self.model.index, [*self.targets, *rewritten], self.costs)
+        self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time)
+        self.finals.admit(self.specs, self.whole.latencies_us())
 
     def _prepare(self) -> None:
         self.samples = Sampling(
@@ -234,15 +245,6 @@ class _Run:
         if self._searches and self.check is None:
             sought = (self.model, self.targets, self.candidates.candidates, self.costs, self.options)
             self.memory = KnownTunings(self.database, *sought, self.inputs, self.listener)
-
-    def _constraints(self) -> Constraints:
-        return Constraints.parse(
-            pins=self.options.pins,
-            bans=self.options.bans,
-            max_partitions=self.options.max_partitions,
-            max_devices=self.options.max_devices,
-            min_partition_nodes=self.options.min_partition_nodes,
-        )
 
     def _search(self) -> Solution | None:
         """The best plans by measured costs; None where the strategy needs no search."""

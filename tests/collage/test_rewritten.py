@@ -12,11 +12,12 @@ import pytest
 
 import collage
 from backends.reference import run_reference
+from collage.end_to_end import PlanTiming
 from collage.entry import Entry
 from collage.events import Event
 from collage.intake import take_in
 from collage.local_moves import LocalMoves, Move
-from collage.rewritten import offered, single_rewritten
+from collage.rewritten import offered, single_rewritten, worth_mixing
 from collage.strategies import single_plan
 from cost_db.database import CostDatabase
 from cost_db.queries import CostFilter
@@ -116,6 +117,33 @@ def test_local_moves_try_it_only_where_whole_models_were_timed_so(tmp_path: Path
     assert back is not None and back.targets == (OPENVINO,)
 
 
+@pytest.mark.parametrize(
+    ("ratios", "mixed"),
+    [
+        (
+            {"openvino": 1.0, "openvino -rewrite=on": 0.95, "openvino -rewrite=winograd": 0.9},
+            "winograd",
+        ),
+        ({"openvino": 1.0, "openvino -rewrite=on": 0.95, "openvino -rewrite=winograd": 1.2}, "on"),
+        ({"openvino": 1.0, "openvino -rewrite=on": 0.99}, None),  # too little to count on
+        ({"openvino": 4.0, "openvino -rewrite=on": 2.0, "onnxruntime": 1.0}, None),  # still far behind
+        ({"openvino": 4.0, "openvino -rewrite=on": 1.4, "onnxruntime": 1.0}, "on"),
+        ({"openvino -rewrite=on": 0.9}, None),  # as it is it cannot be run
+    ],
+)
+def test_what_is_faster_rewritten_is_mixed_too(
+    ratios: dict[str, float], mixed: str | None, tmp_path: Path
+) -> None:
+    model = _taken(channels_last_model(), tmp_path)
+    entries = [Entry(single_plan(model, Target.parse(text)), text) for text in ratios]
+    for entry in entries:
+        entry.timings[0] = PlanTiming((1000 * ratios[entry.name],) * 8, (), 0.0)
+        entry.contest_ratios[0] = (ratios[entry.name],) * 8
+    assert [t.option("rewrite", "") for t in worth_mixing(entries, [ORT, OPENVINO])] == [mixed] * bool(
+        mixed
+    )
+
+
 @pytest.mark.slow
 def test_what_was_measured_rewritten_is_known_under_what_rewrote_it(tmp_path: Path) -> None:
     tuned(channels_last_model(), ["openvino -rewrite=on"], tmp_path, time_limit_s=5.0)
@@ -135,6 +163,11 @@ def test_a_model_whose_channels_are_last_is_timed_so_and_its_plan_loads(tmp_path
     assert timed and timed[0] is not None
     # Twenty-two of twenty-four Transposes go; were it not faster, it could not be returned.
     assert "openvino -rewrite=on" in {part["target"] for part in made.report["partitions"]}
+    # So the search had it as a target of its own, whose costs are kept.
+    with closing(CostDatabase(f"sqlite:///{tmp_path / 'c.db'}")) as database:
+        measured = {row.target for row in database.query(CostFilter()).items}
+    assert any("-rewrite=on" in target for target in measured)
+    assert [b["target"] for b in made.report["baselines"]] == ["openvino"]
     given = seeded_input((1, 40, 40, 32), "float32", 5)
     wanted = run_reference(tmp_path / "m.onnx", {"x": given}, ["f11"])["f11"]
     with collage.load(made.path, cache_dir=tmp_path / "cache") as session:

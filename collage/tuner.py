@@ -360,7 +360,8 @@ class _Run:
         return TuneResult(artifact.path, report, dict(artifact.plan))
 
     def _report(self, winner: Entry, solution: Solution | None) -> dict[str, Any]:
-        known = (self.model.index, self.targets, self.candidates, self.costs, self.estimates)
+        targets = [spec.target for spec in self.specs]
+        known = (self.model.index, targets, self.candidates, self.costs, self.estimates)
         witness = Witness(*known, self.transitions)
         warnings = [*self.info.warnings, *self.notes, *self.candidates.notes, *self.whole.untried()]
         warnings += [*self.samples.about_outputs(), *self.arena.warnings()]

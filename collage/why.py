@@ -28,7 +28,7 @@ class Witness:
 
     Args:
         index: the graph.
-        targets: all that were given.
+        targets: all that the search had.
         candidates: all that could be used.
         costs: what was measured.
         estimates: optimistic bounds of the rest.

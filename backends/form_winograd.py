@@ -195,7 +195,7 @@ class _Plan:
 
 
 def to_winograd(graph: FormGraph) -> int:
-    """Write the 3x3 convolutions that have enough channels and tiles so; returns how many there were."""
+    """Write the convolutions that have enough channels and tiles so; returns how many there were."""
     return sum(_Rows(graph, rank).run() for rank in _RANKS)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from backends.contract import Backend, CompileContext, Executable, OpTime, SubModel, ready
 from backends.device_memory import HOST
 from backends.measurement import Measurement, MeasureRequest, versions_of
+from backends.one_line import one_line
 from backends.registry import resolve
 from backends.samples import read_expected, read_samples
 from backends.sandbox import send_message
@@ -191,7 +192,7 @@ def _attempt(what: str, call: Callable[[], T]) -> T:
     except MemoryError as error:
         raise _RefusedError(f"out of memory: {what}: {error}") from error
     except Exception as error:
-        text = " ".join(str(error).split())[:400] or type(error).__name__
+        text = one_line(str(error)) or type(error).__name__
         category = "out of memory" if "bad_alloc" in text or "allocate" in text else "refused"
         raise _RefusedError(f"{category}: {what}: {text}") from error
 

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar
 
 from backends import policy
+from backends.one_line import one_line
 from backends.sandbox_child import frame, in_child, send_message, split_frame
 from backends.sandbox_codec import OWN_PACKAGES, UnsafeValueError, decode
 from backends.sandbox_files import granted
@@ -61,7 +62,6 @@ _KILL_GRACE_S = 5.0
 _TAIL_BYTES = 4096
 _LARGEST_FRAME = 1 << 31
 _MIN_MEMORY_BYTES = 4 << 30
-_LONGEST_REASON = 600
 
 
 def run_in_child(
@@ -292,7 +292,7 @@ class _Run:
             if kind == b"R":
                 return self._decode(content)
             error = json.loads(content)
-            reason = f"{error['type']}: {_one_line(error['message'])}".rstrip(": ")
+            reason = f"{error['type']}: {one_line(error['message'])}".rstrip(": ")
             raise ChildFailed(error["kind"], reason, str(error["type"]), str(error["trace"]))
         tail = _tail(log)
         if self._killed_for == "cancelled":
@@ -347,12 +347,6 @@ def _tail(log: IO[bytes]) -> str:
     size = log.seek(0, os.SEEK_END)
     log.seek(max(0, size - _TAIL_BYTES))
     return log.read(_TAIL_BYTES).decode("utf-8", "replace")
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    half = _LONGEST_REASON // 2  # runtimes name the cause first, or last after all that was called
-    return line if len(line) <= _LONGEST_REASON else f"{line[:half]} … {line[-half:]}"
 
 
 def _paths_in(value: object) -> Iterator[Path]:

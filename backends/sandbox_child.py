@@ -43,6 +43,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from backends.one_line import one_line
 from backends.sandbox_user import can_change_user, give_up_privileges, prctl, user_for
 
 REQUEST_BYTES = 1 << 20
@@ -328,7 +329,7 @@ def _describe(error: BaseException) -> dict[str, str]:
     return {
         "kind": "out_of_memory" if memory else "error",
         "type": type(error).__name__,
-        "message": text[:4000],
+        "message": one_line(text),
         "trace": trace[-8000:],
     }
 

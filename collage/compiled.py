@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from backends.contract import CompileContext, Executable, SubModel, ready
+from backends.one_line import one_line
 from backends.policy import apply_environment, caller_kept
 from backends.registry import resolve
 from partitioner.errors import CollageError
 from partitioner.target import Target
-
-_LONGEST = 400  # characters of an error
 
 
 class CompileError(CollageError):
@@ -100,4 +99,4 @@ def in_short(error: BaseException) -> str:
     """
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith("Exception from ")]
-    return " ".join(said)[:_LONGEST] or type(error).__name__
+    return one_line(" ".join(said)) or type(error).__name__

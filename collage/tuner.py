@@ -203,7 +203,7 @@ class _Run:
 
     def _admit(self, rewritten: Sequence[Target]) -> None:
         """Let the search use what is faster with the model rewritten, as targets of their own."""
-        if not rewritten or self.budget is not None:
+        if not rewritten or self.budget is not None or self._out_of_time:
             return
         self.specs = (*self.specs, *map(target_spec, rewritten))
         self.candidates = enumerate_candidates(self.model, self.specs)

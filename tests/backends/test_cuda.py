@@ -41,10 +41,8 @@ class TestOnnxRuntimeOnCuda(BackendConformance):
     isolated = True
 
 
-class TestOnnxRuntimeGraphs(BackendConformance):
-    backend = OnnxRuntimeBackend()
+class TestOnnxRuntimeGraphs(TestOnnxRuntimeOnCuda):
     target_options = "-ep=cuda -graphs=on"
-    isolated = True
 
 
 class TestTorchOnCuda(BackendConformance):
@@ -53,16 +51,12 @@ class TestTorchOnCuda(BackendConformance):
     isolated = True
 
 
-class TestInductorOnCuda(BackendConformance):
-    backend = TorchBackend()
+class TestInductorOnCuda(TestTorchOnCuda):
     target_options = "-device=cuda"
-    isolated = True
 
 
-class TestInductorGraphs(BackendConformance):
-    backend = TorchBackend()
+class TestInductorGraphs(TestTorchOnCuda):
     target_options = "-device=cuda -graphs=on"
-    isolated = True
 
 
 @pytest.mark.parametrize("target", ALL)

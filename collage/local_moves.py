@@ -126,6 +126,17 @@ class LocalMoves:
         changed = self._in_order(plan, made, lanes)
         return changed if changed is not None and self._eligible(changed) else None
 
+    def settable(self, plan: Plan) -> list[Move]:
+        """Every option that a partition's target is not given yet, the largest partition's first."""
+        found = []
+        for part in sorted(plan.partitions, key=lambda p: -p.nodes.bit_count()):
+            origin = self._origins.get(without_float(part.target), part.target)
+            where = min(self._position[node] for node in bits(part.nodes))
+            for name, values in sorted(self._tunable.get(origin, {}).items()):
+                given = part.target.option(name, "")
+                found += [Move("option", where, option=(name, v)) for v in values if v != given]
+        return found
+
     def _keeping(self, target: Target, nodes: int, kept: int) -> Target:
         """A target for nodes of which some stay float; the float one where nothing else is left."""
         if target.option("quant", "none") == "none":

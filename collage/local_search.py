@@ -93,6 +93,12 @@ class LocalSearch:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(seed=self.settings.seed, n_startup_trials=2 * _HEAT)
         study = optuna.create_study(sampler=sampler, direction="minimize")
+        if "option" in self.moves.kinds:
+            # Few places have a good option, so that asking at random may not find one, and nothing known of parts tells.
+            for move in self.moves.settable(incumbent.plan)[: self.settings.trials // 2]:
+                study.enqueue_trial(
+                    {"kind": move.kind, "where": move.where, "option": _said(move.option)}
+                )
         best = incumbent
         idle = 0
         while idle < self.settings.trials and not self.out_of_time():
@@ -148,7 +154,7 @@ class LocalSearch:
         if kind == "fork":
             return Move(kind, where)
         if kind == "option":
-            settings = {f"-{name}={value}": (name, value) for name, value in self.moves.settings}
+            settings = {_said(setting): setting for setting in self.moves.settings}
             option = settings[trial.suggest_categorical("option", list(settings))]
             return Move(kind, where, option=option)
         return Move(
@@ -165,6 +171,10 @@ class LocalSearch:
         gains = {i: _gain(entry, best) for i, entry in enumerate(entries) if entry.timed}
         fastest = max(gains, key=lambda i: gains[i], default=None)
         return entries[fastest] if fastest is not None and gains[fastest] > 1.0 else None
+
+
+def _said(setting: tuple[str, str]) -> str:
+    return "-{}={}".format(*setting)
 
 
 def _gain(entry: Entry, best: Entry) -> float:

@@ -41,7 +41,7 @@ from collage.preparing import calibrates, least_opset
 from collage.refine import Arena
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
-from collage.rewritten import single_rewritten, worth_mixing
+from collage.rewritten import worth_mixing
 from collage.room import Room
 from collage.sampling import Sampling, about_seeded_inputs
 from collage.site import Site
@@ -53,6 +53,7 @@ from collage.strategies import (
     respects,
     single_plan,
 )
+from collage.variants import single_variants
 from collage.whole_models import WholeModels, may_take_all
 from collage.why import Witness, whole_model_failures
 from cost_db.database import CostDatabase
@@ -169,11 +170,9 @@ class _Run:
             self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time, hopeful)
             proposed = self._spend_budget()
             if self._searches and not self._out_of_time:
-                # Not all may be timed where time is short, so those of the fastest come first.
-                alone_us = self.whole.latencies_us()
-                fastest = sorted(self.targets, key=lambda target: alone_us.get(target, math.inf))
+                sought = (self.model, self.targets, self.whole.latencies_us())
                 settings = (self.samples.threads, self.listener, self.cancel)
-                proposed = [*proposed, *single_rewritten(self.model, fastest, *settings)]
+                proposed = [*proposed, *single_variants(*sought, *settings)]
         self._open_finals()
         if proposed or (self._searches and not self._out_of_time):
             with self._stage("end_to_end", "timing the single targets in turn"):

@@ -171,6 +171,21 @@ def test_an_option_is_set_and_left_open_again() -> None:
     assert moves.apply(fast, Move("retarget", 0, target=B)) is not None
 
 
+def test_settable_options_are_told_of_the_largest_partition_first() -> None:
+    index = _chain(6)
+    tunable = {A: {"threads": ("1", "2"), "fast": ("yes",)}, B: {"fast": ("yes",)}}
+    moves = LocalMoves(index, CandidateSet.build(index, []), (A, B), tunable=tunable)
+    plan = _plan((0b000011, B), (0b111100, A.with_options(threads="2")))
+    found = moves.settable(plan)
+    assert [(move.where, move.option) for move in found] == [
+        (2, ("fast", "yes")),
+        (2, ("threads", "1")),
+        (0, ("fast", "yes")),
+    ]
+    assert _shown(index, moves.apply(plan, found[1]))[1] == "a -threads=1: Relu2 Relu3 Relu4 Relu5"
+    assert _shown(index, moves.apply(plan, found[2]))[0] == "b -fast=yes: Relu0 Relu1"
+
+
 def test_arms_of_a_join_fork_onto_half_of_the_threads() -> None:
     index = _fork_model()
     moves = LocalMoves(index, CandidateSet.build(index, []), (A, B), tunable=TUNABLE, threads=2)

@@ -217,6 +217,20 @@ def test_is_left_out_where_nothing_can_come_of_it() -> None:
     assert not worth_a_search([single], single, (A,))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_the_incumbents_target_may_be_told_is_asked_for_first(seed: int) -> None:
+    """By chance it might not come up at all: nothing that is known of parts promises anything of it."""
+    arena = StatedArena(cost_us)
+    start = Entry(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    arena.hold([start])
+    tunable = {A: {"threads": ("1",), "layout": ("plain",)}, B: {f"x{i}": ("on",) for i in range(9)}}
+    moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B), tunable=tunable)
+    search = LocalSearch(moves, arena, LocalSettings(seed=seed), lambda: len(arena.held) >= 2, cost_us)
+    search.improve(start)
+    tried = [str(e.plan.partitions[0].target) for e in arena.entries[1:3]]
+    assert tried == ["a -layout=plain", "a -threads=1"]
+
+
 @pytest.mark.slow
 def test_options_of_partitions_are_tried_where_they_are_open() -> None:
     """`-fast=yes` halves what b takes; nothing else is told apart, so it must be found."""

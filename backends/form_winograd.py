@@ -26,10 +26,11 @@ _SAME = {b"SAME_UPPER", b"SAME_LOWER"}
 # By the kernel's places across: the fewest channels that a group reads and makes, and the fewest tiles; with fewer the transforms
 # cost what the multiplications save. On a Xeon with AVX-512 OpenVINO took 0.4 to 0.9 of the direct form's time with 64 channels and
 # more, and longer with 32, or with 4 or 16 tiles (images of 7 by 7); for 5x5 0.6 to 0.8 with 48 channels and more and 16 tiles
-# and more, and 0.9 to 1.2 with 32 channels. Then the largest share of the direct form's multiplications, since tiles reach over
-# the edge: with 0.52 (images of 13 by 13) it took 0.9 to 1.2 of the time, with 0.53 (33 by 33, dilations of 6 and more) 1.1 to 1.5.
-# Along one axis even 0.67 paid.
-_LIMITS = {1: (64, 32, 0.7), 3: (64, 32, 0.5), 5: (48, 16, 0.5)}
+# and more, and 0.9 to 1.2 with 32 channels.
+_FEWEST = {1: (64, 32), 3: (64, 32), 5: (48, 16)}
+# Of the direct form's multiplications, since tiles reach over the edge: with 0.52 (images of 13 by 13) it took 0.9 to 1.2 of its
+# time, with 0.53 (33 by 33, dilations of 6 and more) 1.1 to 1.5, with 0.67 (3x1x1 on 2 or 6 slices) 0.9 to 1.3.
+_MOST_PRODUCTS = 0.5
 
 
 def to_winograd(graph: FormGraph) -> int:
@@ -87,19 +88,17 @@ class _Rows(Detour):
             return False
         before, weights, after = shapes
         begins, given = self._begins(node), attributes(node)
-        groups, step = given.get("group", 1), given.get("dilations", (1,))[-1]
+        groups, dilation = given.get("group", 1), given.get("dilations", (1,))[-1]
         if begins is None:
             return False
-        channels, tiles, share = _LIMITS[weights[-1]]
+        channels, tiles = _FEWEST[weights[-1]]
         if min(weights[1], after[1] // groups) < channels:
             return False
         across, deep = TILINGS.get(weights[-1], (None,)), TILINGS.get(prod(weights[2:-2]), (None,))
-        plans = [
-            TilePlan(*tilings, step, groups, before, after, begins) for tilings in product(across, deep)
-        ]
-        plans = [plan for plan in plans if plan.tiles >= tiles]
-        plan = min(plans, key=lambda plan: plan.products, default=None)
-        if plan is None or plan.products > share * prod((*weights[2:], after[0], *after[2:])):
+        tried = product(across, deep)
+        plans = (TilePlan(*tilings, dilation, groups, before, after, begins) for tilings in tried)
+        plan = min((p for p in plans if p.tiles >= tiles), key=lambda p: p.products, default=None)
+        if plan is None or plan.products > _MOST_PRODUCTS * prod((*weights[2:], after[0], *after[2:])):
             return False
         if plan.tiling is None and (before[0], groups) != (1, 1):
             return False
@@ -111,10 +110,11 @@ class _Rows(Detour):
         """Slices, rows and columns of zeros before the first ones; None for a convolution that is of another kind."""
         given = attributes(node)
         weights = self.graph.constants.get(node.input[1])
-        steps = given.get("dilations", (1,) * (self.rank - 2))
-        alike = len(set(steps)) == 1 and (steps[0] == 1 or self.rank == 4)
-        ones = all(step == 1 for step in given.get("strides", ()))
-        if weights is None or weights.data_type != onnx.TensorProto.FLOAT or not (ones and alike):
+        dilations = set(given.get("dilations", (1,)))
+        tiled = dilations == {1} or (len(dilations) == 1 and self.rank == 4)
+        if not tiled or any(stride != 1 for stride in given.get("strides", ())):
+            return None
+        if weights is None or weights.data_type != onnx.TensorProto.FLOAT:
             return None
         *deep, height, width = weights.dims[2:]
         taps = prod(deep)
@@ -122,7 +122,7 @@ class _Rows(Detour):
             return None
         if given.get("auto_pad") in _SAME:
             # Both ends get as many. ONNX Runtime knows no such padding of dilations.
-            return (taps // 2, height // 2, width // 2) if steps[0] == 1 else None
+            return (taps // 2, height // 2, width // 2) if dilations == {1} else None
         ends = given.get("pads", (0,) * 2 * (self.rank - 2))
         pads = list(zip(ends[: self.rank - 2], ends[self.rank - 2 :], strict=True))
         if any(any(pad) for pad, size in zip(pads, weights.dims[2:], strict=True) if size == 1):

@@ -127,10 +127,12 @@ class LocalMoves:
         return changed if changed is not None and self._eligible(changed) else None
 
     def settable(self, plan: Plan) -> list[Move]:
-        """Every option that a partition's target is not given yet, the largest partition's first."""
-        found = []
+        """Every option that a partition's target is not given yet, the largest partition's first; none without that kind."""
+        found: list[Move] = []
+        if "option" not in self.kinds:
+            return found
         for part in sorted(plan.partitions, key=lambda p: -p.nodes.bit_count()):
-            origin = self._origins.get(without_float(part.target), part.target)
+            origin = self._origins[without_float(part.target)]
             where = min(self._position[node] for node in bits(part.nodes))
             for name, values in sorted(self._tunable.get(origin, {}).items()):
                 given = part.target.option(name, "")

@@ -93,15 +93,15 @@ class LocalSearch:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(seed=self.settings.seed, n_startup_trials=2 * _HEAT)
         study = optuna.create_study(sampler=sampler, direction="minimize")
-        if "option" in self.moves.kinds:
-            # Few places have a good option, so that asking at random may not find one, and nothing known of parts tells.
-            for move in self.moves.settable(incumbent.plan)[: self.settings.trials // 2]:
-                study.enqueue_trial(
-                    {"kind": move.kind, "where": move.where, "option": _said(move.option)}
-                )
         best = incumbent
         idle = 0
+        # Few places have a good option: asking at random may not find it, and what is known of parts does not tell.
+        options = self.moves.settable(best.plan)
         while idle < self.settings.trials and not self.out_of_time():
+            for move in options[:_UNGUIDED]:
+                asked = {"kind": move.kind, "where": move.where, "option": _said(move.option)}
+                study.enqueue_trial(asked)
+            del options[:_UNGUIDED]
             proposals = self._propose(study, best)
             if not proposals:
                 break
@@ -118,6 +118,7 @@ class LocalSearch:
                 improved = challenger.timed and clearly_faster(challenger, best)
             if improved and challenger is not None:
                 best, idle = challenger, 0
+                options = self.moves.settable(best.plan)
             elif len(proposals) < _HEAT:
                 break  # nearly all that is near was tried, and asking on would take longer than timing
         self.settings.keep(study)

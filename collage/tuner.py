@@ -35,13 +35,14 @@ from collage.known_tunings import KnownTunings, report_again
 from collage.lazy_search import LazySearch
 from collage.local_search import LocalSettings
 from collage.mixable import choose_targets
+from collage.one_thread import on_one_thread
 from collage.options import TuneOptions, chosen_targets
 from collage.own_error import allow_own_error
 from collage.preparing import calibrates, least_opset
 from collage.refine import Arena
 from collage.region_files import RegionFiles
 from collage.report import Findings, build_report
-from collage.rewritten import worth_mixing
+from collage.rewritten import single_rewritten, worth_mixing
 from collage.room import Room
 from collage.sampling import Sampling, about_seeded_inputs
 from collage.site import Site
@@ -53,7 +54,6 @@ from collage.strategies import (
     respects,
     single_plan,
 )
-from collage.variants import single_variants
 from collage.whole_models import WholeModels, may_take_all
 from collage.why import Witness, whole_model_failures
 from cost_db.database import CostDatabase
@@ -170,9 +170,10 @@ class _Run:
             self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time, hopeful)
             proposed = self._spend_budget()
             if self._searches and not self._out_of_time:
-                sought = (self.model, self.targets, self.whole.latencies_us())
-                settings = (self.samples.threads, self.listener, self.cancel)
-                proposed = [*proposed, *single_variants(*sought, *settings)]
+                sought = (self.model, self.whole.fastest_first(), self.samples.threads)
+                rewritten = single_rewritten(*sought, self.listener, self.cancel)
+                short = on_one_thread(*sought, self.whole.latencies_us())
+                proposed = [*proposed, *short, *rewritten]
         self._open_finals()
         if proposed or (self._searches and not self._out_of_time):
             with self._stage("end_to_end", "timing the single targets in turn"):

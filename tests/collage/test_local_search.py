@@ -218,17 +218,39 @@ def test_is_left_out_where_nothing_can_come_of_it() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_the_incumbents_target_may_be_told_is_asked_for_first(seed: int) -> None:
+def test_what_the_incumbents_target_may_be_told_begins_each_heat(seed: int) -> None:
     """By chance it might not come up at all: nothing that is known of parts promises anything of it."""
-    arena = StatedArena(cost_us)
+    arena = StatedArena(lambda plan: 100.0 * len(plan.partitions))
     start = Entry(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
     arena.hold([start])
-    tunable = {A: {"threads": ("1",), "layout": ("plain",)}, B: {f"x{i}": ("on",) for i in range(9)}}
+    names = ["backoff", "layout", "mode", "opt", "threads"]
+    tunable = {A: dict.fromkeys(names, ("1",)), B: {f"x{i}": ("on",) for i in range(9)}}
     moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B), tunable=tunable)
-    search = LocalSearch(moves, arena, LocalSettings(seed=seed), lambda: len(arena.held) >= 2, cost_us)
+    search = LocalSearch(
+        moves, arena, LocalSettings(seed=seed), lambda: len(arena.entries) > 12, cost_us
+    )
     search.improve(start)
-    tried = [str(e.plan.partitions[0].target) for e in arena.entries[1:3]]
-    assert tried == ["a -layout=plain", "a -threads=1"]
+    tried = [str(entry.plan.partitions[0].target) for entry in arena.entries[1:]]
+    assert tried[:2] == ["a -backoff=1", "a -layout=1"]
+    for heats in (1, 2, 3):  # of four proposals; chance may come upon one earlier
+        assert {f"a -{name}=1" for name in names[: 2 * heats]} <= set(tried[: 4 * heats])
+
+
+def test_what_a_new_incumbents_target_may_be_told_is_asked_for_then() -> None:
+    """`-fast=yes` on top of `-threads=1`: each is a gain."""
+
+    def cost(plan: Plan) -> float:
+        given = [dict(partition.target.options) for partition in plan.partitions]
+        return 100.0 * len(given) - 10.0 * sum(map(len, given))
+
+    arena = StatedArena(cost)
+    start = Entry(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    arena.hold([start])
+    tunable = {A: {"fast": ("yes",), "threads": ("1",)}}
+    moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A,), tunable=tunable)
+    search = LocalSearch(moves, arena, LocalSettings(8), lambda: False, nothing_promised)
+    best = search.improve(start)
+    assert [str(p.target) for p in best.plan.partitions] == ["a -fast=yes -threads=1"]
 
 
 @pytest.mark.slow

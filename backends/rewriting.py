@@ -30,7 +30,7 @@ _HELP = "First rewrite the model in an equal form that this runtime is quicker w
 REWRITE = Option("rewrite", OFF, f"{_HELP}.", choices=(OFF, ON), is_later=True, tunable=(ON,))
 REWRITE_OR_WINOGRAD = replace(
     REWRITE,
-    help=f"{_HELP}; winograd: convolutions over 3 or 5 places of an axis by Winograd's algorithm too.",
+    help=f"{_HELP}; winograd: convolutions over 3 places of an axis and more by Winograd's algorithm, too.",
     choices=(OFF, ON, WINOGRAD),
     tunable=(ON, WINOGRAD),
 )
@@ -52,7 +52,7 @@ _OF_RUNTIME = {
     "ncnn": (TRANSPOSES, SWISHES, TWO_D),
 }
 REWRITER = Target("onnxruntime")
-EDITION = 4  # part of the keys of caches and of costs: raise it when something else is written
+EDITION = 5  # part of the keys of caches and of costs: raise it when something else is written
 
 
 @dataclass(frozen=True)

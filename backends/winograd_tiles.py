@@ -14,6 +14,7 @@ import numpy.typing as npt
 from numpy.polynomial import polynomial
 
 Matrix = npt.NDArray[np.float64]
+_Places = npt.NDArray[np.int64]
 _Shape = tuple[int, ...]
 
 
@@ -57,11 +58,74 @@ def _tiling(taps: int, points: Sequence[float]) -> Tiling:
 
 
 # By a kernel's taps along an axis. On OpenVINO and a Xeon tiles that make 6 outputs of 3 taps had 0.66 to 1.07 of the speed of those
-# that make 4, and those that make 2 of 5 taps 0.66 to 1.02.
+# that make 4, and those that make 2 of 5 taps 0.66 to 1.02. One convolution of 7x7 errs by 5e-5 with these points, by 2e-4 with 4 and
+# -1/4 as the last two.
 TILINGS = {
+    1: (Tiling(1, 1, np.eye(1), np.eye(1), np.eye(1)),),
     3: (_tiling(3, (0, 1, -1, 2, -2)), _tiling(3, (0, 1, -1))),
     5: (_tiling(5, (0, 1, -1, 2, -2, 0.5, -0.5)),),
+    7: (_tiling(7, (0, 1, -1, 2, -2, 0.5, -0.5, 4 / 3, -0.75)),),
 }
+# For kernels of more taps, in parts.
+LONG = _tiling(6, (0, 1, -1, 2, -2, 0.5, -0.5, 4 / 3, -0.75, 0.25))
+
+# Reading the weights of a place takes as long as the products of so many tiles. On OpenVINO and a Xeon 256 channels of 16 by 16
+# outputs gained 1.48 in tiles of 4 by 4, 1.43 in those of 4 by 2 and 1.24 in those of 2 by 2; of 14 by 14 they gained 1.13, 1.23 and
+# 1.20, and 512 of 14 by 14 1.14, 1.30 and 1.35.
+_WEIGHTS = 16
+
+
+@dataclass(frozen=True)
+class TiledAxis:
+    """Rows or columns of a slice in tiles.
+
+    A kernel of more taps than the tiling is taken in *parts*, each of which reads one tile further than the part before it: that is so
+    where a tile makes as many outputs as it has taps.
+
+    Args:
+        tiling: of the outputs.
+        kernel: its places along the axis.
+        outputs: along it.
+        begin: zeros before the first input.
+        dilation: inputs from one that the kernel reads to the next. Those of one *phase* are that far apart, and make tiles of their
+            own.
+    """
+
+    tiling: Tiling
+    kernel: int
+    outputs: int
+    begin: int
+    dilation: int
+
+    @property
+    def parts(self) -> int:
+        """Of the kernel."""
+        return -(-self.kernel // self.tiling.taps)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles along the axis, one phase after the other."""
+        return self.dilation * self._of_a_phase
+
+    @property
+    def _of_a_phase(self) -> int:
+        return self.tiling.along(-(-self.outputs // self.dilation)) + self.parts - 1
+
+    def read(self) -> _Places:
+        """What each place of each tile reads: [places, tiles]."""
+        tile = np.arange(self.tiles)
+        first = tile % self._of_a_phase * self.tiling.made
+        places = (first + np.arange(self.tiling.size)[:, None]) * self.dilation
+        return tile // self._of_a_phase + places - self.begin
+
+    def tile_of(self, outputs: _Places) -> _Places:
+        """The first tile that makes each of these outputs: that of the kernel's first part."""
+        phase, within = outputs % self.dilation, outputs // self.dilation
+        return phase * self._of_a_phase + within // self.tiling.made
+
+    def place_of(self, outputs: _Places) -> _Places:
+        """Which of a tile's outputs each of these is."""
+        return outputs // self.dilation % self.tiling.made
 
 
 @dataclass(frozen=True)
@@ -69,22 +133,20 @@ class TilePlan:
     """One convolution in tiles of a slice, and slices in tiles; an image has one slice, a volume several.
 
     Args:
-        tiling: of a slice's outputs; None where the kernel reads one pixel of a slice.
+        down, across: a slice.
         deep: of slices; None where the kernel reads one slice.
         groups: of channels.
         before, after: shapes of what it reads and makes, [N, C, H, W] or [N, C, D, H, W].
-        begins: slices, rows and columns of zeros before the first ones.
-        dilation: rows or columns from one that the kernel reads to the next. Those of one *phase* are that far apart, and make tiles
-            of their own.
+        begin: slices of zeros before the first one.
     """
 
-    tiling: Tiling | None
+    down: TiledAxis
+    across: TiledAxis
     deep: Tiling | None
-    dilation: int
     groups: int
     before: _Shape
     after: _Shape
-    begins: tuple[int, int, int]
+    begin: int
 
     @property
     def read(self) -> int:
@@ -109,30 +171,32 @@ class TilePlan:
     @property
     def places(self) -> int:
         """Places of a tile, each of which has products of its own."""
-        return self.tiling.size**2 if self.tiling else 1
+        return self.down.tiling.size * self.across.tiling.size
 
     @property
     def tiles(self) -> int:
         """Rows of a product: tiles of all slices of one kind of a group."""
-        along = map(self.tiles_along, self.after[-2:]) if self.tiling else self.after[-2:]
-        return self.after[0] * self.slices * prod(along)
+        return self.after[0] * self.slices * self.down.tiles * self.across.tiles
+
+    @property
+    def parts(self) -> int:
+        """Parts of the kernel, each of which has products of its own."""
+        return self.down.parts * self.across.parts
 
     @property
     def products(self) -> int:
         """Multiplications of a channel that is read by one that is made."""
-        return self.places * self.kinds * self.tiles
+        return self.places * self.kinds * self.tiles * self.parts
 
-    def tiles_along(self, outputs: int) -> int:
-        """Tiles along an axis of so many outputs, one phase after the other."""
-        return self.dilation * self._of_a_phase(outputs)
-
-    def _of_a_phase(self, outputs: int) -> int:
-        return self.tiling.along(-(-outputs // self.dilation)) if self.tiling else outputs
+    @property
+    def cost(self) -> int:
+        """To compare it with other plans of the same convolution: products, and reading the weights of each place."""
+        return self.places * self.kinds * self.parts * (self.tiles + _WEIGHTS)
 
     def weights(self) -> Matrix:
-        """The transform of a kernel, whose axes are down, across and deep."""
+        """The transform of a part of the kernel, whose axes are down, across and deep."""
         found: Matrix = np.ones((1, 1))
-        for tiling in (self.tiling, self.tiling, self.deep):
+        for tiling in (self.down.tiling, self.across.tiling, self.deep):
             found = np.asarray(np.kron(found, tiling.weights), np.float64) if tiling else found
         return found
 
@@ -141,7 +205,7 @@ class TilePlan:
         given = self.before[2]
         found = np.zeros((self.kinds, self.slices, given))
         for tile, place in np.ndindex(self.slices, deep.size):
-            at = tile * deep.made + place - self.begins[0]
+            at = tile * deep.made + place - self.begin
             if 0 <= at < given:
                 found[:, tile, at] = deep.data[:, place]
         return found.reshape(-1, given)
@@ -153,17 +217,14 @@ class TilePlan:
             found[tile, :, :, tile] = deep.result
         return found.reshape(-1, self.kinds * self.slices)[: self.after[2]]
 
-    def rows_read(self, tiling: Tiling) -> npt.NDArray[np.int32]:
+    def rows_read(self) -> npt.NDArray[np.int32]:
         """Which row each place of each tile reads: [places, kinds * groups * tiles]; those beyond the edge the last, of zeros.
 
         A row has the channels of one group of one pixel of a slice.
         """
         batch, height, width = self.before[0], *self.before[-2:]
         slices = self.kinds * self.slices
-        y, x = (
-            self._read_along(tiling, outputs, begin)
-            for outputs, begin in zip(self.after[-2:], self.begins[1:], strict=True)
-        )
+        y, x = self.down.read(), self.across.read()
         # Axes: place down, place across, tile down, tile across.
         y, x = y[:, None, :, None], x[None, :, None, :]
         inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
@@ -177,24 +238,19 @@ class TilePlan:
         rows = rows * self.groups + groups[None, ..., None]
         return np.asarray(rows, np.int32).reshape(self.places, -1)
 
-    def _read_along(self, tiling: Tiling, outputs: int, begin: int) -> npt.NDArray[np.int64]:
-        """What each place of each tile reads along an axis, from `begin` before the first one on: [places, tiles]."""
-        of_a_phase = self._of_a_phase(outputs)
-        tile = np.arange(self.tiles_along(outputs))
-        first = tile % of_a_phase * tiling.made
-        return tile // of_a_phase + (first + np.arange(tiling.size)[:, None]) * self.dilation - begin
-
-    def rows_made(self, tiling: Tiling) -> npt.NDArray[np.int32]:
-        """Which row of the results each group of each pixel of each slice is; what tiles make beyond it is left."""
-        batch, height, width = self.after[0], *self.after[-2:]
-        made, dilation = tiling.made, self.dilation
-        down, across = map(self.tiles_along, self.after[-2:])
+    def rows_made(self) -> list[npt.NDArray[np.int32]]:
+        """By part, which row of the results each group of each pixel of each slice is; what tiles make beyond it is left."""
+        down, across = self.down, self.across
         image, kind, of_kind, y, x, group = np.meshgrid(
-            *map(range, (batch, self.kinds, self.slices, height, width, self.groups)), indexing="ij"
+            *map(range, (self.after[0], self.kinds, self.slices, *self.after[-2:], self.groups)),
+            indexing="ij",
         )
-        place = y // dilation % made * made + x // dilation % made
+        place = down.place_of(y) * across.tiling.made + across.place_of(x)
         of_group = (place * self.kinds + kind) * self.groups + group
-        row = y % dilation * self._of_a_phase(height) + y // dilation // made
-        column = x % dilation * self._of_a_phase(width) + x // dilation // made
-        tile = ((image * self.slices + of_kind) * down + row) * across + column
-        return np.asarray(of_group * self.tiles + tile, np.int32).ravel()
+        found = []
+        for part, (below, beside) in enumerate(np.ndindex(down.parts, across.parts)):
+            row = (image * self.slices + of_kind) * down.tiles + down.tile_of(y) + below
+            tile = row * across.tiles + across.tile_of(x) + beside
+            rows = (of_group * self.tiles + tile) * self.parts + part
+            found.append(np.asarray(rows, np.int32).ravel())
+        return found

@@ -21,6 +21,7 @@ from typing import Protocol
 import optuna
 from optuna.trial import Trial, TrialState
 
+from backends.contract import THREADS
 from collage.entry import Entry, clearly_faster, speedup
 from collage.local_moves import LocalMoves, Move
 from collage.refine import JUDGING_ROUNDS
@@ -191,8 +192,13 @@ def _tell(study: optuna.Study, trial: Trial, entry: Entry) -> None:
 
 
 def worth_a_search(entries: Sequence[Entry], best: Entry, targets: Sequence[Target]) -> bool:
-    """True where a neighbour may win: the best plan is mixed, or the next one is within a tenth."""
+    """True where a neighbour may win: the best plan is mixed, or one of other targets is within a tenth."""
     if len(targets) < 2:
         return False
-    others = [entry.ratio for entry in entries if entry.timed and entry is not best]
+    others = [e.ratio for e in entries if e.timed and _without_threads(e) != _without_threads(best)]
     return len(best.plan.partitions) > 1 or min(others, default=float("inf")) <= best.ratio * 1.1
+
+
+def _without_threads(entry: Entry) -> set[Target]:
+    """A plan's targets; that one is as fast on one thread says nothing of where to mix."""
+    return {target.with_options(**{THREADS.name: ""}) for target in entry.plan.targets}

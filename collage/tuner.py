@@ -106,8 +106,7 @@ def tune_file(
         CancelledError: `cancel` was set.
     """
     given = (source, parse_targets(chosen_targets(targets, options.plan)), options, database, work_dir)
-    site = site or Site()
-    return _Run(*given, on_event, cancel, inputs, artifact_name, site, check).go()
+    return _Run(*given, on_event, cancel, inputs, artifact_name, site or Site(), check).go()
 
 
 @dataclass
@@ -165,7 +164,7 @@ class _Run:
         self.copies = copy_costs(self.specs, self.samples.threads, self.site.run)
         self.transitions = transitions_between(self.specs, self.copies)
         with self._stage("measure", f"measuring among {len(self.candidates.candidates)} candidates"):
-            self.whole = WholeModels(self.model.index, self.targets, self.costs)
+            self.whole = WholeModels(self.model.index, self.targets, self.costs, self.limit_s)
             hopeful = may_take_all(self.model.index, self.specs, self.candidates)
             self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time, hopeful)
             proposed = self._spend_budget()
@@ -208,7 +207,8 @@ class _Run:
         self.specs = (*self.specs, *map(target_spec, rewritten))
         self.candidates = enumerate_candidates(self.model, self.specs)
         self.transitions = transitions_between(self.specs, self.copies)
-        self.whole = WholeModels(self.model.index, [*self.targets, *rewritten], self.costs)
+        targets = [*self.targets, *rewritten]
+        self.whole = WholeModels(self.model.index, targets, self.costs, self.limit_s)
         self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time)
         self.finals.admit(self.specs, self.whole.latencies_us())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -11,7 +12,7 @@ from collage.estimates import Estimates
 from collage.oracle import CostOracle
 from collage.probing import blocks
 from cost_db.row import CostRow
-from partitioner.candidate import Candidate
+from partitioner.candidate import Candidate, bits
 from partitioner.candidate_set import CandidateSet
 from partitioner.cost import Measured
 from partitioner.graph_index import GraphIndex
@@ -20,8 +21,9 @@ from partitioner.target_spec import TargetSpec
 
 # A runtime may take a whole model of which our tables refuse it some nodes, which costs one attempt; of more it takes none.
 _MOST_REFUSED = 1 / 4
-# A target that is further behind as a whole is not looked into without a profile.
-_WORTH_PROBING = 3.0
+# A target that is further behind as a whole is not looked into without a profile. Of 95 blocks each may take seconds: they have
+# this share of the run's time, and those with most to compute come first.
+_WORTH_PROBING, _PROBING_SHARE = 3.0, 0.15
 
 
 def may_take_all(
@@ -49,11 +51,19 @@ class WholeModels:
         index: the graph.
         targets: all targets of the run.
         costs: where costs come from.
+        limit_s: how long the run may take.
     """
 
-    def __init__(self, index: GraphIndex, targets: Sequence[Target], costs: CostOracle) -> None:
+    def __init__(
+        self,
+        index: GraphIndex,
+        targets: Sequence[Target],
+        costs: CostOracle,
+        limit_s: float = math.inf,
+    ) -> None:
         self._index = index
         self._costs = costs
+        self._limit_s = limit_s
         self._candidates = [Candidate(index.all_nodes, target, "whole") for target in targets]
         self._wanted: list[Candidate] = []
         self.corrections: dict[tuple[int, Target], float] = {}
@@ -82,10 +92,13 @@ class WholeModels:
                 estimates.learn(target, dict(enumerate(row.node_times_us)))
                 unprofiled.pop(target, None)
         best_us = min(self.latencies_us().values(), default=0.0)
+        end_s = time.monotonic() + _PROBING_SHARE * self._limit_s
         for target, latency_us in unprofiled.items():
             if latency_us <= _WORTH_PROBING * best_us:
                 own = blocks(self._index, candidates.candidates, target, estimates)
-                self._costs.measure(own, stop=late)
+                shares_us = estimates.shares_us()
+                own.sort(key=lambda block: -sum(shares_us[node] for node in bits(block.nodes)))
+                self._costs.measure(own, stop=lambda: late() or time.monotonic() >= end_s)
             estimates.spread(target, latency_us)
         return estimates
 

@@ -110,6 +110,7 @@ def test_it_naps_until_the_cores_are_near() -> None:
     assert not watch.near()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_cores")
 def test_its_patience_ends() -> None:
     watch = Stated([18.0], nearest_us=10.0)

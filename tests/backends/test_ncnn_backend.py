@@ -40,6 +40,7 @@ def dense_error(target: Target) -> float:
     return output_error("max", made, prepared.expected)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not isinstance(BACKEND.probe(), Available), reason="ncnn is not installed")
 @pytest.mark.skipif(BACKEND.check_target(F16) is not None, reason="the CPU reads no f16 weights")
 def test_products_with_f16_weights_err_as_such_weights_do() -> None:

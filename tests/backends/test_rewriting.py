@@ -35,16 +35,19 @@ class TestOnnxRuntimeRewritten(BackendConformance):
     target_options = "-rewrite=winograd"
 
 
+@pytest.mark.slow
 class TestOpenVinoRewritten(BackendConformance):
     backend = OpenVinoBackend()
     target_options = "-rewrite=winograd"
 
 
+@pytest.mark.slow
 class TestMnnRewritten(BackendConformance):
     backend = MnnBackend()
     target_options = "-rewrite=on"
 
 
+@pytest.mark.slow
 class TestNcnnRewritten(BackendConformance):
     backend = NcnnBackend()
     target_options = "-rewrite=on"

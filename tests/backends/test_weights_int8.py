@@ -170,12 +170,14 @@ def test_large_numbers_cost_others_nothing(tmp_path: Path) -> None:
 
 
 # What OpenVINO does without them was not seen on any machine yet: it may compute such products in float.
+@pytest.mark.slow
 @pytest.mark.skipif("avx512_vnni" not in hardware().features, reason="no int8 dot products (VNNI)")
 def test_the_runtime_rounds_what_products_read(tmp_path: Path) -> None:
     ours, file, _ = product_on(WEIGHTS, tmp_path)
     assert 1e-4 * np.abs(file).max() < np.abs(ours - file).max()
 
 
+@pytest.mark.slow
 def test_a_model_that_comes_with_int8_weights_is_computed_exactly(tmp_path: Path) -> None:
     """Left alone, OpenVINO would round what its products read."""
     ours, file, _ = product_on(Target.parse("openvino"), tmp_path)

@@ -45,7 +45,6 @@ def test_winograd_computes_what_the_convolution_computes(
     ("attributes", "channels", "size"),
     [
         ("pads = [1, 1, 1, 1], strides = [2, 2]", 64, 48),
-        ("pads = [2, 1, 2, 1], dilations = [2, 1]", 64, 24),
         ("pads = [6, 6, 6, 6], dilations = [6, 6]", 64, 33),  # of tiles a half is beyond the edge
         ('auto_pad = "SAME_UPPER", dilations = [2, 2]', 64, 24),  # ONNX Runtime refuses it
         ("pads = [1, 1, 1, 1]", 64, 13),  # 49 tiles of two, which reach over it
@@ -74,6 +73,7 @@ def test_winograd_leaves_other_convolutions(attributes: str, channels: int, size
         ),  # more rows in the first step than in the last
         ((2, 19, 16), "pads = [0, 4, 1, 0], dilations = [2, 2]"),
         ((1, 24, 27), "pads = [4, 4, 4, 4], dilations = [4, 4]"),
+        ((1, 24, 25), "pads = [2, 1, 2, 1], dilations = [2, 1]"),
     ],
 )
 @pytest.mark.parametrize("groups", [1, 2])
@@ -115,14 +115,111 @@ def test_winograd_goes_with_kernels_of_5x5(
 
 
 @pytest.mark.parametrize(
-    ("channels", "size", "kernel"), [(32, 28, 5), (64, 12, 5), (64, 56, 7), (64, 56, 1)]
+    ("size", "attributes"),
+    [
+        ((1, 16, 16), "pads = [3, 3, 3, 3]"),
+        ((2, 21, 14), "pads = [0, 5, 2, 4]"),
+        ((1, 33, 32), "pads = [6, 6, 6, 6], dilations = [2, 2], group = 2"),
+    ],
 )
-def test_winograd_leaves_other_kernels(channels: int, size: int, kernel: int) -> None:
+def test_winograd_goes_with_kernels_of_7x7(
+    size: tuple[int, int, int], attributes: str, tmp_path: Path
+) -> None:
+    groups = 2 if "group" in attributes else 1
+    batch, height, width = size
     model = parsed(
-        f"g (float[1, {channels}, {size}, {size}] x) => (float y) {{ y = Conv <pads = {[kernel // 2] * 4}> (x, w) }}",
-        w=weights(64, channels, kernel, kernel),
+        f"g (float[{batch}, {64 * groups}, {height}, {width}] x) => (float y) {{ y = Conv <{attributes}> (x, w) }}",
+        w=weights(65 * groups, 64, 7, 7),
+    )
+    found, kinds, error = converted(model, to_winograd, tmp_path)
+    assert found == 1 and "Conv" not in kinds and 0 < error < 2e-4
+
+
+@pytest.mark.parametrize("is_across", [True, False])
+@pytest.mark.parametrize(
+    ("taps", "channels", "size", "attributes"),
+    [
+        (3, 256, (1, 4, 32), "pads = {1}"),
+        (5, 64, (1, 3, 50), "pads = {2}"),
+        (5, 64, (2, 1, 70), 'auto_pad = "SAME_UPPER"'),
+        (7, 64, (1, 2, 65), "pads = {3}, group = 2"),
+        (7, 64, (1, 1, 200), "pads = {9}, dilations = {3}"),
+        (7, 64, (1, 8, 27), 'auto_pad = "VALID"'),
+        (9, 64, (1, 1, 200), "pads = {4}"),  # of two parts, from here on
+        (9, 64, (2, 3, 96), "pads = {8}, group = 3, dilations = {2}"),
+        (11, 64, (1, 1, 301), "pads = {25}, dilations = {5}"),
+        (11, 64, (1, 1, 200), 'auto_pad = "SAME_LOWER"'),
+        (13, 64, (1, 1, 193), "pads = {6}"),  # of three, the last with one place
+    ],
+)
+def test_winograd_goes_along_one_axis(
+    taps: int,
+    channels: int,
+    size: tuple[int, int, int],
+    attributes: str,
+    is_across: bool,
+    tmp_path: Path,
+) -> None:
+    groups = int(attributes.split("group = ")[1][0]) if "group" in attributes else 1
+    batch, *places = size
+    kernel = [1, taps]
+    for at in ("pads", "dilations"):
+        attributes = _of_one_axis(attributes, at, 0 if at == "pads" else 1, is_across)
+    if not is_across:
+        places, kernel = places[::-1], kernel[::-1]
+    shape = ", ".join(map(str, (batch, channels * groups, *places)))
+    model = parsed(
+        f"g (float[{shape}] x) => (float y) {{ y = Conv <{attributes}> (x, w, b) }}",
+        w=weights(channels * groups, channels, *kernel),
+        b=weights(channels * groups),
+    )
+    found, kinds, error = converted(model, to_winograd, tmp_path)
+    assert found == 1 and "Conv" not in kinds and 0 < error < 5e-5
+
+
+def _of_one_axis(attributes: str, name: str, other: int, is_across: bool) -> str:
+    """`pads = {2}` as ONNX writes it for the axis that a kernel lies along."""
+    if f"{name} = {{" not in attributes:
+        return attributes
+    value = attributes.split(f"{name} = {{")[1].split("}")[0]
+    both = f"{other}, {value}" if is_across else f"{value}, {other}"
+    full = f"{both}, {both}" if name == "pads" else both
+    return attributes.replace(f"{{{value}}}", f"[{full}]", 1)
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "kernel"),
+    [
+        (32, (28, 28), (5, 5)),
+        (64, (12, 12), (5, 5)),
+        (64, (56, 56), (1, 1)),
+        (64, (56, 56), (9, 9)),
+        (64, (56, 56), (3, 5)),
+        (64, (56, 56), (1, 6)),
+        (32, (1, 500), (1, 7)),
+        (192, (1, 500), (1, 3)),
+        (64, (1, 127), (1, 7)),
+    ],
+)
+def test_winograd_leaves_other_kernels(
+    channels: int, size: tuple[int, int], kernel: tuple[int, int]
+) -> None:
+    pads = [side // 2 for side in kernel] * 2
+    model = parsed(
+        f"g (float[1, {channels}, {size[0]}, {size[1]}] x) => (float y) {{ y = Conv <pads = {pads}> (x, w) }}",
+        w=weights(channels, channels, *kernel),
     )
     assert to_winograd(FormGraph(model)) == 0
+
+
+def test_a_kernel_of_several_parts_goes_at_any_operator_set(tmp_path: Path) -> None:
+    model = parsed(
+        "g (float[1, 64, 1, 200] x) => (float y) { y = Conv <pads = [0, 5, 0, 5]> (x, w) }",
+        opset=9,
+        w=weights(64, 64, 1, 11),
+    )
+    found, kinds, error = converted(model, to_winograd, tmp_path)
+    assert found == 1 and kinds.count("Gather") == 3 and 0 < error < 5e-5
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -148,6 +245,8 @@ def test_winograd_goes_with_groups(batch: int, tmp_path: Path) -> None:
         ((1, 3, 3), (2, 5, 12, 13), "[0, 1, 1, 0, 1, 1]", 4),
         ((3, 1, 1), (1, 8, 5, 6), "[1, 0, 0, 1, 0, 0]", 4),
         ((3, 1, 1), (1, 8, 6, 6), "[2, 0, 0, 0, 0, 0]", 4),
+        ((1, 1, 9), (1, 5, 6, 40), "[0, 0, 4, 0, 0, 4]", 4),
+        ((1, 7, 1), (2, 3, 28, 3), "[0, 3, 0, 0, 3, 0]", 4),
     ],
 )
 def test_winograd_goes_along_three_axes(

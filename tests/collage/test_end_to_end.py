@@ -99,6 +99,7 @@ def test_rounds_with_the_cores_far_apart_are_left_out_where_there_are_others(
         assert (timing.left_out, timing.far, timing.nearest_us) == (left_out, far, 10.0)
 
 
+@pytest.mark.slow
 def test_the_cores_are_watched_while_real_plans_run(
     contest: Contest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

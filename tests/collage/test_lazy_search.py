@@ -93,6 +93,7 @@ def test_many_slow_regions_outweigh_what_was_quick_elsewhere() -> None:
     assert estimates.bound_us(0b11, TARGETS[0]) < 0.8 * estimates.bound_us(last, TARGETS[0])
 
 
+@pytest.mark.slow
 def test_a_profile_taken_at_a_slow_moment_hides_nothing_for_good() -> None:
     """The whole of one target, and so its profile, took half as long again as its parts do."""
     world = World(48, 3)
@@ -137,6 +138,7 @@ def test_whole_models_compare_as_they_did_in_turn() -> None:
     assert all(estimates.bound_us(0b1111, t) == before[t] for t in (fast, other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 3])
 def test_coarse_promises_that_are_not_kept_leave_patience_for_finer_plans(seed: int) -> None:
     """Large regions take longer than their nodes, and no profile knows."""
@@ -315,6 +317,7 @@ def test_a_late_plan_is_better_than_none(monkeypatch: pytest.MonkeyPatch) -> Non
     assert lazy.solve().plans[0].plan == solve().plans[0].plan
 
 
+@pytest.mark.slow
 def test_a_search_leaves_most_of_the_time_for_timing_what_it_finds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -336,6 +339,7 @@ def test_a_search_leaves_most_of_the_time_for_timing_what_it_finds(
     assert now_s[0] == 106.0
 
 
+@pytest.mark.slow
 def test_a_second_search_of_known_costs_asks_for_nothing() -> None:
     world = World(32, 7)
     costs = StatedCosts(world.truth, most=len(world.candidates))

@@ -129,6 +129,7 @@ def test_half_of_a_heat_is_what_promises_most(seed: int) -> None:
     assert all(cost_us(plan) <= cost_us(other) for plan in others for other in passed_over)
 
 
+@pytest.mark.slow
 def test_what_is_not_clearly_faster_does_not_win() -> None:
     arena = StatedArena(lambda plan: 100.0)  # all alike: whoever looks faster was lucky
     search, start = _search(arena, trials=30)
@@ -136,12 +137,14 @@ def test_what_is_not_clearly_faster_does_not_win() -> None:
     assert arena.winner() is start
 
 
+@pytest.mark.slow
 def test_plans_that_fail_are_left_behind() -> None:
     arena = StatedArena(lambda plan: None if B in plan.targets else cost_us(plan))
     search, start = _search(arena, trials=30)
     assert search.improve(start) is start
 
 
+@pytest.mark.slow
 def test_losers_cost_few_rounds() -> None:
     arena = StatedArena(lambda plan: 100.0 if len(plan.partitions) == 1 else 300.0)
     search, start = _search(arena, trials=30)
@@ -215,8 +218,14 @@ def test_is_left_out_where_nothing_can_come_of_it() -> None:
     slow.contest_ratios[0] = [1.05]
     assert worth_a_search([single, slow], single, (A, B))
     assert not worth_a_search([single], single, (A,))
+    quick = Entry(Plan((Candidate(INDEX.all_nodes, A.with_options(threads="1")),)), "on one thread")
+    quick.timings[0], quick.contest_ratios[0] = PlanTiming((1000.0,)), [1.0]
+    slow.contest_ratios[0] = [1.5]
+    assert not worth_a_search([single, slow, quick], single, (A, B))
+    assert not worth_a_search([single, slow, quick], quick, (A, B))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_what_the_incumbents_target_may_be_told_begins_each_heat(seed: int) -> None:
     """By chance it might not come up at all: nothing that is known of parts promises anything of it."""

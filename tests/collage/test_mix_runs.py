@@ -222,6 +222,7 @@ def test_a_goal_bounds_the_speed_that_a_mix_is_promised(trials: Trials) -> None:
     assert 1.0 < trials.bound(goal) < everything
 
 
+@pytest.mark.slow
 def test_a_faster_mix_of_few_pieces_is_found_than_of_blocks(trials: Trials) -> None:
     """All blocks err about the same, so that what keeps the goal may stand together."""
     (goal,) = trials.request.goals

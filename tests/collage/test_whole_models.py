@@ -1,9 +1,11 @@
-"""Which targets are tried on a whole model, and what comes of a runtime that takes more than our tables say."""
+"""Which targets are tried on a whole model, what comes of a runtime that takes more than our tables say, and blocks without a profile."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -11,11 +13,14 @@ import pytest
 
 from backends import openvino_backend
 from backends.openvino_backend import OpenVinoBackend
-from collage.whole_models import may_take_all
+from collage.whole_models import WholeModels, may_take_all
+from partitioner.candidate import Candidate, bits
+from partitioner.cost import Cost, Measured
 from partitioner.graph_index import GraphIndex
 from partitioner.rules import OpPredicateRule
 from partitioner.target import Target
 from partitioner.target_spec import TargetSpec, enumerate_candidates
+from tests.collage.stated_world import TARGETS, StatedCosts, World
 from tests.partitioner.graphs import text_model
 from tests.tuning import tuned
 
@@ -60,3 +65,33 @@ def test_a_runtime_that_takes_what_its_table_lacks_is_a_baseline(
     assert reason is not None
     report = tuned(model, ["onnxruntime", "openvino"], tmp_path, strategy="single").report
     assert all("latency_us" in baseline for baseline in report["baselines"])
+
+
+class ProfiledCosts(StatedCosts):
+    """Costs of which one target's whole model has a profile, which grows along the model."""
+
+    def row(self, candidate: Candidate) -> SimpleNamespace | None:
+        if candidate.target != TARGETS[0]:
+            return None
+        return SimpleNamespace(node_times_us=[float(i + 1) for i in range(24)])
+
+
+@pytest.mark.parametrize(("limit_s", "is_probed"), [(math.inf, True), (0.0, False)])
+def test_blocks_have_a_share_of_the_time_and_the_longest_come_first(
+    limit_s: float, is_probed: bool
+) -> None:
+    world = World(24, 0)
+    everything = world.model.index.all_nodes
+
+    def truth(candidate: Candidate) -> Cost:
+        return Measured(100.0 * len(bits(candidate.nodes)) if candidate.nodes != everything else 300.0)
+
+    costs = ProfiledCosts(truth, most=len(world.candidates))
+    whole = WholeModels(world.model.index, TARGETS, costs, limit_s)  # type: ignore[arg-type]
+    whole.measure(world.candidates, late=lambda: False)
+    asked = [c for c in costs.asked if c.nodes != everything and c.target == TARGETS[1]]
+    assert (len(asked) > 1) == is_probed
+    took = [sum(node + 1 for node in bits(block.nodes)) for block in asked]
+    assert took == sorted(took, reverse=True)
+    # Where there is no time for blocks, what the whole model took is spread over them all the same.
+    assert whole.latencies_us()[TARGETS[1]] == 300.0

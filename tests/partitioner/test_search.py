@@ -69,6 +69,7 @@ def test_equals_enumeration(case: Case) -> None:
     check_case(case)
 
 
+@pytest.mark.slow
 @given(cases())
 @settings(max_examples=60, derandomize=True, deadline=None)
 def test_equals_enumeration_when_the_first_guess_leaves_too_few(case: Case) -> None:

@@ -1,11 +1,11 @@
 """Convolutions by Winograd's algorithm, written as products of matrices, which every runtime has a fast kernel for.
 
-Of images (3x3, 5x5, 7x7, and 3, 5 or 7 places along one axis) and of volumes (the same, 3x3x3 and 3x1x1). In a 3x3 convolution a
-tile of 6 by 6 inputs makes 4 by 4 outputs with 36 multiplications in place of 144; along one axis a tile of 10 makes 4 outputs of
-7 places with 10 in place of 28. Here rows of channels are gathered into tiles, and the transforms and the products between them
-are MatMuls; the transform of the weights is folded when a runtime compiles. Along the third axis of a volume 6 slices make 4, or
-4 make 2, in the same way, before tiles are gathered and after: a volume is smaller than its tiles. Outputs differ from the direct
-form's by some 1e-5 of the largest.
+Of images and of each slice of a volume (3x3, 5x5, 7x7, and odd kernels along one axis), and along a volume's third axis. In a 3x3
+convolution a tile of 6 by 6 inputs makes 4 by 4 outputs with 36 multiplications in place of 144; along one axis a tile of 10 makes
+4 outputs of 7 places with 10 in place of 28. Here rows of channels are gathered into tiles, and the transforms and the products
+between them are MatMuls; the transform of the weights is folded when a runtime compiles. Along the third axis of a volume 6 slices
+make 4, or 4 make 2, in the same way, before tiles are gathered and after: a volume is smaller than its tiles. Outputs differ from
+the direct form's by some 1e-5 of the largest.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOST_PRODUCTS = 0.5
 
 
 def to_winograd(graph: FormGraph) -> int:
-    """Write the convolutions that have enough channels and tiles so; returns how many there were."""
+    """Write the convolutions that have enough channels and outputs so; returns how many there were."""
     return sum(_Rows(graph, rank).run() for rank in _RANKS)
 
 

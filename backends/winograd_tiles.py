@@ -133,7 +133,7 @@ class TilePlan:
     """One convolution in tiles of a slice, and slices in tiles; an image has one slice, a volume several.
 
     Args:
-        down, across: a slice.
+        down, across: the axes of a slice.
         deep: of slices; None where the kernel reads one slice.
         groups: of channels.
         before, after: shapes of what it reads and makes, [N, C, H, W] or [N, C, D, H, W].

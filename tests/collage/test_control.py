@@ -83,59 +83,64 @@ def placed_in(model: onnx.ModelProto) -> str:
     return "".join(letters.get(text) or letters[text.split()[0]] for text in texts)
 
 
+CASES: list[tuple[list[str], dict[str, Any], str]] = [
+    (
+        [ORT, OV],
+        {
+            "strategy": "manual",
+            "pins": ["Exp=openvino", "/encoder/[!E]*=onnxruntime", "/head/*=onnxruntime"],
+        },
+        "ovoooo",
+    ),
+    ([ORT, OV], {"strategy": "manual", "pins": ["/encoder/*=openvino", "/head/*=o*x*"]}, "vvvooo"),
+    (
+        [ORT, OV],
+        {"strategy": "manual", "pins": ["a..d=openvino", "..a=onnxruntime", "d..=onnxruntime"]},
+        "ovvvoo",
+    ),
+    ([ORT, OV], {"strategy": "manual", "bans": ["Abs=onnxruntime", "/*/[!A]*=openvino"]}, "ooooov"),
+    ([OV, ORT], {"strategy": "priority", "bans": ["Sigmoid=openvino"]}, "vvvovv"),
+    (
+        [OV, ORT],
+        {"strategy": "priority", "bans": ["Sigmoid=openvino", "Abs=onnxruntime"]},
+        "vvvovv",
+    ),
+    (
+        [ORT1, "onnxruntime -threads=2"],
+        {"strategy": "manual", "pins": ["/encoder/*=* -threads=1", "/head/*=* -threads=2"]},
+        "111222",
+    ),
+    # Three levels at once: the device, a unit of it (how many threads) and who makes the code.
+    (
+        [ORT1, "onnxruntime -device=0 -threads=2", "openvino -threads=1", "openvino -threads=2"],
+        {
+            "strategy": "manual",
+            "pins": [
+                "/*=* -threads=*",
+                "/encoder/*=* -threads=1",
+                "/head/*=* -threads=2",
+                "Exp=openvino",
+                "/encoder/[!E]*=onnxruntime",
+                "/head/*=onnxruntime -device=0",
+            ],
+        },
+        "1v1222",
+    ),
+]
+
+
 @pytest.mark.slow
-@WAYS
-@pytest.mark.parametrize(
-    ("targets", "options", "expected"),
-    [
-        (
-            [ORT, OV],
-            {
-                "strategy": "manual",
-                "pins": ["Exp=openvino", "/encoder/[!E]*=onnxruntime", "/head/*=onnxruntime"],
-            },
-            "ovoooo",
-        ),
-        ([ORT, OV], {"strategy": "manual", "pins": ["/encoder/*=openvino", "/head/*=o*x*"]}, "vvvooo"),
-        (
-            [ORT, OV],
-            {"strategy": "manual", "pins": ["a..d=openvino", "..a=onnxruntime", "d..=onnxruntime"]},
-            "ovvvoo",
-        ),
-        ([ORT, OV], {"strategy": "manual", "bans": ["Abs=onnxruntime", "/*/[!A]*=openvino"]}, "ooooov"),
-        ([OV, ORT], {"strategy": "priority", "bans": ["Sigmoid=openvino"]}, "vvvovv"),
-        (
-            [OV, ORT],
-            {"strategy": "priority", "bans": ["Sigmoid=openvino", "Abs=onnxruntime"]},
-            "vvvovv",
-        ),
-        (
-            [ORT1, "onnxruntime -threads=2"],
-            {"strategy": "manual", "pins": ["/encoder/*=* -threads=1", "/head/*=* -threads=2"]},
-            "111222",
-        ),
-        # Three levels at once: the device, a unit of it (how many threads) and who makes the code.
-        (
-            [ORT1, "onnxruntime -device=0 -threads=2", "openvino -threads=1", "openvino -threads=2"],
-            {
-                "strategy": "manual",
-                "pins": [
-                    "/*=* -threads=*",
-                    "/encoder/*=* -threads=1",
-                    "/head/*=* -threads=2",
-                    "Exp=openvino",
-                    "/encoder/[!E]*=onnxruntime",
-                    "/head/*=onnxruntime -device=0",
-                ],
-            },
-            "1v1222",
-        ),
-    ],
-)
-def test_who_decides(
-    home: Path, way: Any, targets: list[str], options: dict[str, Any], expected: str
+@pytest.mark.parametrize(("targets", "options", "expected"), CASES)
+def test_who_decides(home: Path, targets: list[str], options: dict[str, Any], expected: str) -> None:
+    assert placed(_python(home, targets, options)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("targets", "options", "expected"), CASES[2:6])
+def test_the_command_line_says_the_same(
+    home: Path, targets: list[str], options: dict[str, Any], expected: str
 ) -> None:
-    assert placed(way(home, targets, options)) == expected
+    assert placed(_command(home, targets, options)) == expected
 
 
 @pytest.mark.slow

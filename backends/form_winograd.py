@@ -5,7 +5,7 @@ convolution a tile of 6 by 6 inputs makes 4 by 4 outputs with 36 multiplications
 4 outputs of 7 places with 10 in place of 28. Here rows of channels are gathered into tiles, and the transforms and the products
 between them are MatMuls; the transform of the weights is folded when a runtime compiles. Along the third axis of a volume 6 slices
 make 4, or 4 make 2, in the same way, before tiles are gathered and after: a volume is smaller than its tiles. Outputs differ from
-the direct form's by some 1e-5 of the largest.
+the direct form's by some 1e-5 of the largest, those of one 7x7 by up to 7e-5.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from onnx import helper
 from backends.form_graph import Detour, FormGraph, attributes, called
 from backends.winograd_tiles import LONG, TILINGS, Matrix, TiledAxis, TilePlan, Tiling
 
-_RANKS = (4, 5)  # of images and of volumes
-_LONG = 9  # places along an axis, and more
+_IMAGE, _VOLUME = 4, 5  # axes
+_NINE_AND_MORE = 9  # places along an axis
 _SAME = {b"SAME_UPPER", b"SAME_LOWER"}
 # By the kernel's places along the axes of a slice, the fewer first, and across slices: the fewest channels that a group reads and
 # makes, and the fewest outputs of a channel; with fewer the transforms cost what the multiplications save. On a Xeon with AVX-512
 # OpenVINO took for 3x3 0.4 to 0.9 of the direct form's time with 64 channels and more, and longer with 32, or with images of 7 by
-# 7; for 5x5 0.6 to 0.8 with 48 channels and more, and 0.9 to 1.2 with 32; for 7x7 0.3 to 0.6 with 64 and 128, 1.4 with 48; along
+# 7; for 5x5 0.6 to 0.8 with 48 channels and more, and 0.9 to 1.2 with 32; for 7x7 0.3 to 0.6 with 64 and 128, 1.0 to 1.4 with 32 and 48; along
 # one axis for 3 places 0.7 to 1.0 with 256 and more, 1.0 to 1.2 with 64 to 192, and for more 0.6 to 1.15 with 64 and more.
 _FEWEST = {
     (1, 1, 3): (64, 128),
@@ -39,7 +39,7 @@ _FEWEST = {
     (1, 3, 1): (256, 128),
     (1, 5, 1): (64, 128),
     (1, 7, 1): (64, 128),
-    (1, _LONG, 1): (64, 128),
+    (1, _NINE_AND_MORE, 1): (64, 128),
 }
 # Of the direct form's multiplications, since tiles reach over the edge: with 0.52 (images of 13 by 13) it took 0.9 to 1.2 of its
 # time, with 0.53 (33 by 33, dilations of 6 and more) 1.1 to 1.5, with 0.67 (3x1x1 on 2 or 6 slices) 0.9 to 1.3.
@@ -48,7 +48,7 @@ _MOST_PRODUCTS = 0.5
 
 def to_winograd(graph: FormGraph) -> int:
     """Write the convolutions that have enough channels and outputs so; returns how many there were."""
-    return sum(_Rows(graph, rank).run() for rank in _RANKS)
+    return sum(_Rows(graph, rank).run() for rank in (_IMAGE, _VOLUME))
 
 
 class _Rows(Detour):
@@ -105,14 +105,14 @@ class _Rows(Detour):
             return False
         groups, taps, apart = given.get("group", 1), prod(weights[2:-2]), given.get("dilations", (1, 1))
         channels, outputs = _FEWEST[_kernel(weights[2:])]
-        direct = prod((*weights[2:], after[0], *after[2:]))
-        if min(weights[1], after[1] // groups) < channels or direct < outputs * prod(weights[2:]):
+        made = prod((after[0], *after[2:]))
+        if min(weights[1], after[1] // groups) < channels or made < outputs:
             return False
         down, across = map(_tiled, weights[-2:], after[-2:], begins[1:], apart[-2:])
         tried = product(down, across, TILINGS[taps] if taps > 1 else (None,))
         plans = (TilePlan(*tilings, groups, before, after, begins[0]) for tilings in tried)
         plan = min(plans, key=lambda plan: plan.cost)
-        if plan.products > _MOST_PRODUCTS * direct:
+        if plan.products > _MOST_PRODUCTS * made * prod(weights[2:]):
             return False
         if plan.places == 1 and (before[0], groups) != (1, 1):
             return False
@@ -124,9 +124,10 @@ class _Rows(Detour):
         """Slices, rows and columns of zeros before the first ones; None for a convolution that is of another kind."""
         given = attributes(node)
         weights = self.graph.constants.get(node.input[1])
-        dilations = set(given.get("dilations", ()))
-        is_tiled = self.rank == min(_RANKS) or dilations <= {1}
-        if not is_tiled or any(stride != 1 for stride in given.get("strides", ())):
+        is_dilated = any(dilation != 1 for dilation in given.get("dilations", ()))
+        if (is_dilated and self.rank == _VOLUME) or any(
+            stride != 1 for stride in given.get("strides", ())
+        ):
             return None
         if weights is None or weights.data_type != onnx.TensorProto.FLOAT:
             return None
@@ -135,7 +136,7 @@ class _Rows(Detour):
         *deep, height, width = weights.dims[2:]
         if given.get("auto_pad") in _SAME:
             # Both ends get as many. ONNX Runtime knows no such padding of dilations.
-            return (prod(deep) // 2, height // 2, width // 2) if dilations <= {1} else None
+            return None if is_dilated else (prod(deep) // 2, height // 2, width // 2)
         ends = given.get("pads", (0,) * 2 * (self.rank - 2))
         pads = list(zip(ends[: self.rank - 2], ends[self.rank - 2 :], strict=True))
         if any(any(pad) for pad, size in zip(pads, weights.dims[2:], strict=True) if size == 1):
@@ -154,7 +155,7 @@ def _kernel(sizes: Sequence[int]) -> tuple[int, int, int]:
     """Its places along the axes of a slice, the fewer first, and across slices; long ones are alike."""
     *deep, height, width = sizes
     shorter, longer = sorted((height, width))
-    return shorter, min(longer, _LONG) if longer % 2 else longer, prod(deep)
+    return shorter, min(longer, _NINE_AND_MORE) if longer % 2 else longer, prod(deep)
 
 
 class _Convolution:

@@ -58,8 +58,8 @@ def _tiling(taps: int, points: Sequence[float]) -> Tiling:
 
 
 # By a kernel's taps along an axis. On OpenVINO and a Xeon tiles that make 6 outputs of 3 taps had 0.66 to 1.07 of the speed of those
-# that make 4, and those that make 2 of 5 taps 0.66 to 1.02. One convolution of 7x7 errs by 5e-5 with these points, by 2e-4 with 4 and
-# -1/4 as the last two.
+# that make 4, and those that make 2 of 5 taps 0.66 to 1.02. One convolution of 7x7 errs by 5e-5 to 7e-5 with these points, by
+# 1e-4 to 2e-4 with 4 and -1/4 as the last two.
 TILINGS = {
     1: (Tiling(1, 1, np.eye(1), np.eye(1), np.eye(1)),),
     3: (_tiling(3, (0, 1, -1, 2, -2)), _tiling(3, (0, 1, -1))),

@@ -67,6 +67,7 @@ from partitioner.target_spec import enumerate_candidates
 from partitioner.weights import total_bytes
 
 _MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
+_PROBING_SHARE = 0.15  # the most for blocks of targets without a profile
 # A winner is confirmed at length for so long, or for as long as the limit, after the time is up.
 _LEAST_PATIENCE_S = 10.0
 
@@ -164,15 +165,15 @@ class _Run:
         self.copies = copy_costs(self.specs, self.samples.threads, self.site.run)
         self.transitions = transitions_between(self.specs, self.copies)
         with self._stage("measure", f"measuring among {len(self.candidates.candidates)} candidates"):
-            self.whole = WholeModels(self.model.index, self.targets, self.costs, self.limit_s)
+            probing_s = _PROBING_SHARE * self.limit_s
+            self.whole = WholeModels(self.model.index, self.targets, self.costs, probing_s)
             hopeful = may_take_all(self.model.index, self.specs, self.candidates)
             self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time, hopeful)
             proposed = self._spend_budget()
             if self._searches and not self._out_of_time:
                 sought = (self.model, self.whole.fastest_first(), self.samples.threads)
-                rewritten = single_rewritten(*sought, self.listener, self.cancel)
-                short = on_one_thread(*sought, self.whole.latencies_us())
-                proposed = [*proposed, *short, *rewritten]
+                proposed += on_one_thread(*sought, self.whole.latencies_us())
+                proposed += single_rewritten(*sought, self.listener, self.cancel)
         self._open_finals()
         if proposed or (self._searches and not self._out_of_time):
             with self._stage("end_to_end", "timing the single targets in turn"):
@@ -207,8 +208,7 @@ class _Run:
         self.specs = (*self.specs, *map(target_spec, rewritten))
         self.candidates = enumerate_candidates(self.model, self.specs)
         self.transitions = transitions_between(self.specs, self.copies)
-        targets = [*self.targets, *rewritten]
-        self.whole = WholeModels(self.model.index, targets, self.costs, self.limit_s)
+        self.whole = self.whole.joined_by(rewritten)
         self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time)
         self.finals.admit(self.specs, self.whole.latencies_us())
 

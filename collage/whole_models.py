@@ -21,9 +21,8 @@ from partitioner.target_spec import TargetSpec
 
 # A runtime may take a whole model of which our tables refuse it some nodes, which costs one attempt; of more it takes none.
 _MOST_REFUSED = 1 / 4
-# A target that is further behind as a whole is not looked into without a profile. Of 95 blocks each may take seconds: they have
-# this share of the run's time, and those with most to compute come first.
-_WORTH_PROBING, _PROBING_SHARE = 3.0, 0.15
+# A target that is further behind as a whole is not looked into without a profile.
+_WORTH_PROBING = 3.0
 
 
 def may_take_all(
@@ -51,7 +50,7 @@ class WholeModels:
         index: the graph.
         targets: all targets of the run.
         costs: where costs come from.
-        limit_s: how long the run may take.
+        probing_s: how long blocks of targets without a profile may be measured in all; there may be a hundred, of seconds each.
     """
 
     def __init__(
@@ -59,11 +58,11 @@ class WholeModels:
         index: GraphIndex,
         targets: Sequence[Target],
         costs: CostOracle,
-        limit_s: float = math.inf,
+        probing_s: float = math.inf,
     ) -> None:
         self._index = index
         self._costs = costs
-        self._limit_s = limit_s
+        self._probing_s = probing_s
         self._candidates = [Candidate(index.all_nodes, target, "whole") for target in targets]
         self._wanted: list[Candidate] = []
         self.corrections: dict[tuple[int, Target], float] = {}
@@ -92,7 +91,7 @@ class WholeModels:
                 estimates.learn(target, dict(enumerate(row.node_times_us)))
                 unprofiled.pop(target, None)
         best_us = min(self.latencies_us().values(), default=0.0)
-        end_s = time.monotonic() + _PROBING_SHARE * self._limit_s
+        end_s = time.monotonic() + self._probing_s
         for target, latency_us in unprofiled.items():
             if latency_us <= _WORTH_PROBING * best_us:
                 own = blocks(self._index, candidates.candidates, target, estimates)
@@ -100,7 +99,13 @@ class WholeModels:
                 own.sort(key=lambda block: -sum(shares_us[node] for node in bits(block.nodes)))
                 self._costs.measure(own, stop=lambda: late() or time.monotonic() >= end_s)
             estimates.spread(target, latency_us)
+        self._probing_s = end_s - time.monotonic()
         return estimates
+
+    def joined_by(self, targets: Sequence[Target]) -> WholeModels:
+        """These targets and more; what time was spent on blocks stays spent."""
+        all_targets = [*(candidate.target for candidate in self._candidates), *targets]
+        return WholeModels(self._index, all_targets, self._costs, self._probing_s)
 
     def correct(self, timed_us: Mapping[Target, float], estimates: Estimates) -> None:
         """Take in how the whole models compare where they ran in turn.

@@ -76,22 +76,31 @@ class ProfiledCosts(StatedCosts):
         return SimpleNamespace(node_times_us=[float(i + 1) for i in range(24)])
 
 
-@pytest.mark.parametrize(("limit_s", "is_probed"), [(math.inf, True), (0.0, False)])
-def test_blocks_have_a_share_of_the_time_and_the_longest_come_first(
-    limit_s: float, is_probed: bool
+@pytest.mark.parametrize("seconds", [math.inf, 3.0, 0.0])
+def test_blocks_without_a_profile_have_so_many_seconds_and_the_longest_come_first(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(24, 0)
     everything = world.model.index.all_nodes
+    now_s = [100.0]
+    monkeypatch.setattr("collage.whole_models.time", SimpleNamespace(monotonic=lambda: now_s[0]))
 
     def truth(candidate: Candidate) -> Cost:
+        now_s[0] += 1.0
         return Measured(100.0 * len(bits(candidate.nodes)) if candidate.nodes != everything else 300.0)
 
     costs = ProfiledCosts(truth, most=len(world.candidates))
-    whole = WholeModels(world.model.index, TARGETS, costs, limit_s)  # type: ignore[arg-type]
+    whole = WholeModels(world.model.index, TARGETS[:2], costs, seconds)
     whole.measure(world.candidates, late=lambda: False)
-    asked = [c for c in costs.asked if c.nodes != everything and c.target == TARGETS[1]]
-    assert (len(asked) > 1) == is_probed
+    asked = [c for c in costs.asked if c.nodes != everything]
+    assert {c.target for c in asked} <= {TARGETS[1]}
+    assert min(len(asked), 4) == min(seconds, 4)
     took = [sum(node + 1 for node in bits(block.nodes)) for block in asked]
     assert took == sorted(took, reverse=True)
-    # Where there is no time for blocks, what the whole model took is spread over them all the same.
-    assert whole.latencies_us()[TARGETS[1]] == 300.0
+    assert whole.latencies_us() == {TARGETS[0]: 300.0, TARGETS[1]: 300.0}
+    # Time that was spent stays spent when there are more targets.
+    more = whole.joined_by(TARGETS[2:])
+    more.measure(world.candidates, late=lambda: False)
+    assert list(more.latencies_us()) == list(TARGETS)
+    again = [c for c in costs.asked if c.nodes != everything]
+    assert (len(again) > len(asked)) == (seconds == math.inf)

@@ -12,6 +12,7 @@ from backends.conformance_cases import CASES
 from backends.contract import Available, CompileContext
 from backends.mnn_backend import MnnBackend
 from backends.reference import run_reference
+from backends.sandbox import run_in_child
 from backends.verify import output_error
 from benchmarks.coexistence import kernel
 from partitioner.target import Target
@@ -56,3 +57,19 @@ def test_large_winograd_tiles_are_left_out(tmp_path: Path) -> None:
         errors[options] = output_error("max", [made], [wanted])
         executable.close()
     assert errors[""] < 1e-5 < errors["-winograd=large"] < 1e-2
+
+
+def threads_started(*options: str) -> int:
+    """How many threads this process has once MNN was told these options in turn. Runs in a child."""
+    model = kernel(12, Path("model.onnx").absolute())
+    for i, text in enumerate(options):
+        work = Path(f"work{i}").absolute()
+        work.mkdir()
+        BACKEND.compile(model, Target.parse(f"mnn {text}"), CompileContext(5, work))
+    return sum(1 for _ in Path("/proc/self/task").iterdir())
+
+
+@pytest.mark.skipif(not isinstance(BACKEND.probe(), Available), reason="MNN is not installed")
+def test_fewer_threads_first_leave_no_fewer_for_the_next() -> None:
+    assert run_in_child(threads_started, "-threads=2", "") == run_in_child(threads_started, "")
+    assert run_in_child(threads_started, "") == run_in_child(threads_started, "-threads=4") > 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,14 @@ from onnx import helper, numpy_helper
 from backends.op_names import op_names
 
 _OURS = ("", "ai.onnx")
-_UNARY = op_names(
+AXES_ARE_AN_INPUT = 18  # of reductions, from this opset
+UNARY = op_names(
     """
     Abs Ceil Celu Clip Cos Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu Log Mish
     Neg Reciprocal Relu Selu Sigmoid Sign Sin Softplus Softsign Sqrt Tanh ThresholdedRelu
     """
 )
-_BINARY = op_names("Add Div Max Min Mul PRelu Pow Sub")
+BINARY = op_names("Add Div Max Min Mul PRelu Pow Sub")
 
 
 class FormGraph:
@@ -148,12 +149,11 @@ class Detour(ABC):
             if self.convert(node) or self._carry(node):
                 continue
             for name in reads(node):
-                self._leave(name)
-            self._made.append(node)
-            self._plain.update(node.output)
+                self.leave(name)
+            self.make_plain(node)
         for output in self.graph.proto.graph.output:
-            self._leave(output.name)
-        if self.found:
+            self.leave(output.name)
+        if self.found > 0:
             self.graph.replace(self._made)
         return self.found
 
@@ -172,6 +172,15 @@ class Detour(ABC):
     def make(self, *nodes: onnx.NodeProto) -> None:
         """Take nodes as they are."""
         self._made.extend(nodes)
+
+    def make_plain(self, node: onnx.NodeProto) -> None:
+        """Take a node that makes values in their own form."""
+        self._made.append(node)
+        self._plain.update(node.output)
+
+    def is_made_of(self, value: str, other: str) -> None:
+        """Say that a value's other form is another value's own."""
+        self._other[value] = other
 
     def name_of(self, value: str) -> str:
         """What a value's other form is called."""
@@ -196,11 +205,11 @@ class Detour(ABC):
         """Compute an elementwise operator in the other form where an operand is in it."""
         if not any(name in self._other for name in node.input) or len(node.output) != 1:
             return False
-        if self.graph.is_ours(node, *_UNARY) and node.input[0] in self._other:
+        if self.graph.is_ours(node, *UNARY) and node.input[0] in self._other:
             self.carry(node, [self._other[node.input[0]], *node.input[1:]])
             return True
         shape = self.graph.shapes.get(node.output[0], ())
-        if not self.graph.is_ours(node, *_BINARY) or len(shape) != self.rank:
+        if not self.graph.is_ours(node, *BINARY) or len(shape) != self.rank:
             return False
         values = [name for name in node.input if name not in self.graph.constants]
         sizes = [self.graph.shapes.get(name, ()) for name in values]
@@ -214,7 +223,8 @@ class Detour(ABC):
         self.carry(node, [constants.get(name) or self.enter(name) for name in node.input])
         return True
 
-    def _leave(self, name: str) -> None:
+    def leave(self, name: str) -> None:
+        """Make a value's own form, if it is not there."""
         if name in self._other and name not in self._plain:
             self._made.extend(self.leaving(self._other[name], name))
             self._plain.add(name)
@@ -223,6 +233,16 @@ class Detour(ABC):
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     """A node's attributes by name, as Python's values."""
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+
+
+def set_attributes(node: onnx.NodeProto, values: Mapping[str, Any]) -> None:
+    """Give a node these attributes, in place of its own of the same names."""
+    kept = [attribute for attribute in node.attribute if attribute.name not in values]
+    made = [helper.make_attribute(name, value) for name, value in values.items()]
+    copies = onnx.NodeProto()
+    copies.attribute.extend([*kept, *made])
+    del node.attribute[:]
+    node.attribute.extend(copies.attribute)
 
 
 def called(node: onnx.NodeProto) -> str:

@@ -13,10 +13,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from backends.form_graph import FormGraph, attributes, called
+from backends.form_graph import AXES_ARE_AN_INPUT, FormGraph, attributes, called
 
 _CHAIN = "Reshape", "InstanceNormalization", "Reshape"
-_AXES_ARE_AN_INPUT = 18
 
 
 def take_norms_apart(graph: FormGraph) -> int:
@@ -125,7 +124,7 @@ class _Norm:
         return self._add("Reshape", step, value, self._graph.integers(f"{self._name}/{step}_as", shape))
 
     def _mean(self, step: str, value: str, axes: Sequence[int]) -> str:
-        if self._graph.opset < _AXES_ARE_AN_INPUT:
+        if self._graph.opset < AXES_ARE_AN_INPUT:
             return self._add("ReduceMean", step, value, axes=list(axes), keepdims=1)
         given = self._graph.integers(f"{self._name}/{step}_axes", axes)
         return self._add("ReduceMean", step, value, given, keepdims=1)

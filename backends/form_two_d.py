@@ -6,20 +6,27 @@ ncnn's Winograd neither. Audio and time series are computed along one axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import onnx
 from onnx import helper
 
-from backends.form_graph import Detour, FormGraph, attributes, called
+from backends.form_graph import (
+    AXES_ARE_AN_INPUT,
+    Detour,
+    FormGraph,
+    attributes,
+    called,
+    set_attributes,
+)
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _CHANNELS, _ROW, _ALONG = 1, 2, 3  # axes of the image
 _AXES = {0: 0, 1: _CHANNELS, 2: _ALONG, -3: 0, -2: _CHANNELS, -1: _ALONG}
 # What each attribute is along the row's axis.
 _BEFORE = {"kernel_shape": 1, "strides": 1, "dilations": 1, "output_padding": 0, "output_shape": 1}
-_PADS_ARE_AN_INPUT, _AXES_ARE_AN_INPUT = 11, 18
+_PADS_ARE_AN_INPUT = 11
 
 
 def to_two_d(graph: FormGraph) -> int:
@@ -87,12 +94,12 @@ class _TwoD(Detour):
         if any(name in self.graph.constants for name in node.input):
             return False
         made = self.carry(node, [first, *(self.enter(name) for name in node.input[1:])])
-        _set(made, {"axis": _AXES[attributes(node)["axis"]]})
+        set_attributes(made, {"axis": _AXES[attributes(node)["axis"]]})
         return True
 
     def _split(self, node: onnx.NodeProto, first: str) -> bool:
         made = self.carry(node, [first, *node.input[1:]])
-        _set(made, {"axis": _AXES[attributes(node).get("axis", 0)]})
+        set_attributes(made, {"axis": _AXES[attributes(node).get("axis", 0)]})
         return True
 
     def _pad(self, node: onnx.NodeProto, first: str) -> bool:
@@ -118,13 +125,13 @@ class _TwoD(Detour):
     def _average(self, node: onnx.NodeProto, first: str) -> bool:
         given = attributes(node)
         axes = given.get("axes")
-        if self.graph.opset >= _AXES_ARE_AN_INPUT and len(node.input) > 1:
+        if self.graph.opset >= AXES_ARE_AN_INPUT and len(node.input) > 1:
             axes = self.graph.array(node.input[1])
         if axes is None or not given.get("keepdims", 1):
             return False
         wide = sorted({_AXES[int(axis)] for axis in axes} | ({_ROW} if len(axes) > 1 else set()))
         if "axes" in given:
-            _set(self.carry(node, [first]), {"axes": wide})
+            set_attributes(self.carry(node, [first]), {"axes": wide})
         else:
             self.carry(node, [first, self.graph.integers(f"{called(node)}/axes", wide)])
         return True
@@ -151,13 +158,4 @@ def _widen(node: onnx.NodeProto) -> None:
     if "pads" in given:
         begin, end = given["pads"]
         wide["pads"] = [0, begin, 0, end]
-    _set(node, wide)
-
-
-def _set(node: onnx.NodeProto, values: Mapping[str, Any]) -> None:
-    kept = [attribute for attribute in node.attribute if attribute.name not in values]
-    made = [helper.make_attribute(name, value) for name, value in values.items()]
-    copies = onnx.NodeProto()
-    copies.attribute.extend([*kept, *made])
-    del node.attribute[:]
-    node.attribute.extend(copies.attribute)
+    set_attributes(node, wide)

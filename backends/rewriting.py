@@ -7,6 +7,7 @@ First ONNX Runtime's basic level moves Transposes together and cancels them, whi
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import onnx
 from backends.contract import CompileContext, Option, SubModel
 from backends.conversion import cached, files_of
 from backends.form_biases import part_biases
+from backends.form_channels import put_channels_first
 from backends.form_graph import FormGraph
 from backends.form_norms import take_norms_apart
 from backends.form_swishes import put_swishes_together
@@ -26,6 +28,7 @@ from partitioner.target import Target
 
 OFF, ON, WINOGRAD = "off", "on", "winograd"
 TRANSPOSES, SWISHES, NORMS, BIASES, TWO_D = "transposes", "swishes", "norms", "biases", "two_d"
+CHANNELS_FIRST = "channels_first"
 _HELP = "First rewrite the model in an equal form that this runtime is quicker with"
 REWRITE = Option("rewrite", OFF, f"{_HELP}.", choices=(OFF, ON), is_later=True, tunable=(ON,))
 REWRITE_OR_WINOGRAD = replace(
@@ -42,17 +45,23 @@ _FORMS: dict[str, Callable[[FormGraph], int]] = {
     SWISHES: put_swishes_together,
     NORMS: take_norms_apart,
     BIASES: part_biases,
+    CHANNELS_FIRST: put_channels_first,
     TWO_D: to_two_d,
     WINOGRAD: to_winograd,
 }
 _OF_RUNTIME = {
     "onnxruntime": (TWO_D,),
-    "openvino": (TRANSPOSES, SWISHES, NORMS, BIASES, TWO_D),
+    "openvino": (TRANSPOSES, SWISHES, NORMS, BIASES, CHANNELS_FIRST, TWO_D),
     "mnn": (TRANSPOSES, SWISHES, TWO_D),
-    "ncnn": (TRANSPOSES, SWISHES, TWO_D),
+    "ncnn": (TRANSPOSES, SWISHES, CHANNELS_FIRST, TWO_D),
 }
 REWRITER = Target("onnxruntime")
-EDITION = 5  # part of the keys of caches and of costs: raise it when something else is written
+_WITHOUT = "optimization.disable_specified_optimizers"
+# One writes products of images as products of rows, between Reshapes, which no form looks through; the other makes equal constants
+# one, and OpenVINO fuses no bias that is shared.
+_HINDER = ("MatMulAddFusion", "ConstantSharing")
+_MOVES_TRANSPOSES = "TransposeOptimizer"
+EDITION = 6  # part of the keys of caches and of costs: raise it when something else is written
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,25 @@ def changes(model: Path) -> Changes:
 
 
 def _rewrite(model: Path, context: CompileContext, folder: Path, forms: Collection[str]) -> Changes:
+    made = _written(model, context, folder, forms)
+    if CHANNELS_FIRST in forms and _left(made):
+        # Moved together, Transposes may lie where fewer of them can go: in attention once for each part of a Split.
+        other = folder / "unmoved"
+        other.mkdir()
+        unmoved = _written(model, context, other, forms, _MOVES_TRANSPOSES)
+        if _left(unmoved) < _left(made):
+            made = replace(unmoved, transposes_left=made.transposes_left)
+            for name in (GRAPH, WEIGHTS):
+                (other / name).replace(folder / name)
+        shutil.rmtree(other)
+    return made
+
+
+def _written(
+    model: Path, context: CompileContext, folder: Path, forms: Collection[str], *without: str
+) -> Changes:
     options = options_of(REWRITER, context, "basic")
+    options.add_session_config_entry(_WITHOUT, ";".join((*_HINDER, *without)))
     save_optimised(options, folder)
     open_model(model, REWRITER, options)
     (folder / WEIGHTS).touch()  # not written where no weight is large enough
@@ -122,3 +149,7 @@ def _rewrite(model: Path, context: CompileContext, folder: Path, forms: Collecti
     if found:
         onnx.save(proto, folder / GRAPH)
     return Changes(transposes, found)
+
+
+def _left(made: Changes) -> int:
+    return made.transposes_left - made.found.get(CHANNELS_FIRST, 0)

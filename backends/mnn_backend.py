@@ -243,7 +243,9 @@ class MnnExecutable(Executable):
         spec = self._model.outputs[position]
         seen = variable.read()
         if bound is None:
-            return np.array(seen, dtype=predicates.numpy_dtype(spec))
+            own = np.array(seen, dtype=predicates.numpy_dtype(spec))
+            # What is computed along one axis comes with a fourth.
+            return own.reshape(spec.static_shape) if spec.is_static else own
         if seen.size != bound.size:
             raise CollageError(f"MNN made {spec.name!r} as {seen.shape} instead of {bound.shape}")
         np.copyto(bound, seen.reshape(bound.shape), casting="unsafe")

@@ -20,6 +20,7 @@ from backends.form_biases import part_biases
 from backends.form_channels import put_channels_first
 from backends.form_graph import FormGraph
 from backends.form_norms import take_norms_apart
+from backends.form_splits import split_products
 from backends.form_swishes import put_swishes_together
 from backends.form_two_d import to_two_d
 from backends.form_winograd import to_winograd
@@ -28,7 +29,7 @@ from partitioner.target import Target
 
 OFF, ON, WINOGRAD = "off", "on", "winograd"
 TRANSPOSES, SWISHES, NORMS, BIASES, TWO_D = "transposes", "swishes", "norms", "biases", "two_d"
-CHANNELS_FIRST = "channels_first"
+CHANNELS_FIRST, SPLITS = "channels_first", "splits"
 _HELP = "First rewrite the model in an equal form that this runtime is quicker with"
 REWRITE = Option("rewrite", OFF, f"{_HELP}.", choices=(OFF, ON), is_later=True, tunable=(ON,))
 REWRITE_OR_WINOGRAD = replace(
@@ -47,11 +48,12 @@ _FORMS: dict[str, Callable[[FormGraph], int]] = {
     BIASES: part_biases,
     CHANNELS_FIRST: put_channels_first,
     TWO_D: to_two_d,
+    SPLITS: split_products,
     WINOGRAD: to_winograd,
 }
 _OF_RUNTIME = {
-    "onnxruntime": (TWO_D,),
-    "openvino": (TRANSPOSES, SWISHES, NORMS, BIASES, CHANNELS_FIRST, TWO_D),
+    "onnxruntime": (TWO_D, SPLITS),
+    "openvino": (TRANSPOSES, SWISHES, NORMS, BIASES, CHANNELS_FIRST, TWO_D, SPLITS),
     "mnn": (TRANSPOSES, SWISHES, TWO_D),
     "ncnn": (TRANSPOSES, SWISHES, CHANNELS_FIRST, TWO_D),
 }

@@ -5,17 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from backends.conformance import BackendConformance, buffers, compiled, prepare
 from backends.conformance_cases import CASES
-from backends.contract import Available, CompileContext
+from backends.contract import Available, CompileContext, SubModel
 from backends.mnn_backend import MnnBackend
 from backends.reference import run_reference
 from backends.sandbox import run_in_child
 from backends.verify import output_error
 from benchmarks.coexistence import kernel
 from partitioner.target import Target
+from partitioner.tensor import TensorSpec
+from tests.forms import parsed, weights
 from tests.models import seeded_input
 
 BACKEND = MnnBackend()
@@ -73,3 +76,18 @@ def threads_started(*options: str) -> int:
 def test_fewer_threads_first_leave_no_fewer_for_the_next() -> None:
     assert run_in_child(threads_started, "-threads=2", "") == run_in_child(threads_started, "")
     assert run_in_child(threads_started, "") == run_in_child(threads_started, "-threads=4") > 4
+
+
+@pytest.mark.skipif(not isinstance(BACKEND.probe(), Available), reason="MNN is not installed")
+def test_outputs_of_its_own_have_their_shape(tmp_path: Path) -> None:
+    """MNN computes what runs along one axis with a fourth, and gives it so."""
+    proto = parsed("g (float[1, 4, 9] x) => (float[1, 8, 7] y) { y = Conv(x, w) }", w=weights(8, 4, 3))
+    onnx.save(proto, tmp_path / "m.onnx")
+    x, y = TensorSpec("x", "float32", (1, 4, 9)), TensorSpec("y", "float32", (1, 8, 7))
+    executable = BACKEND.compile(
+        SubModel(tmp_path / "m.onnx", (x,), (y,)), Target("mnn"), CompileContext(1, tmp_path)
+    )
+    executable.bind([seeded_input((1, 4, 9), "float32", 1)], [None])
+    executable.run()
+    assert executable.results[0].shape == (1, 8, 7)
+    executable.close()

@@ -1,0 +1,200 @@
+"""A product whose result is split, as one for each part.
+
+Gates and mixers compute at once what they then split. In images with channels last in memory that is a copy, which takes longer than
+reading the input once more. Elementwise operators in between are computed for each part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from backends.form_graph import BINARY, UNARY, FormGraph, attributes, called, reads
+
+_CHANNELS = 1  # axis of images
+# Where each operator's weights have its outputs.
+_MADE = {"Conv": 0, "MatMul": 1}
+_TURNS = ("Transpose", "Reshape", "Identity")
+_MOST_PARTS = 3
+_SIZES_ARE_AN_INPUT = 13  # of Split, from this opset
+
+
+def split_products(graph: FormGraph) -> int:
+    """Write products that are split so; returns how many there were."""
+    return _Splits(graph).run()
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A value that is cut into all of its parts.
+
+    Args:
+        value: the value.
+        axis: that it is cut along.
+        parts: in their order.
+        nodes: a Split, or a Slice for each part.
+    """
+
+    value: str
+    axis: int
+    parts: Sequence[str]
+    nodes: Sequence[onnx.NodeProto]
+
+
+class _Splits:
+    def __init__(self, graph: FormGraph) -> None:
+        self._graph = graph
+        self._readers = graph.readers()
+        self._places = {name: i for i, node in enumerate(graph.nodes) for name in node.output}
+
+    def run(self) -> int:
+        """Replace all of them."""
+        made: dict[int, list[onnx.NodeProto]] = {}
+        found = 0
+        for value in [name for node in self._graph.nodes for name in node.output]:
+            split = self._split_of(value)
+            before = None if split is None else self._before(split)
+            if split is None or before is None:
+                continue
+            made |= {self._places[n.output[0]]: [] for n in (*before, *split.nodes)}
+            first = min(self._places[part] for part in split.parts)
+            made[first] = self._parts(split, before)
+            found += 1
+        if found:
+            nodes = enumerate(self._graph.nodes)
+            self._graph.replace([n for i, node in nodes for n in made.get(i, [node])])
+        return found
+
+    def _split_of(self, value: str) -> _Split | None:
+        """How all readers of a value cut it, if they do nothing else."""
+        shape, readers = self._graph.shapes.get(value, ()), self._readers[value]
+        if not readers or not shape:
+            return None
+        if len(readers) == 1 and self._graph.is_ours(readers[0], "Split"):
+            axis = attributes(readers[0]).get("axis", 0) % len(shape)
+            split = _Split(value, axis, list(readers[0].output), readers)
+        elif all(self._graph.is_ours(reader, "Slice") for reader in readers):
+            cuts = [self._cut_of(reader, shape) for reader in readers]
+            ordered = sorted((c, i) for i, c in enumerate(cuts) if c is not None)
+            axes, begins, ends = ({c[k] for c, _ in ordered} for k in range(3))
+            axis = min(axes, default=0)
+            if len(ordered) != len(cuts) or len(axes) != 1 or begins ^ ends != {0, shape[axis]}:
+                return None
+            if len(begins) != len(cuts):
+                return None
+            split = _Split(value, axis, [readers[i].output[0] for _, i in ordered], readers)
+        else:
+            return None
+        known = all(len(self._graph.shapes.get(part, ())) == len(shape) for part in split.parts)
+        return split if known and 1 < len(split.parts) <= _MOST_PARTS else None
+
+    def _cut_of(self, node: onnx.NodeProto, shape: Sequence[int]) -> tuple[int, int, int] | None:
+        """The axis, begin and end of a Slice along one axis."""
+        given = [self._graph.array(name) for name in node.input[1:]]
+        if len(given) < 3 or any(numbers is None or numbers.size != 1 for numbers in given):
+            return None
+        begin, end, axis, *step = (int(np.asarray(numbers).item()) for numbers in given)
+        size = shape[axis]
+        if step not in ([], [1]):
+            return None
+        begin, end, _ = slice(begin, end).indices(size)
+        return axis % len(shape), begin, end
+
+    def _before(self, split: _Split) -> list[onnx.NodeProto] | None:
+        """The product that a value comes from, and the elementwise operators after it, which nothing else reads."""
+        rank = len(self._graph.shapes[split.value])
+        products, between, waiting = set[int](), set[int](), [split.value]
+        while waiting:
+            at = self._places.get(waiting.pop(), -1)
+            node = self._graph.nodes[at]
+            if at >= 0 and self._graph.is_ours(node, *_MADE):
+                products.add(at)
+            elif at >= 0 and self._is_elementwise(node, rank):
+                if at not in between:
+                    waiting += [n for n in node.input if n and n not in self._graph.constants]
+                between.add(at)
+            else:
+                return None
+        if len(products) != 1:
+            return None
+        nodes = [self._graph.nodes[at] for at in (*products, *sorted(between))]
+        ours = {id(node) for node in (*nodes, *split.nodes)}
+        is_read_here = all(id(r) in ours for node in nodes for r in self._readers[node.output[0]])
+        return nodes if is_read_here and self._is_product(nodes[0], split.axis, rank) else None
+
+    def _is_elementwise(self, node: onnx.NodeProto, rank: int) -> bool:
+        if len(node.output) > 1:
+            return False
+        if self._graph.is_ours(node, *UNARY):
+            return all(name in self._graph.constants for name in node.input[1:] if name)
+        shape = self._graph.shapes.get(node.output[0], ())
+        values = [name for name in node.input if name not in self._graph.constants]
+        return (
+            self._graph.is_ours(node, *BINARY)
+            and len(shape) == rank
+            and all(self._graph.shapes.get(name) == shape for name in values)
+        )
+
+    def _is_product(self, node: onnx.NodeProto, axis: int, rank: int) -> bool:
+        if not all(self._is_constant(name) for name in node.input[1:] if name):
+            return False
+        if node.op_type == "Conv":
+            # One over more places was no faster so: what they read is gathered once for each part.
+            is_pointwise = set(self._graph.shapes.get(node.input[1], ())[2:]) == {1}
+            return axis == _CHANNELS and is_pointwise and attributes(node).get("group", 1) == 1
+        return axis == rank - 1 and len(self._graph.shapes.get(node.input[1], ())) == 2
+
+    def _is_constant(self, name: str) -> bool:
+        """Whether a value is a constant, or one in another form."""
+        if name in self._graph.constants:
+            return True
+        at = self._places.get(name)
+        node = None if at is None else self._graph.nodes[at]
+        if node is None or not self._graph.is_ours(node, *_TURNS):
+            return False
+        return all(self._is_constant(read) for read in reads(node))
+
+    def _parts(self, split: _Split, before: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+        parts = {split.value: split.parts}
+        count = len(split.parts)
+        made = []
+        for node in before:
+            result = node.output[0]
+            parts.setdefault(result, [f"{result}/{i}" for i in range(count)])
+            for place, name in enumerate(node.input):
+                along = self._along(split, node, place)
+                if along is not None and name not in parts:
+                    parts[name] = [f"{split.value}/{name}/{i}" for i in range(count)]
+                    made.append(self._cut(split, name, parts[name], along))
+            for i, part in enumerate(parts[result]):
+                one = onnx.NodeProto()
+                one.CopyFrom(node)
+                del one.input[:], one.output[:]
+                one.input.extend(parts[name][i] if name in parts else name for name in node.input)
+                one.output.append(part)
+                one.name = f"{called(node)}/{i}"
+                made.append(one)
+        return made
+
+    def _along(self, split: _Split, node: onnx.NodeProto, place: int) -> int | None:
+        """The axis along which a constant that a node reads has a number for each output; None where it has not."""
+        name = node.input[place]
+        if self._graph.is_ours(node, *_MADE):
+            return (None, _MADE[node.op_type], 0)[place] if name else None
+        whole, shape = self._graph.shapes[split.value], self._graph.shapes.get(name, ())
+        along = split.axis - len(whole) + len(shape)
+        has_each = along >= 0 and shape[along] == whole[split.axis] > 1
+        return along if name in self._graph.constants and has_each else None
+
+    def _cut(self, split: _Split, name: str, parts: Sequence[str], along: int) -> onnx.NodeProto:
+        """A constant's parts, which are folded when a runtime compiles."""
+        sizes = [self._graph.shapes[part][split.axis] for part in split.parts]
+        called_so = f"{split.value}/{name}"
+        if self._graph.opset < _SIZES_ARE_AN_INPUT:
+            return helper.make_node("Split", [name], parts, name=called_so, axis=along, split=sizes)
+        given = self._graph.integers(f"{split.value}/sizes", sizes)
+        return helper.make_node("Split", [name, given], parts, name=called_so, axis=along)

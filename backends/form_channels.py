@@ -102,7 +102,7 @@ class _First(Detour):
 
     def _multiply(self, node: onnx.NodeProto) -> bool:
         given, weights = node.input
-        if weights not in self.graph.constants or len(self.graph.shapes[weights]) != 2:
+        if not self._is_float(weights) or len(self.graph.shapes[weights]) != 2:
             return False
         if not self.is_other(given) and node.output[0] not in self._read_first:
             return False
@@ -122,9 +122,9 @@ class _First(Detour):
         given = attributes(node)
         if given.get("axis", -1) not in (-1, _CHANNELS_LAST) or len(node.output) > 1:
             return False
-        factors = [self.other_constant(n) for n in node.input[1:] if n in self.graph.constants]
-        if None in factors or len(factors) != len(node.input) - 1:
+        if not all(self._is_float(name) for name in node.input[1:]):
             return False
+        factors = [str(self.other_constant(name)) for name in node.input[1:]]
         epsilon = self.graph.constant(
             f"{called(node)}/epsilon", np.array(given.get("epsilon", 1e-5), np.float32)
         )
@@ -137,10 +137,14 @@ class _First(Detour):
         result = self._step(node, "Div", "normal", centred, deviation)
         kinds = ("Mul", "Add")[: len(factors)]
         for kind, factor in zip(kinds[:-1], factors[:-1], strict=True):
-            result = self._step(node, kind, "scaled", result, str(factor))
-        last = [result, str(factors[-1])]
+            result = self._step(node, kind, "scaled", result, factor)
+        last = [result, factors[-1]]
         self.make(helper.make_node(kinds[-1], last, [self.made_as(node.output[0])], name=called(node)))
         return True
+
+    def _is_float(self, name: str) -> bool:
+        tensor = self.graph.constants.get(name)
+        return tensor is not None and tensor.data_type == onnx.TensorProto.FLOAT
 
     def _mean(self, node: onnx.NodeProto, step: str, value: str) -> str:
         if self.graph.opset < AXES_ARE_AN_INPUT:

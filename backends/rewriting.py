@@ -123,8 +123,8 @@ def changes(model: Path) -> Changes:
 
 def _rewrite(model: Path, context: CompileContext, folder: Path, forms: Collection[str]) -> Changes:
     made = _written(model, context, folder, forms)
-    if CHANNELS_FIRST in forms and _left(made):
-        # Moved together, Transposes may lie where fewer of them can go: in attention once for each part of a Split.
+    if made.found.get(CHANNELS_FIRST) and _left(made):
+        # Moved together, Transposes may lie where fewer of them can go: in attention once for each part of what was split.
         other = folder / "unmoved"
         other.mkdir()
         unmoved = _written(model, context, other, forms, _MOVES_TRANSPOSES)

@@ -109,6 +109,20 @@ def test_what_leaves_no_fewer_transposes_stays(tmp_path: Path) -> None:
     assert model.SerializeToString() == before
 
 
+@pytest.mark.parametrize("dtype", ["float16", "double"])
+def test_other_numbers_stay(dtype: str) -> None:
+    """Runtimes have their normalisations and convolutions for float32."""
+    model = parsed(
+        f"""g ({dtype}[1, 4, 6, 6] x) => ({dtype}[1, 4, 6, 6] y) {{
+            a = Transpose <{_TO_LAST}> (x)   b = LayerNormalization(a, scale)   c = MatMul(b, w)
+            y = Transpose <{_TO_FIRST}> (c)
+        }}""",
+        w=weights(4, 4).astype(dtype),
+        scale=weights(4).astype(dtype),
+    )
+    assert put_channels_first(FormGraph(model)) == 0
+
+
 def test_values_that_are_read_both_ways_are_right(tmp_path: Path) -> None:
     model = parsed(
         f"""g (float[1, 4, 6, 6] x, float[6, 4] other)

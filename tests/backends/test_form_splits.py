@@ -63,22 +63,38 @@ def test_a_gate_is_computed_in_its_parts(
 
 
 def test_slices_that_stand_in_another_order_are_parts_too(tmp_path: Path) -> None:
-    """As products of rows, with three parts of which one comes before the others, and is an output."""
+    """Three parts, of which one comes before the others, and one is an output."""
     model = parsed(
-        """g (float[2, 5, 6] x) => (float[2, 5, 3] y, float[2, 5, 2] z) {
-            a = MatMul(x, w)   c = Add(b, a)   f = Relu(c)
+        """g (float[2, 6, 5, 4] x) => (float[2, 3, 5, 4] y, float[2, 2, 5, 4] z) {
+            a = Conv(x, w)   c = Add(b, a)   f = Relu(c)
             last = Slice(f, five, seven, along)   z = Slice(f, zero, two, along)   m = Slice(f, two, five, along)
             r = ReduceSum <keepdims = 1> (last, along)   y = Add(m, r)
         }""",
-        w=weights(6, 7),
-        b=weights(7, seed=1),
+        w=weights(7, 6, 1, 1),
+        b=weights(7, 1, 1, seed=1),
         **{
             n: np.array([i])
-            for n, i in {"zero": 0, "two": 2, "five": 5, "seven": 7, "along": 2}.items()
+            for n, i in {"zero": 0, "two": 2, "five": 5, "seven": 7, "along": 1}.items()
         },
     )
     found, kinds, error = converted(model, split_products, tmp_path)
-    assert (found, kinds.count("MatMul"), error < 1e-6) == (1, 3, True)
+    assert (found, kinds.count("Conv"), error < 1e-6) == (1, 3, True)
+
+
+@pytest.mark.parametrize(("parts", "products"), [(2, 2), (3, 1)])
+def test_rows_are_split_in_two(parts: int, products: int, tmp_path: Path) -> None:
+    """Three are an attention's queries, keys and values."""
+    names = ["y", "z", "u"][:parts]
+    outputs = ", ".join(f"float[2, 5, 2] {name}" for name in names)
+    model = parsed(
+        f"""g (float[2, 5, 6] x) => ({outputs}) {{
+            a = MatMul(x, w)   c = Add(b, a)   {", ".join(names)} = Split <axis = -1> (c)
+        }}""",
+        w=weights(6, 2 * parts),
+        b=weights(2 * parts, seed=1),
+    )
+    found, kinds, error = converted(model, split_products, tmp_path)
+    assert (found, kinds.count("MatMul"), error < 1e-6) == (products > 1, products, True)
 
 
 def test_what_channels_first_made_is_split_too(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from backends.op_names import op_names
 
 _OURS = ("", "ai.onnx")
 AXES_ARE_AN_INPUT = 18  # of reductions, from this opset
+_ALONG_AN_AXIS = 3  # inputs of a Slice: where it begins and ends, and the axis
 UNARY = op_names(
     """
     Abs Ceil Celu Clip Cos Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu Log Mish
@@ -66,6 +67,17 @@ class FormGraph:
         if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL:
             return None
         return np.asarray(numpy_helper.to_array(tensor))
+
+    def cut(self, node: onnx.NodeProto) -> tuple[int, int, int] | None:
+        """Along which axis a Slice cuts, from where and to where; None where it takes steps, has several axes, or is not known."""
+        shape = self.shapes.get(node.input[0], ())
+        given = [self.array(name) for name in node.input[1:]]
+        numbers = [int(found.item()) for found in given if found is not None and found.size == 1]
+        if not shape or len(numbers) != len(given) or len(numbers) < _ALONG_AN_AXIS:
+            return None
+        begin, end, axis, *step = numbers
+        begin, end, _ = slice(begin, end).indices(shape[axis])
+        return (axis % len(shape), begin, end) if step in ([], [1]) else None
 
     def constant(self, name: str, numbers: npt.ArrayLike) -> str:
         """Add a constant, once."""

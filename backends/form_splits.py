@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
 from onnx import helper
 
@@ -79,7 +78,7 @@ class _Splits:
             axis = attributes(readers[0]).get("axis", 0) % len(shape)
             split = _Split(value, axis, list(readers[0].output), readers)
         elif all(self._graph.is_ours(reader, "Slice") for reader in readers):
-            cuts = [self._cut_of(reader, shape) for reader in readers]
+            cuts = [self._graph.cut(reader) for reader in readers]
             ordered = sorted((c, i) for i, c in enumerate(cuts) if c is not None)
             axes, begins, ends = ({c[k] for c, _ in ordered} for k in range(3))
             axis = min(axes, default=0)
@@ -92,18 +91,6 @@ class _Splits:
             return None
         known = all(len(self._graph.shapes.get(part, ())) == len(shape) for part in split.parts)
         return split if known and len(split.parts) > 1 else None
-
-    def _cut_of(self, node: onnx.NodeProto, shape: Sequence[int]) -> tuple[int, int, int] | None:
-        """The axis, begin and end of a Slice along one axis."""
-        given = [self._graph.array(name) for name in node.input[1:]]
-        if len(given) < 3 or any(numbers is None or numbers.size != 1 for numbers in given):
-            return None
-        begin, end, axis, *step = (int(np.asarray(numbers).item()) for numbers in given)
-        size = shape[axis]
-        if step not in ([], [1]):
-            return None
-        begin, end, _ = slice(begin, end).indices(size)
-        return axis % len(shape), begin, end
 
     def _before(self, split: _Split) -> list[onnx.NodeProto] | None:
         """The product that a value comes from, and the elementwise operators after it, which nothing else reads."""

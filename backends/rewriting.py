@@ -20,6 +20,7 @@ from backends.form_biases import part_biases
 from backends.form_channels import put_channels_first
 from backends.form_graph import FormGraph
 from backends.form_norms import take_norms_apart
+from backends.form_shuffles import absorb_shuffles
 from backends.form_splits import split_products
 from backends.form_swishes import put_swishes_together
 from backends.form_two_d import to_two_d
@@ -29,7 +30,7 @@ from partitioner.target import Target
 
 OFF, ON, WINOGRAD = "off", "on", "winograd"
 TRANSPOSES, SWISHES, NORMS, BIASES, TWO_D = "transposes", "swishes", "norms", "biases", "two_d"
-CHANNELS_FIRST, SPLITS = "channels_first", "splits"
+CHANNELS_FIRST, SHUFFLES, SPLITS = "channels_first", "shuffles", "splits"
 _HELP = "First rewrite the model in an equal form that this runtime is quicker with"
 REWRITE = Option("rewrite", OFF, f"{_HELP}.", choices=(OFF, ON), is_later=True, tunable=(ON,))
 REWRITE_OR_WINOGRAD = replace(
@@ -47,15 +48,16 @@ _FORMS: dict[str, Callable[[FormGraph], int]] = {
     NORMS: take_norms_apart,
     BIASES: part_biases,
     CHANNELS_FIRST: put_channels_first,
+    SHUFFLES: absorb_shuffles,
     TWO_D: to_two_d,
     SPLITS: split_products,
     WINOGRAD: to_winograd,
 }
 _OF_RUNTIME = {
-    "onnxruntime": (TWO_D, SPLITS),
-    "openvino": (TRANSPOSES, SWISHES, NORMS, BIASES, CHANNELS_FIRST, TWO_D, SPLITS),
-    "mnn": (TRANSPOSES, SWISHES, TWO_D),
-    "ncnn": (TRANSPOSES, SWISHES, CHANNELS_FIRST, TWO_D),
+    "onnxruntime": (SHUFFLES, TWO_D, SPLITS),
+    "openvino": (TRANSPOSES, SWISHES, NORMS, BIASES, CHANNELS_FIRST, SHUFFLES, TWO_D, SPLITS),
+    "mnn": (TRANSPOSES, SWISHES, SHUFFLES, TWO_D),
+    "ncnn": (TRANSPOSES, SWISHES, CHANNELS_FIRST, SHUFFLES, TWO_D),
 }
 REWRITER = Target("onnxruntime")
 _WITHOUT = "optimization.disable_specified_optimizers"

@@ -32,9 +32,8 @@ class _Shuffles:
         self._graph = graph
         self._makers = {name: node for node in graph.nodes for name in node.output}
         self._readers = graph.readers()
-        self._shuffles: dict[
-            str, tuple[str, int]
-        ] = {}  # by what they make: of what, of how many groups
+        # By what they make: of what, and of how many groups.
+        self._shuffles: dict[str, tuple[str, int]] = {}
         self._inside: set[str] = set()  # values within a shuffle
         for node in graph.nodes:
             self._note(node)
@@ -62,10 +61,8 @@ class _Shuffles:
 
     def _note(self, node: onnx.NodeProto) -> None:
         """Remember a shuffle by its Transpose, between two Reshapes."""
-        if (
-            not self._graph.is_ours(node, "Transpose")
-            or tuple(attributes(node).get("perm", ())) != _GROUPS_MET
-        ):
+        perm = tuple(attributes(node).get("perm", ()))
+        if not self._graph.is_ours(node, "Transpose") or perm != _GROUPS_MET:
             return
         before, after = self._makers.get(node.input[0]), self._readers[node.output[0]]
         if before is None or len(after) != 1 or len(self._readers[before.output[0]]) != 1:
@@ -74,12 +71,7 @@ class _Shuffles:
             return
         whole, grouped = (self._graph.shapes.get(n, ()) for n in (before.input[0], node.input[0]))
         made = self._graph.shapes.get(after[0].output[0], ())
-        if (
-            len(whole) == _IMAGE
-            and whole == made
-            and grouped[0] == whole[0]
-            and grouped[3:] == whole[2:]
-        ):
+        if len(whole) == _IMAGE and made == whole == (grouped[0], whole[1], *grouped[3:]):
             self._shuffles[after[0].output[0]] = before.input[0], grouped[1]
             self._inside |= {before.output[0], node.output[0]}
 
@@ -90,7 +82,7 @@ class _Shuffles:
 
     def _move(self, node: onnx.NodeProto) -> bool:
         """Say where the channels of what only moves them come from."""
-        result, given = node.output[0], list(node.input[:1])
+        result = node.output[0]
         if result in self._shuffles:
             source, groups = self._shuffles[result]
             order = self._order(source)
@@ -98,15 +90,17 @@ class _Shuffles:
             self._orders[result] = tuple(
                 order[g * size + i] for i in range(size) for g in range(groups)
             )
-        elif any(len(self._graph.shapes.get(name, ())) != _IMAGE for name in given):
+        elif any(len(self._graph.shapes.get(n, ())) != _IMAGE for n in (*node.input[:1], *node.output)):
             return False
         elif self._graph.is_ours(node, "Concat") and self._is_of_channels(node):
+            if any(len(self._graph.shapes.get(name, ())) != _IMAGE for name in node.input):
+                return False
             is_moved = any(name in self._orders for name in node.input)
             if not is_moved and not any(source == result for source, _ in self._shuffles.values()):
                 return False
             self._orders[result] = tuple(place for name in node.input for place in self._order(name))
-        elif given and given[0] in self._orders:
-            return self._part(node, self._orders[given[0]])
+        elif node.input and node.input[0] in self._orders:
+            return self._part(node, self._orders[node.input[0]])
         else:
             return False
         return True
@@ -140,7 +134,8 @@ class _Shuffles:
         if len(set(order)) != len(order) or (groups, read) not in ((1, len(order)), (len(order), 1)):
             return False
         lying = self._lying(order)
-        which = [order.index(place) for place in lying]
+        stands = {place: i for i, place in enumerate(order)}
+        which = [stands[place] for place in lying]
         is_by_channel = groups > 1
         if is_by_channel and self._graph.shapes[node.output[0]][_CHANNELS] != groups:
             return False
@@ -170,8 +165,8 @@ class _Shuffles:
 
     def _lying(self, order: _Order) -> _Order:
         """The same channels in the order in which they lie, value by value."""
-        values = list(dict.fromkeys(value for value, _ in order))
-        return tuple(sorted(order, key=lambda place: (values.index(place[0]), place[1])))
+        values = {value: i for i, value in enumerate(dict.fromkeys(value for value, _ in order))}
+        return tuple(sorted(order, key=lambda place: (values[place[0]], place[1])))
 
     def _together(self, order: _Order) -> str:
         """The value that has these channels, made once."""
@@ -212,10 +207,8 @@ class _Shuffles:
             self._made.append(helper.make_node("Identity", [together], [name], name=f"{name}/there"))
         else:
             self._found -= 1
-            places = self._graph.integers(f"{name}/places", [lying.index(place) for place in order])
-            self._made.append(
-                helper.make_node(
-                    "Gather", [together, places], [name], name=f"{name}/order", axis=_CHANNELS
-                )
-            )
+            lies = {place: i for i, place in enumerate(lying)}
+            which = self._graph.integers(f"{name}/places", [lies[place] for place in order])
+            given, called_so = [together, which], f"{name}/order"
+            self._made.append(helper.make_node("Gather", given, [name], name=called_so, axis=_CHANNELS))
         self._settled.add(name)

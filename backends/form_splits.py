@@ -150,21 +150,27 @@ class _Splits:
 
     def _parts(self, split: _Split, before: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
         parts = {split.value: split.parts}
+        cut: dict[tuple[str, int], Sequence[str]] = {}
         count = len(split.parts)
         made = []
         for node in before:
-            result = node.output[0]
-            parts.setdefault(result, [f"{result}/{i}" for i in range(count)])
+            inputs: list[Sequence[str]] = []
             for place, name in enumerate(node.input):
                 along = self._along(split, node, place)
-                if along is not None and name not in parts:
-                    parts[name] = [f"{split.value}/{name}/{i}" for i in range(count)]
-                    made.append(self._cut(split, name, parts[name], along))
+                if along is None:
+                    inputs.append(parts.get(name, [name] * count))
+                    continue
+                if (name, along) not in cut:
+                    cut[name, along] = [f"{split.value}/{name}/{along}/{i}" for i in range(count)]
+                    made.append(self._cut(split, name, cut[name, along], along))
+                inputs.append(cut[name, along])
+            result = node.output[0]
+            parts.setdefault(result, [f"{result}/{i}" for i in range(count)])
             for i, part in enumerate(parts[result]):
                 one = onnx.NodeProto()
                 one.CopyFrom(node)
                 del one.input[:], one.output[:]
-                one.input.extend(parts[name][i] if name in parts else name for name in node.input)
+                one.input.extend(names[i] for names in inputs)
                 one.output.append(part)
                 one.name = f"{called(node)}/{i}"
                 made.append(one)
@@ -183,7 +189,7 @@ class _Splits:
     def _cut(self, split: _Split, name: str, parts: Sequence[str], along: int) -> onnx.NodeProto:
         """A constant's parts, which are folded when a runtime compiles."""
         sizes = [self._graph.shapes[part][split.axis] for part in split.parts]
-        called_so = f"{split.value}/{name}"
+        called_so = f"{split.value}/{name}/{along}"
         if self._graph.opset < _SIZES_ARE_AN_INPUT:
             return helper.make_node("Split", [name], parts, name=called_so, axis=along, split=sizes)
         given = self._graph.integers(f"{split.value}/sizes", sizes)

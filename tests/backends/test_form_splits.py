@@ -155,3 +155,17 @@ def test_what_is_no_such_split_stays(change: str, text: str) -> None:
         along=np.array([1]),
     )
     assert split_products(FormGraph(model)) == 0
+
+
+def test_a_constant_that_stands_for_outputs_and_for_places_is_cut_for_the_outputs_alone(
+    tmp_path: Path,
+) -> None:
+    model = parsed(
+        """g (float[1, 6, 5, 8] x) => (float[1, 4, 5, 8] y) {
+            a = Conv(x, w, b)   c = Add(a, b)   i, j = Split <axis = 1> (c)   y = Mul(i, j)
+        }""",
+        w=weights(8, 6, 1, 1),
+        b=weights(8, seed=1),
+    )
+    found, _, error = converted(model, split_products, tmp_path)
+    assert found == 1 and error < 1e-6

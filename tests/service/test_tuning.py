@@ -68,8 +68,12 @@ def test_one_call_model_in_artifact_out(running: RunningServer) -> None:
     assert sum(len(part["nodes"]) for part in graph["partitions"]) == len(model.graph.node)
     page = running.http.get(job["links"]["page"]).text
     assert "Download the artifact" in page and "<svg" in page
-    costs = running.http.get("/v1/costs", params={"backend": "openvino"}).json()["items"]
-    assert costs and all(cost["target"].startswith("openvino") for cost in costs)
+    # Which targets' parts were measured is a matter of how near they are to each other.
+    costs = running.http.get("/v1/costs").json()["items"]
+    assert costs
+    for backend in ("onnxruntime", "openvino"):
+        of_it = running.http.get("/v1/costs", params={"backend": backend}).json()["items"]
+        assert of_it == [cost for cost in costs if cost["target"].split()[0] == backend]
 
     again = post_job(running, small_model(), data=_FORM).json()
     _until(running, again["links"]["self"], "done")

@@ -25,8 +25,8 @@ from backends.form_graph import (
     set_attributes,
 )
 
+# Permutations, and so for each axis of the result, counted from either end, which one of the other form it is.
 _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
-_AXES = {0: 0, 1: 2, 2: 3, 3: 1, -4: 0, -3: 2, -2: 3, -1: 1}
 _CHANNELS_LAST, _CHANNELS_FIRST = 3, 1  # axes
 _SOFTMAX_OF_ONE_AXIS = 13  # opset
 _REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")
@@ -122,9 +122,11 @@ class _First(Detour):
         given = attributes(node)
         if given.get("axis", -1) not in (-1, _CHANNELS_LAST) or len(node.output) > 1:
             return False
-        if not all(self._is_float(name) for name in node.input[1:]):
+        floats = [name for name in node.input[1:] if self._is_float(name)]
+        factors = [turned for name in floats if (turned := self.other_constant(name)) is not None]
+        if len(factors) != len(node.input) - 1:
             return False
-        factors = [str(self.other_constant(name)) for name in node.input[1:]]
+        scale, *bias = factors
         epsilon = self.graph.constant(
             f"{called(node)}/epsilon", np.array(given.get("epsilon", 1e-5), np.float32)
         )
@@ -134,12 +136,10 @@ class _First(Detour):
             node, "Add", "variance", self._mean(node, "variance_of", squares), epsilon
         )
         deviation = self._step(node, "Sqrt", "deviation", variance)
-        result = self._step(node, "Div", "normal", centred, deviation)
-        kinds = ("Mul", "Add")[: len(factors)]
-        for kind, factor in zip(kinds[:-1], factors[:-1], strict=True):
-            result = self._step(node, kind, "scaled", result, factor)
-        last = [result, factors[-1]]
-        self.make(helper.make_node(kinds[-1], last, [self.made_as(node.output[0])], name=called(node)))
+        kind, last = "Mul", [self._step(node, "Div", "normal", centred, deviation), scale]
+        if bias:
+            kind, last = "Add", [self._step(node, "Mul", "scaled", *last), *bias]
+        self.make(helper.make_node(kind, last, [self.made_as(node.output[0])], name=called(node)))
         return True
 
     def _is_float(self, name: str) -> bool:
@@ -166,8 +166,8 @@ class _First(Detour):
         if axes is None:
             return False
         keeps = bool(given.get("keepdims", 1))
-        over = sorted(_AXES[axis] for axis in axes)
-        left = [axis for axis in _AXES.values() if axis not in over][: self.rank - len(over)]
+        over = sorted(_TO_LAST[axis] for axis in axes)
+        left = [axis for axis in _TO_LAST if axis not in over]
         if not keeps and left != sorted(left):
             return False
         made = onnx.NodeProto()
@@ -200,7 +200,7 @@ class _First(Detour):
         return self._along(node, inputs, attributes(node)["axis"])
 
     def _along(self, node: onnx.NodeProto, inputs: Sequence[str], axis: int) -> bool:
-        set_attributes(self.carry(node, inputs), {"axis": _AXES[axis]})
+        set_attributes(self.carry(node, inputs), {"axis": _TO_LAST[axis]})
         return True
 
 
@@ -221,5 +221,5 @@ def _read_first(graph: FormGraph) -> set[str]:
         if graph.is_ours(node, "Transpose") and tuple(attributes(node).get("perm", ())) == _TO_FIRST:
             found.add(node.input[0])
         elif graph.is_ours(node, "MatMul", *UNARY, *BINARY) and found.intersection(node.output):
-            found.update(name for name in node.input if len(graph.shapes.get(name, ())) == 4)
+            found.update(name for name in node.input if len(graph.shapes.get(name, ())) == _First.rank)
     return found

@@ -181,6 +181,12 @@ class Detour(ABC):
             self._other[name] = other
         return self._other[name]
 
+    def leave(self, name: str) -> None:
+        """Make a value's own form, if it is not there."""
+        if name in self._other and name not in self._plain:
+            self._made.extend(self.leaving(self._other[name], name))
+            self._plain.add(name)
+
     def make(self, *nodes: onnx.NodeProto) -> None:
         """Take nodes as they are."""
         self._made.extend(nodes)
@@ -234,12 +240,6 @@ class Detour(ABC):
             return False
         self.carry(node, [constants.get(name) or self.enter(name) for name in node.input])
         return True
-
-    def leave(self, name: str) -> None:
-        """Make a value's own form, if it is not there."""
-        if name in self._other and name not in self._plain:
-            self._made.extend(self.leaving(self._other[name], name))
-            self._plain.add(name)
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:

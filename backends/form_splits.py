@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import onnx
 from onnx import helper
@@ -78,15 +79,16 @@ class _Splits:
             axis = attributes(readers[0]).get("axis", 0) % len(shape)
             split = _Split(value, axis, list(readers[0].output), readers)
         elif all(self._graph.is_ours(reader, "Slice") for reader in readers):
-            cuts = [self._graph.cut(reader) for reader in readers]
-            ordered = sorted((c, i) for i, c in enumerate(cuts) if c is not None)
-            axes, begins, ends = ({c[k] for c, _ in ordered} for k in range(3))
-            axis = min(axes, default=0)
-            if len(ordered) != len(cuts) or len(axes) != 1 or begins ^ ends != {0, shape[axis]}:
+            cuts = [(self._graph.cut(reader), reader.output[0]) for reader in readers]
+            ordered = sorted((cut, part) for cut, part in cuts if cut is not None)
+            if len(ordered) != len(cuts):
                 return None
-            if len(begins) != len(cuts):
+            axis = ordered[0][0][0]
+            ends = [0, *(end for (_, _, end), _ in ordered)]
+            follow = [(axis, begin, end) for begin, end in pairwise(ends)]
+            if [cut for cut, _ in ordered] != follow or ends[-1] != shape[axis]:
                 return None
-            split = _Split(value, axis, [readers[i].output[0] for _, i in ordered], readers)
+            split = _Split(value, axis, [part for _, part in ordered], readers)
         else:
             return None
         known = all(len(self._graph.shapes.get(part, ())) == len(shape) for part in split.parts)

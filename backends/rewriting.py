@@ -61,9 +61,8 @@ _OF_RUNTIME = {
 }
 REWRITER = Target("onnxruntime")
 _WITHOUT = "optimization.disable_specified_optimizers"
-# One writes products of images as products of rows, between Reshapes, which no form looks through; the other makes equal constants
-# one, and OpenVINO fuses no bias that is shared.
-_HINDER = ("MatMulAddFusion", "ConstantSharing")
+# It writes products of images as products of rows, between Reshapes, which no form looks through.
+_JOINS_SUMS = "MatMulAddFusion"
 _MOVES_TRANSPOSES = "TransposeOptimizer"
 EDITION = 6  # part of the keys of caches and of costs: raise it when something else is written
 
@@ -142,7 +141,7 @@ def _written(
     model: Path, context: CompileContext, folder: Path, forms: Collection[str], *without: str
 ) -> Changes:
     options = options_of(REWRITER, context, "basic")
-    options.add_session_config_entry(_WITHOUT, ";".join((*_HINDER, *without)))
+    options.add_session_config_entry(_WITHOUT, ";".join((_JOINS_SUMS, *without)))
     save_optimised(options, folder)
     open_model(model, REWRITER, options)
     (folder / WEIGHTS).touch()  # not written where no weight is large enough

@@ -95,7 +95,7 @@ def test_products_before_a_convolution_are_convolutions(tmp_path: Path) -> None:
     assert (found, kinds.count("Conv"), error < 1e-6) == (1, 2, True)
 
 
-def test_what_leaves_no_fewer_transposes_stays(tmp_path: Path) -> None:
+def test_what_leaves_no_fewer_transposes_stays() -> None:
     """Windows are cut out of what a product made, and a sum with a value of another rank is last, too."""
     model = parsed(
         f"""g (float[1, 4, 6, 6] x, float[6, 4] other) => (float[1, 36, 4] y, float[1, 6, 6, 4] z) {{
@@ -107,6 +107,20 @@ def test_what_leaves_no_fewer_transposes_stays(tmp_path: Path) -> None:
     before = model.SerializeToString()
     assert put_channels_first(FormGraph(model)) == 0
     assert model.SerializeToString() == before
+
+
+def test_a_normalisation_without_a_bias_and_one_whose_scale_is_computed(tmp_path: Path) -> None:
+    """The second gets its input with channels last, and what follows is entered again."""
+    model = parsed(
+        f"""g (float[1, 4, 6, 6] x, float[4] given) => (float[1, 4, 6, 6] y) {{
+            a = Transpose <{_TO_LAST}> (x)   b = LayerNormalization(a, scale)   c = Transpose <{_TO_FIRST}> (b)
+            d = Relu(c)   e = Transpose <{_TO_LAST}> (d)   f = LayerNormalization(e, given)
+            y = Transpose <{_TO_FIRST}> (f)
+        }}""",
+        scale=weights(4) + 2,
+    )
+    found, kinds, error = converted(model, put_channels_first, tmp_path)
+    assert (found, kinds.count("LayerNormalization"), error < 1e-6) == (2, 1, True)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "double"])
@@ -141,13 +155,16 @@ def test_values_that_are_read_both_ways_are_right(tmp_path: Path) -> None:
 
 
 def _attention() -> onnx.ModelProto:
-    """Talking heads: products over the heads of an attention, whose queries and keys are cut out of one value."""
+    """Talking heads: products over the heads of an attention, whose queries and keys are cut out of one value.
+
+    ONNX Runtime would join the first product and its sum into one of rows.
+    """
     return parsed(
         f"""g (float[1, 6, 3, 4, 8] x) => (float[1, 4, 6, 8] y) {{
             v = Transpose <perm = [2, 0, 3, 1, 4]> (x)
             q = Gather <axis = 0> (v, zero)   k = Gather <axis = 0> (v, one)   u = Gather <axis = 0> (v, two)
             kt = Transpose <perm = [0, 1, 3, 2]> (k)   a = MatMul(q, kt)
-            b = Transpose <{_TO_LAST}> (a)   c = MatMul(b, before)   d = Transpose <{_TO_FIRST}> (c)
+            b = Transpose <{_TO_LAST}> (a)   c = MatMul(b, before)   w = Add(c, bias)   d = Transpose <{_TO_FIRST}> (w)
             e = Softmax <axis = -1> (d)
             f = Transpose <{_TO_LAST}> (e)   h = MatMul(f, after)   i = Transpose <{_TO_FIRST}> (h)
             y = MatMul(i, u)
@@ -157,6 +174,7 @@ def _attention() -> onnx.ModelProto:
         two=np.array(2),
         before=weights(4, 4),
         after=weights(4, 4, seed=1),
+        bias=weights(4),
     )
 
 

@@ -139,11 +139,11 @@ def test_what_is_no_such_split_stays(change: str, text: str) -> None:
         "weights computed": "v = Relu(w)   a = Conv(x, v, b)",
     }.get(change, "a = Conv(x, w, b)")
     model = parsed(
-        f"""g (float[1, 6, 6, 4] x) => (y, z) {{
+        f"""g (float[1, 6, 6, 4] x) => (float[1] y, float[1] z) {{
             {first}   e = Sigmoid(a)   h = Mul(a, e)
             {text}
             y = Relu(i)   z = Relu(j)
-        }}""".replace("(y, z)", "(float[1] y, float[1] z)"),
+        }}""",
         w=weights(8, 6, 1, 1),
         half=weights(8, 3, 1, 1),
         wide=weights(8, 6, 3, 3),

@@ -22,13 +22,17 @@ from tests.forms import parsed, weights
 from tests.models import seeded_input
 
 BACKEND = MnnBackend()
+# An extra, which `make test` installs.
+needs_mnn = pytest.mark.skipif(
+    not isinstance(BACKEND.probe(), Available), reason="MNN is not installed"
+)
 
 
 class TestMnn(BackendConformance):
     backend = BACKEND
 
 
-@pytest.mark.skipif(not isinstance(BACKEND.probe(), Available), reason="MNN is not installed")
+@needs_mnn
 @pytest.mark.parametrize(("case", "op"), [("grouped_conv", "Conv"), ("dense", "MatMul")])
 def test_steps_that_the_converter_renames_are_found_again(case: str, op: str, tmp_path: Path) -> None:
     # A grouped convolution becomes one step a group, a product with constant weights a convolution.
@@ -42,7 +46,7 @@ def test_steps_that_the_converter_renames_are_found_again(case: str, op: str, tm
     assert "Convolution" in kinds
 
 
-@pytest.mark.skipif(not isinstance(BACKEND.probe(), Available), reason="MNN is not installed")
+@needs_mnn
 def test_large_winograd_tiles_are_left_out(tmp_path: Path) -> None:
     model = kernel(56, tmp_path / "model.onnx")
     given = seeded_input((1, 64, 56, 56), "float32", 2)
@@ -72,13 +76,13 @@ def threads_started(*options: str) -> int:
     return sum(1 for _ in Path("/proc/self/task").iterdir())
 
 
-@pytest.mark.skipif(not isinstance(BACKEND.probe(), Available), reason="MNN is not installed")
+@needs_mnn
 def test_fewer_threads_first_leave_no_fewer_for_the_next() -> None:
     assert run_in_child(threads_started, "-threads=2", "") == run_in_child(threads_started, "")
     assert run_in_child(threads_started, "") == run_in_child(threads_started, "-threads=4") > 4
 
 
-@pytest.mark.skipif(not isinstance(BACKEND.probe(), Available), reason="MNN is not installed")
+@needs_mnn
 def test_outputs_of_its_own_have_their_shape(tmp_path: Path) -> None:
     """MNN computes what runs along one axis with a fourth, and gives it so."""
     proto = parsed("g (float[1, 4, 9] x) => (float[1, 8, 7] y) { y = Conv(x, w) }", w=weights(8, 4, 3))

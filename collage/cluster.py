@@ -32,6 +32,8 @@ CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
 SLOT, CAPABILITY, KIND = "slot", "cap:", "kind:"
 ANNOUNCEMENT = "collage"
 _CONNECT_S = 3
+# What connecting fails with. ValueError is what Tornado says where the other side hung up before TLS began.
+UNREACHABLE = (OSError, TimeoutError, ValueError)
 
 
 class ClusterError(CollageError):
@@ -197,7 +199,7 @@ async def _roll_call(address: str, secured: Any) -> list[RemoteWorker]:
     try:
         async with rpc(address, timeout=_CONNECT_S, connection_args=arguments) as scheduler:
             known = await scheduler.identity(n_workers=-1)
-    except (OSError, TimeoutError) as error:
+    except UNREACHABLE as error:
         raise ClusterError(unreachable(address, error)) from None
     return members(known)
 

@@ -20,6 +20,7 @@ from typing import Any
 from backends.sandbox_codec import OWN_PACKAGES, decode, encode
 from collage import worker as remote
 from collage.cluster import (
+    UNREACHABLE,
     ClusterError,
     RemoteWorker,
     check_installed,
@@ -71,7 +72,7 @@ class Crew:
         self._ensure_connected()
         try:
             known = self._client.sync(self._client.scheduler.identity, n_workers=-1)
-        except (OSError, TimeoutError) as error:
+        except UNREACHABLE as error:
             raise ClusterError(unreachable(self._address, error)) from None
         return members(known)
 
@@ -141,7 +142,7 @@ class Crew:
             for address in there & self._sent.keys():
                 with contextlib.suppress(_Lost):
                     self._tell(address, remote.forget, run)
-        self._client.close(timeout=2)
+        self._leave(timeout_s=2)
 
     def _attempt(
         self,
@@ -183,7 +184,7 @@ class Crew:
                 "the last worker of the kind that measures for this job is gone; start it again, and tune "
                 "again: what was measured is known"
             ) from None
-        except (FutureCancelledError, OSError, TimeoutError) as error:
+        except (FutureCancelledError, *UNREACHABLE) as error:
             # Not by us: the scheduler is gone, and all that it knew.
             self._reconnect(error, cancel)
             raise _Lost(str(error)) from None
@@ -222,12 +223,13 @@ class Crew:
         self._ensure_connected()
         try:
             return self._client.run(function, *args, workers=[address])[address]
-        except (OSError, TimeoutError, KeyError, ValueError) as error:
+        except (*UNREACHABLE, KeyError) as error:
             self._sent.pop(address, None)
             raise _Lost(f"worker {address}: {str(error) or type(error).__name__}") from None
 
     def _ensure_connected(self) -> None:
         if self._client.status != "running":
+            self._leave(timeout_s=1)
             self._connect()
 
     def _connect(self) -> None:
@@ -241,13 +243,23 @@ class Crew:
                 set_as_default=False,
                 direct_to_workers=False,
             )
-        except (OSError, TimeoutError) as error:
+        except UNREACHABLE as error:
             raise ClusterError(unreachable(self._address, error)) from None
+
+    def _leave(self, timeout_s: float) -> None:
+        """Close the connection, also a broken one."""
+        with contextlib.suppress(Exception):
+            self._client.close(timeout=timeout_s)
+        if self._client.status != "closed":
+            # The client's listener tries to connect again. Where that failed, it fails each closing, also
+            # the one by the garbage collector.
+            self._client._handle_report_task = None
+            with contextlib.suppress(Exception):
+                self._client.close(timeout=timeout_s)
 
     def _reconnect(self, error: BaseException, cancel: threading.Event | None) -> None:
         """Wait for the scheduler to come back, with its workers."""
-        with contextlib.suppress(Exception):  # it is broken already
-            self._client.close(timeout=1)
+        self._leave(timeout_s=1)
         deadline = time.monotonic() + 30
         while True:
             if cancel is not None and cancel.is_set():

@@ -27,6 +27,7 @@ from backends.sandbox import ChildFailed, ChildLimits, run_in_child
 from backends.sandbox_codec import OWN_PACKAGES, decode, encode
 from collage.cluster import (
     ANNOUNCEMENT,
+    UNREACHABLE,
     Announcement,
     default_listen,
     own_version,
@@ -212,7 +213,7 @@ async def serve_worker(
         while True:
             try:
                 worker = await _join(scheduler, secured, said, name, files, listen)
-            except (OSError, TimeoutError) as error:
+            except UNREACHABLE as error:
                 _say(f"collage worker {name}: {scheduler} does not answer ({error}); trying again")
                 await asyncio.sleep(_AGAIN_S)
                 continue
@@ -281,4 +282,10 @@ async def _join(
         death_timeout=30,
     )
     worker.collage_files = files
-    return await worker
+    try:
+        return await worker
+    except RuntimeError as error:
+        # How Dask wraps what it does not try again; of those, only this one is about the scheduler.
+        if isinstance(error.__cause__, ValueError):
+            raise error.__cause__ from None
+        raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -9,15 +11,21 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from tornado.iostream import IOStream
 
 import collage
 from backends.sandbox import ChildLimits
 from benchmarks.zero_model import TARGETS, best_plan, zero_model
+from collage.cluster import ClusterError, roll_call
+from collage.crew import Crew
 from collage.dask_site import DaskSite
 from collage.site import NoWorkerError
+from collage.worker import serve_worker
+from collage.worker_files import WorkerFiles
 from partitioner.target import Target
 from tests.chaos.machine import gone
 from tests.hosts import Host, Site
@@ -152,6 +160,78 @@ def test_a_scheduler_that_comes_back_finds_workers_and_tuners(cluster: Site, wor
     assert gone([child])
     cluster.start_scheduler()
     task.result()
+
+
+@pytest.fixture
+def hanging_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """While it is set, whatever this process connects to hangs up before TLS begins."""
+    said = threading.Event()
+    start_tls = IOStream.start_tls
+
+    def start(stream: IOStream, *args: Any, **more: Any) -> Any:
+        if said.is_set():
+            stream.close()
+        return start_tls(stream, *args, **more)
+
+    monkeypatch.setattr(IOStream, "start_tls", start)
+    yield said
+    said.clear()
+
+
+def test_for_a_tuner_a_scheduler_that_hangs_up_is_away(
+    cluster: Site, workers: Workers, hanging_up: threading.Event
+) -> None:
+    crew = Crew(cluster.address, cluster.tuner)
+    hanging_up.set()
+    cluster.scheduler.kill()
+    cluster.scheduler.wait()
+    cluster.start_scheduler()
+    _until_away(crew)
+    with pytest.raises(ClusterError, match=r"cannot be reached .*is `collage scheduler` running"):
+        roll_call(cluster.address, cluster.tuner)
+    hanging_up.clear()
+    cluster.until(lambda there: len(there) == len(workers))
+    assert [worker.name for worker in crew.workers()] == sorted(workers)
+    crew.close("nothing")
+    gc.collect()  # what is left of the broken connection must end without an error
+
+
+def test_a_worker_tries_again_where_a_scheduler_hangs_up(
+    cluster: Site, workers: Workers, hanging_up: threading.Event, tmp_path: Path
+) -> None:
+    cluster.until(lambda there: len(there) == len(workers))
+    said = cluster.workers()[0].said
+    files = WorkerFiles(tmp_path, 1000)
+    hanging_up.set()
+
+    async def work() -> None:
+        own = cluster.certificates / "one"
+        working = asyncio.create_task(
+            serve_worker(cluster.address, own, said=said, name="third", files=files)
+        )
+        await asyncio.sleep(3)
+        assert not working.done()
+        hanging_up.clear()
+        await asyncio.to_thread(
+            cluster.until, lambda there: "third" in [worker.name for worker in there]
+        )
+        working.cancel()
+        await asyncio.wait([working])
+
+    asyncio.run(work())
+    cluster.until(lambda there: len(there) == len(workers))
+
+
+def _until_away(crew: Crew) -> None:
+    """Wait until a crew sees that its scheduler is away."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            crew.workers()
+        except ClusterError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the crew still reaches its scheduler")
 
 
 def test_a_killed_tuner_leaves_no_child_on_the_worker(cluster: Site, workers: Workers) -> None:

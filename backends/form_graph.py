@@ -16,6 +16,7 @@ from backends.op_names import op_names
 
 _OURS = ("", "ai.onnx")
 AXES_ARE_AN_INPUT = 18  # of reductions, from this opset
+_SIZES_ARE_AN_INPUT = 13  # of Split, from this opset
 _ALONG_AN_AXIS = 3  # inputs of a Slice: where it begins and ends, and the axis
 UNARY = op_names(
     """
@@ -105,6 +106,20 @@ class FormGraph:
     def _add(self, made: onnx.TensorProto) -> None:
         self.constants[made.name] = made
         self.shapes[made.name] = tuple(made.dims)
+
+    def parted(
+        self, name: str, parts: Sequence[str], sizes: Sequence[int], axis: int, called_so: str
+    ) -> onnx.NodeProto:
+        """A node that cuts a value into parts of these sizes; a constant's are folded when a runtime compiles."""
+        if self.opset < _SIZES_ARE_AN_INPUT:
+            return helper.make_node("Split", [name], parts, name=called_so, axis=axis, split=sizes)
+        given = self.integers(f"{called_so}/sizes", sizes)
+        return helper.make_node("Split", [name, given], parts, name=called_so, axis=axis)
+
+    def exchange(self, made: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
+        """Put other nodes, or none, in the places of some."""
+        if made:
+            self.replace([n for i, node in enumerate(self.nodes) for n in made.get(i, [node])])
 
     def replace(self, nodes: Sequence[onnx.NodeProto]) -> None:
         """Take these nodes, in an order that can be run, and the constants that they read."""

@@ -36,8 +36,7 @@ def take_norms_apart(graph: FormGraph) -> int:
         if not whole.is_one:
             continue
         made |= {before: [], place: [], places[chain[2].output[0]]: whole.nodes()}
-    if made:
-        graph.replace([n for i, node in enumerate(graph.nodes) for n in made.get(i, [node])])
+    graph.exchange(made)
     return len(made) // len(_CHAIN)
 
 

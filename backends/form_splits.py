@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import onnx
-from onnx import helper
 
 from backends.form_graph import BINARY, UNARY, FormGraph, attributes, called, reads
 
@@ -21,7 +20,6 @@ _MADE = {"Conv": 0, "MatMul": 1}
 _TURNS = ("Transpose", "Reshape", "Identity")
 # Queries, keys and values of an attention take as long one by one: GPT-2 had 0.98 to 1.01 of its speed so.
 _MOST_PARTS = {"Conv": 3, "MatMul": 2}
-_SIZES_ARE_AN_INPUT = 13  # of Split, from this opset
 
 
 def split_products(graph: FormGraph) -> int:
@@ -65,9 +63,7 @@ class _Splits:
             first = min(self._places[part] for part in split.parts)
             made[first] = self._parts(split, before)
             found += 1
-        if found:
-            nodes = enumerate(self._graph.nodes)
-            self._graph.replace([n for i, node in nodes for n in made.get(i, [node])])
+        self._graph.exchange(made)
         return found
 
     def _split_of(self, value: str) -> _Split | None:
@@ -191,8 +187,4 @@ class _Splits:
     def _cut(self, split: _Split, name: str, parts: Sequence[str], along: int) -> onnx.NodeProto:
         """A constant's parts, which are folded when a runtime compiles."""
         sizes = [self._graph.shapes[part][split.axis] for part in split.parts]
-        called_so = f"{split.value}/{name}/{along}"
-        if self._graph.opset < _SIZES_ARE_AN_INPUT:
-            return helper.make_node("Split", [name], parts, name=called_so, axis=along, split=sizes)
-        given = self._graph.integers(f"{split.value}/sizes", sizes)
-        return helper.make_node("Split", [name, given], parts, name=called_so, axis=along)
+        return self._graph.parted(name, parts, sizes, along, f"{split.value}/{name}/{along}")

@@ -13,7 +13,6 @@ import onnx
 from onnx import helper
 
 from backends.form_graph import (
-    AXES_ARE_AN_INPUT,
     Detour,
     FormGraph,
     attributes,
@@ -24,6 +23,7 @@ from backends.form_graph import (
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _CHANNELS, _ROW, _ALONG = 1, 2, 3  # axes of the image
 _AXES = {0: 0, 1: _CHANNELS, 2: _ALONG, -3: 0, -2: _CHANNELS, -1: _ALONG}
+_REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")
 # What each attribute is along the row's axis.
 _BEFORE = {"kernel_shape": 1, "strides": 1, "dilations": 1, "output_padding": 0, "output_shape": 1}
 _PADS_ARE_AN_INPUT = 11
@@ -54,7 +54,10 @@ class _TwoD(Detour):
         return self.graph.copied(name, self.name_of(name), (*shape[:-1], 1, shape[-1]))
 
     def convert(self, node: onnx.NodeProto) -> bool:
-        if len(self.graph.shapes.get(node.output[0], ())) != self.rank:
+        if (
+            len(self.graph.shapes.get(node.output[0], ())) != self.rank
+            and node.op_type not in _REDUCTIONS
+        ):
             return False
         if (
             self.graph.is_ours(node, *_CONVOLUTIONS)
@@ -122,18 +125,33 @@ class _TwoD(Detour):
         self.carry(node, [first, *node.input[1:3], wide, *node.input[4:]])
         return True
 
-    def _average(self, node: onnx.NodeProto, first: str) -> bool:
+    def _reduce(self, node: onnx.NodeProto, first: str) -> bool:
         given = attributes(node)
         axes = given.get("axes")
-        if self.graph.opset >= AXES_ARE_AN_INPUT and len(node.input) > 1:
+        if axes is None and len(node.input) > 1:
             axes = self.graph.array(node.input[1])
-        if axes is None or not given.get("keepdims", 1):
+        if axes is None or len(axes) == 0:
             return False
-        wide = sorted({_AXES[int(axis)] for axis in axes} | ({_ROW} if len(axes) > 1 else set()))
+        wide = {_AXES[int(axis)] for axis in axes}
+        keeps = bool(given.get("keepdims", 1))
+        made_axes = self.rank if keeps else self.rank - len(wide)
+        if len(self.graph.shapes.get(node.output[0], ())) != made_axes:
+            return False
+        if len(wide) > 1 or not keeps:
+            wide.add(_ROW)
+        inputs = [first]
+        if "axes" not in given:
+            inputs.append(self.graph.integers(f"{called(node)}/axes", sorted(wide)))
+        if keeps:
+            made = self.carry(node, inputs)
+        else:  # the row goes with the rest, and nothing has another form
+            made = onnx.NodeProto()
+            made.CopyFrom(node)
+            del made.input[:]
+            made.input.extend(inputs)
+            self.make_plain(made)
         if "axes" in given:
-            set_attributes(self.carry(node, [first]), {"axes": wide})
-        else:
-            self.carry(node, [first, self.graph.integers(f"{called(node)}/axes", wide)])
+            set_attributes(made, {"axes": sorted(wide)})
         return True
 
 
@@ -148,7 +166,7 @@ _WAYS: dict[str, Callable[[_TwoD, onnx.NodeProto, str], bool]] = {
     "Split": _TwoD._split,
     "Pad": _TwoD._pad,
     "Slice": _TwoD._slice,
-    "ReduceMean": _TwoD._average,
+    **dict.fromkeys(_REDUCTIONS, _TwoD._reduce),
 }
 
 

@@ -22,6 +22,7 @@ from backends.form_graph import FormGraph
 from backends.form_norms import take_norms_apart
 from backends.form_shuffles import absorb_shuffles
 from backends.form_splits import split_products
+from backends.form_spreads import part_spreads
 from backends.form_swishes import put_swishes_together
 from backends.form_two_d import to_two_d
 from backends.form_winograd import to_winograd
@@ -30,7 +31,7 @@ from partitioner.target import Target
 
 OFF, ON, WINOGRAD = "off", "on", "winograd"
 TRANSPOSES, SWISHES, NORMS, BIASES, TWO_D = "transposes", "swishes", "norms", "biases", "two_d"
-CHANNELS_FIRST, SHUFFLES, SPLITS = "channels_first", "shuffles", "splits"
+SPREADS, CHANNELS_FIRST, SHUFFLES, SPLITS = "spreads", "channels_first", "shuffles", "splits"
 _HELP = "First rewrite the model in an equal form that this runtime is quicker with"
 REWRITE = Option("rewrite", OFF, f"{_HELP}.", choices=(OFF, ON), is_later=True, tunable=(ON,))
 REWRITE_OR_WINOGRAD = replace(
@@ -47,6 +48,7 @@ _FORMS: dict[str, Callable[[FormGraph], int]] = {
     SWISHES: put_swishes_together,
     NORMS: take_norms_apart,
     BIASES: part_biases,
+    SPREADS: part_spreads,
     CHANNELS_FIRST: put_channels_first,
     SHUFFLES: absorb_shuffles,
     TWO_D: to_two_d,
@@ -54,17 +56,17 @@ _FORMS: dict[str, Callable[[FormGraph], int]] = {
     WINOGRAD: to_winograd,
 }
 _OF_RUNTIME = {
-    "onnxruntime": (SHUFFLES, TWO_D, SPLITS),
-    "openvino": (TRANSPOSES, SWISHES, NORMS, BIASES, CHANNELS_FIRST, SHUFFLES, TWO_D, SPLITS),
-    "mnn": (TRANSPOSES, SWISHES, SHUFFLES, TWO_D),
-    "ncnn": (TRANSPOSES, SWISHES, CHANNELS_FIRST, SHUFFLES, TWO_D),
+    "onnxruntime": (SPREADS, SHUFFLES, TWO_D, SPLITS),
+    "openvino": (TRANSPOSES, SWISHES, NORMS, BIASES, SPREADS, CHANNELS_FIRST, SHUFFLES, TWO_D, SPLITS),
+    "mnn": (TRANSPOSES, SWISHES, SPREADS, SHUFFLES, TWO_D),
+    "ncnn": (TRANSPOSES, SWISHES, SPREADS, CHANNELS_FIRST, SHUFFLES, TWO_D),
 }
 REWRITER = Target("onnxruntime")
 _WITHOUT = "optimization.disable_specified_optimizers"
 # It writes products of images as products of rows, between Reshapes, which no form looks through.
 _JOINS_SUMS = "MatMulAddFusion"
 _MOVES_TRANSPOSES = "TransposeOptimizer"
-EDITION = 6  # part of the keys of caches and of costs: raise it when something else is written
+EDITION = 7  # part of the keys of caches and of costs: raise it when something else is written
 
 
 @dataclass(frozen=True)

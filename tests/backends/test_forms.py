@@ -61,6 +61,34 @@ def test_what_runs_along_one_axis_is_computed_as_an_image_of_one_row(tmp_path: P
     assert ranks == {4}
 
 
+@pytest.mark.parametrize(
+    ("opset", "reduced", "leaving"),
+    [
+        (17, "ReduceMax <axes = [2]> (a)", 0),
+        (17, "ReduceMin <axes = [-1, 1], keepdims = 0> (a)", 0),
+        (17, "ReduceMean <axes = [0, 1, 2], keepdims = 0> (a)", 0),
+        (17, "ReduceSum <keepdims = 0> (a, last)", 0),
+        (18, "ReduceMax <keepdims = 0> (a, last)", 0),
+        (17, "ReduceSum <noop_with_empty_axes = 1> (a, none)", 1),
+        (17, "ReduceL2 <axes = [2]> (a)", 1),
+    ],
+)
+def test_what_is_reduced_is_read_as_an_image(
+    opset: int, reduced: str, leaving: int, tmp_path: Path
+) -> None:
+    model = parsed(
+        f"g (float[2, 6, 40] x) => (float y) {{ a = Conv(x, w)   r = {reduced}   y = Exp(r) }}",
+        opset,
+        w=weights(4, 6, 3),
+        last=np.array([-1]),
+        none=np.array([], np.int64),
+    )
+    found, kinds, error = converted(model, to_two_d, tmp_path)
+    is_kept = len(FormGraph(model).shapes["y"]) == 3
+    assert kinds.count("Reshape") == 1 + (leaving or is_kept)
+    assert found == 1 and error < 1e-6
+
+
 def test_what_has_no_such_form_gets_its_own(tmp_path: Path) -> None:
     """A Transpose, a softmax, and a sum with a value of another rank."""
     model = parsed(

@@ -1,0 +1,135 @@
+"""What is spread over all places and concatenated is multiplied once, in what reads the concatenation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.form_graph import FormGraph
+from backends.form_spreads import part_spreads
+from tests.forms import Array, converted, parsed, weights
+
+_IMAGE = """g (float[2, 6, 5, 4] x) => (float[2, 8, 5, 4] y) {
+    m = ReduceMean <axes = [2, 3]> (x)   w = Conv(m, wide)   s = SPREAD
+    j = Concat <axis = 1> (s, x)   c = Conv(j, k, b)   y = Relu(c)
+}"""
+
+
+def image(
+    spread: str, opset: int = 17, text: str = _IMAGE, **more: Array
+) -> tuple[str, int, dict[str, Array]]:
+    given = {"wide": weights(40, 6, 1, 1), "k": weights(8, 46, 1, 1, seed=1), "b": weights(8, seed=2)}
+    return text.replace("SPREAD", spread), opset, given | more
+
+
+_SHAPE = np.array([2, 40, 5, 4])
+
+
+@pytest.mark.parametrize(
+    ("spread", "opset", "more"),
+    [
+        ("Expand(w, shape)", 17, {"shape": _SHAPE}),
+        ("Expand(w, shape)", 12, {"shape": np.array([5, 4])}),
+        ("Tile(w, repeats)", 17, {"repeats": np.array([1, 1, 5, 4])}),
+        ('Resize <mode = "linear"> (w, , , shape)', 17, {"shape": _SHAPE}),
+        ("Resize(w, , scales)", 17, {"scales": np.array([1, 1, 5, 4], np.float32)}),
+        ("Upsample(w, scales)", 9, {"scales": np.array([1, 1, 5, 4], np.float32)}),
+    ],
+)
+def test_an_image_that_sees_its_mean(
+    spread: str, opset: int, more: dict[str, Array], tmp_path: Path
+) -> None:
+    text, opset, given = image(spread, opset, **more)
+    model = parsed(text, opset, **given)
+    found, kinds, error = converted(model, part_spreads, tmp_path)
+    assert found == 1 and error < 1e-6
+    assert kinds == ["ReduceMean", "Conv", "Split", "Conv", "Conv", "Add", "Relu"]
+    names = [node.name for node in model.graph.node]
+    assert len(set(names)) == len(names)
+
+
+def test_statistics_of_a_sound(tmp_path: Path) -> None:
+    """Two values that are spread make one product, and the two in between them another."""
+    model = parsed(
+        """g (float[1, 24, 50] x) => (float[1, 8, 25] y) {
+            m = ReduceMean <axes = [2]> (x)   d = Exp(m)   a = Expand(m, shape)   c = Expand(d, shape)   r = Relu(x)
+            j = Concat <axis = -2> (a, x, c, r)   z = Conv <strides = [2]> (j, k)   y = Tanh(z)
+        }""",
+        shape=np.array([1, 1, 50]),
+        k=weights(8, 96, 1),
+    )
+    found, kinds, error = converted(model, part_spreads, tmp_path)
+    assert (found, kinds.count("Conv"), kinds.count("Expand")) == (1, 2, 0)
+    assert error < 1e-6
+
+
+def test_rows_that_see_the_whole(tmp_path: Path) -> None:
+    """Of what is as large along one axis as along another, only what has the fewest places is a product of its own."""
+    model = parsed(
+        """g (float[2, 5, 4, 6] x) => (float[2, 5, 4, 8] y) {
+            m = ReduceMax <axes = [1, 2]> (x)   w = MatMul(m, wide)   s = Expand(w, shape)
+            n = ReduceMax <axes = [1]> (x)   t = Expand(n, shape)
+            j = Concat <axis = -1> (x, t, s)   c = MatMul(j, k)   y = Add(c, b)
+        }""",
+        wide=weights(6, 40),
+        shape=np.array([2, 5, 4, 1]),
+        k=weights(52, 8, seed=1),
+        b=weights(8),
+    )
+    found, kinds, error = converted(model, part_spreads, tmp_path)
+    assert (found, kinds.count("MatMul"), kinds.count("Expand")) == (1, 3, 1)
+    assert error < 1e-6
+
+
+def test_what_else_reads_a_spread_value_has_it(tmp_path: Path) -> None:
+    text, opset, given = image("Expand(w, shape)", shape=_SHAPE)
+    text = text.replace("y = Relu(c)", "y = Relu(c)   z = Exp(s)").replace(
+        "=> (", "=> (float[2, 40, 5, 4] z, "
+    )
+    found, kinds, error = converted(parsed(text, opset, **given), part_spreads, tmp_path)
+    assert (found, kinds.count("Expand"), error < 1e-6) == (1, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("Expand(w, shape)", _IMAGE.replace("Conv(j, k, b)", "Conv <group = 2> (j, half, b)")),
+        ("Expand(w, shape)", _IMAGE.replace("Conv(j, k, b)", "Conv <pads = [1, 1, 1, 1]> (j, k, b)")),
+        (
+            "Expand(w, shape)",
+            _IMAGE.replace("Conv(j, k, b)", "Conv <pads = [1, 1, 1, 1]> (j, three, b)"),
+        ),
+        (
+            "Expand(w, shape)",
+            _IMAGE.replace("y = Relu(c)", "r = ReduceSum <keepdims = 1> (j)   y = Add(c, r)"),
+        ),
+        ("Expand(w, shape)", _IMAGE.replace("(s, x)", "(s, s)").replace("(j, k, b)", "(j, twice, b)")),
+        (
+            "Expand(w, shape)",
+            _IMAGE.replace("Conv(m, wide)", "Conv(m, few)").replace("(j, k, b)", "(j, less, b)"),
+        ),
+        ('Resize <mode = "cubic"> (w, , , shape)', _IMAGE),
+        ('Resize <coordinate_transformation_mode = "tf_crop_and_resize"> (w, roi, , shape)', _IMAGE),
+        ("Add(w, zeros)", _IMAGE),
+    ],
+    ids=["groups", "edges", "three places", "read", "all", "few", "cubic", "beyond", "no spread"],
+)
+def test_what_is_left(change: str, text: str, tmp_path: Path) -> None:
+    text, opset, given = image(
+        change,
+        text=text,
+        shape=_SHAPE,
+        half=weights(8, 23, 1, 1),
+        three=weights(8, 46, 3, 3),
+        twice=weights(8, 80, 1, 1),
+        few=weights(20, 6, 1, 1),
+        less=weights(8, 26, 1, 1),
+        zeros=np.zeros((2, 40, 5, 4), np.float32),
+        roi=np.array([0, 0, 0, 0, 1, 1, 1, 1], np.float32),
+    )
+    if "few" in text:
+        text, given["shape"] = text, np.array([2, 20, 5, 4])
+    model = parsed(text, opset, **given)
+    assert part_spreads(FormGraph(model)) == 0

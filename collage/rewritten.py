@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from backends.registry import check_options, tunable_options
-from backends.rewriting import ON, REWRITE, TRANSPOSES, WINOGRAD, changes, forms_of, rewriting
+from backends.rewriting import ON, REWRITE, SPREADS, TRANSPOSES, WINOGRAD, changes, forms_of, rewriting
 from backends.sandbox import ChildFailed, ChildLimits, run_in_child
 from collage.entry import Entry
 from collage.events import Event, Listener, ignore
@@ -20,8 +20,9 @@ from partitioner.errors import CancelledError
 from partitioner.model import Model
 from partitioner.target import Target
 
-# Fewer places for a form cost little, but for one convolution; and so do Transposes where less than this share goes.
+# Fewer places for a form cost little, but for one product; and so do Transposes where less than this share goes.
 _FEWEST, _LEAST_SHARE = 2, 0.25
+_OF_PRODUCTS = (WINOGRAD, SPREADS)
 _TIMEOUT_S = 120.0
 # A rewritten target is mixed, too, where it is so much faster than as it is, and so near the fastest whole model.
 _AHEAD, _NEAR = 1.02, 1.5
@@ -33,6 +34,10 @@ _TELLING = (
     "ConvTranspose",
     "Split",
     "Slice",
+    "Expand",
+    "Tile",
+    "Resize",
+    "Upsample",
 )
 
 
@@ -67,7 +72,7 @@ def single_rewritten(
             raise CancelledError("cancelled while rewriting the model") from None
         listener(Event("measure", f"the model is run as it is, not rewritten: {failure.reason}"))
         return []
-    found = {form for form, count in made.found.items() if count >= _FEWEST or form == WINOGRAD}
+    found = {form for form, count in made.found.items() if count >= _FEWEST or form in _OF_PRODUCTS}
     transposes = counts["Transpose"]
     least = max(_FEWEST, _LEAST_SHARE * transposes)
     if transposes - made.transposes_left >= least:

@@ -67,6 +67,20 @@ def test_what_runs_along_one_axis_is_a_reason_for_all_of_them(tmp_path: Path) ->
     assert _targets(found) == [f"{t} -rewrite=on" for t in (ORT, OPENVINO, MNN)]
 
 
+@pytest.mark.parametrize(("channels", "tried"), [(32, True), (31, False)])
+def test_one_product_of_what_is_spread_is_a_reason(channels: int, tried: bool, tmp_path: Path) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[9, 4] x, float[1, {channels}] c) => (float[9, 6] y) {{
+        s = Expand(c, shape)  j = Concat <axis = -1> (x, s)  p = MatMul(j, w)  y = Tanh(p)
+    }}"""
+    proto = onnx.parser.parse_model(text)
+    constants = {"shape": np.array([9, 1]), "w": np.ones((4 + channels, 6), np.float32)}
+    proto.graph.initializer.extend(
+        onnx.numpy_helper.from_array(array, name) for name, array in constants.items()
+    )
+    found = single_rewritten(_taken(proto, tmp_path), [ORT, OPENVINO, MNN], 2)
+    assert _targets(found) == [f"{t} -rewrite=on" for t in (ORT, OPENVINO, MNN) if tried]
+
+
 def test_what_the_user_stated_stays(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
     assert single_rewritten(model, [OPENVINO.with_options(rewrite="off"), MOVED], 2) == []

@@ -7,17 +7,17 @@ same in every place, and so does a product of rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import onnx
 from onnx import helper
 
-from backends.form_graph import FormGraph, attributes, called
+from backends.form_graph import FormGraph, attributes, called, reads
 
-# The axis along which each operator's weights have its inputs.
-_READ = {"Conv": 1, "MatMul": 0}
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
+_MAY_HAVE_NO_BIAS = 11  # of Gemm, from this opset
 _SPREADS = ("Expand", "Resize", "Tile", "Upsample")
 # How a Resize that makes many places of one gives each of them its number; others may overshoot, or look beyond the edge.
 _MODES, _LOOKS_BEYOND = {b"linear", b"nearest"}, b"tf_crop_and_resize"
@@ -36,64 +36,81 @@ class _Whole:
 
     Args:
         product: the node.
-        joined: the concatenation.
+        parts: what is concatenated.
         axis: that it is along.
-        once: by its input, what that is spread from.
+        once: by its part, what that is spread from.
     """
 
     product: onnx.NodeProto
-    joined: onnx.NodeProto
+    parts: Sequence[str]
     axis: int
-    once: dict[str, str]
+    once: Mapping[str, str]
 
 
 class _Spreads:
     def __init__(self, graph: FormGraph) -> None:
         self._graph = graph
-        self._readers = graph.readers()
         self._places = {name: i for i, node in enumerate(graph.nodes) for name in node.output}
 
     def run(self) -> int:
         """Replace all of them."""
-        made: dict[int, list[onnx.NodeProto]] = {}
-        found = 0
-        for place, node in enumerate(self._graph.nodes):
-            whole = self._whole(node)
-            if whole is None:
+        wholes = {place: self._whole(node) for place, node in enumerate(self._graph.nodes)}
+        made = {place: self._sum(whole) for place, whole in wholes.items() if whole is not None}
+        if made:
+            self._graph.exchange(made)
+            self._drop_unread()
+        return len(made)
+
+    def _drop_unread(self) -> None:
+        read = {output.name for output in self._graph.proto.graph.output}
+        kept: list[onnx.NodeProto] = []
+        for node in reversed(self._graph.nodes):
+            if self._graph.is_ours(node, "Concat", *_SPREADS) and node.output[0] not in read:
                 continue
-            gone = [whole.joined.output[0]]
-            gone += [name for name in whole.once if all(r is whole.joined for r in self._readers[name])]
-            made |= {self._places[name]: [] for name in gone} | {place: self._sum(whole)}
-            found += 1
-        self._graph.exchange(made)
-        return found
+            read.update(reads(node))
+            kept.append(node)
+        self._graph.replace(kept[::-1])
 
     def _whole(self, node: onnx.NodeProto) -> _Whole | None:
-        if not self._graph.is_ours(node, *_READ):
+        if not self._graph.is_ours(node, *_PRODUCTS) or not self._is_product(node):
             return None
-        joined, rank = self._maker(node.input[0]), len(self._graph.shapes.get(node.input[0], ()))
-        if joined is None or not self._graph.is_ours(joined, "Concat") or not self._is_product(node):
+        rank = len(self._graph.shapes.get(node.input[0], ()))
+        if rank == 0:
             return None
         axis = 1 if node.op_type == "Conv" else rank - 1
-        if attributes(joined)["axis"] % rank != axis or len(self._readers[joined.output[0]]) > 1:
+        parts = self._parts(node.input[0], axis)
+        if any(len(self._graph.shapes.get(name, ())) != rank for name in parts):
             return None
-        if any(len(self._graph.shapes.get(name, ())) != rank for name in joined.input):
-            return None
-        once = {name: self._once(name, axis) for name in joined.input}
+        once = {name: self._once(name, axis) for name in parts}
         sizes = {name: self._sizes(of, axis) for name, of in once.items() if of is not None}
         # What is as large elsewhere is one product.
         kept = {name: of for name, of in once.items() if of and sizes[name] == min(sizes.values())}
         channels = sum(self._graph.shapes[of][axis] for of in kept.values())
-        return (
-            _Whole(node, joined, axis, kept) if channels >= _FEWEST and len(kept) < len(once) else None
-        )
+        is_worth_it = channels >= _FEWEST and len(kept) < len(once)
+        return _Whole(node, parts, axis, kept) if is_worth_it else None
+
+    def _parts(self, name: str, axis: int) -> list[str]:
+        """What a value is concatenated from, along an axis, also in several steps."""
+        node = self._maker(name)
+        rank = len(self._graph.shapes.get(name, ()))
+        if node is None or rank == 0 or not self._graph.is_ours(node, "Concat"):
+            return [name]
+        if attributes(node)["axis"] % rank != axis:
+            return [name]
+        return [part for given in node.input for part in self._parts(given, axis)]
 
     def _is_product(self, node: onnx.NodeProto) -> bool:
         if not all(name in self._graph.constants for name in node.input[1:] if name):
             return False
-        given, weights = attributes(node), self._graph.shapes[node.input[1]]
+        given, (weights, *bias) = (
+            attributes(node),
+            [self._graph.shapes.get(n, ()) for n in node.input[1:]],
+        )
         if node.op_type == "MatMul":
             return len(weights) == 2
+        if node.op_type == "Gemm":
+            is_row = all(prod(shape) == prod(shape[-1:]) for shape in bias)
+            return not given.get("transA") and is_row and self._graph.opset >= _MAY_HAVE_NO_BIAS
         return prod(weights[2:]) == 1 and given.get("group", 1) == 1 and not any(given.get("pads", ()))
 
     def _once(self, name: str, axis: int) -> str | None:
@@ -123,11 +140,11 @@ class _Spreads:
         return None if place is None else self._graph.nodes[place]
 
     def _sum(self, whole: _Whole) -> list[onnx.NodeProto]:
-        product, (read, weights, *bias) = whole.product, whole.product.input
-        names = whole.joined.input
-        cut = [f"{read}/{i}/{weights}" for i in range(len(names))]
+        product, (_, weights, *bias) = whole.product, whole.product.input
+        names = whole.parts
+        cut = [f"{called(product)}/cut/{i}" for i in range(len(names))]
         sizes = [self._graph.shapes[name][whole.axis] for name in names]
-        along = _READ[product.op_type]
+        along = 1 if product.op_type == "Conv" or attributes(product).get("transB") else 0
         nodes = [self._graph.parted(weights, cut, sizes, along, f"{called(product)}/cut")]
         sides = []
         for side, is_once in (("each", False), ("once", True)):

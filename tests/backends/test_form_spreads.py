@@ -83,13 +83,70 @@ def test_rows_that_see_the_whole(tmp_path: Path) -> None:
     assert error < 1e-6
 
 
-def test_what_else_reads_a_spread_value_has_it(tmp_path: Path) -> None:
-    text, opset, given = image("Expand(w, shape)", shape=_SHAPE)
-    text = text.replace("y = Relu(c)", "y = Relu(c)   z = Exp(s)").replace(
-        "=> (", "=> (float[2, 40, 5, 4] z, "
+@pytest.mark.parametrize(
+    ("given", "shapes"),
+    [
+        ("transB = 1, alpha = 0.5, beta = 2.0", [(8, 46), (8,)]),
+        ("beta = 3.0", [(46, 8), (1, 8)]),
+        ("alpha = 2.0", [(46, 8)]),
+    ],
+)
+def test_rows_of_a_table_with_a_code(given: str, shapes: list[tuple[int, ...]], tmp_path: Path) -> None:
+    names = ["k", "b"][: len(shapes)]
+    model = parsed(
+        f"""g (float[50, 6] x, float[1, 40] code) => (float[50, 8] y) {{
+            s = Expand(code, shape)   j = Concat <axis = 1> (x, s)   g = Gemm <{given}> (j, {", ".join(names)})
+            y = Relu(g)
+        }}""",
+        shape=np.array([50, 1]),
+        **{name: weights(*shape) for name, shape in zip(names, shapes, strict=True)},
     )
-    found, kinds, error = converted(parsed(text, opset, **given), part_spreads, tmp_path)
-    assert (found, kinds.count("Expand"), error < 1e-6) == (1, 1, True)
+    found, kinds, error = converted(model, part_spreads, tmp_path)
+    assert (found, kinds.count("Gemm"), kinds.count("Expand")) == (1, 2, 0)
+    assert error < 1e-6
+
+
+@pytest.mark.parametrize(("opset", "bias"), [(10, (8,)), (17, (50, 8)), (17, (50, 1))])
+def test_a_table_whose_bias_is_no_row_is_left(opset: int, bias: tuple[int, ...]) -> None:
+    model = parsed(
+        """g (float[50, 6] x, float[1, 40] code) => (float[50, 8] y) {
+            s = Expand(code, shape)   j = Concat <axis = 1> (x, s)   y = Gemm(j, k, b)
+        }""",
+        opset,
+        shape=np.array([50, 1]),
+        k=weights(46, 8),
+        b=weights(*bias),
+    )
+    assert part_spreads(FormGraph(model)) == 0
+
+
+@pytest.mark.parametrize(("other", "kinds"), [("s", ["Expand"]), ("j", ["Expand", "Concat"])])
+def test_what_else_reads_a_spread_value_has_it(other: str, kinds: list[str], tmp_path: Path) -> None:
+    text, opset, given = image("Expand(w, shape)", shape=_SHAPE)
+    text = text.replace("y = Relu(c)", f"y = Relu(c)   z = Exp({other})")
+    model = parsed(text.replace("=> (", "=> (float[2, 40, 5, 4] z, "), opset, **given)
+    found, left, error = converted(model, part_spreads, tmp_path)
+    assert (found, [kind for kind in left if kind in ("Expand", "Concat")], error < 1e-6) == (
+        1,
+        kinds,
+        True,
+    )
+
+
+def test_a_code_that_is_concatenated_again(tmp_path: Path) -> None:
+    """As in an implicit field whose layer in the middle reads what the first one read, too."""
+    model = parsed(
+        """g (float[50, 3] x, float[1, 40] code) => (float[50, 8] y) {
+            s = Expand(code, shape)   i = Concat <axis = 1> (s, x)   a = MatMul(i, k)   b = Relu(a)
+            j = Concat <axis = -1> (b, i)   c = MatMul(j, l)   y = Relu(c)
+        }""",
+        shape=np.array([50, 1]),
+        k=weights(43, 6),
+        l=weights(49, 8),
+    )
+    found, kinds, error = converted(model, part_spreads, tmp_path)
+    assert (found, kinds.count("MatMul"), kinds.count("Expand")) == (2, 4, 0)
+    assert error < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -101,10 +158,6 @@ def test_what_else_reads_a_spread_value_has_it(tmp_path: Path) -> None:
             "Expand(w, shape)",
             _IMAGE.replace("Conv(j, k, b)", "Conv <pads = [1, 1, 1, 1]> (j, three, b)"),
         ),
-        (
-            "Expand(w, shape)",
-            _IMAGE.replace("y = Relu(c)", "r = ReduceSum <keepdims = 1> (j)   y = Add(c, r)"),
-        ),
         ("Expand(w, shape)", _IMAGE.replace("(s, x)", "(s, s)").replace("(j, k, b)", "(j, twice, b)")),
         (
             "Expand(w, shape)",
@@ -114,7 +167,7 @@ def test_what_else_reads_a_spread_value_has_it(tmp_path: Path) -> None:
         ('Resize <coordinate_transformation_mode = "tf_crop_and_resize"> (w, roi, , shape)', _IMAGE),
         ("Add(w, zeros)", _IMAGE),
     ],
-    ids=["groups", "edges", "three places", "read", "all", "few", "cubic", "beyond", "no spread"],
+    ids=["groups", "edges", "three places", "all", "few", "cubic", "beyond", "no spread"],
 )
 def test_what_is_left(change: str, text: str, tmp_path: Path) -> None:
     text, opset, given = image(

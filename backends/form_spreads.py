@@ -18,9 +18,8 @@ from backends.form_graph import FormGraph, attributes, called, reads
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _MAY_HAVE_NO_BIAS = 11  # of Gemm, from this opset
-_SPREADS = ("Expand", "Resize", "Tile", "Upsample")
-# How a Resize that makes many places of one gives each of them its number; others may overshoot, or look beyond the edge.
-_MODES, _LOOKS_BEYOND = {b"linear", b"nearest"}, b"tf_crop_and_resize"
+_RESIZES = ("Resize", "Upsample")
+_SPREADS = ("Expand", "Tile", *_RESIZES)
 # With fewer channels the sum costs what the products save.
 _FEWEST = 32
 
@@ -102,10 +101,8 @@ class _Spreads:
     def _is_product(self, node: onnx.NodeProto) -> bool:
         if not all(name in self._graph.constants for name in node.input[1:] if name):
             return False
-        given, (weights, *bias) = (
-            attributes(node),
-            [self._graph.shapes.get(n, ()) for n in node.input[1:]],
-        )
+        given = attributes(node)
+        weights, *bias = (self._graph.shapes.get(name, ()) for name in node.input[1:])
         if node.op_type == "MatMul":
             return len(weights) == 2
         if node.op_type == "Gemm":
@@ -118,14 +115,11 @@ class _Spreads:
         node = self._maker(name)
         if node is None or not self._graph.is_ours(node, *_SPREADS):
             return None
-        given, of = attributes(node), str(node.input[0])
-        beyond = given.get("coordinate_transformation_mode") == _LOOKS_BEYOND
-        if node.op_type in ("Resize", "Upsample") and (
-            beyond or given.get("mode", b"nearest") not in _MODES
-        ):
-            return None
+        of = str(node.input[0])
         before, after = self._graph.shapes.get(of, ()), self._graph.shapes[name]
         if len(before) != len(after) or before == after or before[axis] != after[axis]:
+            return None
+        if node.op_type in _RESIZES and not (prod(before[2:]) == 1 and _gives_each(node)):
             return None
         return of if all(size in (1, made) for size, made in zip(before, after, strict=True)) else None
 
@@ -172,3 +166,10 @@ class _Spreads:
             return values[0]
         nodes.append(helper.make_node("Concat", values, [name], name=name, axis=axis))
         return name
+
+
+def _gives_each(resize: onnx.NodeProto) -> bool:
+    """Whether a Resize that makes many places of one gives each of them its number, and does not look beyond the edge."""
+    given = attributes(resize)
+    looks_beyond = given.get("coordinate_transformation_mode") == b"tf_crop_and_resize"
+    return given.get("mode", b"nearest") in (b"linear", b"nearest") and not looks_beyond

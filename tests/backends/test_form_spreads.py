@@ -165,9 +165,10 @@ def test_a_code_that_is_concatenated_again(tmp_path: Path) -> None:
         ),
         ('Resize <mode = "cubic"> (w, , , shape)', _IMAGE),
         ('Resize <coordinate_transformation_mode = "tf_crop_and_resize"> (w, roi, , shape)', _IMAGE),
+        ("Resize(w, , scales)", _IMAGE.replace("<axes = [2, 3]>", "<axes = [3]>")),
         ("Add(w, zeros)", _IMAGE),
     ],
-    ids=["groups", "edges", "three places", "all", "few", "cubic", "beyond", "no spread"],
+    ids=["groups", "edges", "three places", "all", "few", "cubic", "beyond", "rows", "no spread"],
 )
 def test_what_is_left(change: str, text: str, tmp_path: Path) -> None:
     text, opset, given = image(
@@ -180,6 +181,7 @@ def test_what_is_left(change: str, text: str, tmp_path: Path) -> None:
         few=weights(20, 6, 1, 1),
         less=weights(8, 26, 1, 1),
         zeros=np.zeros((2, 40, 5, 4), np.float32),
+        scales=np.array([1, 1, 1.1, 4], np.float32),
         roi=np.array([0, 0, 0, 0, 1, 1, 1, 1], np.float32),
     )
     if "few" in text:

@@ -17,6 +17,7 @@ from onnx import helper
 from backends.form_graph import (
     AXES_ARE_AN_INPUT,
     BINARY,
+    REDUCTIONS,
     UNARY,
     Detour,
     FormGraph,
@@ -29,7 +30,6 @@ from backends.form_graph import (
 _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 _CHANNELS_LAST, _CHANNELS_FIRST = 3, 1  # axes
 _SOFTMAX_OF_ONE_AXIS = 13  # opset
-_REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")
 
 
 def put_channels_first(graph: FormGraph) -> int:
@@ -158,31 +158,14 @@ class _First(Detour):
         return name
 
     def _reduce(self, node: onnx.NodeProto, first: str) -> bool:
-        given = attributes(node)
-        axes: Sequence[int] | None = given.get("axes")
-        if axes is None and len(node.input) > 1:
-            found = self.graph.array(node.input[1])
-            axes = None if found is None else [int(axis) for axis in found]
+        axes = self.graph.reduced(node)
         if axes is None:
             return False
-        keeps = bool(given.get("keepdims", 1))
-        over = sorted(_TO_LAST[axis] for axis in axes)
+        over = [_TO_LAST[axis] for axis in axes]
         left = [axis for axis in _TO_LAST if axis not in over]
-        if not keeps and left != sorted(left):
+        if not attributes(node).get("keepdims", 1) and left != sorted(left):
             return False
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        if "axes" in given:
-            inputs = [first]
-            set_attributes(made, {"axes": over})
-        else:
-            inputs = [first, self.graph.integers(f"{called(node)}/axes_first", over)]
-        if keeps:
-            self.carry(made, inputs)
-        else:
-            del made.input[:]
-            made.input.extend(inputs)
-            self.make_plain(made)
+        self.reduce(node, first, over)
         return True
 
     def _softmax(self, node: onnx.NodeProto, first: str) -> bool:
@@ -206,7 +189,7 @@ class _First(Detour):
 
 # How each operator is written where the first value that it reads has its channels first.
 _WAYS: dict[str, Callable[[_First, onnx.NodeProto, str], bool]] = {
-    **dict.fromkeys(_REDUCTIONS, _First._reduce),
+    **dict.fromkeys(REDUCTIONS, _First._reduce),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _First._softmax),
     "LayerNormalization": _First._normalise,
     "Split": _First._split,

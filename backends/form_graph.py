@@ -25,6 +25,7 @@ UNARY = op_names(
     """
 )
 BINARY = op_names("Add Div Max Min Mul PRelu Pow Sub")
+REDUCTIONS = op_names("ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum")
 
 
 class FormGraph:
@@ -79,6 +80,13 @@ class FormGraph:
         begin, end, axis, *step = numbers
         begin, end, _ = slice(begin, end).indices(shape[axis])
         return (axis % len(shape), begin, end) if step in ([], [1]) else None
+
+    def reduced(self, node: onnx.NodeProto) -> list[int] | None:
+        """The axes that a reduction is over, as they are written; None where they are not known, or none is named."""
+        axes = attributes(node).get("axes")
+        if axes is None and len(node.input) > 1:
+            axes = self.array(node.input[1])
+        return None if axes is None or len(axes) == 0 else [int(axis) for axis in axes]
 
     def constant(self, name: str, numbers: npt.ArrayLike) -> str:
         """Add a constant, once."""
@@ -226,13 +234,22 @@ class Detour(ABC):
 
     def carry(self, node: onnx.NodeProto, inputs: Sequence[str]) -> onnx.NodeProto:
         """A node as it is, with other inputs, and its outputs in the other form."""
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        del made.input[:], made.output[:]
-        made.input.extend(inputs)
-        made.output.extend(self.made_as(name) for name in node.output)
+        made = rewired(node, inputs, [self.made_as(name) for name in node.output])
         self._made.append(made)
         return made
+
+    def reduce(self, node: onnx.NodeProto, first: str, axes: Iterable[int]) -> None:
+        """Take a reduction over these axes of the other form; what it does not keep the axes of is in its own form."""
+        given, over, inputs = attributes(node), sorted(axes), [first]
+        if "axes" not in given:
+            inputs.append(self.graph.integers(f"{called(node)}/axes/{self.tag}", over))
+        if given.get("keepdims", 1):
+            made = self.carry(node, inputs)
+        else:
+            made = rewired(node, inputs, node.output)
+            self.make_plain(made)
+        if "axes" in given:
+            set_attributes(made, {"axes": over})
 
     def _carry(self, node: onnx.NodeProto) -> bool:
         """Compute an elementwise operator in the other form where an operand is in it."""
@@ -270,6 +287,16 @@ def set_attributes(node: onnx.NodeProto, values: Mapping[str, Any]) -> None:
     copies.attribute.extend([*kept, *made])
     del node.attribute[:]
     node.attribute.extend(copies.attribute)
+
+
+def rewired(node: onnx.NodeProto, inputs: Iterable[str], outputs: Iterable[str]) -> onnx.NodeProto:
+    """A node as it is, with other inputs and outputs."""
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    del made.input[:], made.output[:]
+    made.input.extend(inputs)
+    made.output.extend(outputs)
+    return made
 
 
 def called(node: onnx.NodeProto) -> str:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import onnx
 
-from backends.form_graph import BINARY, UNARY, FormGraph, attributes, called, reads
+from backends.form_graph import BINARY, UNARY, FormGraph, attributes, called, reads, rewired
 
 _CHANNELS = 1  # axis of images
 # Where each operator's weights have its outputs.
@@ -165,11 +165,7 @@ class _Splits:
             result = node.output[0]
             parts.setdefault(result, [f"{result}/{i}" for i in range(count)])
             for i, part in enumerate(parts[result]):
-                one = onnx.NodeProto()
-                one.CopyFrom(node)
-                del one.input[:], one.output[:]
-                one.input.extend(names[i] for names in inputs)
-                one.output.append(part)
+                one = rewired(node, (names[i] for names in inputs), [part])
                 one.name = f"{called(node)}/{i}"
                 made.append(one)
         return made

@@ -13,6 +13,7 @@ import onnx
 from onnx import helper
 
 from backends.form_graph import (
+    REDUCTIONS,
     Detour,
     FormGraph,
     attributes,
@@ -23,7 +24,6 @@ from backends.form_graph import (
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _CHANNELS, _ROW, _ALONG = 1, 2, 3  # axes of the image
 _AXES = {0: 0, 1: _CHANNELS, 2: _ALONG, -3: 0, -2: _CHANNELS, -1: _ALONG}
-_REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")
 # What each attribute is along the row's axis.
 _BEFORE = {"kernel_shape": 1, "strides": 1, "dilations": 1, "output_padding": 0, "output_shape": 1}
 _PADS_ARE_AN_INPUT = 11
@@ -56,7 +56,7 @@ class _TwoD(Detour):
     def convert(self, node: onnx.NodeProto) -> bool:
         if (
             len(self.graph.shapes.get(node.output[0], ())) != self.rank
-            and node.op_type not in _REDUCTIONS
+            and node.op_type not in REDUCTIONS
         ):
             return False
         if (
@@ -126,32 +126,13 @@ class _TwoD(Detour):
         return True
 
     def _reduce(self, node: onnx.NodeProto, first: str) -> bool:
-        given = attributes(node)
-        axes = given.get("axes")
-        if axes is None and len(node.input) > 1:
-            axes = self.graph.array(node.input[1])
-        if axes is None or len(axes) == 0:
+        axes = self.graph.reduced(node)
+        if axes is None:
             return False
-        wide = {_AXES[int(axis)] for axis in axes}
-        keeps = bool(given.get("keepdims", 1))
-        made_axes = self.rank if keeps else self.rank - len(wide)
-        if len(self.graph.shapes.get(node.output[0], ())) != made_axes:
-            return False
-        if len(wide) > 1 or not keeps:
+        wide = {_AXES[axis] for axis in axes}
+        if len(wide) > 1 or not attributes(node).get("keepdims", 1):
             wide.add(_ROW)
-        inputs = [first]
-        if "axes" not in given:
-            inputs.append(self.graph.integers(f"{called(node)}/axes", sorted(wide)))
-        if keeps:
-            made = self.carry(node, inputs)
-        else:  # the row goes with the rest, and nothing has another form
-            made = onnx.NodeProto()
-            made.CopyFrom(node)
-            del made.input[:]
-            made.input.extend(inputs)
-            self.make_plain(made)
-        if "axes" in given:
-            set_attributes(made, {"axes": sorted(wide)})
+        self.reduce(node, first, wide)
         return True
 
 
@@ -166,7 +147,7 @@ _WAYS: dict[str, Callable[[_TwoD, onnx.NodeProto, str], bool]] = {
     "Split": _TwoD._split,
     "Pad": _TwoD._pad,
     "Slice": _TwoD._slice,
-    **dict.fromkeys(_REDUCTIONS, _TwoD._reduce),
+    **dict.fromkeys(REDUCTIONS, _TwoD._reduce),
 }
 
 

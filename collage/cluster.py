@@ -33,7 +33,7 @@ SLOT, CAPABILITY, KIND = "slot", "cap:", "kind:"
 ANNOUNCEMENT = "collage"
 _CONNECT_S = 3
 # What connecting fails with. ValueError is what Tornado says where the other side hung up before TLS began.
-UNREACHABLE = (OSError, TimeoutError, ValueError)
+UNREACHABLE = (OSError, ValueError)
 
 
 class ClusterError(CollageError):
@@ -119,21 +119,26 @@ def security(address: str, certificates: Path | None) -> Any:
     Raises:
         BadInputError: the address is none, TLS is missing for other machines, or a file is.
     """
-    parts = urlsplit(address)
-    if parts.scheme not in ("tcp", "tls") or not parts.hostname:
-        raise BadInputError(f"scheduler {address!r}: write tls://HOST:{DEFAULT_PORT}")
+    try:
+        parts = urlsplit(address)
+        # The port is checked only when it is asked for.
+        scheme, host, _ = parts.scheme, parts.hostname, parts.port
+    except ValueError as error:
+        raise BadInputError(f"address {address!r}: {error}; write tls://HOST:{DEFAULT_PORT}") from None
+    if scheme not in ("tcp", "tls") or not host:
+        raise BadInputError(f"address {address!r}: write tls://HOST:{DEFAULT_PORT}")
     if certificates is None:
-        if parts.scheme == "tls":
+        if scheme == "tls":
             raise BadInputError(
                 f"{address} needs certificates: name the folder that `collage certs` made for this machine"
             )
-        if not _is_loopback(parts.hostname):
+        if not _is_loopback(host):
             raise BadInputError(
                 f"{address} is open to other machines, and whoever reaches it can run anything here: "
                 "make certificates (`collage certs`), name their folder and write tls://"
             )
         return None
-    if parts.scheme == "tcp":
+    if scheme == "tcp":
         raise BadInputError(f"certificates are given, but {address} does not use them: write tls://")
     files = [certificates / name for name in (CA, CERTIFICATE, KEY)]
     for file in files:

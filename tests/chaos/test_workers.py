@@ -162,34 +162,42 @@ def test_a_scheduler_that_comes_back_finds_workers_and_tuners(cluster: Site, wor
     task.result()
 
 
-@pytest.fixture
-def hanging_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """While it is set, whatever this process connects to hangs up before TLS begins."""
-    said = threading.Event()
-    start_tls = IOStream.start_tls
+class HangingUp:
+    """While it is on, whatever this process connects to hangs up before TLS begins."""
 
-    def start(stream: IOStream, *args: Any, **more: Any) -> Any:
-        if said.is_set():
+    def __init__(self) -> None:
+        self.on = False
+        self.count = 0
+        self._start_tls = IOStream.start_tls
+
+    def start_tls(self, stream: IOStream, *args: Any, **more: Any) -> Any:
+        if self.on:
+            self.count += 1
             stream.close()
-        return start_tls(stream, *args, **more)
+        return self._start_tls(stream, *args, **more)
 
-    monkeypatch.setattr(IOStream, "start_tls", start)
-    yield said
-    said.clear()
+
+@pytest.fixture
+def hanging_up(monkeypatch: pytest.MonkeyPatch) -> HangingUp:
+    made = HangingUp()
+    monkeypatch.setattr(
+        IOStream, "start_tls", lambda stream, *args, **more: made.start_tls(stream, *args, **more)
+    )
+    return made
 
 
 def test_for_a_tuner_a_scheduler_that_hangs_up_is_away(
-    cluster: Site, workers: Workers, hanging_up: threading.Event
+    cluster: Site, workers: Workers, hanging_up: HangingUp
 ) -> None:
     crew = Crew(cluster.address, cluster.tuner)
-    hanging_up.set()
+    hanging_up.on = True
     cluster.scheduler.kill()
     cluster.scheduler.wait()
     cluster.start_scheduler()
     _until_away(crew)
     with pytest.raises(ClusterError, match=r"cannot be reached .*is `collage scheduler` running"):
         roll_call(cluster.address, cluster.tuner)
-    hanging_up.clear()
+    hanging_up.on = False
     cluster.until(lambda there: len(there) == len(workers))
     assert [worker.name for worker in crew.workers()] == sorted(workers)
     crew.close("nothing")
@@ -197,21 +205,22 @@ def test_for_a_tuner_a_scheduler_that_hangs_up_is_away(
 
 
 def test_a_worker_tries_again_where_a_scheduler_hangs_up(
-    cluster: Site, workers: Workers, hanging_up: threading.Event, tmp_path: Path
+    cluster: Site, workers: Workers, hanging_up: HangingUp, tmp_path: Path
 ) -> None:
     cluster.until(lambda there: len(there) == len(workers))
     said = cluster.workers()[0].said
     files = WorkerFiles(tmp_path, 1000)
-    hanging_up.set()
+    hanging_up.on = True
 
     async def work() -> None:
         own = cluster.certificates / "one"
         working = asyncio.create_task(
             serve_worker(cluster.address, own, said=said, name="third", files=files)
         )
-        await asyncio.sleep(3)
-        assert not working.done()
-        hanging_up.clear()
+        while hanging_up.count < 2:
+            await asyncio.sleep(0.05)
+            assert not working.done()
+        hanging_up.on = False
         await asyncio.to_thread(
             cluster.until, lambda there: "third" in [worker.name for worker in there]
         )

@@ -82,3 +82,18 @@ def test_a_folder_without_its_key_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"tls\.key is missing"):
         security("tls://127.0.0.1:1", own)
     assert security("tcp://127.0.0.1:8786", None) is None
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("tls://tuner:abc", "'abc'"),
+        ("tcp://127.0.0.1:99999", "out of range"),
+        ("tcp://[::1", "IPv6"),
+        ("tuner:8786", ""),
+        ("tls://", ""),
+    ],
+)
+def test_what_is_no_address_is_refused(address: str, why: str) -> None:
+    with pytest.raises(BadInputError, match=rf"{why}.*write tls://HOST:8786"):
+        security(address, None)

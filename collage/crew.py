@@ -184,7 +184,7 @@ class Crew:
                 "the last worker of the kind that measures for this job is gone; start it again, and tune "
                 "again: what was measured is known"
             ) from None
-        except (FutureCancelledError, OSError, TimeoutError) as error:
+        except (FutureCancelledError, OSError) as error:
             # Not by us: the scheduler is gone, and all that it knew.
             self._reconnect(error, cancel)
             raise _Lost(str(error)) from None
@@ -223,7 +223,7 @@ class Crew:
         self._ensure_connected()
         try:
             return self._client.run(function, *args, workers=[address])[address]
-        except (OSError, TimeoutError, KeyError, ValueError) as error:
+        except (*UNREACHABLE, KeyError) as error:
             self._sent.pop(address, None)
             raise _Lost(f"worker {address}: {str(error) or type(error).__name__}") from None
 

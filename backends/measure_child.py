@@ -120,7 +120,7 @@ def _measure_executable(
     if on_device:  # copies to and from the host are a border's cost and not the region's
         _attempt("bind", lambda: _bind_on_device(executable, model, inputs))
     values = [samples[-1][spec.name] for spec in model.inputs]
-    prepare = preparation(request.protocol, inputs, values)
+    prepare = preparation(request.protocol, inputs, values, request.threads)
     stated_us = executable.stated_latency_us
     timing: Timing = (
         _attempt("run", lambda: time_runs(executable.run, request.protocol, prepare))

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 from backends.policy import ENVIRONMENT
 
 # Raise it when timing itself changes so much that older costs no longer compare.
-VERSION = 1
+# 2: all of a plan's threads walk through memory, not the caller alone.
+VERSION = 2
 _SMALLEST_EVICTION = 1 << 20
 
 
@@ -23,8 +24,8 @@ class Protocol:
     """Options of a measurement.
 
     Args:
-        evict_bytes: before each timed run so many bytes of other memory are read and written, as the
-            rest of the model would; 0 leaves the caches warm.
+        evict_bytes: before each timed run so many bytes of other memory are read, and some of them written,
+            by all threads together, as the rest of the model would; 0 leaves the caches warm.
         fresh_inputs: inputs are written anew before each sample, as a neighbour would.
         precision: timing ends when half the 95 % confidence interval of the median is within this
             share of it, or when its time is up.
@@ -62,7 +63,7 @@ def eviction_for(model_bytes: int, last_level_cache_bytes: int) -> int:
     last cache, which empties it.
 
     Args:
-        model_bytes: weights and intermediate values of the whole model.
+        model_bytes: what the whole model touches in a run (`collage.context.touched_bytes`).
         last_level_cache_bytes: of this machine, see `hardware`.
     """
     wanted = min(model_bytes, 2 * last_level_cache_bytes)

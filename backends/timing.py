@@ -20,6 +20,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -177,34 +178,54 @@ def median_spread(samples: Sequence[float]) -> float:
 class Evictor:
     """Walks through memory to leave caches as the other parts of a model would.
 
-    Like them it mostly reads (weights) and writes a little (intermediate values).
+    Like them it mostly reads (weights), writes a little (intermediate values), and does so on all cores at once.
+
+    Args:
+        size_bytes: how much memory, all threads together.
+        threads: how many walk, each through its own share.
     """
 
-    def __init__(self, size_bytes: int) -> None:
-        self._memory = np.ones(max(1, size_bytes // 8), dtype=np.int64)
-        self._written = self._memory[: len(self._memory) // _WRITTEN_SHARE]
+    def __init__(self, size_bytes: int, threads: int = 1) -> None:
+        length = max(1, size_bytes // 8 // threads)
+        self._shares = [np.ones(length, dtype=np.int64) for _ in range(threads)]
+        self._others = ThreadPoolExecutor(threads - 1) if threads > 1 else None
+
+    @property
+    def size_bytes(self) -> int:
+        """What is walked through, all threads together."""
+        return sum(share.nbytes for share in self._shares)
 
     def __call__(self) -> None:
-        self._memory.sum()
-        np.add(self._written, 1, out=self._written)
+        own, *shares = self._shares
+        others = [self._others.submit(_walk, share) for share in shares] if self._others else []
+        _walk(own)
+        for other in others:
+            other.result()
+
+
+def _walk(memory: np.ndarray) -> None:
+    memory.sum()
+    written = memory[: len(memory) // _WRITTEN_SHARE]
+    np.add(written, 1, out=written)
 
 
 @lru_cache(maxsize=4)
-def _evictor(size_bytes: int) -> Evictor:
+def _evictor(size_bytes: int, threads: int) -> Evictor:
     """One for each size: several measurements in one process share its memory."""
-    return Evictor(size_bytes)
+    return Evictor(size_bytes, threads)
 
 
 def preparation(
-    protocol: Protocol, buffers: Sequence[np.ndarray], values: Sequence[np.ndarray]
+    protocol: Protocol, buffers: Sequence[np.ndarray], values: Sequence[np.ndarray], threads: int = 1
 ) -> Prepare | None:
     """What the protocol wants done before each timed call.
 
     Args:
         buffers: the bound inputs.
         values: what is to be in them.
+        threads: of the rest of the model, which used the caches.
     """
-    evict = _evictor(protocol.evict_bytes) if protocol.evict_bytes else None
+    evict = _evictor(protocol.evict_bytes, threads) if protocol.evict_bytes else None
     pairs = list(zip(buffers, values, strict=True)) if protocol.fresh_inputs else []
     if evict is None and not pairs:
         return None

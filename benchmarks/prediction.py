@@ -2,11 +2,11 @@
 
     python -m benchmarks.prediction [--models NAME ...] [--protocols NAME ...] [--prepare] [--show]
 
-For each model random coarse plans (2 to 12 partitions on 2 to 3 targets) are run end to end, in turn, and
-every part of them is measured alone under each protocol. What a plan was promised is the sum of its
+For each model random coarse plans (2 to 12 partitions on 2 to 3 targets) are run end to end, and right
+after each every part of it alone, under each protocol. What a plan was promised is the sum of its
 parts and of its calls and borders, as the tuner reckons it. `--prepare` only does what needs no quiet
-(files, conversions, reference values); `--show` writes the tables and the picture into docs/. One file for each model is kept in benchmarks/results/prediction, so it can be done piecewise;
-a protocol that was measured before is not measured again unless the plans are.
+(files, conversions, reference values); `--show` writes the tables and the picture into docs/. One file for
+each model is kept in benchmarks/results/prediction, so it can be done piecewise.
 """
 
 from __future__ import annotations
@@ -15,30 +15,26 @@ import argparse
 import itertools
 import json
 import shutil
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from backends.contract import Available, CompileContext, SubModel
+from backends.contract import Available, SubModel
 from backends.hardware import hardware
-from backends.measure import aligned
 from backends.policy import default_threads
 from backends.protocol import Protocol, eviction_for
-from backends.registry import canonical, resolve
-from backends.samples import read_samples, write_samples
-from backends.sandbox import ChildFailed, ChildLimits, run_in_child, send_message
-from backends.timing import preparation, sample_runs
+from backends.registry import resolve
+from backends.samples import write_samples
+from backends.sandbox import ChildFailed, ChildLimits, run_in_child
 from benchmarks.models import benchmark_model, names, seeded_inputs
 from benchmarks.prediction_estimates import estimate_parts
 from benchmarks.prediction_plans import Part, choose_cuts, draw_plans
+from benchmarks.prediction_race import Race, Way, race
 from benchmarks.prediction_show import estimate_table, picture, table, write_between
-from collage.context import model_bytes
+from collage.context import touched_bytes, weight_bytes, written_sizes
 from collage.end_to_end import Contest, PlanStep, PlanSteps, hold
 from collage.intake import Reference
 from partitioner.candidate import bits
@@ -52,32 +48,35 @@ from partitioner.tensor import TensorSpec
 RESULTS = Path("benchmarks/results/prediction")
 _CACHE = Path.home() / ".cache" / "collage" / "prediction"
 # What the tuner uses (`collage.context`): the picture and the estimates are about it.
-CHOSEN = "model, at most twice the cache"
+CHOSEN = "weights and reused values"
 _DOCUMENT, _MARK, _PICTURE = Path("docs/measurement.md"), "prediction", Path("docs/prediction.svg")
 _TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
 # Given how many stretches there are and which targets take the nodes between two cuts: the plans to run.
 Choose = Callable[[int, Mapping[tuple[int, int], Sequence[str]]], Sequence[tuple[Part, ...]]]
-# Quick enough for a hundred parts in a minute. The machine changes speed within seconds, so every part
-# is timed in several passes over all of them.
-_QUICK = Protocol(min_s=0.02, max_s=0.05, warm_up_s=0.0)
-_PASSES = 3
-_ROUNDS, _BLOCK_S, _CONTEST_S = 24, 0.02, 12.0
+_QUICK = Protocol(warm_up_s=0.0)
+_ROUNDS, _BLOCK_S, _CONTEST_S, _RACE_S = 24, 0.02, 12.0, 90.0
 
 
-def protocols(size_bytes: int, weight_bytes: int) -> dict[str, Protocol]:
-    """The protocols that are compared, by name.
+def ways_to_measure(weights: int, written: int, touched: int) -> dict[str, Way]:
+    """The ways of measuring parts that are compared, by name.
 
     Args:
-        size_bytes: the model's weights and intermediate values (`collage.context.model_bytes`).
-        weight_bytes: weights, and what intermediate values take when their memory is used again.
+        weights: bytes of the model's weights.
+        written: bytes of all that it writes.
+        touched: bytes that a run touches (`collage.context.touched_bytes`).
     """
-    cache = hardware().last_level_cache_bytes
+    threads = default_threads()
+
+    def evicting(wanted: int, walkers: int = threads) -> Way:
+        size = eviction_for(wanted, hardware().last_level_cache_bytes)
+        return Way(replace(_QUICK, evict_bytes=size), walkers)
+
     return {
-        "hot": _QUICK,
-        "weights": replace(_QUICK, evict_bytes=eviction_for(weight_bytes, cache)),
-        "model, at most the cache": replace(_QUICK, evict_bytes=eviction_for(size_bytes, cache // 2)),
-        CHOSEN: replace(_QUICK, evict_bytes=eviction_for(size_bytes, cache)),
-        "always twice the cache": replace(_QUICK, evict_bytes=2 * cache),
+        "hot": Way(_QUICK, threads),
+        "weights": evicting(weights),
+        CHOSEN: evicting(touched),
+        "weights and all values": evicting(weights + written),
+        "the same, by one core": evicting(weights + written, 1),
     }
 
 
@@ -113,16 +112,11 @@ def prepare(name: str, targets: Sequence[str], folder: Path, choose: Choose) -> 
     outputs = [value for value in model.index.outputs if value in model.index.producer]
     write_samples(folder / "expected.npz", reference.values(outputs))
     inputs = [model.index.values[value] for value in model.index.inputs]
-    weights = sum(f.stat().st_size for f in (folder / "model").iterdir())
-    index = model.index
-    sizes = [s.size_bytes for name, s in index.values.items() if name not in index.constants]
     shutil.rmtree(folder / "reference")
     (folder / "compiled").mkdir()
     facts: dict[str, Any] = {
         "model": name,
         "nodes": len(model.index.nodes),
-        # A runtime keeps what a layer reads and makes, and what a branch waits for.
-        "weight_bytes": weights + 3 * max(sizes),
         "regions": regions,
         "plans": plans,
         "inputs": [[s.name, s.dtype, s.static_shape] for s in inputs],
@@ -145,43 +139,47 @@ def _takes(model: Model, nodes: int, target: Target) -> bool:
 
 
 def measure(name: str, folder: Path, wanted: Sequence[str], again: bool) -> dict[str, Any]:
-    """Run the plans end to end and measure their parts; what takes quiet."""
+    """Run the plans and their parts; what takes quiet."""
     facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
-    size = model_bytes(Model.open(folder / "model" / "model.onnx"))
+    facts["plans"] = [[tuple(part) for part in plan] for plan in facts["plans"]]
+    model = Model.open(folder / "model" / "model.onnx")
+    sizes = weight_bytes(model), sum(written_sizes(model)), touched_bytes(model)
+    offered = ways_to_measure(*sizes)
+    ways = {n: offered[n] for n in wanted}
+    evict = {n: way.protocol.evict_bytes for n, way in ways.items()}
     path = RESULTS / f"{name}.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() and not again else {}
-    offered = protocols(size, facts["weight_bytes"])
-    done = known.get("evict_bytes", {})
-    missing = {n: offered[n] for n in wanted if done.get(n) != offered[n].evict_bytes}
-    if known and not missing:
-        return known
+    if path.exists() and not again:
+        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if evict.items() <= known["evict_bytes"].items():
+            return known
     begin = time.monotonic()
-    parts = sorted({tuple(part) for plan in facts["plans"] for part in plan})
-    estimates_us, unmapped = estimate_parts(folder, facts, parts, offered[CHOSEN])
-    halves = [run_plans(folder, facts, _ROUNDS)]
-    parts_us = _time_parts(folder, facts, missing)
-    # The machine drifts: the parts are measured between two halves of what they shall predict.
-    halves.append(run_plans(folder, facts, _ROUNDS))
-    plans = []
-    for position, plan in enumerate(facts["plans"]):
-        both = [half[position] for half in halves]
-        steps = [s for s in (half["step_us"] for half in both) if s]
-        plans.append(
-            {
-                "parts": plan,
-                "samples_us": [us for half in both for us in half["samples_us"]],
-                "step_us": [float(np.mean(times)) for times in zip(*steps, strict=True)],
-                "values": _values(plan, facts["regions"]),
-            }
-        )
+    parts = sorted({part for plan in facts["plans"] for part in plan})
+    estimates_us, unmapped = estimate_parts(folder, facts, parts, offered[CHOSEN].protocol)
+    told = Race(
+        plans=facts["plans"],
+        regions={region: _sub_model(folder, region, facts) for region in facts["regions"]},
+        inputs=_specs(facts["inputs"]),
+        outputs=tuple(facts["outputs"]),
+        samples_file=folder / "samples.npz",
+        ways=ways,
+        threads=default_threads(),
+        cache_dir=folder / "compiled",
+        budget_s=_RACE_S,
+    )
+    try:
+        raced = run_in_child(race, told, limits=ChildLimits(timeout_s=_RACE_S * 10 + 300))
+    except ChildFailed as failure:
+        raise SystemExit(f"running plans of {name} failed: {failure}") from None
     found = {
         "model": name,
         "hardware": hardware().describe(),
-        "model_bytes": size,
+        **dict(zip(("weight_bytes", "written_bytes", "touched_bytes"), sizes, strict=True)),
         "seconds": time.monotonic() - begin,
-        "plans": plans,
-        "parts_us": {**known.get("parts_us", {}), **parts_us},
-        "evict_bytes": {**done, **{n: protocol.evict_bytes for n, protocol in missing.items()}},
+        "plans": [
+            {"parts": plan, "values": _values(plan, facts["regions"])} for plan in facts["plans"]
+        ],
+        **asdict(raced),
+        "evict_bytes": evict,
         "estimates_us": estimates_us,
         "unmapped": unmapped,
     }
@@ -223,73 +221,6 @@ def run_plans(
     ]
 
 
-def _time_parts(
-    folder: Path, facts: Mapping[str, Any], wanted: Mapping[str, Protocol]
-) -> dict[str, dict[str, float]]:
-    """The median time of each part under each protocol, by the part's name."""
-    found: dict[str, dict[str, float]] = {name: {} for name in wanted}
-
-    def keep(message: tuple[str, dict[str, float]]) -> None:
-        part, times = message
-        for protocol, us in times.items():
-            found[protocol][part] = us
-
-    parts = sorted({tuple(part) for plan in facts["plans"] for part in plan})
-    for target in sorted({part[2] for part in parts}):
-        regions = [f"{start}-{end}" for start, end, name in parts if name == target]
-        models = [_sub_model(folder, region, facts) for region in regions]
-        limits = ChildLimits(timeout_s=600)
-        try:
-            run_in_child(
-                time_regions,
-                target,
-                regions,
-                models,
-                dict(wanted),
-                folder / "compiled",
-                limits=limits,
-                on_message=keep,
-            )
-        except ChildFailed as failure:
-            raise SystemExit(f"measuring parts on {target} failed: {failure}") from None
-    return found
-
-
-def time_regions(
-    target: str,
-    names: list[str],
-    models: list[SubModel],
-    wanted: dict[str, Protocol],
-    cache_dir: Path,
-) -> None:
-    """Time regions on a target under every protocol, in passes over all (runs in a child)."""
-    parsed = canonical(Target.parse(target), default_threads())
-    runs = []
-    for name, model in zip(names, models, strict=True):
-        work = Path.cwd() / name
-        work.mkdir()
-        context = CompileContext(default_threads(), work, cache_dir)
-        executable = resolve(parsed).compile(model, parsed, context)
-        (sample,) = read_samples(model.path.parent / "inputs.npz", model.inputs)
-        inputs = [aligned(s.static_shape, np.dtype(s.dtype)) for s in model.inputs]
-        outputs = [aligned(s.static_shape, np.dtype(s.dtype)) for s in model.outputs]
-        values = [sample[s.name] for s in model.inputs]
-        for buffer, value in zip(inputs, values, strict=True):
-            np.copyto(buffer, value)
-        executable.bind(inputs, outputs)
-        prepared = {p: preparation(protocol, inputs, values) for p, protocol in wanted.items()}
-        runs.append((name, executable, prepared))
-    samples: dict[str, dict[str, list[float]]] = {name: {p: [] for p in wanted} for name in names}
-    for _ in range(_PASSES):
-        for name, executable, prepared in runs:
-            for protocol_name, protocol in wanted.items():
-                found = sample_runs(executable.run, protocol, prepared[protocol_name])
-                samples[name][protocol_name].append(statistics.median(found))
-    for name, _, _ in runs:
-        medians = {p: statistics.median(found) for p, found in samples[name].items()}
-        send_message((f"{name} {target}", medians))
-
-
 def _sub_model(folder: Path, region: str, facts: Mapping[str, Any]) -> SubModel:
     shapes = facts["regions"][region]
     return SubModel(folder / region / "model.onnx", _specs(shapes["inputs"]), _specs(shapes["outputs"]))
@@ -304,7 +235,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=names(), metavar="NAME", default=[])
     parser.add_argument(
-        "--protocols", nargs="+", choices=list(protocols(1 << 30, 1 << 30)), metavar="NAME"
+        "--protocols", nargs="+", choices=list(ways_to_measure(0, 0, 0)), metavar="NAME"
     )
     parser.add_argument("--targets", nargs="+", default=None)
     parser.add_argument("--plans", type=int, default=20)
@@ -320,7 +251,7 @@ def main() -> None:
         if chosen.prepare or not (folder / "facts.json").exists():
             prepare(name, targets, folder, partial(draw_plans, count=chosen.plans, seed=0))
         if not chosen.prepare:
-            measure(name, folder, chosen.protocols or list(protocols(1 << 30, 1 << 30)), chosen.again)
+            measure(name, folder, chosen.protocols or list(ways_to_measure(0, 0, 0)), chosen.again)
     results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
     text = f"{table(results)}\n{estimate_table(results, CHOSEN)}"
     print(text)

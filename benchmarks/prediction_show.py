@@ -13,7 +13,10 @@ from benchmarks.prediction_estimates import rank_correlation
 from benchmarks.prediction_plans import Outcome, kendall, median_error
 from collage.context import BORDER_US, CALL_US
 
-_COLOURS = ("#1b6ca8", "#c1440e", "#2e7d32", "#7b1fa2", "#a16a00", "#00838f", "#ad1457", "#455a64")
+_COLOURS = (
+    *("#1b6ca8", "#c1440e", "#2e7d32", "#7b1fa2", "#a16a00", "#00838f", "#ad1457"),
+    *("#455a64", "#000000", "#6a994e", "#e76f51", "#5e60ce", "#9c6644"),
+)
 
 
 @dataclass(frozen=True)
@@ -33,21 +36,22 @@ class Score:
 
 
 def outcomes(result: Mapping[str, Any], protocol: str) -> list[Outcome]:
-    """What each plan of a model was promised under a protocol, and what it took."""
-    parts_us = result["parts_us"][protocol]
+    """What each plan of a model was promised under a protocol, and what it took, at the pace of its median."""
     found = []
-    for plan in result["plans"]:
-        alone_us = sum(parts_us[f"{start}-{end} {target}"] for start, end, target in plan["parts"])
+    promises = result["promised_us"][protocol]
+    for plan, kept_us, promised_us in zip(result["plans"], result["plans_us"], promises, strict=True):
         borders_us = CALL_US * len(plan["parts"]) + BORDER_US * plan["values"]
-        found.append(Outcome(alone_us + borders_us, statistics.median(plan["samples_us"])))
+        # Each round's promise and plan are of one moment, so their ratio is what counts.
+        ratios = [(p + borders_us) / kept for p, kept in zip(promised_us, kept_us, strict=True)]
+        measured_us = statistics.median(kept_us)
+        found.append(Outcome(statistics.median(ratios) * measured_us, measured_us))
     return found
 
 
 def score(result: Mapping[str, Any], protocol: str) -> Score:
     """How well the parts, measured under a protocol, predicted the plans of a model."""
     found = outcomes(result, protocol)
-    samples = [plan["samples_us"] for plan in result["plans"]]
-    tau, pairs = kendall([outcome.predicted_us for outcome in found], samples)
+    tau, pairs = kendall([outcome.predicted_us for outcome in found], result["plans_us"])
     bias = statistics.median(outcome.error for outcome in found)
     return Score(median_error(found), bias, tau, pairs)
 
@@ -59,7 +63,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
     lines.append("|---" * (len(protocols) + 2) + "|")
     scores: dict[str, list[Score]] = {p: [] for p in protocols}
     for result in results:
-        times = [us for plan in result["plans"] for us in plan["samples_us"]]
+        times = [statistics.median(kept) for kept in result["plans_us"]]
         cells = [result["model"], f"{min(times) / 1e3:.1f} to {max(times) / 1e3:.1f}"]
         for protocol in protocols:
             if protocol not in result["parts_us"]:

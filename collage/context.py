@@ -24,6 +24,8 @@ CALL_US = 5.0
 BORDER_US = 20.0
 # Walking through memory takes its time too, so fewer calls must do.
 _MIN_S, _MAX_S = 0.1, 0.8
+# How many of the largest values a plan's partitions hold, at the most.
+_MOST_LARGEST = 12
 # What they make is their input under another shape, which no runtime writes.
 _VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
@@ -39,26 +41,40 @@ def transitions_between(
 
 def protocol_for(model: Model, machine: Hardware) -> Protocol:
     """How to measure parts of this model there: with the caches as the rest of it leaves them."""
-    evict = eviction_for(model_bytes(model), machine.last_level_cache_bytes)
+    evict = eviction_for(touched_bytes(model), machine.last_level_cache_bytes)
     return Protocol(evict_bytes=evict, min_s=_MIN_S, max_s=_MAX_S) if evict else Protocol()
 
 
-def model_bytes(model: Model) -> int:
-    """Weights, and the intermediate values that runtimes really write, together in bytes.
+def touched_bytes(model: Model) -> int:
+    """How much memory a run of the model touches: its weights and what it writes, in bytes.
+
+    Runtimes use the memory of intermediate values again, each partition its own: so no more than twelve
+    times the largest value counts as written, one for each partition of a plan with many.
+    """
+    written = written_sizes(model)
+    return weight_bytes(model) + min(sum(written), _MOST_LARGEST * max(written, default=0))
+
+
+def weight_bytes(model: Model) -> int:
+    """The size of all initializers."""
+    return total_bytes(model.ir.graph.initializers.values())
+
+
+def written_sizes(model: Model) -> list[int]:
+    """The sizes of inputs and intermediate values in bytes.
 
     Views are not written, nor is a value that one elementwise node alone reads: it is computed in place or
     fused into its maker.
     """
     index = model.index
-    written = (
-        index.values[name].size_bytes
+    made = (
+        name
         for node in index.nodes
         if node.op_type not in _VIEWS and not _is_fused(index, node)
         for name in node.outputs
         if name and name not in index.constants
     )
-    fed = (index.values[name].size_bytes for name in index.inputs)
-    return total_bytes(model.ir.graph.initializers.values()) + sum(fed) + sum(written)
+    return [index.values[name].size_bytes for name in (*index.inputs, *made)]
 
 
 def _is_fused(index: GraphIndex, node: NodeInfo) -> bool:

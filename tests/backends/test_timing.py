@@ -144,8 +144,15 @@ def test_preparation_writes_inputs_and_walks_through_memory() -> None:
     prepare()
     np.testing.assert_array_equal(buffer, value)
     assert preparation(Protocol(fresh_inputs=False), [buffer], [value]) is None
-    evictor = Evictor(1 << 20)
-    assert evictor._memory.nbytes == 1 << 20
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_all_threads_together_walk_through_what_is_to_be_evicted(threads: int) -> None:
+    evictor = Evictor(1 << 20, threads)
+    assert evictor.size_bytes == 1 << 20
+    evictor()
+    written = [np.count_nonzero(share - 1) for share in evictor._shares]
+    assert written == [(1 << 20) // 8 // threads // 8] * threads
 
 
 def test_interleave_pairs_samples() -> None:

@@ -56,17 +56,17 @@ class Protocol:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def eviction_for(model_bytes: int, last_level_cache_bytes: int) -> int:
+def eviction_for(touched_bytes: int, last_level_cache_bytes: int) -> int:
     """How much memory to walk through between runs, for parts of a model of this size.
 
     The nearest power of two, so that models of similar size share their costs; never more than twice the
     last cache, which empties it.
 
     Args:
-        model_bytes: what the whole model touches in a run (`collage.context.touched_bytes`).
+        touched_bytes: what the whole model touches in a run (`collage.context.touched_bytes`).
         last_level_cache_bytes: of this machine, see `hardware`.
     """
-    wanted = min(model_bytes, 2 * last_level_cache_bytes)
+    wanted = min(touched_bytes, 2 * last_level_cache_bytes)
     if wanted < _SMALLEST_EVICTION:
         return 0
     return 1 << round(math.log2(wanted))

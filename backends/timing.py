@@ -185,19 +185,14 @@ class Evictor:
         threads: how many walk, each through its own share.
     """
 
-    def __init__(self, size_bytes: int, threads: int = 1) -> None:
+    def __init__(self, size_bytes: int, threads: int) -> None:
         length = max(1, size_bytes // 8 // threads)
         self._shares = [np.ones(length, dtype=np.int64) for _ in range(threads)]
-        self._others = ThreadPoolExecutor(threads - 1) if threads > 1 else None
-
-    @property
-    def size_bytes(self) -> int:
-        """What is walked through, all threads together."""
-        return sum(share.nbytes for share in self._shares)
+        self._others = ThreadPoolExecutor(threads)  # starts those that are given work
 
     def __call__(self) -> None:
         own, *shares = self._shares
-        others = [self._others.submit(_walk, share) for share in shares] if self._others else []
+        others = [self._others.submit(_walk, share) for share in shares]
         _walk(own)
         for other in others:
             other.result()
@@ -216,7 +211,7 @@ def _evictor(size_bytes: int, threads: int) -> Evictor:
 
 
 def preparation(
-    protocol: Protocol, buffers: Sequence[np.ndarray], values: Sequence[np.ndarray], threads: int = 1
+    protocol: Protocol, buffers: Sequence[np.ndarray], values: Sequence[np.ndarray], threads: int
 ) -> Prepare | None:
     """What the protocol wants done before each timed call.
 

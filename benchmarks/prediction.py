@@ -17,7 +17,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,6 @@ _DOCUMENT, _MARK, _PICTURE = Path("docs/measurement.md"), "prediction", Path("do
 _TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
 # Given how many stretches there are and which targets take the nodes between two cuts: the plans to run.
 Choose = Callable[[int, Mapping[tuple[int, int], Sequence[str]]], Sequence[tuple[Part, ...]]]
-_QUICK = Protocol(warm_up_s=0.0)
 _ROUNDS, _BLOCK_S, _CONTEST_S, _RACE_S = 24, 0.02, 12.0, 90.0
 
 
@@ -68,11 +67,10 @@ def ways_to_measure(weights: int, written: int, touched: int) -> dict[str, Way]:
     threads = default_threads()
 
     def evicting(wanted: int, walkers: int = threads) -> Way:
-        size = eviction_for(wanted, hardware().last_level_cache_bytes)
-        return Way(replace(_QUICK, evict_bytes=size), walkers)
+        return Way(eviction_for(wanted, hardware().last_level_cache_bytes), walkers)
 
     return {
-        "hot": Way(_QUICK, threads),
+        "hot": Way(0, threads),
         "weights": evicting(weights),
         CHOSEN: evicting(touched),
         "weights and all values": evicting(weights + written),
@@ -146,7 +144,7 @@ def measure(name: str, folder: Path, wanted: Sequence[str], again: bool) -> dict
     sizes = weight_bytes(model), sum(written_sizes(model)), touched_bytes(model)
     offered = ways_to_measure(*sizes)
     ways = {n: offered[n] for n in wanted}
-    evict = {n: way.protocol.evict_bytes for n, way in ways.items()}
+    evict = {n: way.evict_bytes for n, way in ways.items()}
     path = RESULTS / f"{name}.json"
     if path.exists() and not again:
         known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -154,7 +152,7 @@ def measure(name: str, folder: Path, wanted: Sequence[str], again: bool) -> dict
             return known
     begin = time.monotonic()
     parts = sorted({part for plan in facts["plans"] for part in plan})
-    estimates_us, unmapped = estimate_parts(folder, facts, parts, offered[CHOSEN].protocol)
+    estimates_us, unmapped = estimate_parts(folder, facts, parts, Protocol(offered[CHOSEN].evict_bytes))
     told = Race(
         plans=facts["plans"],
         regions={region: _sub_model(folder, region, facts) for region in facts["regions"]},
@@ -167,7 +165,12 @@ def measure(name: str, folder: Path, wanted: Sequence[str], again: bool) -> dict
         budget_s=_RACE_S,
     )
     try:
-        raced = run_in_child(race, told, limits=ChildLimits(timeout_s=_RACE_S * 10 + 300))
+        raced = run_in_child(
+            race,
+            told,
+            limits=ChildLimits(timeout_s=_RACE_S * 10 + 300),
+            on_message=lambda number: print(f"{name}: round {number + 1}", flush=True),
+        )
     except ChildFailed as failure:
         raise SystemExit(f"running plans of {name} failed: {failure}") from None
     found = {

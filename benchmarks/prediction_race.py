@@ -33,9 +33,9 @@ _PLAN_CALLS, _PLAN_S, _PART_CALLS = 3, 0.02, 3
 
 @dataclass(frozen=True)
 class Way:
-    """One way of measuring parts: a protocol, and how many threads walk through memory."""
+    """One way of measuring parts: how much memory is walked through before each call, by how many threads."""
 
-    protocol: Protocol
+    evict_bytes: int
     threads: int
 
 
@@ -153,7 +153,7 @@ class _Alone:
         for buffer, value in zip(self._inputs, values, strict=True):
             np.copyto(buffer, value)
         self._prepared = {
-            name: preparation(way.protocol, self._inputs, values, way.threads)
+            name: preparation(Protocol(way.evict_bytes), self._inputs, values, way.threads)
             for name, way in ways.items()
         }
 

@@ -139,17 +139,17 @@ def test_the_yardstick_is_the_time_of_one_try_of_several() -> None:
 
 def test_preparation_writes_inputs_and_walks_through_memory() -> None:
     buffer, value = np.zeros(4), np.arange(4.0)
-    prepare = preparation(Protocol(evict_bytes=1 << 20), [buffer], [value])
+    prepare = preparation(Protocol(evict_bytes=1 << 20), [buffer], [value], 2)
     assert prepare is not None
     prepare()
     np.testing.assert_array_equal(buffer, value)
-    assert preparation(Protocol(fresh_inputs=False), [buffer], [value]) is None
+    assert preparation(Protocol(fresh_inputs=False), [buffer], [value], 2) is None
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_all_threads_together_walk_through_what_is_to_be_evicted(threads: int) -> None:
     evictor = Evictor(1 << 20, threads)
-    assert evictor.size_bytes == 1 << 20
+    assert sum(share.nbytes for share in evictor._shares) == 1 << 20
     evictor()
     written = [np.count_nonzero(share - 1) for share in evictor._shares]
     assert written == [(1 << 20) // 8 // threads // 8] * threads

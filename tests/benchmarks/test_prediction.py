@@ -1,8 +1,15 @@
 """What plans were promised and what they took: compared turn by turn."""
 
+import json
+import statistics
+from functools import partial
+from pathlib import Path
+
 import pytest
 
-from benchmarks.prediction_show import outcomes, score
+from benchmarks import prediction
+from benchmarks.prediction_plans import draw_plans
+from benchmarks.prediction_show import estimate_table, outcomes, picture, score, table
 from collage.context import BORDER_US, CALL_US
 
 
@@ -32,3 +39,33 @@ def test_plans_promised_in_the_wrong_order_are_discordant() -> None:
     assert (right.tau, right.pairs) == (1.0, 3) and right.bias < 0
     wrong = score(_result([[390.0] * 5, [195.0] * 5, [95.0] * 5], kept), "way")
     assert wrong.tau == -1.0
+
+
+@pytest.mark.slow
+def test_a_real_models_plans_and_parts_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prediction, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(prediction, "_RACE_S", 0.0)
+    choose = partial(draw_plans, count=3, seed=0)
+    prediction.prepare("ppocr_cls", ["onnxruntime", "openvino"], tmp_path / "cls", choose)
+    wanted = ["hot", prediction.CHOSEN]
+    found = prediction.measure("ppocr_cls", tmp_path / "cls", wanted, again=False)
+    assert len(found["plans"]) == 3
+    assert all(len(kept) == 5 and min(kept) > 0 for kept in found["plans_us"])
+    assert found["evict_bytes"]["hot"] == 0 < found["evict_bytes"][prediction.CHOSEN]
+    parts = {f"{a}-{b} {target}" for plan in found["plans"] for a, b, target in plan["parts"]}
+    for way in wanted:
+        assert found["parts_us"][way].keys() == found["estimates_us"].keys() == parts
+        for plan, promised in zip(found["plans"], found["promised_us"][way], strict=True):
+            least = min(found["parts_us"][way][f"{a}-{b} {target}"] for a, b, target in plan["parts"])
+            assert len(promised) == 5 and statistics.median(promised) > least
+    assert "ppocr_cls: round 5" in capsys.readouterr().out
+    # What was measured is not measured again, and all of it can be shown.
+    known = prediction.measure("ppocr_cls", tmp_path / "cls", wanted, again=False)
+    assert known == json.loads((tmp_path / "results" / "ppocr_cls.json").read_text(encoding="utf-8"))
+    assert known["plans_us"] == found["plans_us"]
+    assert "| ppocr_cls |" in table([known]) and "onnxruntime" in estimate_table(
+        [known], prediction.CHOSEN
+    )
+    assert picture([known], prediction.CHOSEN).count("<circle") == 3

@@ -119,8 +119,7 @@ def test_the_exact_start_of_a_plan_is_computed_as_in_the_plan(
 ) -> None:
     """OpenVINO folds across blocks; the last bits that this changes decide where bf16 rounds."""
     monkeypatch.chdir(tmp_path)
-    exact, reduced = Target.parse("openvino"), Target.parse("openvino -precision=bf16")
-    request = request_for(convolutions(tmp_path), tmp_path, (exact, reduced))
+    request = request_for(convolutions(tmp_path), tmp_path, (Target.parse("openvino"), REDUCED))
     model = Model.open(request.model)
     compiled = CompiledRegions(1)
     runs = Trials(replace(request, cuts=tuple(range(10))), model, compiled).runs

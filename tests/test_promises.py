@@ -12,7 +12,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("partitioner", "backends", "cost_db", "collage", "service")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-AROUND = sorted(path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 
 # Runtime module → the files that may import it. The reference is computed by ONNX Runtime.
 RUNTIMES = {
@@ -54,11 +53,12 @@ def _type_checking(tree: ast.AST) -> set[ast.stmt]:
 def test_runtimes_stay_in_their_files_and_in_functions(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     name = path.relative_to(ROOT).as_posix()
-    lazy = _in_functions(tree) | _type_checking(tree)
-    for module, statement in _imports(tree):
-        homes = RUNTIMES.get(module.split(".")[0])
-        if homes is None:
-            continue
+    used = [
+        (module, statement) for module, statement in _imports(tree) if module.split(".")[0] in RUNTIMES
+    ]
+    lazy = _in_functions(tree) | _type_checking(tree) if used else set()
+    for module, statement in used:
+        homes = RUNTIMES[module.split(".")[0]]
         where = f"{name}:{statement.lineno} imports {module}"
         assert name.startswith(homes), f"{where}, which belongs into {' or '.join(homes)}"
         assert statement in lazy, (
@@ -66,15 +66,20 @@ def test_runtimes_stay_in_their_files_and_in_functions(path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("path", (*FILES, *AROUND), ids=lambda path: str(path.relative_to(ROOT)))
-def test_text_is_utf8_whatever_the_locale(path: Path) -> None:
+@pytest.mark.parametrize("folder", (*PACKAGES, "tests", "benchmarks"))
+def test_text_is_utf8_whatever_the_locale(folder: str) -> None:
     """Python asks the C library at each call, and any runtime in the process may have set another locale."""
-    calls = [
-        n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)
-    ]
-    for call in calls:
-        if getattr(call.func, "attr", "") in ("read_text", "write_text"):
-            assert any(given.arg == "encoding" for given in call.keywords), f"line {call.lineno}"
+    for path in (ROOT / folder).rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if "read_text" not in text and "write_text" not in text:
+            continue
+        for call in ast.walk(ast.parse(text)):
+            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") in (
+                "read_text",
+                "write_text",
+            ):
+                where = f"{path.relative_to(ROOT)}:{call.lineno}"
+                assert any(given.arg == "encoding" for given in call.keywords), where
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -63,6 +63,7 @@ def mean_shift(made: SubModel, model: SubModel, axes: tuple[int, ...]) -> float:
     return float(np.sqrt((np.mean(differences, axis=0) ** 2).mean()) / np.std(values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "axes"),
     [

@@ -76,6 +76,7 @@ def threads_started(*options: str) -> int:
     return sum(1 for _ in Path("/proc/self/task").iterdir())
 
 
+@pytest.mark.slow
 @needs_mnn
 def test_fewer_threads_first_leave_no_fewer_for_the_next() -> None:
     assert run_in_child(threads_started, "-threads=2", "") == run_in_child(threads_started, "")

@@ -190,6 +190,7 @@ def test_winograd_is_refused_where_it_makes_no_sense(target: str, reason: str) -
         resolve(Target.parse(target))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_runtime_computes_the_same_and_profiles_nodes_of_it(
     name: str, model: SubModel, tmp_path: Path

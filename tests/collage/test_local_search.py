@@ -111,6 +111,7 @@ def test_the_same_seed_makes_the_same_moves() -> None:
     assert len(runs[0]) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_half_of_a_heat_is_what_promises_most(seed: int) -> None:
     def first_heat(promise_us: Callable[[Plan], float]) -> list[Plan]:
@@ -245,6 +246,7 @@ def test_what_the_incumbents_target_may_be_told_begins_each_heat(seed: int) -> N
         assert {f"a -{name}=1" for name in names[: 2 * heats]} <= set(tried[: 4 * heats])
 
 
+@pytest.mark.slow
 def test_what_a_new_incumbents_target_may_be_told_is_asked_for_then() -> None:
     """`-fast=yes` on top of `-threads=1`: each is a gain."""
 

@@ -32,6 +32,7 @@ def plan_of(model: Model, *cuts: int) -> Plan:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["light_squeezenet", "silero_if", "silero_16k", "magika"])
 def test_an_artifact_is_the_model_with_its_plan(name: str, normalised: Open, tmp_path: Path) -> None:
     model = normalised(name)

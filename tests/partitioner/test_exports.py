@@ -41,6 +41,7 @@ def _blocks(folder: Path) -> Model:
 
 
 class TestOutline:
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["light_squeezenet", "silero_if", "silero_16k", "magika"])
     def test_it_computes_the_same(self, name: str, normalised: Open, tmp_path: Path) -> None:
         model = normalised(name)

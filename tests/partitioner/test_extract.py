@@ -32,6 +32,7 @@ def _model(folder: Path, text: str) -> Model:
     return Model.open(normalise(folder / "m.onnx", folder / "n", {}).path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["light_squeezenet", "ppocr_cls", "silero", "silero_16k", "magika"])
 def test_parts_in_turn_compute_the_whole(name: str, normalised: Open, tmp_path: Path) -> None:
     model = normalised(name)

@@ -6,6 +6,7 @@ import random
 import time
 
 import onnx_ir as ir
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -163,6 +164,7 @@ def test_many_equal_sinks_take_no_time() -> None:
     assert time.process_time() - start < 1
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(random_models(), st.integers(0, 1000))
 def test_renaming_and_reordering_changes_no_fingerprint(model: TextModel, seed: int) -> None:
@@ -199,6 +201,7 @@ def isomorphic(one: GraphIndex, two: GraphIndex) -> bool:
     return extend(0, {})
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(random_models(), min_size=2, max_size=2))
 def test_one_fingerprint_means_isomorphic(models: list[TextModel]) -> None:

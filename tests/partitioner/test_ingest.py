@@ -40,6 +40,7 @@ def _ops(model: Model) -> list[str]:
     return [node.op for node in model.index.nodes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", models.all_small())
 def test_small_real_models_keep_their_meaning(name: str, normalised: Callable[[str], Model]) -> None:
     _check_real_model(name, normalised(name))
@@ -65,6 +66,7 @@ def _check_real_model(name: str, model: Model) -> None:
     assert_equal(run(model.path, feed), run(models.model_path(name), {**feed, **bound}))
 
 
+@pytest.mark.slow
 def test_the_outcome_is_the_same_each_time_and_its_description_travels(tmp_path: Path) -> None:
     source = models.model_path("silero_16k")
     infos = [normalise(source, tmp_path / d, {"batch": 1, "sequence": 576}) for d in ("a", "b")]

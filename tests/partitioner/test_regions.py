@@ -153,6 +153,7 @@ def test_every_region_is_convex_and_taken(model: TextModel, supported: int) -> N
     assert union == supported
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(random_models())
 def test_the_line_is_a_topological_order(model: TextModel) -> None:
@@ -164,6 +165,7 @@ def test_the_line_is_a_topological_order(model: TextModel) -> None:
         placed |= 1 << node
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(random_models())
 def test_branches_are_convex_inside_any_convex_set(model: TextModel) -> None:

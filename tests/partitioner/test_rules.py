@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 
 from partitioner.combiners import (
@@ -276,6 +277,7 @@ def test_rules_are_values() -> None:
     assert OpKindRule() != OpKindRule(max_kind=OpKind.INJECTIVE)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(random_models(max_nodes=10))
 def test_every_join_is_convex_and_within_its_limits(model: TextModel) -> None:

@@ -152,6 +152,7 @@ def test_candidates_are_convex_taken_distinct_and_indexed(
         assert ((i, Target("t")) in found.refusals) == (not taken >> i & 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["light_squeezenet", "ppocr_cls", "silero_if"])
 def test_real_models_are_covered_at_every_scale(name: str, normalised: Callable[[str], Model]) -> None:
     model = normalised(name)

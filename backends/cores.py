@@ -4,6 +4,7 @@ A virtual machine's cores are threads of its host, which moves them: now they sh
 not. Then each runtime slows down by another factor, for seconds to minutes (docs/measurement.md). A core that
 shares its units with somebody else's work reads slower too. At times the two are the two threads of one physical core:
 then each reads fastest of all what the other wrote, and both together do little more than one alone. That counts as far.
+Near is what the nearest quarter of the time is: some machines have more states than two, and the nearest for moments only.
 
 Invariant: what is measured pins threads of its own only.
 """
@@ -24,15 +25,15 @@ _BYTES = 384 << 10
 _READS = 15
 # Near, the distance moves by a tenth; far, it is 1.7 times as large.
 _FAR = 1.3
+# What the nearest quarter of all looks saw is near: a state that is rarer is nothing to choose a plan by, and nothing to wait for.
+_RARE = 4
 # Sums of what fits the nearest cache keep a core's units busy. At once they take 1.7 to 1.9 times as long on the two threads
 # of one physical core, and 1.0 to 1.3 times on two.
 _SUMMED, _SUMS, _TURNS = 2048, 600, 3
 _SHARED = 1.45
-# A distance below all others is believed as the largest of itself and so many more in a row.
-_MORE_LOOKS = 2
 # A machine that idles is moved back sooner than one that works: in one of four naps, and in one of seven busy seconds.
 _NAP_S = 0.2
-_FIRST_NAPS = 5
+_FIRST_LOOKS = 6
 # Of fewer rounds a median says little.
 _LEAST_ROUNDS = 3
 
@@ -43,56 +44,57 @@ class CoreWatch:
     Where it may use one only, or the system does not say which, they are always near.
 
     Args:
-        nearest_us: the least distance that is known; infinite where none is.
+        looks_us: the distances that were seen before, infinite where the two were one physical core.
         patience_s: how long it may nap in all.
 
     Attributes:
-        nearest_us: the least distance known; a lower one is believed where the next looks bear it out.
+        looks_us: the distances seen at any time but in naps, which are taken when the cores are far.
     """
 
-    def __init__(self, nearest_us: float = math.inf, patience_s: float = 3.0) -> None:
-        self.nearest_us = nearest_us
+    def __init__(self, looks_us: Sequence[float] = (), patience_s: float = 3.0) -> None:
+        self.looks_us = list(looks_us)
         self._patience_s = patience_s
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self._threads = [_pinned(core) for core in (cores[0], cores[-1])] if len(cores) > 1 else []
         self._data = np.ones(_BYTES // 8)
         self._rows = np.broadcast_to(self._data[:_SUMMED], (_SUMS, _SUMMED))
 
-    def near(self) -> bool:
-        """Whether the cores are as near as they were at the nearest, and do not share a physical core."""
-        return not self._threads or self._is_near(self._look_us())
+    @property
+    def near_us(self) -> float:
+        """Further than this is far; infinite where nothing was seen, or mostly one physical core."""
+        seen = sorted(self.looks_us)
+        return _FAR * seen[len(seen) // _RARE] if seen else math.inf
 
-    def settle(self) -> bool:
-        """Nap until the cores are near, as far as patience goes; whether they are.
-
-        Where no distance was known it naps a second, unless it sees them come near before.
-        """
+    def look(self) -> float:
+        """How far apart the cores are, in microseconds; infinite where they are one, 0 where they are always near."""
         if not self._threads:
-            return True
-        to_learn = _FIRST_NAPS if math.isinf(self.nearest_us) else 0
-        first_us = us = self._look_us()
-        while self._patience_s > 0:
-            if self._is_near(us) and (to_learn <= 0 or not self._is_near(first_us)):
-                break
-            time.sleep(_NAP_S)
-            self._patience_s -= _NAP_S
-            to_learn -= 1
-            us = self._look_us()
-        return self._is_near(us)
+            return 0.0
+        self.looks_us.append(self._looked_us())
+        return self.looks_us[-1]
 
-    def _is_near(self, us: float) -> bool:
-        return us <= _FAR * self.nearest_us
+    def settle(self) -> float:
+        """Nap until the cores are near, as far as patience goes; how far apart they are then.
 
-    def _look_us(self) -> float:
-        us = self._looked_us()
-        if us < self.nearest_us:
-            # Two cores may be one for some ms, unseen by the sums, and all rounds after such a distance would be far.
-            us = max(us, *(self._looked_us() for _ in range(_MORE_LOOKS)))
-            self.nearest_us = min(us, self.nearest_us)
+        Where nothing was known it naps a second first, to learn what is near.
+        """
+        us = self.look()
+        while self._threads and len(self.looks_us) < _FIRST_LOOKS:
+            self._nap()
+            us = self.look()
+        while us > self.near_us and self._patience_s > 0:
+            self._nap()
+            us = self._looked_us()
         return us
 
+    def are_near(self, distances_us: Sequence[float]) -> list[bool]:
+        """Which of some distances are near, by all that was seen until now."""
+        return [us <= self.near_us for us in distances_us]
+
+    def _nap(self) -> None:
+        time.sleep(_NAP_S)
+        self._patience_s -= _NAP_S
+
     def _looked_us(self) -> float:
-        # Where they always share one, the distance stays unknown and they are near for good.
         return math.inf if self._are_one() else self._distance_us()
 
     def close(self) -> None:

@@ -129,16 +129,16 @@ def alternate(
     base: list[list[float]] = [[], []]
     turns: list[list[float]] = [[], []]
     watch = CoreWatch(patience_s=_PATIENCE_S)
-    near = []
+    distances_us = []
     for _ in range(rounds):
-        before = watch.settle()
+        before_us = watch.settle()
         for i in (0, 1):
             base[i].append(_block(bases[i])[0])
         for i, time_us in enumerate(_block(runners)):
             turns[i].append(time_us)
-        near.append(before and watch.near())
+        distances_us.append(max(before_us, watch.look()))
     watch.close()
-    counted = counting(near)
+    counted = counting(watch.are_near(distances_us))
     both = [
         Turns(
             names[1 - i],

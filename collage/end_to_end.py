@@ -94,7 +94,7 @@ class Contest:
         prune: drop plans that cannot win any more.
         backwards: the needed plans are built last to first: of two builds of one plan in a process the later
             is faster by up to 1 % (docs/refinement.md), so whose turn it is to be first must change.
-        nearest_us: the least distance of the cores that was seen so far (`backends.cores`).
+        looks_us: the distances of the cores that were seen so far (`backends.cores`).
     """
 
     plans: tuple[PlanSteps, ...]
@@ -114,7 +114,7 @@ class Contest:
     block_s: float = 0.12
     prune: bool = True
     backwards: bool = False
-    nearest_us: float = math.inf
+    looks_us: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class PlanTiming:
         failure: why it was not timed, or None.
         left_out: how many rounds of the contest do not count, since the cores were far apart.
         far: they were in all of the contest, or all but too few rounds, so that all rounds are here.
-        nearest_us: the least distance of the cores that was seen or known (`backends.cores`).
+        looks_us: the distances of the cores that were seen or known (`backends.cores`).
     """
 
     samples_us: tuple[float, ...] = ()
@@ -137,7 +137,7 @@ class PlanTiming:
     failure: str | None = None
     left_out: int = 0
     far: bool = False
-    nearest_us: float = math.inf
+    looks_us: tuple[float, ...] = ()
 
     @property
     def latency_us(self) -> float:
@@ -245,7 +245,7 @@ def race(contest: Contest, skip: list[int]) -> list[PlanTiming]:
             continue
         runners.append(runner)
     runners.sort(key=lambda runner: runner.position)
-    watch = CoreWatch(contest.nearest_us)
+    watch = CoreWatch(contest.looks_us)
     near = _take_turns(contest, runners, samples[0], watch)
     watch.close()
     counted = counting(near)
@@ -255,7 +255,7 @@ def race(contest: Contest, skip: list[int]) -> list[PlanTiming]:
         if len(runner.samples) > 1:  # who was called once only took no part in the rounds
             runner.keep(counted)
         steps = tuple(statistics.median(times) for times in zip(*runner.steps, strict=True))
-        found = (tuple(runner.samples), steps, runner.error, None, left_out, far, watch.nearest_us)
+        found = (tuple(runner.samples), steps, runner.error, None, left_out, far, tuple(watch.looks_us))
         results[runner.position] = PlanTiming(*found)
     compiled.close()
     return results
@@ -306,6 +306,8 @@ def _take_turns(
     """Time rounds; which of them had the cores near."""
     begin = time.perf_counter()
     racing = _in_the_race(contest, runners)
+    # What is near is known better with each round, so distances are kept.
+    distances_us: list[float] = []
     near: list[bool] = []
     # Stated times do not depend on the cores.
     watched = any(not runner.stated_us for runner in racing)
@@ -315,13 +317,14 @@ def _take_turns(
             break
         if len(near) >= _MIN_ROUNDS and time.perf_counter() - begin > contest.budget_s:
             break
-        before = not watched or watch.settle()
+        before_us = watch.settle() if watched else 0.0
         # Rotating the order spreads what one plan leaves behind in caches and thread pools.
         turn = len(near) % len(racing)
         for runner in racing[turn:] + racing[:turn]:
             send_message(runner.position)
             _time_block(runner, sample)
-        near.append(before and (not watched or watch.near()))
+        distances_us.append(max(before_us, watch.look()) if watched else 0.0)
+        near = watch.are_near(distances_us)
         if contest.prune and near[-1] and sum(near) >= _PRUNE_AFTER_ROUNDS:
             times = {r.position: list(compress(r.samples, near)) for r in racing}
             best = min(map(statistics.median, times.values()))

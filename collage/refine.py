@@ -83,7 +83,7 @@ class Arena:
         self.seconds = self.latest_s = 0.0  # of all contests, and of the latest
         self._contests = 0
         self._rounds = self._left_out = 0
-        self._nearest_us = math.inf
+        self._looks_us: tuple[float, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -144,14 +144,14 @@ class Arena:
             rounds=rounds,
             needed=max(1, len(known) + needed),
             backwards=self._contests % 2 == 1,
-            nearest_us=self._nearest_us,
+            looks_us=self._looks_us,
         )
         with self._site.alone(self._cancel):
             left_s = share_of_time * (self.deadline_s - time.monotonic())
             contest = replace(contest, prepare_s=max(_LEAST_S, left_s))
             timings = hold(contest, self._cancel, self._site.run)
         anchor = next((timing for timing in timings if timing.samples_us), PlanTiming())
-        self._nearest_us = min(anchor.nearest_us, self._nearest_us)
+        self._looks_us = anchor.looks_us or self._looks_us
         self._rounds += len(anchor.samples_us) + anchor.left_out
         self._left_out += len(anchor.samples_us) if anchor.far else anchor.left_out
         for entry, timing in zip(entries, timings, strict=True):

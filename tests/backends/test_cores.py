@@ -15,8 +15,8 @@ from backends.cores import CoreWatch, _pinned, counting
 class Stated(CoreWatch):
     """A watch whose distances somebody stated, infinite where the two are one core; the last one lasts."""
 
-    def __init__(self, distances_us: Sequence[float], nearest_us: float = math.inf) -> None:
-        super().__init__(nearest_us, patience_s=1.0)
+    def __init__(self, distances_us: Sequence[float], looks_us: Sequence[float] = ()) -> None:
+        super().__init__(looks_us, patience_s=1.0)
         self.asked = 0
         self._stated = list(distances_us)
 
@@ -43,14 +43,9 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_distance_is_measured_and_the_caller_stays_where_it_may_run() -> None:
     allowed = os.sched_getaffinity(0)
     watch = CoreWatch()
-    for _ in range(50):  # beside another test's work the two may look like one core, which says nothing
-        assert watch.near()  # there is nothing to compare it with
-        if watch.nearest_us < math.inf:
-            break
-    assert 0.1 < watch.nearest_us < 10_000
-    first = watch.nearest_us
-    watch.near()
-    assert watch.nearest_us <= first
+    # Beside another test's work the two may look like one core, which says nothing.
+    seen = [us for us in (watch.look() for _ in range(50)) if us < math.inf]
+    assert seen and all(0.1 < us < 10_000 for us in seen)
     assert os.sched_getaffinity(0) == allowed
     watch.close()
 
@@ -67,74 +62,76 @@ def test_two_threads_of_one_core_are_far_unless_nothing_else_is_known(
     monkeypatch.setattr("backends.cores.os.sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr("backends.cores._pinned", lambda _: _pinned(core))
     always = CoreWatch()
-    assert always.near() and always.nearest_us == math.inf
+    assert always.are_near([always.look()]) == [True] and always.looks_us == [math.inf]
     always.close()
-    at_times = CoreWatch(nearest_us=1e9)
-    assert not at_times.near() and at_times.nearest_us == 1e9
+    at_times = CoreWatch([1e9] * 8)
+    assert at_times.are_near([at_times.look()]) == [False]
     at_times.close()
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_one_core_teaches_no_distance_and_is_not_near() -> None:
-    watch = Stated([math.inf, 26.0, 26.0, 26.0, math.inf, 27.0])
-    assert watch.settle() and watch.nearest_us == 26.0
-    assert not watch.near()
-    assert watch.near() and watch.nearest_us == 26.0
+def test_what_the_nearest_quarter_saw_is_near() -> None:
+    assert Stated([12.0]).are_near([50.0]) == [True]  # there is nothing to compare it with
+    two_states = Stated([], [10.0] * 6 + [18.0] * 14)
+    assert two_states.are_near([10.0, 12.9, 13.1, 18.0, math.inf]) == [True, True, False, False, False]
+    rare = Stated([], [10.0] * 2 + [18.0] * 14)
+    assert rare.are_near([10.0, 18.0, 23.0, 24.0]) == [True, True, True, False]
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_a_distance_that_was_seen_once_or_twice_makes_nothing_far() -> None:
-    """As where two threads of one physical core, which read fastest of all, were taken for two cores."""
-    watch = Stated([16.0, 27.0, 26.0, 27.0, 16.0, 16.0, 28.0, 16.0, math.inf, 26.0, 27.0])
-    assert watch.near() and watch.nearest_us == 27.0
-    assert watch.near()
-    assert watch.near() and watch.nearest_us == 27.0  # 16, 16 and 28
-    assert not watch.near()  # one core amid the three
-    assert watch.near() and watch.nearest_us == 27.0
+def test_later_looks_tell_better_what_was_near() -> None:
+    watch = Stated([18.0] * 12 + [10.0], [])
+    early = [watch.look() for _ in range(12)]
+    assert watch.are_near(early) == [True] * 12
+    for _ in range(3):
+        watch.look()
+    assert watch.are_near([*early, 10.0]) == [True] * 13
+    for _ in range(3):
+        watch.look()
+    assert watch.are_near([*early, 10.0]) == [False] * 12 + [True]
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_what_is_known_decides_what_is_far() -> None:
-    assert Stated([12.0], nearest_us=10.0).near()
-    assert not Stated([18.0], nearest_us=10.0).near()
-    nearer = Stated([9.0, 8.5, 9.0, 12.5], nearest_us=10.0)
-    assert nearer.near() and nearer.nearest_us == 9.0
-    assert not nearer.near()
+def test_one_core_at_times_is_far_and_one_core_mostly_is_near() -> None:
+    assert Stated([], [26.0] * 3 + [math.inf] * 5).are_near([26.0, math.inf]) == [True, False]
+    assert Stated([], [26.0] + [math.inf] * 7).are_near([26.0, math.inf]) == [True, True]
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_it_naps_until_the_cores_are_near() -> None:
-    watch = Stated([18.0, 18.0, 10.5, 18.0], nearest_us=10.0)
-    assert watch.settle()
+def test_it_naps_until_the_cores_are_near_and_remembers_no_nap() -> None:
+    watch = Stated([18.0, 18.0, 10.5, 18.0], [10.0] * 8)
+    assert watch.settle() == 10.5
     assert watch.asked == 3
-    assert not watch.near()
+    assert watch.looks_us == [10.0] * 8 + [18.0]
+    assert watch.look() == 18.0 and watch.looks_us[-2:] == [18.0, 18.0]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_cores")
 def test_its_patience_ends() -> None:
-    watch = Stated([18.0], nearest_us=10.0)
+    watch = Stated([18.0], [10.0] * 8)
     begin = time.monotonic()
-    assert not watch.settle()
+    assert watch.settle() == 18.0
     assert 0.9 < time.monotonic() - begin < 5.0
     asked = watch.asked
-    assert not watch.settle()
+    assert watch.settle() == 18.0
     assert watch.asked == asked + 1
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_whoever_knows_nothing_waits_to_see_them_nearer() -> None:
+def test_whoever_knows_nothing_looks_for_a_while_first() -> None:
     steady = Stated([18.0])
-    assert steady.settle() and steady.asked == 8 and steady.nearest_us == 18.0
-    moved = Stated([18.0, 18.0, 18.0, 18.0, 10.0, 10.0, 10.0, 18.0])
-    assert moved.settle() and moved.asked == 7 and moved.nearest_us == 10.0
-    assert Stated([10.0, 10.0, 10.0, 18.0, 18.0, 10.0, 10.0, 10.0]).settle()
+    assert steady.settle() == 18.0 and steady.asked == 6
+    moved = Stated([18.0, 18.0, 18.0, 18.0, 10.0, 10.0, 18.0])
+    assert moved.settle() == 10.0 and moved.asked == 6
+    away = Stated([10.0, 10.0, 10.0, 18.0, 18.0, 18.0, 18.0, 10.0])
+    assert away.settle() == 10.0 and away.asked == 8
 
 
 def test_one_core_is_always_near(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backends.cores.os.sched_getaffinity", lambda _: {0}, raising=False)
     watch = CoreWatch()
-    assert watch.settle() and watch.near() and watch.nearest_us == math.inf
+    assert watch.are_near([watch.settle(), watch.look()]) == [True, True]
     watch.close()
 
 

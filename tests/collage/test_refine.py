@@ -131,15 +131,15 @@ def test_a_tenth_of_the_rounds_with_the_cores_far_apart_is_told(
     regions = RegionFiles(model, tmp_path / "regions", None)
     arena = Arena(regions, Contest((), {}, (), (), Path(), Path()), ignore)
     stated = [
-        PlanTiming((1000.0,) * 11, (1000.0,), 0.0, left_out=1, nearest_us=10.0),
-        PlanTiming((1000.0,) * 12, (1000.0,), 0.0, nearest_us=9.0),
-        PlanTiming((1000.0,) * 12, (1000.0,), 0.0, far=True, nearest_us=9.5),
-        PlanTiming((1000.0,) * 12, (1000.0,), 0.0, nearest_us=9.0),
+        PlanTiming((1000.0,) * 11, (1000.0,), 0.0, left_out=1, looks_us=(10.0,)),
+        PlanTiming((1000.0,) * 12, (1000.0,), 0.0, looks_us=(10.0, 9.0)),
+        PlanTiming((1000.0,) * 12, (1000.0,), 0.0, far=True, looks_us=(10.0, 9.0, 18.0)),
+        PlanTiming(failure="hang"),
     ]
-    known: list[float] = []
+    known: list[tuple[float, ...]] = []
 
     def hold(contest: Contest, *_: object) -> list[PlanTiming]:
-        known.append(contest.nearest_us)
+        known.append(contest.looks_us)
         return [stated[len(known) - 1]]
 
     monkeypatch.setattr("collage.refine.hold", hold)
@@ -151,8 +151,10 @@ def test_a_tenth_of_the_rounds_with_the_cores_far_apart_is_told(
     (warning,) = arena.warnings()
     assert "in 13 of 36 rounds the cores were further apart" in warning
     arena.hold([])
-    # What one contest saw the next one knows.
-    assert known == [math.inf, 10.0, 9.0, 9.0]
+    # What one contest saw the next ones know, even after one in which nothing ran.
+    stated.append(stated[-1])
+    arena.hold([])
+    assert known == [(), (10.0,), (10.0, 9.0), (10.0, 9.0, 18.0), (10.0, 9.0, 18.0)]
 
 
 def test_partitions_are_told_at_the_pace_of_their_plan() -> None:

@@ -6,7 +6,8 @@ For each model random coarse plans (2 to 12 partitions on 2 to 3 targets) are ru
 after each every part of it alone, under each protocol. What a plan was promised is the sum of its
 parts and of its calls and borders, as the tuner reckons it. `--prepare` only does what needs no quiet
 (files, conversions, reference values); `--show` writes the tables and the picture into docs/. One file for
-each model is kept in benchmarks/results/prediction, so it can be done piecewise.
+each model is kept in a folder, benchmarks/results/prediction unless `--results` names another, so it can be
+done piecewise; one folder holds what one machine measured.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from partitioner.model import Model
 from partitioner.target import Target
 from partitioner.tensor import TensorSpec
 
-RESULTS = Path("benchmarks/results/prediction")
+_RESULTS = Path("benchmarks/results/prediction")
 _CACHE = Path.home() / ".cache" / "collage" / "prediction"
 # What the tuner uses (`collage.context`): the picture and the estimates are about it.
 CHOSEN = "weights and reused values"
@@ -136,7 +137,9 @@ def _takes(model: Model, nodes: int, target: Target) -> bool:
     return all(backend.supports(model.index, node, target) is None for node in bits(nodes))
 
 
-def measure(name: str, folder: Path, wanted: Sequence[str], again: bool) -> dict[str, Any]:
+def measure(
+    name: str, folder: Path, wanted: Sequence[str], again: bool, results: Path
+) -> dict[str, Any]:
     """Run the plans and their parts; what takes quiet."""
     facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
     facts["plans"] = [[tuple(part) for part in plan] for plan in facts["plans"]]
@@ -145,7 +148,7 @@ def measure(name: str, folder: Path, wanted: Sequence[str], again: bool) -> dict
     offered = ways_to_measure(*sizes)
     ways = {n: offered[n] for n in wanted}
     evict = {n: way.evict_bytes for n, way in ways.items()}
-    path = RESULTS / f"{name}.json"
+    path = results / f"{name}.json"
     if path.exists() and not again:
         known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if evict.items() <= known["evict_bytes"].items():
@@ -233,6 +236,11 @@ def _specs(described: Sequence[Sequence[Any]]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in described)
 
 
+def _measured(folder: Path) -> list[dict[str, Any]]:
+    """What was measured before, by model."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+
+
 def main() -> None:
     """Prepare, measure, show."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -241,11 +249,19 @@ def main() -> None:
         "--protocols", nargs="+", choices=list(ways_to_measure(0, 0, 0)), metavar="NAME"
     )
     parser.add_argument("--targets", nargs="+", default=None)
-    parser.add_argument("--plans", type=int, default=20)
+    parser.add_argument("--plans", type=int, default=24)
     parser.add_argument("--prepare", action="store_true", help="only what needs no quiet")
     parser.add_argument("--again", action="store_true", help="forget what was measured before")
     parser.add_argument("--show", action="store_true", help="write the tables and the picture to docs/")
+    parser.add_argument("--results", type=Path, default=_RESULTS)
     chosen = parser.parse_args()
+    here = hardware().describe()
+    strangers = {r["hardware"] for r in _measured(chosen.results)} - {here}
+    if chosen.models and not chosen.prepare and strangers:
+        parser.error(
+            f"{chosen.results} holds what another machine measured ({', '.join(strangers)}); "
+            "name another folder with --results"
+        )
     targets = chosen.targets or [
         t for t in _TARGETS if isinstance(resolve(Target.parse(t)).probe(), Available)
     ]
@@ -254,8 +270,9 @@ def main() -> None:
         if chosen.prepare or not (folder / "facts.json").exists():
             prepare(name, targets, folder, partial(draw_plans, count=chosen.plans, seed=0))
         if not chosen.prepare:
-            measure(name, folder, chosen.protocols or list(ways_to_measure(0, 0, 0)), chosen.again)
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
+            wanted = chosen.protocols or list(ways_to_measure(0, 0, 0))
+            measure(name, folder, wanted, chosen.again, chosen.results)
+    results = _measured(chosen.results)
     text = f"{table(results)}\n{estimate_table(results, CHOSEN)}"
     print(text)
     if chosen.show:

@@ -45,12 +45,12 @@ def test_plans_promised_in_the_wrong_order_are_discordant() -> None:
 def test_a_real_models_plans_and_parts_take_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(prediction, "RESULTS", tmp_path / "results")
+    results = tmp_path / "results"
     monkeypatch.setattr(prediction, "_RACE_S", 0.0)
     choose = partial(draw_plans, count=3, seed=0)
     prediction.prepare("ppocr_cls", ["onnxruntime", "openvino"], tmp_path / "cls", choose)
     wanted = ["hot", prediction.CHOSEN]
-    found = prediction.measure("ppocr_cls", tmp_path / "cls", wanted, again=False)
+    found = prediction.measure("ppocr_cls", tmp_path / "cls", wanted, again=False, results=results)
     assert len(found["plans"]) == 3
     assert all(len(kept) == 5 and min(kept) > 0 for kept in found["plans_us"])
     assert found["evict_bytes"]["hot"] == 0 < found["evict_bytes"][prediction.CHOSEN]
@@ -62,10 +62,21 @@ def test_a_real_models_plans_and_parts_take_turns(
             assert len(promised) == 5 and statistics.median(promised) > least
     assert "ppocr_cls: round 5" in capsys.readouterr().out
     # What was measured is not measured again, and all of it can be shown.
-    known = prediction.measure("ppocr_cls", tmp_path / "cls", wanted, again=False)
-    assert known == json.loads((tmp_path / "results" / "ppocr_cls.json").read_text(encoding="utf-8"))
+    known = prediction.measure("ppocr_cls", tmp_path / "cls", wanted, again=False, results=results)
+    assert known == json.loads((results / "ppocr_cls.json").read_text(encoding="utf-8"))
     assert known["plans_us"] == found["plans_us"]
     assert "| ppocr_cls |" in table([known]) and "onnxruntime" in estimate_table(
         [known], prediction.CHOSEN
     )
     assert picture([known], prediction.CHOSEN).count("<circle") == 3
+
+
+def test_what_two_machines_measured_is_not_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dcgan.json").write_text('{"hardware": "another one"}', encoding="utf-8")
+    arguments = ["prediction", "--models", "silero", "--results", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", arguments)
+    with pytest.raises(SystemExit):
+        prediction.main()
+    assert "another machine measured (another one); name another folder" in capsys.readouterr().err

@@ -255,7 +255,12 @@ def test_what_is_near_a_mix_that_keeps_the_goal_is_tried(
     blocks = [replace(block, border_us=2.0) for block in trials.blocks]
     first = mix_of(blocks, [0] * (len(blocks) - 1) + [1], 2)
     assert trials.runs.joined_error(first) <= goal
-    best = Pieces(trials.runs, blocks, trials.shares(goal), INFINITE).seek(goal, [])[0].reduced
+    pieces = Pieces(trials.runs, blocks, trials.shares(goal), INFINITE)
+    # What mixes of microseconds really take says little of which is the fastest.
+    monkeypatch.setattr(
+        pieces, "_pace", lambda mix: time_us(blocks, choices(blocks, mix), BORDER_FACTOR)
+    )
+    best = pieces.seek(goal, [])[0].reduced
     assert best != first
     best_us = time_us(blocks, choices(blocks, best), BORDER_FACTOR)
     errors = trials.runs.joined_errors

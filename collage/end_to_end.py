@@ -330,6 +330,9 @@ def _take_turns(
             best = min(map(statistics.median, times.values()))
             # The first plan is the one that all ratios are taken to, so it stays.
             rest = [r for r in racing[1:] if min(times[r.position]) <= best * HOPELESS_RATIO]
+            if len(rest) < len(racing) - 1:
+                # Who leaves keeps what counted until now, whatever is seen later.
+                distances_us = [0.0 if counts else math.inf for counts in near]
             racing = [racing[0], *rest]
     return near
 

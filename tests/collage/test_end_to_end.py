@@ -101,6 +101,22 @@ def test_rounds_with_the_cores_far_apart_are_left_out_where_there_are_others(
         assert (timing.left_out, timing.far, timing.looks_us) == (left_out, far, (10.0,))
 
 
+def test_who_leaves_keeps_what_counted_until_then(
+    contest: Contest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Nearer(StatedWatch):
+        """Far cores that count as near until they are seen nearer."""
+
+        def are_near(self, distances_us: Sequence[float]) -> list[bool]:
+            return [us <= max(10.0, min(distances_us)) for us in distances_us]
+
+    monkeypatch.setattr("collage.end_to_end.CoreWatch", Nearer([False] * 4 + [True]))
+    monkeypatch.setattr("collage.end_to_end.HOPELESS_RATIO", 0.0)
+    first, *others = race(contest, [])
+    assert len(first.samples_us) == contest.rounds
+    assert [len(timing.samples_us) for timing in others] == [4, 4]
+
+
 @pytest.mark.slow
 def test_the_cores_are_watched_while_real_plans_run(
     contest: Contest, monkeypatch: pytest.MonkeyPatch

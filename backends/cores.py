@@ -48,7 +48,7 @@ class CoreWatch:
         patience_s: how long it may nap in all.
 
     Attributes:
-        looks_us: the distances seen at any time but in naps, which are taken when the cores are far.
+        looks_us: the distances seen, but for those while it waited for near cores: far ones would seem too usual.
     """
 
     def __init__(self, looks_us: Sequence[float] = (), patience_s: float = 3.0) -> None:
@@ -88,7 +88,8 @@ class CoreWatch:
 
     def are_near(self, distances_us: Sequence[float]) -> list[bool]:
         """Which of some distances are near, by all that was seen until now."""
-        return [us <= self.near_us for us in distances_us]
+        near_us = self.near_us
+        return [us <= near_us for us in distances_us]
 
     def _nap(self) -> None:
         time.sleep(_NAP_S)

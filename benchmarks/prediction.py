@@ -253,10 +253,9 @@ def main() -> None:
     parser.add_argument("--prepare", action="store_true", help="only what needs no quiet")
     parser.add_argument("--again", action="store_true", help="forget what was measured before")
     parser.add_argument("--show", action="store_true", help="write the tables and the picture to docs/")
-    parser.add_argument("--results", type=Path, default=_RESULTS)
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="what this machine measured")
     chosen = parser.parse_args()
-    here = hardware().describe()
-    strangers = {r["hardware"] for r in _measured(chosen.results)} - {here}
+    strangers = {r["hardware"] for r in _measured(chosen.results)} - {hardware().describe()}
     if chosen.models and not chosen.prepare and strangers:
         parser.error(
             f"{chosen.results} holds what another machine measured ({', '.join(strangers)}); "

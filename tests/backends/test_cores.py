@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 import time
 from collections.abc import Sequence
 
@@ -61,11 +62,14 @@ def test_two_threads_of_one_core_are_far_unless_nothing_else_is_known(
     core = min(os.sched_getaffinity(0))
     monkeypatch.setattr("backends.cores.os.sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr("backends.cores._pinned", lambda _: _pinned(core))
+    # Beside another test's work a look may err.
     always = CoreWatch()
-    assert always.are_near([always.look()]) == [True] and always.looks_us == [math.inf]
+    looks_us = [always.look() for _ in range(21)]
+    assert statistics.median(looks_us) == math.inf
+    assert always.are_near(looks_us) == [True] * 21
     always.close()
-    at_times = CoreWatch([1e9] * 8)
-    assert at_times.are_near([at_times.look()]) == [False]
+    at_times = CoreWatch([1e9] * 40)
+    assert at_times.are_near([statistics.median(at_times.look() for _ in range(21))]) == [False]
     at_times.close()
 
 

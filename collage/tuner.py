@@ -148,6 +148,7 @@ class _Run:
             self.constraints = self.options.constraints()
             domains = {spec.target: spec.memory_domain for spec in self.specs}
             self.constraints.check(self.model.index, self.targets, self.candidates.refusals, domains)
+            self._respects = partial(respects, self.model.index, self.constraints, self.specs)
         self._prepare()
         if self.memory is None or self.options.fresh:
             return self._found()
@@ -168,7 +169,9 @@ class _Run:
             probing_s = _PROBING_SHARE * self.limit_s
             self.whole = WholeModels(self.model.index, self.targets, self.costs, probing_s)
             hopeful = may_take_all(self.model.index, self.specs, self.candidates)
-            self.estimates = self.whole.measure(self.candidates, lambda: self._out_of_time, hopeful)
+            self.estimates = self.whole.measure(
+                self.candidates, lambda: self._out_of_time, hopeful, may_win=self._respects
+            )
             proposed = self._spend_budget()
             if self._searches and not self._out_of_time:
                 sought = (self.model, self.whole.fastest_first(), self.samples.threads)
@@ -213,22 +216,15 @@ class _Run:
         self.finals.admit(self.specs, self.whole.latencies_us())
 
     def _prepare(self) -> None:
-        self.samples = Sampling(
-            self.model,
-            self.info,
-            self.options,
-            self.work_dir,
-            self.inputs,
-            self.goals.has_budget,
-            self.listener,
-            self.cancel,
-        )
+        given = (self.model, self.info, self.options, self.work_dir, self.inputs)
+        self.samples = Sampling(*given, self.goals.has_budget, self.listener, self.cancel)
         values = self.samples.chosen_by.values if calibrates(self.facts) else None
         room = Room.for_model(self.model.path, self.samples.cache_dir)
         self.regions = RegionFiles(self.model, self.work_dir / "regions", values, room=room)
-        protocol = protocol_for(self.model, self.site.hardware)
         settings = CostSettings(
-            self.samples.threads, protocol=protocol, cache_dir=self.samples.cache_dir
+            self.samples.threads,
+            protocol=protocol_for(self.model, self.site.hardware),
+            cache_dir=self.samples.cache_dir,
         )
         self.costs = CostSource(
             self.model,
@@ -307,7 +303,7 @@ class _Run:
             self.samples.template(self.goals.error_limit, prune=not self.goals.slower_too),
             self.listener,
             self.cancel,
-            partial(respects, self.model.index, self.constraints, self.specs),
+            self._respects,
             self.options.tolerance,
             self.site,
             self.deadline_s,

@@ -12,7 +12,7 @@ from collage.estimates import Estimates
 from collage.oracle import CostOracle
 from collage.probing import blocks
 from cost_db.row import CostRow
-from partitioner.candidate import Candidate, bits
+from partitioner.candidate import Candidate, Plan, bits
 from partitioner.candidate_set import CandidateSet
 from partitioner.cost import Measured
 from partitioner.graph_index import GraphIndex
@@ -72,18 +72,26 @@ class WholeModels:
         candidates: CandidateSet,
         late: Callable[[], bool],
         hopeful: Collection[Target] = (),
+        may_win: Callable[[Plan], bool] = lambda plan: True,
     ) -> Estimates:
         """Measure and profile each target that takes the whole graph.
 
         Args:
             candidates: what the targets offer.
-            late: True when the time is up; one target is measured all the same.
+            late: True when the time is up; one target that may be returned is measured all the same.
             hopeful: targets to try after these, though they refuse nodes (`may_take_all`).
+            may_win: whether a plan may be returned.
         """
         offered = {(c.nodes, c.target) for c in candidates.candidates}
         self._wanted = [c for c in self._candidates if (c.nodes, c.target) in offered]
         tried = [c for c in self._candidates if c.target in hopeful]
-        self._costs.measure([*self._wanted, *tried], stop=lambda: late() and bool(self.latencies_us()))
+        # Those that may be returned come first, since there may be time for one only.
+        fit = [c for c in self._wanted if may_win(Plan((c,)))]
+        others = [c for c in (*self._wanted, *tried) if c not in fit]
+        targets = {c.target for c in fit or others}
+        self._costs.measure(
+            [*fit, *others], stop=lambda: late() and not targets.isdisjoint(self.latencies_us())
+        )
         estimates = Estimates(self._index)
         unprofiled = self.latencies_us()
         for target, row in self.rows().items():

@@ -104,3 +104,14 @@ def test_blocks_without_a_profile_have_so_many_seconds_and_the_longest_come_firs
     assert list(more.latencies_us()) == list(TARGETS)
     again = [c for c in costs.asked if c.nodes != everything]
     assert (len(again) > len(asked)) == (seconds == math.inf)
+
+
+@pytest.mark.parametrize("known", [(), (TARGETS[0],)])
+def test_where_there_is_time_for_one_it_is_one_that_may_be_returned(known: tuple[Target, ...]) -> None:
+    world = World(24, 0)
+    costs = ProfiledCosts(lambda candidate: Measured(300.0), most=2)
+    costs.measure([Candidate(world.model.index.all_nodes, target) for target in known])
+    whole = WholeModels(world.model.index, TARGETS, costs)  # type: ignore[arg-type]
+    fit = (TARGETS[1],)
+    whole.measure(world.candidates, late=lambda: True, may_win=lambda plan: plan.targets == fit)
+    assert set(whole.latencies_us()) == {*known, *fit}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,12 @@ hypothesis.settings.load_profile("steady")
 hypothesis.settings.register_profile(
     "nightly", max_examples=2000, deadline=None, derandomize=False, print_blob=True
 )
+
+# Processes that run tests side by side do not wait for each other's turn on the device, as tunings otherwise do: no test
+# depends on how long something takes there.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    own = f"collage-tests-{os.getuid()}-{os.environ['PYTEST_XDIST_WORKER']}"
+    os.environ.setdefault("COLLAGE_RUNTIME_DIR", str(Path(tempfile.gettempdir()) / own))
 
 
 @pytest.fixture(scope="session")

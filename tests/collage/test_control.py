@@ -13,6 +13,7 @@ import pytest
 import collage
 from collage.cli import app
 from collage.events import Event
+from collage.options import TuneOptions
 from partitioner.emit import read_plan
 from partitioner.errors import BadInputError, CollageError
 
@@ -135,12 +136,25 @@ def test_who_decides(home: Path, targets: list[str], options: dict[str, Any], ex
     assert placed(_python(home, targets, options)) == expected
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("targets", "options", "expected"), CASES[2:6])
+@pytest.mark.parametrize(("targets", "options", "expected"), CASES)
 def test_the_command_line_says_the_same(
-    home: Path, targets: list[str], options: dict[str, Any], expected: str
+    home: Path,
+    targets: list[str],
+    options: dict[str, Any],
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert placed(_command(home, targets, options)) == expected
+    said = []
+
+    def noted(source: Path, targets: Sequence[str], options: TuneOptions, **more: Any) -> None:
+        said.append((list(targets), options))
+        raise CollageError("that is all")
+
+    monkeypatch.setattr("collage.api.tune_file", noted)
+    for way in (_python, _command):
+        with pytest.raises(CollageError, match="that is all"):
+            way(home, targets, options)
+    assert said[0] == said[1]
 
 
 @pytest.mark.slow

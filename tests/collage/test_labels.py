@@ -41,7 +41,7 @@ def segmenting_model() -> onnx.ModelProto:
 def test_a_share_of_labels_may_differ_where_that_is_asked_for(
     metric: str, reduced: bool, tmp_path: Path
 ) -> None:
-    options = {"tolerance": 0.05, "metric": metric}
+    options = {"tolerance": 0.05, "metric": metric, "time_limit_s": 10.0}
     made = tuned(segmenting_model(), [_EXACT, _REDUCED], tmp_path, **options)
     parts = made.report["partitions"]
     assert any("bf16" in part["target"] for part in parts) == reduced

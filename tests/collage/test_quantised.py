@@ -216,9 +216,9 @@ def test_the_plan_alone_is_for_the_model_that_was_given(tmp_path: Path) -> None:
 def test_single_targets_are_timed_on_the_model_that_was_tuned(tmp_path: Path) -> None:
     source = two_products(tmp_path)
     artifact = tuned(source, INT8, tmp_path)
-    alone = bench(artifact.path)
+    alone = bench(artifact.path, processes=1)
     assert alone["latency_us"] and all("--model" in b["infeasible"] for b in alone["baselines"])
-    exact, int8 = bench(artifact.path, source=source)["baselines"]
+    exact, int8 = bench(artifact.path, source=source, processes=1)["baselines"]
     assert exact["max_relative_error"] < 1e-4 < int8["max_relative_error"] < TOLERANCE
 
 

@@ -172,7 +172,7 @@ def test_what_was_measured_rewritten_is_known_under_what_rewrote_it(tmp_path: Pa
 def test_a_model_whose_channels_are_last_is_timed_so_and_its_plan_loads(tmp_path: Path) -> None:
     events: list[Event] = []
     proto = channels_last_model(layers=12, channels=32, size=40)
-    made = tuned(proto, ["openvino"], tmp_path, on_event=events.append)
+    made = tuned(proto, ["openvino"], tmp_path, on_event=events.append, time_limit_s=20.0)
     timed = [e.data["latency_us"] for e in events if e.data and e.data.get("plan") == f"single {MOVED}"]
     assert timed and timed[0] is not None
     # Twenty-two of twenty-four Transposes go; were it not faster, it could not be returned.

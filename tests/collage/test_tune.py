@@ -26,7 +26,9 @@ from partitioner.errors import BadInputError, CancelledError, NoPlanError
 from partitioner.ingest import normalise
 from partitioner.model import Model
 from partitioner.target import Target
+from tests.collage.test_control import control_model
 from tests.models import MODELS
+from tests.tuning import tuned
 
 pytestmark = pytest.mark.slow
 TARGETS = ["onnxruntime", "openvino"]
@@ -68,6 +70,14 @@ def mixed(folder: Path, database: str) -> collage.Artifact:
     ops = {node.op for node in Model.open(source / "model.onnx").index.nodes}
     pins = [f"{op}={'openvino' if op == 'Conv' else 'onnxruntime'}" for op in sorted(ops)]
     return _tune(folder / "mixed", database, strategy="manual", pins=pins)
+
+
+@pytest.fixture(scope="module")
+def tiny(folder: Path) -> collage.Artifact:
+    """A plan of two partitions that takes microseconds."""
+    (folder / "tiny").mkdir()
+    pins = ["/encoder/*=openvino", "/head/*=onnxruntime"]
+    return tuned(control_model(), TARGETS, folder / "tiny", strategy="manual", pins=pins)
 
 
 def test_the_report_has_every_field_and_is_never_slower_than_the_best_single(
@@ -133,7 +143,7 @@ def test_a_plan_is_applied_again_without_searching(
 
 
 def test_bench_times_the_plan_against_every_single_target(mixed: collage.Artifact) -> None:
-    found = bench(mixed.path, processes=2)
+    found = bench(mixed.path, processes=1)
     assert found["latency_us"] > 0
     assert {b["target"] for b in found["baselines"]} == set(TARGETS)
     low, high = found["speedup_interval"]
@@ -141,7 +151,7 @@ def test_bench_times_the_plan_against_every_single_target(mixed: collage.Artifac
 
 
 def test_bench_builds_what_is_far_behind_only_once(
-    mixed: collage.Artifact, monkeypatch: pytest.MonkeyPatch
+    tiny: collage.Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[list[str]] = []
     hold = Arena.hold
@@ -152,7 +162,7 @@ def test_bench_builds_what_is_far_behind_only_once(
 
     monkeypatch.setattr(Arena, "hold", told)
     monkeypatch.setattr("collage.rebench._FAR_BEHIND", 0.0)
-    found = bench(mixed.path)
+    found = bench(tiny.path)
     everyone = ["ours", *(f"single {target}" for target in TARGETS)]
     assert held == [everyone, ["ours"], ["ours"], ["ours"]]
     assert all(baseline["latency_us"] > 0 for baseline in found["baselines"])
@@ -160,7 +170,7 @@ def test_bench_builds_what_is_far_behind_only_once(
 
 @pytest.mark.parametrize(("wide", "expected"), [(0.0, 4), (1e9, 2)])
 def test_bench_repeats_itself_while_the_interval_is_wide(
-    mixed: collage.Artifact, monkeypatch: pytest.MonkeyPatch, wide: float, expected: int
+    tiny: collage.Artifact, monkeypatch: pytest.MonkeyPatch, wide: float, expected: int
 ) -> None:
     held = []
     hold = Arena.hold
@@ -172,12 +182,12 @@ def test_bench_repeats_itself_while_the_interval_is_wide(
     monkeypatch.setattr(Arena, "hold", counted)
     monkeypatch.setattr("collage.rebench._FAR_BEHIND", 1e9)
     monkeypatch.setattr("collage.rebench._WIDE", wide)
-    bench(mixed.path, processes=2)
+    bench(tiny.path, processes=2)
     assert held == [1 + len(TARGETS)] * expected
 
 
 def test_a_plan_is_timed_at_two_moments_that_count_together(
-    mixed: collage.Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: collage.Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = []
     hold = Arena.hold
@@ -188,7 +198,7 @@ def test_a_plan_is_timed_at_two_moments_that_count_together(
 
     monkeypatch.setattr(Arena, "hold", counted)
     monkeypatch.setattr("collage.rebench._WIDE", 1e9)
-    beside = Bench(mixed.path, tmp_path)
+    beside = Bench(tiny.path, tmp_path)
     beside.time(processes=1)
     once = beside.found()
     beside.time(processes=2)
@@ -265,7 +275,9 @@ def test_a_missing_target_is_an_error_or_the_named_fallback(
 def test_greedy_and_single_are_what_they_say(folder: Path, database: str) -> None:
     single = _tune(folder / "single", database, strategy="single")
     assert len(single.report["partitions"]) == 1
-    again = bench(single.path)  # the plan is one of the single targets, so they are timed as one
+    again = bench(
+        single.path, processes=1
+    )  # the plan is one of the single targets, so they are timed as one
     times = {each["target"]: each["latency_us"] for each in again["baselines"]}
     assert times[single.report["partitions"][0]["target"]] == again["latency_us"]
     greedy = _tune(folder / "greedy", database, strategy="greedy")

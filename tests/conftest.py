@@ -22,8 +22,8 @@ hypothesis.settings.register_profile(
     "nightly", max_examples=2000, deadline=None, derandomize=False, print_blob=True
 )
 
-# Processes that run tests side by side do not wait for each other's turn on the device, as tunings otherwise do: no test
-# depends on how long something takes there.
+# Processes that run tests side by side do not wait for each other's turn on the device, as tunings otherwise do: what tests
+# assert holds on a busy machine.
 if "PYTEST_XDIST_WORKER" in os.environ:
     own = f"collage-tests-{os.getuid()}-{os.environ['PYTEST_XDIST_WORKER']}"
     os.environ.setdefault("COLLAGE_RUNTIME_DIR", str(Path(tempfile.gettempdir()) / own))

@@ -171,7 +171,8 @@ def test_what_was_measured_rewritten_is_known_under_what_rewrote_it(tmp_path: Pa
 @pytest.mark.slow
 def test_a_model_whose_channels_are_last_is_timed_so_and_its_plan_loads(tmp_path: Path) -> None:
     events: list[Event] = []
-    proto = channels_last_model(layers=12, channels=32, size=40)
+    # It takes half the time so, which is seen on a busy machine too.
+    proto = channels_last_model(layers=12, channels=8, size=96)
     made = tuned(proto, ["openvino"], tmp_path, on_event=events.append, time_limit_s=20.0)
     timed = [e.data["latency_us"] for e in events if e.data and e.data.get("plan") == f"single {MOVED}"]
     assert timed and timed[0] is not None
@@ -182,7 +183,7 @@ def test_a_model_whose_channels_are_last_is_timed_so_and_its_plan_loads(tmp_path
         measured = {row.target for row in database.query(CostFilter()).items}
     assert any("-rewrite=on" in target for target in measured)
     assert [b["target"] for b in made.report["baselines"]] == ["openvino"]
-    given = seeded_input((1, 40, 40, 32), "float32", 5)
+    given = seeded_input((1, 96, 96, 8), "float32", 5)
     wanted = run_reference(tmp_path / "m.onnx", {"x": given}, ["f11"])["f11"]
     with collage.load(made.path, cache_dir=tmp_path / "cache") as session:
         (found,) = session.run(["f11"], {"x": given})

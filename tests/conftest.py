@@ -24,9 +24,9 @@ hypothesis.settings.register_profile(
 
 # Processes that run tests side by side do not wait for each other's turn on the device, as tunings otherwise do: what tests
 # assert holds on a busy machine.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    own = f"collage-tests-{os.getuid()}-{os.environ['PYTEST_XDIST_WORKER']}"
-    os.environ.setdefault("COLLAGE_RUNTIME_DIR", str(Path(tempfile.gettempdir()) / own))
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    locks = Path(tempfile.gettempdir()) / f"collage-tests-{os.getuid()}-{worker}"
+    os.environ.setdefault("COLLAGE_RUNTIME_DIR", str(locks))
 
 
 @pytest.fixture(scope="session")

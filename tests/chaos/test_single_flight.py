@@ -30,7 +30,7 @@ def test_eight_tuners_measure_each_candidate_once_and_all_get_the_plan(
 
 
 @pytest.mark.slow
-@on("sqlite")
+@on("sqlite", "postgresql")
 def test_one_of_eight_tuners_searches_and_all_get_the_plan(database_url: str, tmp_path: Path) -> None:
     CostDatabase(database_url).close()
     flight = fly(database_url, tuners=8, measurement_s=0.1, folder=tmp_path / "flight")

@@ -4,7 +4,7 @@
 
 runs the whole suite (eight minutes on two cores) and writes the list; verdicts are kept in the folder, so
 that a call goes on where the last one ended, and `--way` runs one way alone. It refuses to write a list
-with a test that no reason fits. `test_onnx_suite` runs a sixth of the suite in each way and holds it against the list,
+with a test that no reason fits. `test_onnx_suite` runs a third of the suite and holds it against the list,
 both ways: what is not listed passes, and what is listed fails.
 
 A test that fails where a runtime fails alone, too, is that runtime's. Those that every runtime concerned

@@ -275,9 +275,8 @@ def test_a_missing_target_is_an_error_or_the_named_fallback(
 def test_greedy_and_single_are_what_they_say(folder: Path, database: str) -> None:
     single = _tune(folder / "single", database, strategy="single")
     assert len(single.report["partitions"]) == 1
-    again = bench(
-        single.path, processes=1
-    )  # the plan is one of the single targets, so they are timed as one
+    # The plan is one of the single targets, so they are timed as one.
+    again = bench(single.path, processes=1)
     times = {each["target"]: each["latency_us"] for each in again["baselines"]}
     assert times[single.report["partitions"][0]["target"]] == again["latency_us"]
     greedy = _tune(folder / "greedy", database, strategy="greedy")

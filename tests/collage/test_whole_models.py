@@ -111,7 +111,7 @@ def test_where_there_is_time_for_one_it_is_one_that_may_be_returned(known: tuple
     world = World(24, 0)
     costs = ProfiledCosts(lambda candidate: Measured(300.0), most=2)
     costs.measure([Candidate(world.model.index.all_nodes, target) for target in known])
-    whole = WholeModels(world.model.index, TARGETS, costs)  # type: ignore[arg-type]
+    whole = WholeModels(world.model.index, TARGETS, costs)
     fit = (TARGETS[1],)
     whole.measure(world.candidates, late=lambda: True, may_win=lambda plan: plan.targets == fit)
     assert set(whole.latencies_us()) == {*known, *fit}

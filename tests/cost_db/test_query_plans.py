@@ -1,4 +1,4 @@
-"""Many costs: look-ups, pages and claims are answered from an index, on both engines."""
+"""200,000 costs: look-ups, pages and claims are answered from an index, on both engines."""
 
 from __future__ import annotations
 

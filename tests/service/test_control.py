@@ -53,6 +53,8 @@ def test_who_decides_and_within_which_limits(start_server: StartServer) -> None:
     cases: list[tuple[list[str], dict[str, Any], str]] = [
         ([ORT, OV], {"strategy": "manual", "pins": ["/encoder/*=openvino", "/head/*=o*x*"]}, "vvvooo"),
         ([ORT, OV], {"strategy": "manual", "pins": ["a..d=openvino", "[RNA]*=onnxruntime"]}, ""),
+        ([OV, ORT], {"strategy": "priority", "bans": ["Sigmoid=openvino"]}, "vvvovv"),
+        ([OV, ORT], {"strategy": "greedy", "pins": ["Tanh=openvino"], "max_devices": 1}, "vvvvvv"),
         # The limit is up when one target has run: that is then the one that may be returned.
         ([ORT, OV], {"strategy": "single", "bans": ["Abs=onnxruntime"], "time_limit_s": 0.1}, "vvvvvv"),
         (
@@ -70,6 +72,9 @@ def test_who_decides_and_within_which_limits(start_server: StartServer) -> None:
     pins = {"pins": ["Tanh=openvino", "Relu=onnxruntime"], "max_partitions": 2}
     first, job = _tune(server, [ORT, OV], pins)
     assert (first[0], first[2:]) == ("o", "vvvv")
+    _, least = _tune(server, [ORT, OV], {"pins": ["Tanh=openvino"], "min_partition_nodes": 3})
+    report = server.http.get(f"{least}/report").json()
+    assert min(len(part["nodes"]) for part in report["partitions"]) >= 3
 
     plan = server.http.get(f"{job}/plan").json()
     again, second = _tune(server, [], {"plan": plan})

@@ -15,9 +15,7 @@ pytestmark = pytest.mark.slow
 
 OUTPUT = Path(__file__).resolve().parents[1] / "output"
 
-# Each of those that wait runs jobs, of seconds each.
 _EXAMPLES = os.environ.get("COLLAGE_FUZZ_EXAMPLES", "20")
-_FEWER = os.environ.get("COLLAGE_FUZZ_EXAMPLES", "8")
 
 
 # The first waits for its job, the second for a job's end: a runner must end them. The third takes any text,
@@ -47,16 +45,7 @@ def test_no_request_brings_the_server_down(
     # depth mismatch", python/cpython issue 106905), and hypothesis parses the source of what it filters by.
     command = [
         *(str(Path(sys.executable).parent / "schemathesis"), "run", f"{server.url}/openapi.json"),
-        *(
-            "--checks",
-            "all",
-            "--max-examples",
-            _FEWER if runners else _EXAMPLES,
-            "--seed",
-            "1",
-            "--workers",
-            "1",
-        ),
+        *("--checks", "all", "--max-examples", _EXAMPLES, "--seed", "1", "--workers", "1"),
         *chosen,
         *("--header", f"Authorization: Bearer {secret}"),
         # A cancelled job is still there to be looked at; no schema tells a good target, option or cursor.

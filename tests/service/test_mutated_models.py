@@ -1,6 +1,6 @@
 """Mutated models, through the real children: an answer or a reason each time, and no file that is not theirs.
 
-100 here; 2,000 others with `pytest --hypothesis-profile=nightly tests/service/test_mutated_models.py`.
+200 here; 2,000 others with `pytest --hypothesis-profile=nightly tests/service/test_mutated_models.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.service.mutations import Recipe, recipes
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 _NIGHTLY = hypothesis.settings.get_current_profile_name() == "nightly"
-_EXAMPLES = int(os.environ.get("COLLAGE_MUTATIONS", "2000" if _NIGHTLY else "100"))
+_EXAMPLES = int(os.environ.get("COLLAGE_MUTATIONS", "2000" if _NIGHTLY else "200"))
 _SPECS = tuple(target_spec(Target.parse(text)) for text in ("onnxruntime", "openvino"))
 _ALL_EVENTS = 0x00000FFF
 _LARGEST_RUN_BYTES = 1 << 28

@@ -129,6 +129,15 @@ def speedup(slow: Entry, fast: Entry) -> Ratio:
     return compare_builds([([a for a, _ in own], [b for _, b in own]) for own in pairs])
 
 
+def fastest_beside(entries: Sequence[Entry], ours: Entry) -> Entry | None:
+    """The timed plan that is fastest by what `speedup` says of it and `ours`; None of none.
+
+    By `Entry.ratio`, the median of all rounds instead of builds, another one may be, of plans that are nearly alike: a
+    single target was then said to be faster than the best single target.
+    """
+    return min(entries, key=lambda entry: speedup(entry, ours).ratio, default=None)
+
+
 def latency_beside(entry: Entry, ours: Entry) -> tuple[float, float, float]:
     """What a plan takes at the pace that the machine had for `ours`: microseconds, and a 95 % interval.
 

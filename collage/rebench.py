@@ -11,7 +11,7 @@ from backends.reference import seeded_inputs, table_bounds
 from backends.samples import write_samples
 from backends.timing import Ratio
 from collage.end_to_end import Contest
-from collage.entry import Entry, identity, latency_beside, speedup
+from collage.entry import Entry, fastest_beside, identity, latency_beside, speedup
 from collage.events import Listener, ignore
 from collage.explain import read_report
 from collage.intake import Reference, take_in
@@ -178,8 +178,8 @@ class Bench:
     def _gain(self) -> Ratio | None:
         """How many times slower the best single target within the tolerance is; None where nothing says so."""
         allowed = [e for e in self._singles.values() if e.timed and (e.error or 0.0) <= self._tolerance]
-        best = min(allowed, key=lambda entry: entry.ratio, default=None)
-        return speedup(best, self._ours) if best is not None and self._ours.timed else None
+        best = fastest_beside(allowed, self._ours) if self._ours.timed else None
+        return None if best is None else speedup(best, self._ours)
 
 
 def _normalised(source: Path, stored: ArtifactPlan, work_dir: Path) -> Model:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collage.costs import Counts
-from collage.entry import Entry, latency_beside, speedup
+from collage.entry import Entry, fastest_beside, latency_beside, speedup
 from collage.preparing import computed
 from collage.site import Site
 from collage.why import (
@@ -83,7 +83,7 @@ def build_report(found: Findings) -> dict[str, Any]:
     winner = found.winner
     singles = {t: e for e in found.entries if (t := single_target(e)) in found.targets}
     timed = [e for e in singles.values() if e.timed and not (e.error or 0.0) > found.tolerance]
-    best = min(timed, key=lambda e: e.ratio, default=None)
+    best = fastest_beside(timed, winner)
     gain = None if best is None else speedup(best, winner)
     greedy = next((e for e in found.entries if e.name.startswith("greedy") and e.timed), None)
     predicted = winner.predicted_us

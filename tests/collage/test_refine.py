@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 
 from collage.end_to_end import HOPELESS_RATIO, Contest, PlanTiming
-from collage.entry import Entry, clearly_faster, latency_beside, meetings, speedup
+from collage.entry import Entry, clearly_faster, fastest_beside, latency_beside, meetings, speedup
 from collage.events import ignore
 from collage.refine import Arena, border_surplus_us, residuals, simplest_of_the_fastest
 from collage.region_files import RegionFiles
@@ -56,6 +56,18 @@ def test_plans_that_ran_in_different_minutes_are_told_at_one_pace() -> None:
     assert low_us <= latency_us <= high_us
     assert abs(latency_us - 2200) < 1e-6
     assert latency_beside(ours, ours) == (2000, 2000, 2000)
+
+
+def test_a_single_target_is_never_said_to_be_faster_than_the_best_single_target() -> None:
+    """Of two that are alike the other is faster in most rounds, and ours in the mean of builds."""
+    ours, other = Entry(_entry(1, 1.0).plan, "ours"), Entry(_entry(2, 1.0).plan, "other")
+    for contest, other_us in enumerate((990.0, 995.0, 1100.0)):
+        for entry, us in ((ours, 1000.0), (other, other_us)):
+            entry.timings[contest] = PlanTiming((us,) * 8, (us,), 0.0)
+            entry.contest_ratios[contest] = [us / 1000.0] * 8
+    assert other.ratio < ours.ratio < speedup(other, ours).ratio
+    assert fastest_beside([other, ours], ours) is ours
+    assert fastest_beside([], ours) is None
 
 
 def test_contests_with_the_cores_far_apart_count_only_as_long_as_there_is_no_other() -> None:

@@ -11,7 +11,7 @@ Invariants for an implementer:
 * `supports` is a promise to try, not to succeed: a candidate is proven by compiling, running and
   verifying it in a sacrificial child. It must be cheap (microseconds) and pure.
 * Native code may crash or hang. A backend neither forks nor catches signals: isolation is the
-  caller's work (`backends.sandbox`).
+  caller's work (`collage.backends.sandbox.run`).
 * An executable belongs to the thread that calls it; the caller serialises calls. `close` gives all
   memory back and may be called twice.
 * Times are in microseconds, sizes in bytes.
@@ -29,12 +29,12 @@ from typing import Literal
 
 import numpy as np
 
-from backends import device_memory
-from backends.device_memory import DeviceBuffer
-from partitioner.graph_index import GraphIndex
-from partitioner.pattern import Pattern
-from partitioner.target import Target
-from partitioner.tensor import TensorSpec
+from collage.backends import device_memory
+from collage.backends.device_memory import DeviceBuffer
+from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.rules.pattern import Pattern
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
 
 Style = Literal["library", "fusion", "graph"]
 Array = np.ndarray
@@ -69,7 +69,7 @@ class Option:
         is_later: True for an option that came after costs had been stored, and whose default is what was done before: there
             it is left out of cost keys, so that they stay known.
         tunable: values that may be tried for single partitions where the user left the option open
-            (`collage.local_moves`): each may pay somewhere, and computes as exactly as the default.
+            (`collage.refinement.local_moves`): each may pay somewhere, and computes as exactly as the default.
     """
 
     name: str
@@ -119,7 +119,7 @@ class SubModel:
             pins; model-local functions are inlined; every tensor below is in this order in the file.
         inputs: graph inputs (weights are initializers, never inputs).
         outputs: graph outputs.
-        calibration: samples of the inputs (`backends.samples`), for targets that calibrate.
+        calibration: samples of the inputs (`collage.backends.numerics.tensor_files`), for targets that calibrate.
         prepared: True for what `Backend.prepare` gave, in this run or when an artifact was made.
     """
 

@@ -4,7 +4,7 @@ Terms: a memory *domain* is `host`, or a device's like `cuda:0`. An executable w
 can be bound in two ways: to arrays (`bind`), and then it copies from and to the host within each call;
 or to buffers of its own domain (`bind_device`), and then nothing is copied. The executor does the
 latter and copies what crosses domains itself, once for each value and domain, as
-`partitioner.transition` reckons.
+`collage.partitioner.search.transition` reckons.
 
 Invariants: any executable of a domain takes buffers that another one of that domain has made, whatever
 its runtime; a buffer's content is valid when `run` or `write` has returned.
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from partitioner.tensor import TensorSpec
+from collage.partitioner.tensor import TensorSpec
 
 HOST = "host"
 

@@ -20,8 +20,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import MappingProxyType
 
-from backends import device_memory
-from backends.contract import (
+from collage.backends import device_memory
+from collage.backends.contract import (
     HOST,
     RULES,
     THREADS,
@@ -32,22 +32,22 @@ from backends.contract import (
     SubModel,
     Unavailable,
 )
-from partitioner.errors import CollageError, TargetError
-from partitioner.graph_index import GraphIndex
-from partitioner.rule_file import load_rule
-from partitioner.target import Target
-from partitioner.target_spec import TargetSpec
+from collage.partitioner.errors import CollageError, TargetError
+from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.rules.rule_file import load_rule
+from collage.partitioner.rules.target_spec import TargetSpec
+from collage.partitioner.target import Target
 
 GROUP = "collage.backends"
 
 _BUILT_IN: Mapping[str, str] = {
-    "onnxruntime": "backends.onnxruntime_backend:OnnxRuntimeBackend",
-    "openvino": "backends.openvino_backend:OpenVinoBackend",
-    "mnn": "backends.mnn_backend:MnnBackend",
-    "ncnn": "backends.ncnn_backend:NcnnBackend",
-    "torch": "backends.torch_backend:TorchBackend",
-    "simulated": "backends.simulated_backend:SimulatedBackend",
-    "null": "backends.null_backend:NullBackend",
+    "onnxruntime": "collage.backends.onnxruntime.backend:OnnxRuntimeBackend",
+    "openvino": "collage.backends.openvino.backend:OpenVinoBackend",
+    "mnn": "collage.backends.mnn.backend:MnnBackend",
+    "ncnn": "collage.backends.ncnn.backend:NcnnBackend",
+    "torch": "collage.backends.torch.backend:TorchBackend",
+    "simulated": "collage.backends.testing.simulated:SimulatedBackend",
+    "null": "collage.backends.testing.null:NullBackend",
 }
 
 

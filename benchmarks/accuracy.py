@@ -20,25 +20,25 @@ from pathlib import Path
 from typing import Any
 
 import collage
-from backends.verify import METRICS, Metric
 from benchmarks.compare import geomean, here, measured_before, write_inputs, write_table
 from benchmarks.models import benchmark_model, name_or_file
-from collage.entry import Entry, identity, speedup
+from collage.accuracy.target_choice import EXACT_ERROR
+from collage.artifact.export import read_plan_file
+from collage.backends.numerics.comparison import METRICS, Metric
 from collage.events import Event, Listener, ignore
-from collage.export import read_plan_file
-from collage.intake import take_in
-from collage.mixable import EXACT_ERROR
+from collage.model.preparation import least_opset
+from collage.model.reference import take_in
+from collage.model.sampling import Sampling
+from collage.model.sub_models import RegionFiles
 from collage.options import TuneOptions
-from collage.preparing import least_opset
-from collage.refine import Arena
-from collage.region_files import RegionFiles
-from collage.sampling import Sampling
-from collage.site import Site
-from collage.strategies import single_plan
-from partitioner.errors import CollageError
-from partitioner.model import Model
-from partitioner.plan_text import decode
-from partitioner.target import Target
+from collage.partitioner.emit.plan_json import decode
+from collage.partitioner.errors import CollageError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.target import Target
+from collage.runner import Site
+from collage.search.fixed_plans import single_plan
+from collage.timing.plan_timer import Arena
+from collage.timing.timed_plan import Entry, identity, speedup
 
 _MODELS = (
     *("ppocr_det", "ppocr_rec", "ppocr_cls", "light_resnet50", "light_vgg19", "light_bvlc_alexnet"),

@@ -14,22 +14,22 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from backends import policy
-from backends.registry import target_spec, tunable_options
-from backends.samples import write_samples
 from benchmarks.models import benchmark_model, seeded_inputs
-from collage.end_to_end import Contest
-from collage.entry import Entry, speedup
+from collage.backends.machine import process_policy
+from collage.backends.numerics.tensor_files import write_samples
+from collage.backends.registry import target_spec, tunable_options
 from collage.events import ignore
-from collage.intake import Reference
-from collage.local_moves import LocalMoves, Move
-from collage.refine import Arena
-from collage.region_files import RegionFiles
-from partitioner.candidate import Candidate, Plan
-from partitioner.candidate_set import CandidateSet
-from partitioner.ingest import normalise
-from partitioner.model import Model
-from partitioner.target import Target
+from collage.model.reference import Reference
+from collage.model.sub_models import RegionFiles
+from collage.partitioner.candidate import Candidate, Plan
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalise
+from collage.partitioner.rules.candidate_set import CandidateSet
+from collage.partitioner.target import Target
+from collage.refinement.local_moves import LocalMoves, Move
+from collage.timing.child import Contest
+from collage.timing.plan_timer import Arena
+from collage.timing.timed_plan import Entry, speedup
 
 MODELS = ("light_inception_v1", "nasnet_mobile")
 TARGETS = ("onnxruntime", "openvino")
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--model", action="append")
     parser.add_argument("--target", action="append")
     parser.add_argument("--forks", type=int, default=6)
-    parser.add_argument("--threads", type=int, default=policy.default_threads())
+    parser.add_argument("--threads", type=int, default=process_policy.default_threads())
     arguments = parser.parse_args()
     print(
         "| model | target | whole, ms | forks timed | best fork is faster by |\n|---|---|--:|--:|--:|"

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import collage
-from backends.reference import reference_session, run_session
-from backends.verify import output_error
 from benchmarks.compare import here, measured_before, write_inputs, write_table
 from benchmarks.models import BenchmarkModel, benchmark_model, names, seeded_inputs
-from collage.mixable import EXACT_ERROR
-from partitioner.errors import CollageError
-from partitioner.ingest import normalise
-from partitioner.model import Model
+from collage.accuracy.target_choice import EXACT_ERROR
+from collage.backends.numerics.comparison import output_error
+from collage.backends.numerics.reference import reference_session, run_session
+from collage.partitioner.errors import CollageError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalise
 
 _TARGETS = (
     *("openvino", "openvino -precision=bf16"),

@@ -18,13 +18,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from backends.contract import Available
-from backends.registry import resolve
 from benchmarks.compare import geomean, here, measured_before, write_table
 from benchmarks.models import names
 from benchmarks.prediction import Choose, prepare, run_plans
 from benchmarks.prediction_plans import Part
-from partitioner.target import Target
+from collage.backends.contract import Available
+from collage.backends.registry import resolve
+from collage.partitioner.target import Target
 
 _RESULTS, _DOCUMENT = Path("benchmarks/results/ceiling-xeon.json"), Path("docs/refinement.md")
 _CACHE = Path.home() / ".cache" / "collage" / "ceiling"

@@ -10,7 +10,7 @@ the caches as another part of the model left them; how much that alone costs is 
 in turn with the twin over the time of calling one session again and again).
 
 What is compared is interleaved in blocks, in several processes of each pair, since builds differ. Rounds with the cores far
-apart (`backends.cores`) are left out. A kernel is two 3×3 convolutions, each with a Relu. Run it on an idle machine.
+apart (`collage.backends.machine.core_distance`) are left out. A kernel is two 3×3 convolutions, each with a Relu. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from backends import policy
-from backends.contract import Available, CompileContext, SubModel
-from backends.cores import CoreWatch, counting
-from backends.hardware import hardware
-from backends.measure import aligned
-from backends.registry import resolve
-from backends.sandbox import ChildFailed, ChildLimits, run_in_child
-from backends.timing import compare_builds
-from partitioner.errors import TargetError
-from partitioner.target import Target
-from partitioner.tensor import TensorSpec
+from collage.backends.contract import Available, CompileContext, SubModel
+from collage.backends.machine import process_policy
+from collage.backends.machine.core_distance import CoreWatch, counting
+from collage.backends.machine.hardware import hardware
+from collage.backends.measurement.measure import aligned
+from collage.backends.measurement.timing import compare_builds
+from collage.backends.registry import resolve
+from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
+from collage.partitioner.errors import TargetError
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
 
 CHANNELS = 64
 SIDES = (12, 28, 56)
@@ -155,7 +155,7 @@ def _ready(name: str, model: SubModel, threads: int, placement: str) -> Callable
     folder = Path(tempfile.mkdtemp())  # inside the child's own folder
     target = Target.parse(name)
     threads_before = _native_threads()
-    with policy.caller_kept():
+    with process_policy.caller_kept():
         executable = resolve(target).compile(model, target, CompileContext(threads, folder))
     x = aligned(model.inputs[0].static_shape, np.dtype(np.float32))
     x[...] = np.random.default_rng(1).standard_normal(x.shape, dtype=np.float32)
@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("-t", "--target", action="append")
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--threads", type=int, default=policy.default_threads())
+    parser.add_argument("--threads", type=int, default=process_policy.default_threads())
     parser.add_argument("--placement", choices=("free", "apart"), default="free")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

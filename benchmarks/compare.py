@@ -25,15 +25,15 @@ from typing import Any
 import numpy as np
 
 import collage
-from backends.contract import Available
-from backends.hardware import hardware
-from backends.policy import default_threads
-from backends.registry import backends
 from benchmarks.models import benchmark_model, name_or_file, names, seeded_inputs
-from collage.rebench import Bench
-from partitioner.errors import CollageError
-from partitioner.ingest import normalise
-from partitioner.model import Model
+from collage.backends.contract import Available
+from collage.backends.machine.hardware import hardware
+from collage.backends.machine.process_policy import default_threads
+from collage.backends.registry import backends
+from collage.partitioner.errors import CollageError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalise
+from collage.report.bench import Bench
 
 _DEFAULT_TARGETS = ("onnxruntime", "openvino", "mnn")
 

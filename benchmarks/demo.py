@@ -19,13 +19,13 @@ import httpx
 import numpy as np
 
 import collage
-from backends.contract import Available
-from backends.reference import seeded_inputs
-from backends.registry import backends
 from benchmarks.models import benchmark_model
+from collage.backends.contract import Available
+from collage.backends.numerics.reference import seeded_inputs
+from collage.backends.registry import backends
+from collage.cli.tables import show_report
+from collage.client.tune import tune_remotely
 from collage.events import Event
-from collage.remote import tune_remotely
-from collage.show import show_report
 
 _WANTED = ("onnxruntime", "openvino", "mnn")
 _MODELS = ("ppocr_det", "light_resnet50")

@@ -5,7 +5,7 @@
 Each model is cut into blocks. Each block alone, and then random mixes of them, run on the reduced target with the
 rest on the exact one; true is the error of the model's outputs against the reference (metric `max`). Three ways
 of adding are compared: the sum of the blocks' errors alone, the root of the sum of their squares, and that
-with shares fitted to half of the mixes and judged on the others (`collage.mixes`). Nothing is timed, so a
+with shares fitted to half of the mixes and judged on the others (`collage.accuracy.error_model`). Nothing is timed, so a
 busy machine does not matter. Results are kept after each model, and models that are there are not run again.
 """
 
@@ -21,20 +21,20 @@ from typing import Any
 
 import numpy as np
 
-from backends.policy import default_threads
-from backends.samples import write_samples
-from backends.sandbox import ChildLimits, run_in_child
 from benchmarks.compare import write_table
 from benchmarks.error_addition_child import observe
 from benchmarks.models import benchmark_model, names, seeded_inputs
-from collage.accuracy import first_cuts
-from collage.budget import address_space
-from collage.intake import Reference, take_in
-from collage.mix_runs import Probe
-from partitioner.errors import CollageError
-from partitioner.linear_order import line
-from partitioner.op_kind import OpKind, kind_of
-from partitioner.target import Target
+from collage.accuracy.block_search import first_cuts
+from collage.accuracy.budget_search import address_space
+from collage.accuracy.mix_runner import Probe
+from collage.backends.machine.process_policy import default_threads
+from collage.backends.numerics.tensor_files import write_samples
+from collage.backends.sandbox.run import ChildLimits, run_in_child
+from collage.model.reference import Reference, take_in
+from collage.partitioner.errors import CollageError
+from collage.partitioner.graph.linear_order import line
+from collage.partitioner.graph.op_kind import OpKind, kind_of
+from collage.partitioner.target import Target
 
 _MODELS = (
     *("ppocr_det", "ppocr_rec", "light_resnet50", "light_squeezenet", "light_bvlc_alexnet"),

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from collage.accuracy import Trials
-from collage.compiled import CompiledRegions
-from collage.mix_runs import Probe
-from collage.mixes import fit_shares, mix_of
-from partitioner.model import Model
+from collage.accuracy.block_search import Trials
+from collage.accuracy.error_model import fit_shares, mix_of
+from collage.accuracy.mix_runner import Probe
+from collage.partitioner.graph.model import Model
+from collage.runtime.compiled import CompiledRegions
 
 
 def observe(request: Probe, mixes: int) -> dict[str, Any]:

@@ -26,18 +26,18 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from backends.contract import Executable
-from backends.policy import default_threads
-from backends.reference import seeded_inputs
-from backends.timing import compare
 from benchmarks.models import benchmark_model
-from collage.compiled import CompiledRegions
-from collage.executor import Executor, Step
-from collage.region_files import RegionFiles
-from partitioner.ingest import normalise
-from partitioner.linear_order import line
-from partitioner.model import Model
-from partitioner.target import Target
+from collage.backends.contract import Executable
+from collage.backends.machine.process_policy import default_threads
+from collage.backends.measurement.timing import compare
+from collage.backends.numerics.reference import seeded_inputs
+from collage.model.sub_models import RegionFiles
+from collage.partitioner.graph.linear_order import line
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalise
+from collage.partitioner.target import Target
+from collage.runtime.compiled import CompiledRegions
+from collage.runtime.executor import Executor, Step
 from tests.models import seeded_input
 
 _PARTITIONS = (1, 4, 12)

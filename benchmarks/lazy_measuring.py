@@ -22,31 +22,31 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from backends.policy import default_threads
-from backends.protocol import Protocol
-from backends.registry import target_spec
 from benchmarks.models import benchmark_model, names, seeded_inputs
-from collage.costs import CostSettings, CostSource
+from collage.backends.machine.process_policy import default_threads
+from collage.backends.measurement.protocol import Protocol
+from collage.backends.registry import target_spec
+from collage.cost_db.costs.key import CostKey
+from collage.cost_db.costs.row import CostRow
+from collage.cost_db.database import CostDatabase
+from collage.costs.measured_costs import CostSettings, CostSource
 from collage.events import Event
-from collage.intake import Reference, take_in
-from collage.lazy_search import LazySearch
-from collage.region_files import RegionFiles
-from collage.site import Site
-from collage.whole_models import WholeModels
-from cost_db.database import CostDatabase
-from cost_db.key import CostKey
-from cost_db.row import CostRow
-from partitioner.candidate import Candidate
-from partitioner.candidate_set import CandidateSet
-from partitioner.constraints import Constraints
-from partitioner.cost import Cost, Measured, Unknown
-from partitioner.graph_index import GraphIndex
-from partitioner.linear_order import linear_order, live_counts
-from partitioner.model import Model
-from partitioner.search import search
-from partitioner.target import Target
-from partitioner.target_spec import TargetSpec
-from partitioner.transition import Transitions
+from collage.model.reference import Reference, take_in
+from collage.model.sub_models import RegionFiles
+from collage.partitioner.candidate import Candidate
+from collage.partitioner.cost import Cost, Measured, Unknown
+from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.graph.linear_order import linear_order, live_counts
+from collage.partitioner.graph.model import Model
+from collage.partitioner.rules.candidate_set import CandidateSet
+from collage.partitioner.rules.target_spec import TargetSpec
+from collage.partitioner.search.constraints import Constraints
+from collage.partitioner.search.search import search
+from collage.partitioner.search.transition import Transitions
+from collage.partitioner.target import Target
+from collage.runner import Site
+from collage.search.lazy_search import LazySearch
+from collage.search.single_targets import WholeModels
 
 _BRIEF = Protocol(min_runs=5, min_s=0.02, max_s=0.3, warm_up_s=0.02, retries=0)
 # What `collage tune` begins with.

@@ -21,18 +21,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from backends.contract import Available
-from backends.reference import run_reference, seeded_inputs
-from backends.registry import resolve
-from backends.sandbox import run_in_child
 from benchmarks.models import benchmark_model
-from collage.artifact import crossing_values, make_verification, write_artifact
-from partitioner.candidate import Candidate, Plan
-from partitioner.extract import with_outputs
-from partitioner.ingest import normalise
-from partitioner.linear_order import line
-from partitioner.model import Model
-from partitioner.target import Target
+from collage.artifact.artifact import crossing_values, make_verification, write_artifact
+from collage.backends.contract import Available
+from collage.backends.numerics.reference import run_reference, seeded_inputs
+from collage.backends.registry import resolve
+from collage.backends.sandbox.run import run_in_child
+from collage.partitioner.candidate import Candidate, Plan
+from collage.partitioner.emit.extract import with_outputs
+from collage.partitioner.graph.linear_order import line
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalise
+from collage.partitioner.target import Target
 
 _MODELS = ("light_resnet50", "light_densenet121")
 _TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
@@ -77,8 +77,8 @@ def plans(model: Model, targets: Sequence[Target]) -> Iterator[tuple[str, Plan]]
 # Importing the runtimes is not what the cache is about, so it is done before the clock starts.
 _LOAD = """
 import sys, time
-from backends.registry import backends
-from collage.session import load
+from collage.backends.registry import backends
+from collage.artifact.session import load
 for backend in backends().values():
     backend.probe()
 begin = time.perf_counter()

@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from backends import reference
 from benchmarks.zoo import convolutional, nasnet, transformers
-from partitioner.ingest import normalise
-from partitioner.model import Model
+from collage.backends.numerics import reference
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalise
 from tests import models as installed
 from tests.seeded_weights import calibrate, reseed
 

@@ -24,17 +24,17 @@ from typing import Any
 
 import numpy as np
 
-from backends import policy
-from backends.contract import CompileContext, SubModel
-from backends.measure import aligned
-from backends.reference import run_reference
-from backends.registry import resolve
 from benchmarks.models import benchmark_model, seeded_inputs
 from benchmarks.other_runtimes_worker import RUNTIMES
-from partitioner.errors import CollageError
-from partitioner.ingest import normalise
-from partitioner.model import Model
-from partitioner.target import Target
+from collage.backends.contract import CompileContext, SubModel
+from collage.backends.machine import process_policy
+from collage.backends.measurement.measure import aligned
+from collage.backends.numerics.reference import run_reference
+from collage.backends.registry import resolve
+from collage.partitioner.errors import CollageError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalise
+from collage.partitioner.target import Target
 
 MODELS = (
     "light_squeezenet",
@@ -101,7 +101,7 @@ def runners_here(
         work = Path(tempfile.mkdtemp(dir=folder))
         target = Target.parse(name)
         try:
-            with policy.caller_kept():
+            with process_policy.caller_kept():
                 executable = resolve(target).compile(
                     SubModel(model.path, inputs, outputs), target, CompileContext(threads, work)
                 )
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--python", type=Path, default=Path(sys.executable))
     parser.add_argument("--runtime", action="append", choices=sorted(RUNTIMES))
     parser.add_argument("--model", action="append")
-    parser.add_argument("--threads", type=int, default=policy.default_threads())
+    parser.add_argument("--threads", type=int, default=process_policy.default_threads())
     parser.add_argument("--json", type=Path, help="also write every number here")
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []

@@ -27,24 +27,24 @@ from typing import Any
 import numpy as np
 import onnx
 
-from backends.contract import Available, CompileContext, SubModel
-from backends.measure import aligned
-from backends.policy import caller_kept, default_threads
-from backends.reference import run_reference, seeded_inputs
-from backends.registry import canonical, resolve
-from backends.sandbox import ChildFailed, ChildLimits, run_in_child, send_message
-from backends.timing import compare, interleave
-from backends.verify import output_error
 from benchmarks.models import benchmark_model
 from benchmarks.prediction_show import write_between
-from partitioner.candidate import bits
-from partitioner.extract import extract
-from partitioner.fingerprint import fingerprint
-from partitioner.ingest import normalise
-from partitioner.model import Model
-from partitioner.pattern import Pattern
-from partitioner.target import Target
-from partitioner.tensor import TensorSpec
+from collage.backends.contract import Available, CompileContext, SubModel
+from collage.backends.machine.process_policy import caller_kept, default_threads
+from collage.backends.measurement.measure import aligned
+from collage.backends.measurement.timing import compare, interleave
+from collage.backends.numerics.comparison import output_error
+from collage.backends.numerics.reference import run_reference, seeded_inputs
+from collage.backends.registry import canonical, resolve
+from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child, send_message
+from collage.partitioner.candidate import bits
+from collage.partitioner.emit.extract import extract
+from collage.partitioner.graph.fingerprint import fingerprint
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalise
+from collage.partitioner.rules.pattern import Pattern
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
 from tests.models import seeded_input
 
 MODELS = (

@@ -23,32 +23,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from backends.contract import Available, SubModel
-from backends.hardware import hardware
-from backends.policy import default_threads
-from backends.protocol import Protocol, eviction_for
-from backends.registry import resolve
-from backends.samples import write_samples
-from backends.sandbox import ChildFailed, ChildLimits, run_in_child
 from benchmarks.models import benchmark_model, names, seeded_inputs
 from benchmarks.prediction_estimates import estimate_parts
 from benchmarks.prediction_plans import Part, choose_cuts, draw_plans
 from benchmarks.prediction_race import Race, Way, race
 from benchmarks.prediction_show import estimate_table, picture, table, write_between
-from collage.context import touched_bytes, weight_bytes, written_sizes
-from collage.end_to_end import Contest, PlanStep, PlanSteps, hold
-from collage.intake import Reference
-from partitioner.candidate import bits
-from partitioner.extract import extract
-from partitioner.ingest import normalise
-from partitioner.linear_order import line
-from partitioner.model import Model
-from partitioner.target import Target
-from partitioner.tensor import TensorSpec
+from collage.backends.contract import Available, SubModel
+from collage.backends.machine.hardware import hardware
+from collage.backends.machine.process_policy import default_threads
+from collage.backends.measurement.protocol import Protocol, eviction_for
+from collage.backends.numerics.tensor_files import write_samples
+from collage.backends.registry import resolve
+from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
+from collage.costs.measurement_context import touched_bytes, weight_bytes, written_sizes
+from collage.model.reference import Reference
+from collage.partitioner.candidate import bits
+from collage.partitioner.emit.extract import extract
+from collage.partitioner.graph.linear_order import line
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalise
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
+from collage.timing.child import Contest, PlanStep, PlanSteps, hold
 
 _RESULTS = Path("benchmarks/results/prediction")
 _CACHE = Path.home() / ".cache" / "collage" / "prediction"
-# What the tuner uses (`collage.context`): the picture and the estimates are about it.
+# What the tuner uses (`collage.costs.measurement_context`): the picture and the estimates are about it.
 CHOSEN = "weights and reused values"
 _DOCUMENT, _MARK, _PICTURE = Path("docs/measurement.md"), "prediction", Path("docs/prediction.svg")
 _TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
@@ -63,7 +63,7 @@ def ways_to_measure(weights: int, written: int, touched: int) -> dict[str, Way]:
     Args:
         weights: bytes of the model's weights.
         written: bytes of all that it writes.
-        touched: bytes that a run touches (`collage.context.touched_bytes`).
+        touched: bytes that a run touches (`collage.costs.measurement_context.touched_bytes`).
     """
     threads = default_threads()
 

@@ -1,6 +1,6 @@
 """How well a runtime's own profile of the whole model predicts what its parts take.
 
-Each target runs the whole model once under its profiler, as the tuner does; what `collage.estimates`
+Each target runs the whole model once under its profiler, as the tuner does; what `collage.costs.estimates`
 makes of that is set against the measured time of each part. Estimates decide only what is measured
 next, so their order is what matters.
 """
@@ -13,18 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backends.contract import SubModel
-from backends.measure import measure
-from backends.measurement import MeasureRequest
-from backends.policy import default_threads
-from backends.protocol import Protocol
-from backends.registry import canonical
 from benchmarks.prediction_plans import Part, choose_cuts
-from collage.estimates import Estimates, node_times_us
-from partitioner.cost import Measured
-from partitioner.linear_order import line
-from partitioner.model import Model
-from partitioner.target import Target
+from collage.backends.contract import SubModel
+from collage.backends.machine.process_policy import default_threads
+from collage.backends.measurement.measure import measure
+from collage.backends.measurement.protocol import Protocol
+from collage.backends.measurement.request import MeasureRequest
+from collage.backends.registry import canonical
+from collage.costs.estimates import Estimates, node_times_us
+from collage.partitioner.cost import Measured
+from collage.partitioner.graph.linear_order import line
+from collage.partitioner.graph.model import Model
+from collage.partitioner.target import Target
 
 
 def estimate_parts(

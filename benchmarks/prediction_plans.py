@@ -13,9 +13,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from backends.timing import compare
-from partitioner.linear_order import line
-from partitioner.model import Model
+from collage.backends.measurement.timing import compare
+from collage.partitioner.graph.linear_order import line
+from collage.partitioner.graph.model import Model
 
 Part = tuple[int, int, str]  # from the cut, to the cut, on the target
 MOST_PARTITIONS = 12

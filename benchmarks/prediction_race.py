@@ -14,17 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
-from backends.contract import Executable, SubModel
-from backends.measure import aligned
-from backends.protocol import Protocol
-from backends.samples import read_samples
-from backends.sandbox import send_message
-from backends.timing import preparation
 from benchmarks.prediction_plans import Part
-from collage.compiled import CompiledRegions
-from collage.executor import Executor, Step
-from partitioner.target import Target
-from partitioner.tensor import TensorSpec
+from collage.backends.contract import Executable, SubModel
+from collage.backends.measurement.measure import aligned
+from collage.backends.measurement.protocol import Protocol
+from collage.backends.measurement.timing import preparation
+from collage.backends.numerics.tensor_files import read_samples
+from collage.backends.sandbox.run import send_message
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
+from collage.runtime.compiled import CompiledRegions
+from collage.runtime.executor import Executor, Step
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 40
 # Of a plan in its turn, and of a part in its own; medians of them count.

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.prediction_estimates import rank_correlation
 from benchmarks.prediction_plans import Outcome, kendall, median_error
-from collage.context import BORDER_US, CALL_US
+from collage.costs.measurement_context import BORDER_US, CALL_US
 
 _COLOURS = (
     *("#1b6ca8", "#c1440e", "#2e7d32", "#7b1fa2", "#a16a00", "#00838f", "#ad1457"),

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.dijkstra import dijkstra
 from benchmarks.synthetic import BLOCKS, Instance, instance
-from partitioner.dijkstra import dijkstra
-from partitioner.search import Searcher
-from partitioner.transition import CopyCost, Transitions
+from collage.partitioner.search.search import Searcher
+from collage.partitioner.search.transition import CopyCost, Transitions
 
 _CANDIDATES_PER_NODE = 10
 _STEPS = 5

@@ -22,12 +22,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from backends.measure import Measurement, MeasureRequest
 from benchmarks.zero_model import TARGETS, zero_model
+from collage.backends.measurement.measure import Measurement, MeasureRequest
+from collage.cost_db.database import CostDatabase
 from collage.options import TuneOptions
-from collage.site import Site
-from collage.tuner import tune_file
-from cost_db.database import CostDatabase
+from collage.runner import Site
+from collage.tuning.pipeline import tune_file
 
 ROOT = Path(__file__).parents[1]
 

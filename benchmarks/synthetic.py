@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from partitioner.candidate import Candidate, bits
-from partitioner.graph_index import GraphIndex
-from partitioner.regions import RegionRule
-from partitioner.rules import OpPredicateRule, UnionRule
-from partitioner.target import Target
-from partitioner.target_spec import TargetSpec, enumerate_candidates
+from collage.partitioner.candidate import Candidate, bits
+from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.rules.regions import RegionRule
+from collage.partitioner.rules.rules import OpPredicateRule, UnionRule
+from collage.partitioner.rules.target_spec import TargetSpec, enumerate_candidates
+from collage.partitioner.target import Target
 
 _SHAPE = ir.Shape((1, 64, 56, 56))
 _FLOAT = ir.TensorType(ir.DataType.FLOAT)

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collage.api import tune
-    from collage.artifact import Artifact
-    from collage.client import Client
-    from collage.session import Session, load
+    from collage.artifact.artifact import Artifact
+    from collage.artifact.session import Session, load
+    from collage.client.client import Client
 
 __all__ = ["Artifact", "Client", "Session", "load", "tune"]
 
 _HOMES = {
-    "Artifact": "collage.artifact",
-    "Client": "collage.client",
-    "Session": "collage.session",
-    "load": "collage.session",
+    "Artifact": "collage.artifact.artifact",
+    "Client": "collage.client.client",
+    "Session": "collage.artifact.session",
+    "load": "collage.artifact.session",
     "tune": "collage.api",
 }
 

@@ -1,5 +1,5 @@
 """`python -m collage` is the command line."""
 
-from collage.cli import main
+from collage.cli.app import main
 
 main()

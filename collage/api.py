@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from collage.artifact import Artifact
-from collage.dask_site import site_for
-from collage.evaluation import Check
+from collage.accuracy.evaluation import Check
+from collage.artifact.artifact import Artifact
+from collage.cluster.dask_runner import site_for
+from collage.cost_db.connections import default_url
+from collage.cost_db.database import CostDatabase
 from collage.events import Event, Listener, ignore
 from collage.options import TuneOptions
-from collage.tuner import tune_file
-from cost_db.connections import default_url
-from cost_db.database import CostDatabase
-from partitioner.errors import BadInputError
+from collage.partitioner.errors import BadInputError
+from collage.tuning.pipeline import tune_file
 
 
 def tune(
@@ -50,7 +50,7 @@ def tune(
         on_event: is told about every step.
         cancel: stops the run when set.
         evaluate: your own check: gets a session with `run`, `inputs` and `outputs`, returns a number
-            (`collage.evaluation`). Unless a tolerance is given too, it alone decides.
+            (`collage.accuracy.evaluation`). Unless a tolerance is given too, it alone decides.
         at_least: the smallest number that passes; either this or `at_most` goes with `evaluate`.
         at_most: the largest.
         **options: the fields of `collage.options.TuneOptions`.

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import pydantic
 
-from backends.verify import Metric
-from partitioner.constraints import Constraints
-from partitioner.errors import BadInputError
+from collage.backends.numerics.comparison import Metric
+from collage.partitioner.errors import BadInputError
+from collage.partitioner.search.constraints import Constraints
 
 Strategy = Literal["optimal", "greedy", "priority", "single", "manual"]
 # Without a time limit, looking for better plans ends after so long, or when so many regions are known; see docs/tune.md.

@@ -21,8 +21,8 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
-from cost_db.errors import DatabaseError, DatabaseUnavailableError
-from partitioner.errors import BadInputError
+from collage.cost_db.errors import DatabaseError, DatabaseUnavailableError
+from collage.partitioner.errors import BadInputError
 
 T = TypeVar("T")
 Work = Callable[[sa.Connection], T]

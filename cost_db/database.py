@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from cost_db import claims, look_ups, queries, rows, schema, transfer
-from cost_db.claims import Claims
-from cost_db.connections import Connections
-from cost_db.key import CostKey
-from cost_db.page import MAX_LIMIT, Page
-from cost_db.plain_text import plain
-from cost_db.queries import CostFilter, CostStats
-from cost_db.row import CostRow
-from cost_db.transfer import ImportResult
-from partitioner.errors import BadInputError
+from collage.cost_db import schema
+from collage.cost_db.connections import Connections
+from collage.cost_db.costs import claims, lookups, queries, row_mapping, transfer
+from collage.cost_db.costs.claims import Claims
+from collage.cost_db.costs.key import CostKey
+from collage.cost_db.costs.queries import CostFilter, CostStats
+from collage.cost_db.costs.row import CostRow
+from collage.cost_db.costs.transfer import ImportResult
+from collage.cost_db.page import MAX_LIMIT, Page
+from collage.cost_db.plain_text import plain
+from collage.partitioner.errors import BadInputError
 
 _IMPORT_BATCH = 500
 _FORGET_BATCH = 10_000
@@ -56,7 +57,7 @@ class CostDatabase:
 
     def look_up(self, digests: Sequence[str]) -> dict[str, CostRow]:
         """The known costs among these keys; one round trip for each thousand."""
-        return self.connections.read(lambda connection: look_ups.look_up(connection, digests))
+        return self.connections.read(lambda connection: lookups.look_up(connection, digests))
 
     def claim(self, keys: Iterable[CostKey | str], owner: str, lease_s: float) -> Claims:
         """Claim what is neither known nor being measured.
@@ -133,7 +134,9 @@ class CostDatabase:
         batch: list[CostRow] = []
 
         def flush() -> int:
-            inserted = self.connections.write(lambda connection: rows.insert_rows(connection, batch))
+            inserted = self.connections.write(
+                lambda connection: row_mapping.insert_rows(connection, batch)
+            )
             batch.clear()
             return len(inserted)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partitioner.errors import BadInputError, CollageError
+from collage.partitioner.errors import BadInputError, CollageError
 
 
 class DatabaseError(CollageError):

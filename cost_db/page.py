@@ -12,8 +12,8 @@ import json
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cost_db.plain_text import plain
-from partitioner.errors import BadInputError
+from collage.cost_db.plain_text import plain
+from collage.partitioner.errors import BadInputError
 
 T = TypeVar("T")
 Key = str | int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partitioner.errors import BadInputError
+from collage.partitioner.errors import BadInputError
 
 LIMIT = 10_000
 

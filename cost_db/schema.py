@@ -10,9 +10,9 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from cost_db.connections import Connections
-from cost_db.errors import SchemaError
-from cost_db.tables import SCHEMA_REVISION, VERSION_TABLE
+from collage.cost_db.connections import Connections
+from collage.cost_db.errors import SchemaError
+from collage.cost_db.tables import SCHEMA_REVISION, VERSION_TABLE
 
 
 def current_revision(connection: sa.Connection) -> str | None:

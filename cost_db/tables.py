@@ -12,7 +12,7 @@ tokens            who may do what, and how much; secrets only as hashes
 blobs, models     which files exist (their bytes lie elsewhere), and who posted them
 
 Times that people read are UTC with time zone. Leases are seconds of the database's own clock
-(`cost_db.clock`), because the clocks of several machines differ.
+(`collage.cost_db.clock`), because the clocks of several machines differ.
 """
 
 from __future__ import annotations

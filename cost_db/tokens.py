@@ -16,11 +16,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cost_db.database import CostDatabase
-from cost_db.plain_text import plain
-from cost_db.row import now
-from cost_db.tables import tokens
-from partitioner.errors import BadInputError
+from collage.cost_db.costs.row import now
+from collage.cost_db.database import CostDatabase
+from collage.cost_db.plain_text import plain
+from collage.cost_db.tables import tokens
+from collage.partitioner.errors import BadInputError
 
 SCOPES = ("read", "tune", "admin")
 

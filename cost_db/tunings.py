@@ -14,10 +14,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cost_db.database import CostDatabase
-from cost_db.row import now
-from cost_db.rows import on_conflict
-from cost_db.tables import tunings
+from collage.cost_db.costs.row import now
+from collage.cost_db.costs.row_mapping import on_conflict
+from collage.cost_db.database import CostDatabase
+from collage.cost_db.tables import tunings
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class TuningRecord:
         digest: SHA-256 of what it depends on.
         hardware: fingerprint of the machine that measured.
         limit_s: seconds after which it looked for nothing better.
-        plan: as text (`partitioner.plan_text`).
+        plan: as text (`collage.partitioner.emit.plan_json`).
         report: JSON-ready.
         created_at: when it was found.
     """

@@ -4,8 +4,8 @@ Node sets are Python integers used as bitsets: bit *i* is set when node *i* of t
 inside. Node indexes are positions in a topological order.
 
 Invariants of a `Plan`: its partitions cover every node exactly once, the quotient graph is acyclic,
-and the partitions stand in an order in which they can run. `partitioner.search` builds only such
-plans and `partitioner.plan_check.check_plan` proves it for plans from elsewhere.
+and the partitions stand in an order in which they can run. `collage.partitioner.search.search` builds only such
+plans and `collage.partitioner.graph.plan_check.check_plan` proves it for plans from elsewhere.
 
 Source: RFC 0062 (candidate partitions), extended by the global check for cycles.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partitioner.target import Target
+from collage.partitioner.target import Target
 
 _FEW = 24
 """Above this many bits numpy unpacks them faster than a loop (20 times at 1,000 of 3,000)."""

@@ -7,7 +7,7 @@ Examples of the text form::
     onnxruntime -ep=cuda -device=1
 
 Options are sorted in the canonical form, so two spellings of one target compare and hash equal.
-Whether a backend knows an option is the registry's question (`backends.registry.resolve`), not
+Whether a backend knows an option is the registry's question (`collage.backends.registry.resolve`), not
 this file's: here is syntax alone.
 
 Source: TVM's target strings and RFC 0062 (targets as device, unit and code generator).
@@ -19,7 +19,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from partitioner.errors import TargetError
+from collage.partitioner.errors import TargetError
 
 _BACKEND = re.compile(r"[a-z][a-z0-9_]*\Z")
 _OPTION = re.compile(r"-([a-z][a-z0-9_]*)=(.+)\Z")

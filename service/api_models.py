@@ -7,7 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cost_db.row import CostRow
+from collage.cost_db.costs.row import CostRow
 
 T = TypeVar("T")
 

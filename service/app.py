@@ -15,18 +15,19 @@ from fastapi import FastAPI, Request
 from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from backends.sandbox import network_isolated, runs_as_root
-from backends.sandbox_files import confinable
-from collage.cluster import check_installed, security
-from partitioner.errors import BadInputError
-from service import logs, problems
-from service.cores import keep_for_server
-from service.metrics import Metrics
-from service.middleware import RequestContext, SameOrigin
-from service.routes import costs, health, jobs, machines, models, pages, tune
-from service.services import Services
-from service.settings import Settings
-from service.tracing import Tracing
+from collage.backends.sandbox.landlock import confinable
+from collage.backends.sandbox.run import network_isolated, runs_as_root
+from collage.cluster.connection import check_installed, security
+from collage.partitioner.errors import BadInputError
+from collage.service.http import problems
+from collage.service.http.middleware import RequestContext, SameOrigin
+from collage.service.jobs.cpu_affinity import keep_for_server
+from collage.service.routes import costs, health, jobs, machines, models, pages, tune
+from collage.service.services import Services
+from collage.service.settings import Settings
+from collage.service.telemetry import logs
+from collage.service.telemetry.metrics import Metrics
+from collage.service.telemetry.tracing import Tracing
 
 ROUTERS = (
     tune.router,

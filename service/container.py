@@ -1,4 +1,4 @@
-"""`python -m service.container COMMAND …`: the command with a database URL made of host and password file.
+"""`python -m collage.service.container COMMAND …`: the command with a database URL made of host and password file.
 
 Containers get the password as a file, so that it stands neither in the compose file nor in `docker inspect`.
 """

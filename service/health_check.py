@@ -1,4 +1,4 @@
-"""`python -m service.health_check`: asks the server of this container whether it is well; exit status 0 or 1.
+"""`python -m collage.service.health_check`: asks the server of this container whether it is well; exit status 0 or 1.
 
 It asks by loopback with the server's own certificate taken as it is: the name in it is another.
 """
@@ -10,7 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 
-from service.settings import Settings
+from collage.service.settings import Settings
 
 
 def main() -> int:

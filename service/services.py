@@ -8,21 +8,21 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from cost_db.database import CostDatabase
-from cost_db.jobs import JobStore
-from cost_db.models import BlobStore, ModelStore
-from cost_db.tokens import TokenStore
-from service.blobs import BlobFiles
-from service.catalogue import Catalogue
-from service.feed import EventFeed
-from service.fleet import Fleet
-from service.graphs import Graphs
-from service.metrics import Metrics
-from service.rates import Rates
-from service.runner import JobRunner
-from service.settings import Settings
-from service.spool import Spool
-from service.tracing import Tracing
+from collage.cost_db.database import CostDatabase
+from collage.cost_db.jobs.jobs import JobStore
+from collage.cost_db.stored_models import BlobStore, ModelStore
+from collage.cost_db.tokens import TokenStore
+from collage.service.cluster.target_catalog import Catalogue
+from collage.service.cluster.workers import Fleet
+from collage.service.http.rates import Rates
+from collage.service.jobs.event_feed import EventFeed
+from collage.service.jobs.runner import JobRunner
+from collage.service.settings import Settings
+from collage.service.storage.blobs import BlobFiles
+from collage.service.storage.graph_cache import Graphs
+from collage.service.storage.spool import Spool
+from collage.service.telemetry.metrics import Metrics
+from collage.service.telemetry.tracing import Tracing
 
 
 @dataclass(frozen=True)

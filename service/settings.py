@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from cost_db.connections import default_url
+from collage.cost_db.connections import default_url
 
 MIB = 1 << 20
 

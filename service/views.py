@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 
-from cost_db.job import Job
-from service.api_models import JobLinks, JobView, ProgressView, SummaryView, WorkerView
-from service.services import Services
+from collage.cost_db.jobs.job import Job
+from collage.service.api_models import JobLinks, JobView, ProgressView, SummaryView, WorkerView
+from collage.service.services import Services
 
 
 def job_view(services: Services, job: Job) -> JobView:

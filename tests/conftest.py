@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from cost_db.database import CostDatabase
+from collage.cost_db.database import CostDatabase
 from tests.postgres import Postgres
 
 # The same examples each time, however slow the machine: a change is judged by what it changed.

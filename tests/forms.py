@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from backends.form_graph import FormGraph
-from backends.reference import run_reference
-from backends.verify import output_error
+from collage.backends.numerics.comparison import output_error
+from collage.backends.numerics.reference import run_reference
+from collage.backends.rewriting.graph import FormGraph
 from tests.models import seeded_input
 
 Array = npt.NDArray[Any]

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import psutil
 
-from collage.certs import make_certificates
-from collage.cluster import RemoteWorker, roll_call
+from collage.cluster.certificates import make_certificates
+from collage.cluster.connection import RemoteWorker, roll_call
 
 ROOT = Path(__file__).resolve().parents[1]
 # Slow to load, and no test here needs them.
 _HEAVY = ("torch", "MNN", "ncnn")
 PATIENCE_S = 5
-_MAIN = "from collage.cli import main; main()"
+_MAIN = "from collage.cli.app import main; main()"
 
 
 class Host:

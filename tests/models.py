@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from partitioner.tensor import TensorSpec
+from collage.partitioner.tensor import TensorSpec
 from tests.text_images import digits, strokes
 
 Array = np.ndarray

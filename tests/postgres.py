@@ -13,8 +13,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cost_db import schema
-from cost_db.connections import Connections
+from collage.cost_db import schema
+from collage.cost_db.connections import Connections
 
 
 class Postgres:

@@ -14,7 +14,7 @@ import onnx
 import pytest
 import typer
 
-from collage.cli import app
+from collage.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -1,1 +1,1 @@
-"""Alembic's migrations, run by `cost_db.schema.upgrade` and by nothing else."""
+"""Alembic's migrations, run by `collage.cost_db.schema.upgrade` and by nothing else."""

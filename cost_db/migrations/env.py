@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from cost_db.tables import VERSION_TABLE
+from collage.cost_db.tables import VERSION_TABLE
 
 # Without target_metadata: its naming convention would change the names that migrations spell out.
 context.configure(

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from backends import predicates
-from backends.contract import (
+from collage.backends.contract import (
     THREADS,
     Array,
     Available,
@@ -18,8 +17,9 @@ from backends.contract import (
     SubModel,
     Unavailable,
 )
-from partitioner.graph_index import GraphIndex, NodeInfo
-from partitioner.target import Target
+from collage.backends.support import predicates
+from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
+from collage.partitioner.target import Target
 
 _COMPUTE: Mapping[str, Callable[..., Array]] = {
     "Add": np.add,

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from fastapi import Query
 from fastapi.responses import StreamingResponse
 
-from service.problems import MEDIA_TYPE, Problem
-from service.services import Services
+from collage.service.http.problems import MEDIA_TYPE, Problem
+from collage.service.services import Services
 
 Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before.")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Most items of the page.")]

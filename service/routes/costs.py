@@ -10,13 +10,20 @@ from fastapi import APIRouter, Body, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime, BeforeValidator
 
-from cost_db.queries import CostFilter
-from cost_db.transfer import write_line
-from service.api_models import CostStatsView, CostView, ForgottenView, ImportView, PageView, RefusedLine
-from service.auth import Admin, Reader
-from service.problems import ProblemError
-from service.routes.common import Cursor, Limit, problems
-from service.services import Parts, Services
+from collage.cost_db.costs.queries import CostFilter
+from collage.cost_db.costs.transfer import write_line
+from collage.service.api_models import (
+    CostStatsView,
+    CostView,
+    ForgottenView,
+    ImportView,
+    PageView,
+    RefusedLine,
+)
+from collage.service.http.auth import Admin, Reader
+from collage.service.http.problems import ProblemError
+from collage.service.routes.common import Cursor, Limit, problems
+from collage.service.services import Parts, Services
 
 router = APIRouter(prefix="/v1/costs", tags=["costs"])
 

@@ -7,12 +7,12 @@ from importlib.metadata import version
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from service.api_models import HealthView
-from service.auth import Reader
-from service.metrics import CONTENT_TYPE
-from service.problems import ProblemError
-from service.routes.common import problems
-from service.services import Parts
+from collage.service.api_models import HealthView
+from collage.service.http.auth import Reader
+from collage.service.http.problems import ProblemError
+from collage.service.routes.common import problems
+from collage.service.services import Parts
+from collage.service.telemetry.metrics import CONTENT_TYPE
 
 router = APIRouter(tags=["health"])
 

@@ -12,15 +12,15 @@ from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import ValidationError
 
-from cost_db.job import Job
-from service.api_models import JobRequest, JobState, JobView, PageView
-from service.auth import Reader, Tuner
-from service.problems import ProblemError, not_found
-from service.routes.common import Cursor, Limit, blob_response, problems
-from service.runner import ARTIFACT_TYPE, JSON_TYPE
-from service.services import Parts, Services
-from service.submission import Submission, from_form, from_stored, receive_form, submit
-from service.views import job_view, job_views
+from collage.cost_db.jobs.job import Job
+from collage.service.api_models import JobRequest, JobState, JobView, PageView
+from collage.service.http.auth import Reader, Tuner
+from collage.service.http.problems import ProblemError, not_found
+from collage.service.jobs.runner import ARTIFACT_TYPE, JSON_TYPE
+from collage.service.jobs.submission import Submission, from_form, from_stored, receive_form, submit
+from collage.service.routes.common import Cursor, Limit, blob_response, problems
+from collage.service.services import Parts, Services
+from collage.service.views import job_view, job_views
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from service.api_models import TargetView, WorkerView
-from service.auth import Reader
-from service.routes.common import problems
-from service.services import Parts
-from service.views import worker_views
+from collage.service.api_models import TargetView, WorkerView
+from collage.service.http.auth import Reader
+from collage.service.routes.common import problems
+from collage.service.services import Parts
+from collage.service.views import worker_views
 
 router = APIRouter(prefix="/v1", tags=["machines"])
 

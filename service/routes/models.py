@@ -7,12 +7,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
-from service.api_models import ModelView, PageView
-from service.auth import Reader, Tuner
-from service.problems import not_found
-from service.routes.common import Cursor, Limit, problems
-from service.services import Parts
-from service.submission import keep_model, receive_form
+from collage.service.api_models import ModelView, PageView
+from collage.service.http.auth import Reader, Tuner
+from collage.service.http.problems import not_found
+from collage.service.jobs.submission import keep_model, receive_form
+from collage.service.routes.common import Cursor, Limit, problems
+from collage.service.services import Parts
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 

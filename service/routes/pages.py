@@ -12,16 +12,16 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from collage.cluster import ClusterError
-from cost_db.page import Page
-from cost_db.queries import CostFilter
-from partitioner.errors import BadInputError
-from service.auth import COOKIE, Caller, identify
-from service.html import render
-from service.problems import ProblemError
-from service.routes.jobs import JobId, find_job
-from service.services import Parts, Services
-from service.views import job_view, job_views, measuring_views, runner_views
+from collage.cluster.connection import ClusterError
+from collage.cost_db.costs.queries import CostFilter
+from collage.cost_db.page import Page
+from collage.partitioner.errors import BadInputError
+from collage.service.http.auth import COOKIE, Caller, identify
+from collage.service.http.html import render
+from collage.service.http.problems import ProblemError
+from collage.service.routes.jobs import JobId, find_job
+from collage.service.services import Parts, Services
+from collage.service.views import job_view, job_views, measuring_views, runner_views
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 

@@ -8,13 +8,15 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from cost_db.job import Job
-from service.api_models import JobView
-from service.auth import Tuner
-from service.feed import ends_job
-from service.problems import ProblemError
-from service.routes.common import problems
-from service.routes.jobs import (
+from collage.cost_db.jobs.job import Job
+from collage.service.api_models import JobView
+from collage.service.http.auth import Tuner
+from collage.service.http.problems import ProblemError
+from collage.service.jobs.event_feed import ends_job
+from collage.service.jobs.runner import ARTIFACT_TYPE
+from collage.service.jobs.submission import from_form, receive_form, submit
+from collage.service.routes.common import problems
+from collage.service.routes.jobs import (
     FORM_FIELDS,
     FORM_FILES,
     FORM_SCHEMA,
@@ -22,10 +24,8 @@ from service.routes.jobs import (
     artifact_response,
     find_job,
 )
-from service.runner import ARTIFACT_TYPE
-from service.services import Parts, Services
-from service.submission import from_form, receive_form, submit
-from service.views import job_view
+from collage.service.services import Parts, Services
+from collage.service.views import job_view
 
 router = APIRouter(prefix="/v1/tune", tags=["jobs"])
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from backends.contract import (
+from collage.backends.contract import (
     Array,
     Available,
     Backend,
@@ -24,8 +24,8 @@ from backends.contract import (
     Option,
     SubModel,
 )
-from partitioner.graph_index import GraphIndex
-from partitioner.target import Target
+from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.target import Target
 
 
 class FaultyBackend(Backend):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from backends import registry
-from backends.contract import HOST, RULES
+from collage.backends import registry
+from collage.backends.contract import HOST, RULES
 
 DOCS = Path(__file__).parents[2] / "docs"
 SECTIONS = dict(

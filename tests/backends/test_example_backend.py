@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from backends import registry
-from backends.conformance import BackendConformance
+from collage.backends import registry
+from collage.backends.testing.conformance import BackendConformance
 
 DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS / "examples"))

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from backends import registry
-from backends.contract import Unavailable
-from backends.null_backend import NullBackend
-from partitioner.errors import BadInputError, CollageError, TargetError
-from partitioner.regions import RegionRule
-from partitioner.target import Target
+from collage.backends import registry
+from collage.backends.contract import Unavailable
+from collage.backends.testing.null import NullBackend
+from collage.partitioner.errors import BadInputError, CollageError, TargetError
+from collage.partitioner.rules.regions import RegionRule
+from collage.partitioner.target import Target
 
 
 class WrongNameBackend(NullBackend):

@@ -6,15 +6,15 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from backends.contract import Available, Backend, CompileContext, Executable, SubModel
-from backends.conversion import write_explicit
-from backends.mnn_backend import MnnBackend
-from backends.ncnn_backend import NcnnBackend
-from backends.onnxruntime_backend import OnnxRuntimeBackend
-from backends.openvino_backend import OpenVinoBackend
-from backends.sandbox import run_in_child
-from partitioner.graph_index import GraphIndex
-from partitioner.target import Target
+from collage.backends.contract import Available, Backend, CompileContext, Executable, SubModel
+from collage.backends.mnn.backend import MnnBackend
+from collage.backends.ncnn.backend import NcnnBackend
+from collage.backends.onnxruntime.backend import OnnxRuntimeBackend
+from collage.backends.openvino.backend import OpenVinoBackend
+from collage.backends.sandbox.run import run_in_child
+from collage.backends.support.conversion import write_explicit
+from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.target import Target
 from tests.partitioner.graphs import text_model
 
 OLD_NET = """g (float[1,4,6,6] x) => (float[1,4,1,1] y) {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from benchmarks.lazy_measuring import CountedCosts, cut_positions, restricted_candidates
 from benchmarks.synthetic import instance
-from partitioner.candidate import Candidate
-from partitioner.cost import Measured, Unknown
-from partitioner.target import Target
-from partitioner.target_spec import TargetSpec
+from collage.partitioner.candidate import Candidate
+from collage.partitioner.cost import Measured, Unknown
+from collage.partitioner.rules.target_spec import TargetSpec
+from collage.partitioner.target import Target
 
 A, B = Target("alpha"), Target("beta")
 

@@ -15,8 +15,8 @@ import pytest
 from benchmarks import models
 from benchmarks.zoo import convolutional, nasnet, transformers
 from benchmarks.zoo.net import Net
-from partitioner.ingest import normalise
-from partitioner.model import Model
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalise
 from tests.models import all_light
 
 # Parameters as published (timm, torchvision, transformers), in millions, batch-norm statistics left out.

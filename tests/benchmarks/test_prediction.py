@@ -10,7 +10,7 @@ import pytest
 from benchmarks import prediction
 from benchmarks.prediction_plans import draw_plans
 from benchmarks.prediction_show import estimate_table, outcomes, picture, score, table
-from collage.context import BORDER_US, CALL_US
+from collage.costs.measurement_context import BORDER_US, CALL_US
 
 
 def _result(promised_us: list[list[float]], plans_us: list[list[float]]) -> dict[str, object]:

@@ -93,7 +93,7 @@ class Machine:
 
     def job_processes(self) -> list[psutil.Process]:
         """The processes of jobs, not of their children."""
-        return [p for p in self.family() if "service.job_process" in command(p)]
+        return [p for p in self.family() if "collage.service.jobs.job_process" in command(p)]
 
     def kill(self) -> list[psutil.Process]:
         """SIGKILL for the server alone; its processes as they were."""

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.single_flight import fly
 from benchmarks.zero_model import best_plan
-from cost_db.database import CostDatabase
-from cost_db.queries import CostFilter
+from collage.cost_db.costs.queries import CostFilter
+from collage.cost_db.database import CostDatabase
 from tests.chaos.conftest import on
 
 

@@ -18,15 +18,15 @@ import pytest
 from tornado.iostream import IOStream
 
 import collage
-from backends.sandbox import ChildLimits
 from benchmarks.zero_model import TARGETS, best_plan, zero_model
-from collage.cluster import ClusterError, roll_call
-from collage.crew import Crew
-from collage.dask_site import DaskSite
-from collage.site import NoWorkerError
-from collage.worker import serve_worker
-from collage.worker_files import WorkerFiles
-from partitioner.target import Target
+from collage.backends.sandbox.run import ChildLimits
+from collage.cluster.connection import ClusterError, roll_call
+from collage.cluster.dask_runner import DaskSite
+from collage.cluster.worker import serve_worker
+from collage.cluster.worker_files import WorkerFiles
+from collage.cluster.worker_pool import Crew
+from collage.partitioner.target import Target
+from collage.runner import NoWorkerError
 from tests.chaos.machine import gone
 from tests.hosts import Host, Site
 from tests.processes import children, has_ended
@@ -245,8 +245,8 @@ def _until_away(crew: Crew) -> None:
 
 def test_a_killed_tuner_leaves_no_child_on_the_worker(cluster: Site, workers: Workers) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from collage.dask_site import DaskSite\n"
-        "from partitioner.target import Target\n"
+        "import sys, time; from pathlib import Path; from collage.cluster.dask_runner import DaskSite\n"
+        "from collage.partitioner.target import Target\n"
         "site = DaskSite(sys.argv[1], Path(sys.argv[2])); site.check([Target.parse('null')])\n"
         "print('ready', flush=True); site.run(time.sleep, 100.0)\n"
     )

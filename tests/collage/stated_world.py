@@ -5,17 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 
-from collage.estimates import Estimates
+from collage.costs.estimates import Estimates
 from collage.events import ignore
-from collage.lazy_search import LazySearch
-from collage.probing import layouts, own_blocks
-from partitioner.candidate import Candidate, bits
-from partitioner.candidate_set import CandidateSet
-from partitioner.constraints import Constraints
-from partitioner.cost import Cost, Measured, Unknown
-from partitioner.target import Target
-from partitioner.target_spec import TargetSpec, enumerate_candidates
-from partitioner.transition import Transitions
+from collage.partitioner.candidate import Candidate, bits
+from collage.partitioner.cost import Cost, Measured, Unknown
+from collage.partitioner.rules.candidate_set import CandidateSet
+from collage.partitioner.rules.target_spec import TargetSpec, enumerate_candidates
+from collage.partitioner.search.constraints import Constraints
+from collage.partitioner.search.transition import Transitions
+from collage.partitioner.target import Target
+from collage.search.blocks import layouts, own_blocks
+from collage.search.lazy_search import LazySearch
 from tests.partitioner.graphs import TextModel, text_model
 
 TARGETS = (Target("one"), Target("two"), Target("three"))

@@ -6,9 +6,9 @@ from dataclasses import astuple
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cost_db.database import CostDatabase
-from cost_db.key import CostKey
-from cost_db.row import CostRow
+from collage.cost_db.costs.key import CostKey
+from collage.cost_db.costs.row import CostRow
+from collage.cost_db.database import CostDatabase
 
 START = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 

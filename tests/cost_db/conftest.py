@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cost_db.database import CostDatabase
+from collage.cost_db.database import CostDatabase
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from cost_db import connections
-from cost_db.connections import Connections, default_url
-from cost_db.database import CostDatabase
-from cost_db.errors import DatabaseError, DatabaseUnavailableError
-from partitioner.errors import BadInputError
+from collage.cost_db import connections
+from collage.cost_db.connections import Connections, default_url
+from collage.cost_db.database import CostDatabase
+from collage.cost_db.errors import DatabaseError, DatabaseUnavailableError
+from collage.partitioner.errors import BadInputError
 from tests.cost_db.builders import key, measured, store_all
 from tests.postgres import Postgres
 

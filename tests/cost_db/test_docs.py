@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cost_db.queries import CostFilter
+from collage.cost_db.costs.queries import CostFilter
 
 PAGE = Path(__file__).parents[2] / "docs" / "cost-database.md"
 

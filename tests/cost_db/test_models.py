@@ -6,14 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from cost_db.database import CostDatabase
-from cost_db.errors import QuotaExceededError
-from cost_db.job import JobResult
-from cost_db.jobs import JobStore
-from cost_db.models import BlobStore, ModelStore
-from cost_db.row import now
-from cost_db.tokens import Quotas, TokenStore
-from partitioner.errors import BadInputError
+from collage.cost_db.costs.row import now
+from collage.cost_db.database import CostDatabase
+from collage.cost_db.errors import QuotaExceededError
+from collage.cost_db.jobs.job import JobResult
+from collage.cost_db.jobs.jobs import JobStore
+from collage.cost_db.stored_models import BlobStore, ModelStore
+from collage.cost_db.tokens import Quotas, TokenStore
+from collage.partitioner.errors import BadInputError
 
 A, B, C = ("aa" * 32, "bb" * 32, "cc" * 32)
 

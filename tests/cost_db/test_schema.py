@@ -11,16 +11,16 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from cost_db import migrations, schema
-from cost_db.connections import Connections
-from cost_db.database import CostDatabase
-from cost_db.errors import SchemaError
-from cost_db.jobs import JobStore
-from cost_db.models import ModelStore
-from cost_db.queries import CostFilter
-from cost_db.tables import SCHEMA_REVISION, VERSION_TABLE, metadata
-from cost_db.tokens import TokenStore
-from cost_db.tunings import TuningStore
+from collage.cost_db import migrations, schema
+from collage.cost_db.connections import Connections
+from collage.cost_db.costs.queries import CostFilter
+from collage.cost_db.database import CostDatabase
+from collage.cost_db.errors import SchemaError
+from collage.cost_db.jobs.jobs import JobStore
+from collage.cost_db.stored_models import ModelStore
+from collage.cost_db.tables import SCHEMA_REVISION, VERSION_TABLE, metadata
+from collage.cost_db.tokens import TokenStore
+from collage.cost_db.tunings import TuningStore
 from tests.cost_db.builders import measured, store_all
 from tests.postgres import Postgres
 from tests.upgrade_assets import make

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from cost_db.database import CostDatabase
-from cost_db.row import now
-from cost_db.tables import tokens as table
-from cost_db.tokens import Quotas, TokenStore
-from partitioner.errors import BadInputError
+from collage.cost_db.costs.row import now
+from collage.cost_db.database import CostDatabase
+from collage.cost_db.tables import tokens as table
+from collage.cost_db.tokens import Quotas, TokenStore
+from collage.partitioner.errors import BadInputError
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cost_db.database import CostDatabase
-from cost_db.queries import CostFilter
-from cost_db.tunings import TuningRecord, TuningStore
+from collage.cost_db.costs.queries import CostFilter
+from collage.cost_db.database import CostDatabase
+from collage.cost_db.tunings import TuningRecord, TuningStore
 from tests.cost_db.builders import START, measured, store_all
 
 RECORD = TuningRecord(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from partitioner.ingest import normalise
-from partitioner.model import Model
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalise
 from tests import models
 
 

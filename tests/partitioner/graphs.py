@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from partitioner.candidate import Candidate, bits
-from partitioner.graph_index import GraphIndex
+from collage.partitioner.candidate import Candidate, bits
+from collage.partitioner.graph.graph_index import GraphIndex
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from partitioner.tensor import TensorSpec
+from collage.partitioner.tensor import TensorSpec
 from tests.models import sample_inputs, seeded_input
 
 # Its warnings about unused initializers of the source files would drown a failure.

@@ -21,10 +21,10 @@ import structlog
 import uvicorn
 from onnx import helper, numpy_helper
 
-from service.app import create_app
-from service.services import Services
-from service.settings import Settings
-from service.tracing import Tracing
+from collage.service.app import create_app
+from collage.service.services import Services
+from collage.service.settings import Settings
+from collage.service.telemetry.tracing import Tracing
 
 # Servers that tests share say something between tests too, where pytest does not catch it.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))

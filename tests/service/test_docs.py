@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.problems import _KINDS
+from collage.service.http.problems import _KINDS
 from tests.service.conftest import RunningServer, StartServer, post_job, small_model
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

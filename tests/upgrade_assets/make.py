@@ -5,12 +5,12 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from cost_db.database import CostDatabase
-from cost_db.jobs import JobResult, JobStore
-from cost_db.models import BlobStore, ModelStore
-from cost_db.tables import SCHEMA_REVISION
-from cost_db.tokens import Quotas, TokenStore
-from cost_db.tunings import TuningRecord, TuningStore
+from collage.cost_db.database import CostDatabase
+from collage.cost_db.jobs.jobs import JobResult, JobStore
+from collage.cost_db.stored_models import BlobStore, ModelStore
+from collage.cost_db.tables import SCHEMA_REVISION
+from collage.cost_db.tokens import Quotas, TokenStore
+from collage.cost_db.tunings import TuningRecord, TuningStore
 from tests.cost_db.builders import START, infeasible, key, measured, store_all
 from tests.postgres import Postgres
 

@@ -1,0 +1,1 @@
+"""What machine this is, and how its processes and cores are set."""

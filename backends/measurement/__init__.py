@@ -1,0 +1,1 @@
+"""One sub-model on one target: compiled, verified and timed in a child process."""

@@ -1,0 +1,252 @@
+"""What a measuring child does: see `measure`, whose other half this is.
+
+Invariant: only what the runtime raises becomes a reason; an error of our own ends the child as an
+error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from collage.backends.contract import Backend, CompileContext, Executable, OpTime, SubModel, ready
+from collage.backends.device_memory import HOST
+from collage.backends.measurement.request import Measurement, MeasureRequest, versions_of
+from collage.backends.measurement.timing import Timing, preparation, time_runs
+from collage.backends.numerics.comparison import Comparison, Expected, compare_outputs
+from collage.backends.numerics.tensor_files import read_expected, read_samples
+from collage.backends.registry import resolve
+from collage.backends.sandbox.run import send_message
+from collage.backends.support.one_line import one_line
+from collage.partitioner.cost import Infeasible, Measured
+from collage.partitioner.tensor import TensorSpec
+
+Array = np.ndarray
+T = TypeVar("T")
+
+PROFILING = "profiling"
+_ALIGNMENT = 64
+_PROFILE_RUNS = 10
+
+
+class _RefusedError(Exception):
+    """The runtime failed; the message is the reason, category included."""
+
+
+def measure_batch(positions: list[int], requests: list[MeasureRequest]) -> None:
+    """Measure requests of one target in turn and tell each result; the whole of a child's task."""
+    backend = resolve(requests[0].target)
+    versions = versions_of(requests[0].target)
+    for position, request in zip(positions, requests, strict=True):
+        folder = Path.cwd() / f"work-{position}"
+        folder.mkdir()
+        tell = _Teller(position)
+        measurement = _measure_here(backend, request, folder, tell)
+        send_message((position, replace(measurement, versions=versions)))
+
+
+class _Teller:
+    def __init__(self, position: int) -> None:
+        self._position = position
+
+    def __call__(self, stage: str) -> None:
+        send_message((self._position, stage))
+
+
+def _measure_here(
+    backend: Backend, request: MeasureRequest, folder: Path, tell: Callable[[str], None]
+) -> Measurement:
+    tell("reading samples")
+    model = request.model
+    samples = read_samples(request.inputs_path, model.inputs)
+    expected = read_expected(request.expected_path, model.outputs)
+    memory_before = _resident_bytes()
+    _forget_peak()
+    context = CompileContext(
+        request.threads,
+        folder,
+        request.cache_dir,
+        tuple(np.ascontiguousarray(samples[0][spec.name]) for spec in model.inputs),
+    )
+    tell("compiling")
+    begin = time.perf_counter()
+    try:
+        prepared = _attempt("prepare", lambda: ready(backend, model, request.target, context))
+        executable = _attempt("compile", lambda: backend.compile(prepared, request.target, context))
+    except _RefusedError as refusal:
+        return Measurement(Infeasible(str(refusal)))
+    partial = Measurement(
+        Infeasible("refused: nothing was measured"), compile_s=time.perf_counter() - begin
+    )
+    try:
+        measured = _measure_executable(executable, request, samples, expected, partial, tell)
+    except _RefusedError as refusal:
+        measured = replace(partial, cost=Infeasible(str(refusal)))
+    measured = replace(measured, peak_memory_bytes=max(0, _peak_bytes() - memory_before))
+    tell("closing")
+    executable.close()
+    return measured
+
+
+def _measure_executable(
+    executable: Executable,
+    request: MeasureRequest,
+    samples: Sequence[dict[str, Array]],
+    expected: Sequence[dict[str, Expected]],
+    partial: Measurement,
+    tell: Callable[[str], None],
+) -> Measurement:
+    model = request.model
+    inputs = [_like(samples[0][spec.name]) for spec in model.inputs]
+    outputs = [_buffer(spec) for spec in model.outputs]
+    tell("binding")
+    _attempt("bind", lambda: executable.bind(inputs, outputs))
+    error = 0.0
+    tell("verifying")
+    for number, (sample, wanted) in enumerate(zip(samples, expected, strict=True)):
+        found = _verify(executable, request, inputs, outputs, sample, wanted)
+        if not found.error <= request.tolerance:
+            return _wrong(partial, found, request, f"on sample {number}")
+        error = max(error, found.error)
+    tell("timing")
+    on_device = executable.domain != HOST
+    if on_device:  # copies to and from the host are a border's cost and not the region's
+        _attempt("bind", lambda: _bind_on_device(executable, model, inputs))
+    values = [samples[-1][spec.name] for spec in model.inputs]
+    prepare = preparation(request.protocol, inputs, values, request.threads)
+    stated_us = executable.stated_latency_us
+    timing: Timing = (
+        _attempt("run", lambda: time_runs(executable.run, request.protocol, prepare))
+        if stated_us is None
+        else Timing((stated_us,), yardstick_us=0.0, yardstick_moved=0.0, foreign_load=0.0)
+    )
+    if on_device:
+        _attempt("bind", lambda: executable.bind(inputs, outputs))
+    tell("verifying after timing")
+    found = _verify(executable, request, inputs, outputs, samples[-1], expected[-1])
+    if not found.error <= request.tolerance:
+        return _wrong(partial, found, request, f"after {len(timing.samples_us)} timed runs")
+    ops: tuple[OpTime, ...] = ()
+    failure = ""
+    if request.profile:
+        tell(PROFILING)
+        try:
+            ops = tuple(_attempt("profile", lambda: executable.profile(_PROFILE_RUNS)))
+        except _RefusedError as refusal:
+            failure = str(refusal)
+    return replace(
+        partial,
+        cost=Measured(timing.median_us, timing.spread_us, len(timing.samples_us)),
+        samples_us=timing.samples_us,
+        error=max(error, found.error),
+        yardstick_us=timing.yardstick_us,
+        disturbance=timing.disturbance,
+        ops=ops,
+        profile_failure=failure,
+    )
+
+
+def _verify(
+    executable: Executable,
+    request: MeasureRequest,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array | None],
+    sample: dict[str, Array],
+    wanted: dict[str, Expected],
+) -> Comparison:
+    model = request.model
+    for buffer, spec in zip(inputs, model.inputs, strict=True):
+        np.copyto(buffer, sample[spec.name])
+    for output in outputs:
+        _poison(output)
+    _attempt("run", executable.run)
+    references = [wanted[spec.name] for spec in model.outputs]
+    return compare_outputs(request.metric, executable.results, references, request.count_labels)
+
+
+def _bind_on_device(executable: Executable, model: SubModel, inputs: Sequence[Array]) -> None:
+    given = [executable.buffer(spec) for spec in model.inputs]
+    for buffer, array in zip(given, inputs, strict=True):
+        buffer.write(array)
+    executable.bind_device(given, [executable.buffer(spec) for spec in model.outputs])
+
+
+def _wrong(partial: Measurement, found: Comparison, request: MeasureRequest, when: str) -> Measurement:
+    name = request.model.outputs[found.output].name if request.model.outputs else ""
+    why = found.reason or f"error {found.error:.3g} ({request.metric}) exceeds {request.tolerance:.3g}"
+    reason = f"wrong result: {name!r} {when}: {why}"
+    return replace(partial, cost=Infeasible(reason), error=found.error)
+
+
+def _attempt(what: str, call: Callable[[], T]) -> T:
+    """Call the runtime; what it raises is its refusal."""
+    try:
+        return call()
+    except MemoryError as error:
+        raise _RefusedError(f"out of memory: {what}: {error}") from error
+    except Exception as error:
+        text = one_line(str(error)) or type(error).__name__
+        category = "out of memory" if "bad_alloc" in text or "allocate" in text else "refused"
+        raise _RefusedError(f"{category}: {what}: {text}") from error
+
+
+def _like(value: Array) -> Array:
+    buffer = aligned(value.shape, value.dtype)
+    np.copyto(buffer, value)
+    return buffer
+
+
+def _buffer(spec: TensorSpec) -> Array | None:
+    """An output's buffer; None where only the run knows its shape."""
+    return aligned(spec.static_shape, np.dtype(spec.dtype)) if spec.is_static else None
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    """A C-contiguous array at a cache line's border, as the executor's arena has them."""
+    if dtype.hasobject:
+        return np.empty(shape, dtype=dtype)
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.zeros(size + _ALIGNMENT, dtype=np.uint8)
+    offset = -raw.ctypes.data % _ALIGNMENT
+    return raw[offset : offset + size].view(dtype).reshape(shape)
+
+
+def _poison(output: Array | None) -> None:
+    """Fill with what no kernel computes, so that an output which is never written is seen."""
+    if output is None or output.size == 0:
+        return
+    if output.dtype == object:
+        output[...] = "not written"
+    else:
+        output.reshape(-1).view(np.uint8)[...] = 0xFF  # NaN for floats, -1 for integers
+
+
+def _resident_bytes() -> int:
+    return _status_bytes("VmRSS")
+
+
+def _peak_bytes() -> int:
+    return _status_bytes("VmHWM")
+
+
+def _status_bytes(name: str) -> int:
+    try:
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _forget_peak() -> None:
+    """Make the kernel count the peak of resident memory from here on."""
+    with contextlib.suppress(OSError):  # then the peak includes what was before
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")

@@ -1,0 +1,297 @@
+"""MNN on the CPU: Winograd convolutions and packed (NC4HW4) layouts.
+
+The ONNX file is converted by the Python function of MNN's own converter; its command line is never
+used, because its help text tries to install a telemetry package over the network.
+
+Traps, each with a test:
+
+* MNN has no 64-bit integers, booleans or doubles at its border: inputs of those types are refused;
+  outputs are made as 32-bit integers and widened.
+* the array that `Var.read` gives does not keep its `Var` alive: outputs are copied while it lives.
+* native code prints while it is imported and while it converts (`collage.backends.support.native_output`).
+* left alone, it computes 3x3 convolutions of large images in Winograd tiles so large that errors reach
+  1e-3 (`-winograd`).
+* the first of its runtimes in a process decides how many threads all later ones may have.
+* an operator that the converter does not know may end in a broken model file or a crash: candidates
+  are compiled in a child and verified.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from collage.backends.contract import (
+    THREADS,
+    Arithmetic,
+    Array,
+    Available,
+    Backend,
+    CompileContext,
+    Executable,
+    OpTime,
+    Option,
+    SubModel,
+    Unavailable,
+    threads_of,
+)
+from collage.backends.machine.hardware import hardware
+from collage.backends.mnn.operators import ONNX_OPERATORS, refuse_forms
+from collage.backends.rewriting.rewrite import REWRITE, rewritten
+from collage.backends.support import conversion, predicates
+from collage.backends.support import patterns as p
+from collage.backends.support.native_output import quiet
+from collage.backends.support.profile_mapping import Step, op_times
+from collage.partitioner.errors import CollageError
+from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.rules.pattern import Pattern
+from collage.partitioner.target import Target
+
+# Arithmetic on 8-bit integers crashed, comparisons into booleans gave wrong numbers.
+_NOT_INSIDE = (
+    *("object", "bool", "float64", "float16", "bfloat16"),
+    *("int8", "uint8", "int16", "uint16", "uint32", "uint64"),
+)
+_FILE = "model.mnn"
+# What its converter appends to a value's name: layout changes, the parts of a grouped convolution, and
+# products that become convolutions.
+_OF_CONVERTER = re.compile(r"(_raster_\d+|__group__\d+|__matmul_converted)+\Z")
+# MNN's hint WINOGRAD_MEMORY_LEVEL: how large its tiles may be. At 3, its own choice, ResNet-50's early
+# blocks are off by 5e-4 each and the whole model by up to 9e-3; at 2 by 5e-7.
+_WINOGRAD_LEVEL = 3
+_LEVEL_OF = {"exact": 2, "large": 3}
+_HALF = "asimdhp"  # as Linux names f16 arithmetic of ARM CPUs
+_AT_BORDER: Mapping[str, str] = {"float32": "float", "int32": "int"}
+
+
+class MnnBackend(Backend):
+    """MNN through its Module interface."""
+
+    name = "mnn"
+    style = "graph"
+    summary = "MNN on the CPU: strong on 3x3 and grouped convolutions."
+    options = (
+        THREADS,
+        Option(
+            "precision",
+            "normal",
+            "What it computes in; low may use 16-bit numbers where the CPU has them.",
+            choices=("low", "normal", "high"),
+        ),
+        Option(
+            "winograd",
+            "exact",
+            "Tiles of Winograd's algorithm: exact leaves out the largest, whose errors reach 1e-3.",
+            choices=("exact", "large"),
+        ),
+        REWRITE,
+    )
+
+    def probe(self) -> Available | Unavailable:
+        # Importing MNN prints and loads native code, so its installed version is looked up instead.
+        try:
+            return Available(version("MNN"))
+        except PackageNotFoundError:
+            return Unavailable("MNN is not installed", "pip install 'collage-tuner[mnn]'")
+
+    def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
+        return predicates.first_refusal(
+            index,
+            index.nodes[node],
+            predicates.refuse_other_ops(ONNX_OPERATORS),
+            predicates.refuse_bodies,
+            predicates.refuse_dtypes(_NOT_INSIDE),
+            predicates.refuse_unknown_shapes,
+            refuse_forms,
+            conversion.refuse_flattening_softmax,
+        )
+
+    def patterns(self, target: Target) -> tuple[Pattern, ...]:
+        return (
+            # Winograd and packed (NC4HW4) kernels clamp their output tile before they store it.
+            *(p.CONV_RELU, p.CONV_CLIP, p.CONV_NORM, p.CONV_NORM_RELU),
+            # A product of one row streams each weight once; the bias is its starting value.
+            *(p.MATMUL_BIAS, p.GEMM_RELU),
+        )
+
+    def arithmetic(self, target: Target) -> Arithmetic:
+        if target.option("precision", "normal") != "low":
+            return Arithmetic()
+        if _HALF not in hardware().features:
+            return Arithmetic(
+                "f32", True, "low is f16 on ARM CPUs that have it; here it changes nothing"
+            )
+        return Arithmetic("f16", False, "pays for convolutions and products, on ARM CPUs with f16")
+
+    def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
+        for spec in model.inputs:
+            if spec.dtype not in _AT_BORDER:
+                raise CollageError(f"MNN takes no input of {spec.dtype}, and {spec.name!r} is one")
+            if not spec.is_static or 0 in spec.static_shape:
+                raise CollageError(f"MNN is given static shapes only; {spec.name!r} has {spec.shape}")
+        return MnnExecutable(model, target, context)
+
+
+class MnnExecutable(Executable):
+    """A module with its input variables; data is copied in and out at each run."""
+
+    def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
+        self._model = model
+        self._expr, nn = _import()
+        self._path = _converted(rewritten(model, target, context), context)
+        self._session_config = {
+            "numThread": threads_of(target, context),
+            "precision": target.option("precision", "normal"),
+        }
+        precision = {
+            "low": self._expr.PrecisionMode.Low,
+            "normal": self._expr.PrecisionMode.Normal,
+            "high": self._expr.PrecisionMode.High,
+        }[target.option("precision", "normal")]
+        self._runtime = _runtime(nn, target, context)
+        self._module: Any = self._load(nn, precision)
+        self._variables = [
+            self._expr.placeholder(
+                list(spec.static_shape),
+                self._expr.NCHW,
+                getattr(self._expr, _AT_BORDER[spec.dtype]),
+            )
+            for spec in model.inputs
+        ]
+        self._inputs: tuple[Array, ...] = ()
+        self._bound: tuple[Array | None, ...] = ()
+        self._results: tuple[Array, ...] = ()
+
+    def _load(self, nn: Any, precision: Any) -> Any:
+        try:
+            with quiet():
+                module = nn.load_module_from_file(
+                    str(self._path),
+                    [spec.name for spec in self._model.inputs],
+                    [spec.name for spec in self._model.outputs],
+                    shape_mutable=False,
+                    precision_mode=precision,
+                    runtime_manager=self._runtime,
+                )
+        except SystemError:  # what its Python module raises for every failure of native code
+            module = None
+        if module is None:
+            raise CollageError("MNN could not load the model that it converted")
+        return module
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
+        self._inputs, self._bound = tuple(inputs), tuple(outputs)
+
+    def run(self) -> None:
+        for variable, array in zip(self._variables, self._inputs, strict=True):
+            variable.write(array)
+        made = self._module.forward(self._variables)
+        if len(made) != len(self._bound):
+            raise CollageError(f"MNN made {len(made)} outputs instead of {len(self._bound)}")
+        self._results = tuple(
+            self._fetch(variable, i, bound)
+            for i, (variable, bound) in enumerate(zip(made, self._bound, strict=True))
+        )
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        return self._results
+
+    def profile(self, runs: int) -> list[OpTime]:
+        with quiet():
+            import MNN
+
+            interpreter = MNN.Interpreter(str(self._path))
+            session = interpreter.createSession(self._session_config)
+        times: dict[str, list[float]] = {}
+        kinds: dict[str, str] = {}
+        started = [0]
+
+        def before(tensors: object, step: Any) -> bool:
+            started[0] = time.perf_counter_ns()
+            return True
+
+        def after(tensors: object, step: Any) -> bool:
+            spent_us = (time.perf_counter_ns() - started[0]) / 1000
+            name = _OF_CONVERTER.sub("", step.getName())
+            times.setdefault(name, []).append(spent_us)
+            kinds[name] = step.getType()
+            return True
+
+        interpreter.runSession(session)
+        for _ in range(runs):
+            interpreter.runSessionWithCallBackInfo(session, before, after)
+        steps = [Step((name,), kinds[name], sum(spent) / runs) for name, spent in times.items()]
+        return op_times(GraphIndex.from_ir(ir.load(self._model.path)), steps, joins_reader=False)
+
+    def close(self) -> None:
+        self._module, self._runtime, self._variables = None, None, []
+        self._inputs, self._bound, self._results = (), (), ()
+
+    def _fetch(self, variable: Any, position: int, bound: Array | None) -> Array:
+        if variable.data_format == self._expr.NC4HW4:
+            variable = self._expr.convert(variable, self._expr.NCHW)
+        spec = self._model.outputs[position]
+        seen = variable.read()
+        if bound is None:
+            own = np.array(seen, dtype=predicates.numpy_dtype(spec))
+            # What is computed along one axis comes with a fourth.
+            return own.reshape(spec.static_shape) if spec.is_static else own
+        if seen.size != bound.size:
+            raise CollageError(f"MNN made {spec.name!r} as {seen.shape} instead of {bound.shape}")
+        np.copyto(bound, seen.reshape(bound.shape), casting="unsafe")
+        return bound
+
+
+def _runtime(nn: Any, target: Target, context: CompileContext) -> Any:
+    precision = target.option("precision", "normal")
+    threads = threads_of(target, context)
+    # MNN starts its threads once in a process, and a later runtime has no more than these: one of two threads first, and
+    # ResNet-50 took 73 ms on sixteen in place of 28. So the most that any target here uses are started first.
+    for count in (max(threads, context.threads), threads):
+        made = nn.create_runtime_manager(
+            ({"backend": "CPU", "numThread": count, "precision": precision},)
+        )
+    made.set_hint(_WINOGRAD_LEVEL, _LEVEL_OF[target.option("winograd", "exact")])
+    return made
+
+
+def _import() -> tuple[Any, Any]:
+    with quiet():
+        import MNN.expr
+        import MNN.nn
+    return MNN.expr, MNN.nn
+
+
+def _converted(model: SubModel, context: CompileContext) -> Path:
+    """MNN's own file for a model, from the cache where it is in it."""
+    name = f"mnn {version('MNN')}"
+    folder = conversion.converted(
+        model.path, [_FILE], name, _convert, context.work_dir, context.cache_dir
+    )
+    return folder / _FILE
+
+
+def _convert(source: Path, folder: Path) -> None:
+    destination = folder / _FILE
+    # MNN's wheel installs its converter under this name, at the top level.
+    converter = importlib.util.find_spec("_tools")
+    if converter is None or converter.origin is None:
+        raise CollageError("the package MNN has no converter for this platform")
+    program = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); import _tools; _tools.mnnconvert(sys.argv)"
+    )
+    words = [sys.executable, "-c", program, str(Path(converter.origin).parent)]
+    words += ["-f", "ONNX", "--modelFile", str(source), "--MNNModel", str(destination)]
+    done = conversion.run_converter(words, folder)
+    if done.returncode or not destination.is_file() or not destination.stat().st_size:
+        raise CollageError(f"MNN's converter refused the model ({done.returncode})")

@@ -1,0 +1,68 @@
+"""What MNN's converter takes, and what must be made explicit for it.
+
+Found by running ONNX's own node tests through MNN 3.6: an operator stands in the table when its tests
+give right numbers in the forms that models use. The rest keeps away the forms that gave wrong
+numbers or crashed:
+
+* defaults that its converter misreads (`collage.backends.support.conversion` makes them explicit);
+* Gemm with `transA`, MatMul of a vector, BatchNormalization whose parameters are no constants,
+  reductions of all axes without naming them, pooling and transposed convolution of other than four
+  dimensions, variadic operators with one input.
+"""
+
+from __future__ import annotations
+
+from collage.backends.support import predicates
+from collage.backends.support.op_names import op_names
+from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
+
+ONNX_OPERATORS: frozenset[str] = op_names(
+    """
+    Abs Acos Acosh Add ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization Cast
+    Ceil Celu Clip Concat Conv ConvTranspose Cos Cosh DepthToSpace Div Dropout Elu Erf Exp
+    Expand Flatten Floor Gather GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool HardSigmoid
+    HardSwish Identity InstanceNormalization LRN LayerNormalization LeakyRelu Log LogSoftmax
+    LpNormalization MatMul Max MaxPool MeanVarianceNormalization Min Mul Neg PRelu Pad Pow
+    Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Reshape Resize Selu
+    Shape Sigmoid Sign Sin Sinh Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze
+    Sub Sum Tan Tanh ThresholdedRelu Tile TopK Transpose Unsqueeze
+    """
+)
+_REDUCTIONS = {"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"}
+_POOLS = {"AveragePool", "MaxPool"}
+
+
+def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
+    """Refuse forms of known operators that MNN gets wrong."""
+    rank = predicates.rank_of(index.input_spec(node.index, 0))
+    kind = node.op_type
+    if kind == "Gemm" and node.attributes.get("transA"):
+        return "MNN computes Gemm with transA wrongly"
+    if kind == "MatMul" and 1 in (rank, predicates.rank_of(index.input_spec(node.index, 1))):
+        return "MNN reads beyond the operands of MatMul when one of them is a vector"
+    if kind in _REDUCTIONS and "axes" not in node.attributes and len(node.inputs) < 2:
+        return f"MNN does not reduce all axes when {kind} names none"
+    if kind in _POOLS | {"ConvTranspose"} and rank != 4:
+        return f"MNN takes {kind} of four dimensions only"
+    if kind in _POOLS and (len(node.outputs) > 1 or _dilated(node)):
+        return f"MNN takes {kind} without indices and dilations only"
+    if kind in {"Max", "Min", "Sum"} and len(node.inputs) < 2:
+        return f"MNN takes {kind} of two or more inputs only"
+    if kind in {"ArgMax", "ArgMin"} and node.attributes.get("select_last_index"):
+        return f"MNN's {kind} selects the first index only"
+    if kind == "Dropout" and len(node.outputs) > 1:
+        return "MNN takes Dropout without its mask only"
+    if kind == "BatchNormalization" and node.attributes.get("training_mode"):
+        return "MNN takes BatchNormalization for inference only"
+    if kind == "BatchNormalization" and not _has_constant_parameters(index, node):
+        return "MNN crashes on BatchNormalization whose parameters are no constants"
+    return None
+
+
+def _has_constant_parameters(index: GraphIndex, node: NodeInfo) -> bool:
+    return all(predicates.is_constant(index, node, i) for i in range(1, len(node.inputs)))
+
+
+def _dilated(node: NodeInfo) -> bool:
+    dilations = node.attributes.get("dilations", ())
+    return isinstance(dilations, tuple) and any(d != 1 for d in dilations)

@@ -1,0 +1,1 @@
+"""Reference values, comparison of outputs, tensors in files."""

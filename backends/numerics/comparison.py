@@ -1,0 +1,224 @@
+"""How far outputs are from the reference.
+
+Terms: an *error* is one number per pair of arrays, 0 for equal; that of several outputs is the worst
+of them. Metrics for floating-point values:
+
+* `max`: largest absolute difference over the largest absolute reference value.
+* `l2`: Euclidean norm of the difference over that of the reference.
+* `cosine`: one minus the cosine of the angle between the two.
+* `top1`: share of rows (last axis) whose largest element is at another place; of integers, truth values and
+  text, which are labels already, the share that differs.
+
+Invariants: NaN and infinities count as equal only where the reference has the same; anywhere else,
+and for another shape or dtype, the error is infinite. Integers, booleans and text must be equal but for `top1`;
+8-bit integers are quantised numbers, and measured like these. What lies in the range of an undecided
+element (`Ranged`) is right, whatever its type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import ml_dtypes  # noqa: F401  (registers bfloat16, float8 … with numpy)
+import numpy as np
+
+from collage.partitioner.errors import BadInputError
+
+Array = np.ndarray
+Metric = Literal["max", "l2", "cosine", "top1"]
+METRICS: tuple[str, ...] = get_args(Metric)
+
+# Where the reference is zero everywhere, only differences that no format tells from zero are small.
+_SMALLEST_SCALE = 1e-12
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What error is allowed.
+
+    Args:
+        metric: one of `METRICS`.
+        limit: the largest error that passes.
+
+    Raises:
+        BadInputError: the metric is unknown or the limit is not a number of at least 0.
+    """
+
+    metric: str = "max"
+    limit: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _check_metric(self.metric)
+        if not self.limit >= 0:
+            raise BadInputError(f"a tolerance is a number of at least 0, not {self.limit}")
+
+    def allows(self, error: float) -> bool:
+        """True when an error is within the limit; a NaN never is."""
+        return error <= self.limit
+
+
+@dataclass(frozen=True, eq=False)
+class Ranged:
+    """A reference value of which the model itself leaves some elements undecided.
+
+    These are the elements whose bounds differ: what stands there is chosen between numbers that are equal but for
+    rounding, and another runtime chooses otherwise with the same right (docs/accuracy.md).
+
+    Args:
+        value: what the reference gave.
+        low: the least that was seen of each element, in the same shape and type; `value` where it is decided.
+        high: the most.
+    """
+
+    value: Array
+    low: Array
+    high: Array
+
+    @property
+    def undecided(self) -> Array:
+        """Which elements are undecided."""
+        return np.asarray(self.low != self.high)
+
+    def judged(self, actual: Array) -> Array:
+        """Another runtime's value as it counts: in an undecided element only what lies beyond its bounds differs."""
+        if actual.shape != self.value.shape or actual.dtype != self.value.dtype:
+            return actual
+        where = self.undecided
+        counted = np.array(actual)
+        if is_measured(actual.dtype):
+            arrays = (actual, self.value, self.low, self.high)
+            own, value, low, high = (a[where].astype(np.float64) for a in arrays)
+            counted[where] = value + own - np.clip(own, low, high)
+        else:
+            inside = where & (self.low <= actual) & (actual <= self.high)
+            counted[inside] = self.value[inside]
+        return counted
+
+
+Expected = Array | Ranged
+"""A reference value."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The error of some outputs.
+
+    Args:
+        error: of the worst output.
+        output: the position of the worst output.
+        reason: why the error is infinite, else empty.
+    """
+
+    error: float
+    output: int = 0
+    reason: str = ""
+
+
+def output_error(metric: str, actual: Sequence[Array], expected: Sequence[Expected]) -> float:
+    """The error of the worst output; infinite where outputs cannot be compared.
+
+    Raises:
+        BadInputError: the metric is unknown.
+    """
+    return compare_outputs(metric, actual, expected).error
+
+
+def compare_outputs(
+    metric: str, actual: Sequence[Array], expected: Sequence[Expected], count_labels: bool = False
+) -> Comparison:
+    """The error of the worst output, and which one it is.
+
+    Args:
+        metric: one of `METRICS`.
+        actual: the outputs.
+        expected: their references.
+        count_labels: of integers, truth values and text, take the share that differs, as `top1` does.
+
+    Raises:
+        BadInputError: the metric is unknown.
+    """
+    _check_metric(metric)
+    if len(actual) != len(expected):
+        return Comparison(math.inf, 0, f"{len(actual)} outputs instead of {len(expected)}")
+    worst = Comparison(0.0)
+    for position, (made, wanted) in enumerate(zip(actual, expected, strict=True)):
+        array = np.asarray(made)
+        if isinstance(wanted, Ranged):
+            array, wanted = wanted.judged(array), wanted.value
+        error, reason = _error(metric, array, np.asarray(wanted), count_labels or metric == "top1")
+        if not error <= worst.error:
+            worst = Comparison(error, position, reason)
+    return worst
+
+
+def _error(metric: str, actual: Array, expected: Array, count_labels: bool) -> tuple[float, str]:
+    if actual.shape != expected.shape:
+        return math.inf, f"shape {actual.shape} instead of {expected.shape}"
+    if actual.dtype != expected.dtype:
+        return math.inf, f"{actual.dtype} instead of {expected.dtype}"
+    if expected.size == 0:
+        return 0.0, ""
+    if not is_measured(expected.dtype):
+        wrong = int(np.count_nonzero(actual != expected))
+        if wrong == 0 or count_labels:
+            return wrong / expected.size, ""
+        return math.inf, f"{wrong} of {expected.size} values differ"
+    a, e = _as_real(actual), _as_real(expected)
+    finite = np.isfinite(e)
+    if not finite.all() or not np.isfinite(a).all():
+        if not np.array_equal(a[~finite], e[~finite], equal_nan=True):
+            return math.inf, "it is finite where the reference is NaN or infinite, or differs there"
+        if not np.isfinite(a[finite]).all():
+            return math.inf, "it is NaN or infinite where the reference is finite"
+        if metric == "top1":  # rows must keep their length
+            a, e = np.where(finite, a, 0), np.where(finite, e, 0)
+        else:
+            a, e = a[finite], e[finite]
+    return (_METRIC[metric](a, e) if e.size else 0.0), ""
+
+
+def is_measured(dtype: np.dtype) -> bool:
+    """Whether values of a type differ by more or less; those of others are equal or not."""
+    # ml_dtypes' floats are of kind "V" for numpy.
+    return dtype.kind in "fcV" or (dtype.kind in "iu" and dtype.itemsize == 1)
+
+
+def _as_real(array: Array) -> Array:
+    if array.dtype.kind == "c":
+        return np.stack([array.real, array.imag], axis=-1).astype(np.float64)
+    return array.astype(np.float64 if array.dtype.itemsize == 8 else np.float32, copy=False)
+
+
+def _max(a: Array, e: Array) -> float:
+    # Not in place, not in float32's own range: a difference of two large numbers may overflow it.
+    difference = float(np.max(np.abs(a.astype(np.float64) - e)))
+    return difference / max(float(np.max(np.abs(e))), _SMALLEST_SCALE)
+
+
+def _l2(a: Array, e: Array) -> float:
+    difference = float(np.linalg.norm((a.astype(np.float64) - e).reshape(-1)))
+    return difference / max(float(np.linalg.norm(e.astype(np.float64).reshape(-1))), _SMALLEST_SCALE)
+
+
+def _cosine(a: Array, e: Array) -> float:
+    x, y = a.astype(np.float64).reshape(-1), e.astype(np.float64).reshape(-1)
+    lengths = float(np.linalg.norm(x)) * float(np.linalg.norm(y))
+    if lengths <= _SMALLEST_SCALE**2:
+        return 0.0 if float(np.max(np.abs(x - y))) <= _SMALLEST_SCALE else 1.0
+    return max(0.0, 1.0 - float(x @ y) / lengths)
+
+
+def _top1(a: Array, e: Array) -> float:
+    rows = (-1, a.shape[-1] if a.ndim else 1)
+    return float(np.mean(a.reshape(rows).argmax(axis=1) != e.reshape(rows).argmax(axis=1)))
+
+
+_METRIC = {"max": _max, "l2": _l2, "cosine": _cosine, "top1": _top1}
+
+
+def _check_metric(metric: str) -> None:
+    if metric not in METRICS:
+        raise BadInputError(f"unknown error metric {metric!r}; known are {', '.join(METRICS)}")

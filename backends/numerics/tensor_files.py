@@ -1,0 +1,104 @@
+"""Sample values as files, for handing them to a child: an .npz that keeps every ONNX type.
+
+The file holds one entry of JSON (names and dtypes) and one array for each sample and name, as plain
+bytes where numpy's own format would lose the dtype (bfloat16, float8) or need pickle (text). An .npz
+that a user wrote, keyed by name, can be read as well. A reference value with undecided elements
+(`collage.backends.numerics.comparison.Ranged`) has two more arrays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import ml_dtypes  # noqa: F401  (registers bfloat16, float8 … with numpy)
+import numpy as np
+
+from collage.backends.numerics.comparison import Array, Expected, Ranged
+from collage.partitioner.tensor import TensorSpec
+
+_HEADER = "__samples__"
+
+
+def write_samples(path: Path, samples: Sequence[Mapping[str, Expected]]) -> None:
+    """Write one or more samples, each a value for every name."""
+    header = [{name: _plain(value).dtype.name for name, value in s.items()} for s in samples]
+    arrays = {_HEADER: np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)}
+    for i, sample in enumerate(samples):
+        for j, value in enumerate(sample.values()):
+            arrays[f"{i}.{j}"] = _storable(_plain(value))
+            if isinstance(value, Ranged):
+                arrays[f"{i}.{j}.low"] = _storable(value.low)
+                arrays[f"{i}.{j}.high"] = _storable(value.high)
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
+    """Read values that `write_samples` wrote, or an ordinary .npz.
+
+    Args:
+        specs: of the values; in an ordinary .npz, values with one axis more than these hold several
+            samples.
+    """
+    with np.load(path, allow_pickle=False) as stored:
+        if _HEADER not in stored.files:
+            return _unstack({name: stored[name] for name in stored.files}, specs)
+        header = json.loads(stored[_HEADER].tobytes())
+        return [
+            {
+                name: _restored(stored[f"{i}.{j}"], dtype)
+                for j, (name, dtype) in enumerate(names.items())
+            }
+            for i, names in enumerate(header)
+        ]
+
+
+def read_expected(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, Expected]]:
+    """The same for reference values: those with undecided elements have their bounds."""
+    found: list[dict[str, Expected]] = [{**sample} for sample in read_samples(path, specs)]
+    with np.load(path, allow_pickle=False) as stored:
+        known = set(stored.files)
+        for i, sample in enumerate(found):
+            for j, (name, value) in enumerate(sample.items()):
+                if isinstance(value, np.ndarray) and f"{i}.{j}.low" in known:
+                    low, high = (
+                        _restored(stored[f"{i}.{j}.{end}"], value.dtype.name) for end in ("low", "high")
+                    )
+                    sample[name] = Ranged(value, low, high)
+    return found
+
+
+def content(value: Array) -> bytes:
+    """What a value is, as bytes that are the same in every process; those of text are its words."""
+    if value.dtype.hasobject:
+        return json.dumps(list(map(str, value.reshape(-1)))).encode()
+    return np.ascontiguousarray(value).tobytes()
+
+
+def _plain(value: Expected) -> Array:
+    return np.asarray(value.value if isinstance(value, Ranged) else value)
+
+
+def _unstack(values: dict[str, Array], specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
+    ranks = {spec.name: len(spec.shape) for spec in specs if spec.shape is not None}
+    stacked = {name for name, value in values.items() if value.ndim == ranks.get(name, -2) + 1}
+    if not stacked:
+        return [values]
+    count = min(len(values[name]) for name in stacked)
+    return [{n: v[i] if n in stacked else v for n, v in values.items()} for i in range(count)]
+
+
+def _storable(value: Array) -> Array:
+    if value.dtype == object:
+        return value.astype(np.str_)
+    if value.dtype.kind == "V":
+        return np.ascontiguousarray(value).view(f"u{value.dtype.itemsize}")
+    return value
+
+
+def _restored(value: Array, dtype: str) -> Array:
+    if value.dtype.kind == "U":
+        return value.astype(object)
+    return value if value.dtype.name == dtype else value.view(np.dtype(dtype))

@@ -1,0 +1,330 @@
+"""ONNX Runtime: the widest operator coverage, on the CPU or another of its execution providers.
+
+What it takes is asked of the installed build itself, as far as that can be asked (`onnxruntime_kernels`).
+
+Settings that every session has, and why:
+
+* `session.force_spinning_stop=1`: workers spin within a run and stop at its end, so that the
+  runtime called next is not slowed by them (`-spinning=run`, the default).
+* `session.disable_cpu_ep_fallback=1` with every provider but the CPU's: a node that the provider
+  does not take is a refusal, never a hidden visit to the CPU.
+* inputs and outputs are bound once, zero-copy on the host: about 3 µs a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from collage.backends.contract import (
+    THREADS,
+    Arithmetic,
+    Array,
+    Available,
+    Backend,
+    CompileContext,
+    Executable,
+    OpTime,
+    Option,
+    Preparation,
+    SubModel,
+    Unavailable,
+)
+from collage.backends.device_memory import HOST, DeviceBuffer, cuda_devices
+from collage.backends.onnxruntime import device, kernels, profile
+from collage.backends.quantization import quantize as quantisation
+from collage.backends.rewriting.rewrite import (
+    REWRITE_OR_WINOGRAD,
+    ROUNDS_TOO_MUCH,
+    WINOGRAD,
+    rewriting,
+    rewritten,
+)
+from collage.backends.support import cuda_options, predicates
+from collage.backends.support import patterns as p
+from collage.backends.support.cuda_options import GRAPHS, TF32, is_on
+from collage.backends.support.ort_session import (
+    ON_CUDA,
+    PROVIDERS,
+    open_model,
+    open_session,
+    options_of,
+    ort,
+    preload_cuda,
+)
+from collage.backends.support.profile_mapping import op_times
+from collage.partitioner.errors import CollageError
+from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.rules.pattern import Pattern
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
+
+_WHEEL: Mapping[str, str] = {
+    "cuda": "pip install onnxruntime-gpu",
+    "tensorrt": "pip install onnxruntime-gpu tensorrt",
+    "coreml": "pip install onnxruntime (on macOS)",
+    "qnn": "pip install onnxruntime-qnn",
+    "dml": "pip install onnxruntime-directml (on Windows)",
+}
+# numpy has no such types of its own: ORT is told the ONNX number (TensorProto.DataType) instead.
+_ONNX_NUMBER: Mapping[str, int] = {
+    "bfloat16": 16,
+    "float8_e4m3fn": 17,
+    "float8_e4m3fnuz": 18,
+    "float8_e5m2": 19,
+    "float8_e5m2fnuz": 20,
+}
+
+
+class OnnxRuntimeBackend(Backend):
+    """ONNX Runtime through IOBinding."""
+
+    name = "onnxruntime"
+    style = "graph"
+    summary = "ONNX Runtime: takes nearly every operator; CPU by default, other providers by -ep."
+    options = (
+        THREADS,
+        Option(
+            "opt",
+            "all",
+            "Graph optimisation level of the session.",
+            choices=("none", "basic", "extended", "all"),
+            tunable=("extended",),  # without the blocked layout, whose borders cost more than it gains
+        ),
+        Option(
+            "spinning",
+            "run",
+            "Idle workers spin: within a run only, always (slows the next runtime), or never.",
+            choices=("run", "always", "off"),
+        ),
+        Option("ep", "cpu", "Execution provider.", choices=tuple(PROVIDERS)),
+        Option("device", "0", "Device number for providers that have several.", pattern="[0-9]{1,2}"),
+        TF32,
+        GRAPHS,
+        REWRITE_OR_WINOGRAD,
+        *quantisation.options(quantisation.DYNAMIC, quantisation.STATIC),
+    )
+
+    def probe(self) -> Available | Unavailable:
+        try:
+            return Available(ort().__version__)
+        except Exception as error:  # a damaged installation may raise anything
+            return Unavailable(f"onnxruntime cannot be imported ({error})", "pip install onnxruntime")
+
+    def check_target(self, target: Target) -> str | None:
+        ep = target.option("ep", "cpu")
+        if ep != "cpu" and quantisation.kind_of(target) is not None:
+            return "-quant was made for the CPU's integer kernels; use it without -ep"
+        if rewriting(target) == WINOGRAD and quantisation.kind_of(target):
+            return ROUNDS_TOO_MUCH
+        if ep != "cuda" and (is_on(target, TF32) or is_on(target, GRAPHS)):
+            return "-tf32 and -graphs are for -ep=cuda"
+        present = ort().get_available_providers()
+        if PROVIDERS[ep] in present:
+            return _refuse_device(target) if ep in ON_CUDA else quantisation.refuse_float(target)
+        wheel = _WHEEL.get(ep, "a build of ONNX Runtime with that provider")
+        return (
+            f"this ONNX Runtime has no {PROVIDERS[ep]} (it has {', '.join(present)}); needed: {wheel}"
+        )
+
+    def memory_domain(self, target: Target) -> str:
+        on_cuda = target.option("ep", "cpu") in ON_CUDA
+        return f"cuda:{int(target.option('device', '0'))}" if on_cuda else HOST
+
+    def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
+        return kernels.refusal(index, index.nodes[node], target.option("ep", "cpu"))
+
+    def patterns(self, target: Target) -> tuple[Pattern, ...]:
+        return (
+            # The blocked (NCHWc) convolution kernel applies these in registers, before it stores.
+            *(p.CONV_RELU, p.CONV_CLIP, p.CONV_LEAKY, p.CONV_SIGMOID),
+            # Batch normalization is folded into the convolution's weights when a session opens.
+            *(p.CONV_NORM, p.CONV_NORM_RELU),
+            # The residual is added to the accumulator instead of starting it at zero.
+            *(p.CONV_ADD_RELU, p.ADD_CONV_RELU, p.CONV_NORM_ADD_RELU),
+            # One SGEMM call with packed weights; the bias is its initial value of C.
+            *(p.MATMUL_BIAS, p.BIAS_MATMUL, p.GEMM_RELU),
+            # One pass over a row that stays in the first cache, instead of five to nine.
+            *(p.LAYER_NORM, p.LAYER_NORM_OLD, p.MATMUL_BIAS_GELU),
+        )
+
+    def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
+        return quantisation.refuse_region(index, nodes, target)
+
+    def arithmetic(self, target: Target) -> Arithmetic:
+        kind = quantisation.kind_of(target)
+        if kind is None:
+            return cuda_options.arithmetic(target)
+        return Arithmetic(quantisation.numbers(target), True, quantisation.sense(kind))
+
+    def preparation(self, target: Target) -> Preparation | None:
+        return quantisation.preparation(target)
+
+    def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
+        return quantisation.quantise(model, target, context)
+
+    def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
+        dtypes = [predicates.numpy_dtype(spec) for spec in (*model.inputs, *model.outputs)]
+        if any(dtype.hasobject for dtype in dtypes):
+            return TextExecutable(model, target, context)
+        return OnnxRuntimeExecutable(model, target, context, self.memory_domain(target))
+
+
+class OnnxRuntimeExecutable(Executable):
+    """A session with its inputs and outputs bound."""
+
+    def __init__(
+        self, model: SubModel, target: Target, context: CompileContext, domain: str = HOST
+    ) -> None:
+        self._model, self._target, self._context = model, target, context
+        self._domain = device.domain_of((*model.inputs, *model.outputs), domain)
+        graphs = is_on(target, GRAPHS)
+        if graphs and self._domain == HOST:
+            raise CollageError(
+                "a CUDA graph needs plain dtypes and shapes that are known before the run"
+            )
+        if graphs and not model.inputs:
+            raise CollageError("without inputs all is folded, and a CUDA graph would be empty")
+        self._path = rewritten(model, target, context).path
+        self._session: Any = open_session(self._path, target, context)
+        self._on_device: device.OnDevice | None = None
+        if self._domain != HOST:
+            self._on_device = device.OnDevice(self._session, model, self._domain, graphs)
+        # A binding copies inputs to a device once, when they are bound.
+        self._rebinds = self._on_device is None and domain != HOST
+        self._binding: Any = None
+        self._inputs: tuple[Array, ...] = ()
+        self._bound: tuple[Array | None, ...] = ()
+        self._own: list[int] = []
+        self._results: tuple[Array, ...] = ()
+        # OrtValues do not own the arrays they stand on: both are kept until the next bind.
+        self._kept: list[object] = []
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
+        self._kept = []
+        self._inputs, self._bound = tuple(inputs), tuple(outputs)
+        self._own = [i for i, output in enumerate(outputs) if output is None]
+        self._results = tuple(outputs) if not self._own else ()  # type: ignore[arg-type]
+        if self._on_device is None:
+            self._binding = self._bound_to(self._session)
+        else:
+            self._on_device.bind(inputs, outputs)
+
+    @property
+    def domain(self) -> str:
+        return self._domain
+
+    def buffer(self, spec: TensorSpec) -> DeviceBuffer:
+        return device.OrtCudaBuffer(spec, self._domain)
+
+    def bind_device(self, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer]) -> None:
+        assert self._on_device is not None
+        self._on_device.bind_device(inputs, outputs)
+
+    def run(self) -> None:
+        if self._on_device is not None:
+            self._results = self._on_device.run()
+            return
+        if self._rebinds:
+            self._kept = []
+            self._binding = self._bound_to(self._session)
+        self._run(self._session, self._binding)
+        if self._own:
+            self._collect()
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        return self._results
+
+    def profile(self, runs: int) -> list[OpTime]:
+        if is_on(self._target, GRAPHS):  # it sees one launch of a graph
+            return []
+        options = options_of(self._target, self._context)
+        # Not where the rewritten model is, whose name its optimised graph would have.
+        folder = self._context.work_dir / "profile"
+        folder.mkdir(exist_ok=True)
+        profile.prepare(options, folder)
+        session = open_model(self._path, self._target, options)
+        binding = self._bound_to(session)
+        for _ in range(runs + 1):
+            self._run(session, binding)
+        steps = profile.collect(session, folder)
+        return op_times(GraphIndex.from_ir(ir.load(self._model.path)), steps)
+
+    def close(self) -> None:
+        self._session = self._binding = self._on_device = None
+        self._kept, self._inputs, self._bound, self._results = [], (), (), ()
+
+    def _bound_to(self, session: Any) -> Any:
+        binding = session.io_binding()
+        for spec, array in zip(self._model.inputs, self._inputs, strict=True):
+            binding.bind_ortvalue_input(spec.name, self._value(array))
+        for spec, output in zip(self._model.outputs, self._bound, strict=True):
+            if output is not None:
+                binding.bind_ortvalue_output(spec.name, self._value(output))
+        return binding
+
+    def _run(self, session: Any, binding: Any) -> None:
+        for i in self._own:  # else the run reuses the last run's buffer, whose shape may not fit
+            binding.bind_output(self._model.outputs[i].name, "cpu")
+        session.run_with_iobinding(binding)
+
+    def _value(self, array: Array) -> Any:
+        number = _ONNX_NUMBER.get(array.dtype.name)
+        if number is None:
+            value = ort().OrtValue.ortvalue_from_numpy(array)
+        else:
+            raw = array.view(np.uint16 if array.itemsize == 2 else np.uint8)
+            value = ort().OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
+        self._kept.append(value)
+        return value
+
+    def _collect(self) -> None:
+        """Fetch the outputs that the runtime allocated in this run."""
+        values = self._binding.get_outputs()
+        results = list(self._bound)
+        for i in self._own:
+            results[i] = np.array(values[i].numpy())
+        self._results = tuple(results)  # type: ignore[arg-type]
+
+
+class TextExecutable(Executable):
+    """A session with text among its inputs or outputs: such values cannot be bound, so all are given at each run."""
+
+    def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
+        self._session: Any = open_session(rewritten(model, target, context).path, target, context)
+        self._model = model
+        self._inputs: tuple[Array, ...] = ()
+        self._outputs: tuple[Array | None, ...] = ()
+        self._results: tuple[Array, ...] = ()
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
+        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+
+    def run(self) -> None:
+        specs = self._model.inputs
+        given = {spec.name: array for spec, array in zip(specs, self._inputs, strict=True)}
+        made = self._session.run([spec.name for spec in self._model.outputs], given)
+        for bound, value in zip(self._outputs, made, strict=True):
+            if bound is not None:
+                np.copyto(bound, value)
+        pairs = zip(self._outputs, made, strict=True)
+        self._results = tuple(value if bound is None else bound for bound, value in pairs)
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        return self._results
+
+    def close(self) -> None:
+        self._session = None
+        self._inputs, self._outputs, self._results = (), (), ()
+
+
+def _refuse_device(target: Target) -> str | None:
+    number, count = int(target.option("device", "0")), cuda_devices()
+    if number >= count:
+        return f"the driver of this machine has {count} CUDA devices, so there is no device {number}"
+    return preload_cuda() or None

@@ -1,0 +1,40 @@
+"""The ONNX operators that ONNX Runtime's CUDA provider takes.
+
+Found by opening ONNX's own node tests, at every version of each operator, with ONNX Runtime 1.31 on an H100 and no way back
+to the CPU: an operator stands here when at least one of its tests opens, or when tests have only what the provider is known
+to leave out (GRU that resets before its product, OneHot of a float depth). A wrong entry costs one refused candidate, never
+a wrong result.
+"""
+
+from collections.abc import Mapping
+
+from collage.backends.support.op_names import op_names
+
+ONNX_OPERATORS: frozenset[str] = op_names(
+    """
+    Abs Add And ArgMax ArgMin Attention AveragePool BatchNormalization Bernoulli Cast CastLike
+    Ceil Clip Compress Concat Constant ConstantOfShape Conv ConvTranspose Cos CumSum DeformConv
+    DepthToSpace DequantizeLinear Div Dropout Einsum Elu Equal Erf Exp Expand EyeLike Flatten
+    Floor GRU Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater
+    GreaterOrEqual GridSample HardSigmoid HardSwish Identity If InstanceNormalization IsInf
+    IsNaN LRN LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax Loop
+    LpNormalization MatMul Max MaxPool Min Mish Mod Mul Neg NegativeLogLikelihoodLoss
+    NonMaxSuppression NonZero Not OneHot OptionalHasElement Or PRelu Pad Pow QuantizeLinear
+    RMSNormalization RNN Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
+    ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize
+    ReverseSequence RoiAlign RotaryEmbedding Round Scan Scatter ScatterElements ScatterND Selu
+    SequenceInsert SequenceMap Shape Shrink Sigmoid Sign Sin Size Slice Softmax
+    SoftmaxCrossEntropyLoss Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Swish Tanh
+    TensorScatter ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
+    """
+)
+# Taken up to the version before this one.
+WITHOUT_SINCE: Mapping[str, int] = {
+    "Dropout": 22,
+    "Elu": 22,
+    "EyeLike": 22,
+    "InstanceNormalization": 22,
+    "MaxPool": 22,
+    "Selu": 22,
+    "ThresholdedRelu": 22,
+}

@@ -1,0 +1,1 @@
+"""Int8 written into an ONNX file."""

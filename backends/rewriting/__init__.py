@@ -1,0 +1,1 @@
+"""Graph passes that compute the same in another form."""

@@ -1,0 +1,1 @@
+"""Native code in a child process with limits."""

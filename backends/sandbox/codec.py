@@ -1,0 +1,104 @@
+"""How results and messages leave a sandboxed child: pickle, cut down to plain data.
+
+A child runs native code on what strangers sent, so its bytes are not to be trusted, and a full
+unpickler runs whatever it is told to. `decode` therefore makes only
+
+* Python's own plain values and containers, and paths;
+* numpy arrays and scalars, from dtype, shape and bytes (never numpy's own pickle form, whose dtype
+  state can corrupt memory);
+* dataclasses and enums of the packages that are named by the caller and already imported.
+
+Anything else is an `UnsafeValue`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import io
+import pickle
+import sys
+from collections.abc import Collection
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (registers bfloat16, float8 … with numpy)
+import numpy as np
+
+OWN_PACKAGES = frozenset({"collage"})
+
+_BUILTINS = frozenset({"set", "frozenset", "complex", "bytearray", "slice", "range"})
+_PATHS = frozenset({"PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"})
+
+
+class UnsafeValueError(Exception):
+    """A child sent something that is not plain data."""
+
+
+def encode(value: object) -> bytes:
+    """Plain data as bytes, for `decode`.
+
+    Raises:
+        Exception: the value cannot be pickled.
+    """
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=5).dump(value)
+    return buffer.getvalue()
+
+
+def decode(data: bytes | bytearray, packages: Collection[str] = OWN_PACKAGES) -> Any:
+    """Read what `encode` wrote, trusting it with nothing.
+
+    Args:
+        packages: top-level packages whose dataclasses and enums may be made.
+
+    Raises:
+        UnsafeValueError: the bytes are damaged or ask for anything but plain data.
+    """
+    try:
+        return _Unpickler(io.BytesIO(data), frozenset(packages)).load()
+    except UnsafeValueError:
+        raise
+    except Exception as error:  # damaged bytes raise nearly anything
+        raise UnsafeValueError(f"damaged bytes ({type(error).__name__}: {error})") from None
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, value: Any) -> Any:
+        if isinstance(value, np.generic):
+            return ("scalar", value.dtype.name, (), value.tobytes())
+        if not isinstance(value, np.ndarray):
+            return None
+        if value.dtype.kind in "OUS":
+            return ("text", value.dtype.name, value.shape, [str(item) for item in value.reshape(-1)])
+        return ("array", value.dtype.name, value.shape, np.ascontiguousarray(value).tobytes())
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, packages: frozenset[str]) -> None:
+        super().__init__(file)
+        self._packages = packages
+
+    def persistent_load(self, pid: Any) -> Any:
+        kind, dtype, shape, content = pid
+        if kind == "text":
+            return np.array(content, dtype=object).reshape(shape)
+        found = np.dtype(dtype)
+        if found.hasobject or found.subdtype is not None or found.fields is not None:
+            raise UnsafeValueError(f"an array of {dtype} is not plain data")
+        array = np.frombuffer(content, dtype=found).reshape(shape)
+        return array[()] if kind == "scalar" else array.copy()
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "builtins" and name in _BUILTINS:
+            return super().find_class(module, name)
+        if module in ("pathlib", "pathlib._local") and name in _PATHS:
+            return super().find_class(module, name)
+        if module.partition(".")[0] in self._packages and "." not in name:
+            found = getattr(sys.modules.get(module), name, None)
+            if isinstance(found, type) and found.__module__ == module and _is_data(found):
+                return found
+        raise UnsafeValueError(f"{module}.{name} is not plain data")
+
+
+def _is_data(found: type) -> bool:
+    return dataclasses.is_dataclass(found) or issubclass(found, enum.Enum)

@@ -1,0 +1,383 @@
+"""Runs a function in a sacrificial child: what it does to its process, nobody else feels.
+
+    value = run_in_child(measure_once, request, limits=ChildLimits(timeout_s=30))
+
+One child for each call, forked in milliseconds from a helper process (the *nursery*, see
+`sandbox_child`) that has numpy and our own modules loaded and no runtime. Nothing is asked of the
+user's main module: neither a guard nor that it can be imported again. Calls may come from any
+thread, several at a time, and from processes that were forked themselves.
+
+What a child gets: its own session and process group, an empty working directory (which is also HOME
+and TMPDIR, and is removed afterwards), an environment of a few harmless names and the policy's thread
+settings, a user of its own where the owner is root (`sandbox_user`), resource limits, only the files
+that it was given and no network where the platform allows that (`sandbox_files`), `no_new_privs`, and
+death by the kernel when the nursery or the owner dies. stdout and stderr go to a file whose last lines
+end up in the failure's reason. What it sends back is decoded as plain data (`sandbox_codec`).
+
+Source: the fork server of Python's multiprocessing, whose children import the user's main module and
+outlive a killed owner; pebble for the idea of one process per task.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import selectors
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import IO, Any, ParamSpec, TypeVar
+
+from collage.backends.machine import process_policy
+from collage.backends.sandbox.child import frame, in_child, send_message, split_frame
+from collage.backends.sandbox.codec import OWN_PACKAGES, UnsafeValueError, decode
+from collage.backends.sandbox.fork_server import Nursery, import_path, nursery
+from collage.backends.sandbox.landlock import granted
+from collage.backends.sandbox.limits import ChildFailed, ChildLimits, FailureKind
+from collage.backends.support.one_line import one_line
+
+__all__ = [
+    "ChildFailed",
+    "ChildLimits",
+    "FailureKind",
+    "in_child",
+    "network_isolated",
+    "run_in_child",
+    "runs_as_root",
+    "send_message",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_POLL_S = 0.05
+_KILL_GRACE_S = 5.0
+_TAIL_BYTES = 4096
+_LARGEST_FRAME = 1 << 31
+_MIN_MEMORY_BYTES = 4 << 30
+
+
+def run_in_child(
+    function: Callable[P, R],
+    *args: Any,
+    limits: ChildLimits | None = None,
+    cancel: threading.Event | None = None,
+    on_message: Callable[[Any], None] | None = None,
+) -> R:
+    """Call `function(*args)` in a child of its own and return what it returns.
+
+    Args:
+        function: a function of an importable module (not of `__main__`).
+        args: anything that can be pickled.
+        limits: what the child may use.
+        cancel: when set, the child is killed within a tenth of a second.
+        on_message: called in this thread with each value that the function gives to `send_message`.
+
+    Returns:
+        The result: plain data, numpy arrays, dataclasses of this project or the function's package.
+
+    Raises:
+        ChildFailed: the child did not return; no process of it is left.
+        ValueError: the function cannot be found again by the child.
+        RuntimeError: called inside a child.
+    """
+    if in_child():
+        raise RuntimeError("a sandboxed child may not start another one: call the function directly")
+    if function.__module__ == "__main__" or "<" in function.__qualname__:
+        raise ValueError(f"{function.__qualname__} must be a function of an importable module")
+    task = pickle.dumps((function, args))
+    package = function.__module__.partition(".")[0]
+    readable, writable = granted(list(_paths_in(args)))
+    limits = limits or ChildLimits()
+    run = _Run(limits, OWN_PACKAGES | {package}, on_message, readable, writable)
+    preload = function.__module__ if package in OWN_PACKAGES else None
+    result: R = run.go(task, preload, cancel)
+    return result
+
+
+def network_isolated() -> bool:
+    """True when children have no network (starts the nursery if there is none)."""
+    return nursery().network_isolated
+
+
+def runs_as_root() -> bool:
+    """True when this is root and children stay root too, since the platform lets them be nobody else."""
+    return os.geteuid() == 0 and not nursery().own_users
+
+
+class _Run:
+    """One call: talks to the child and to the nursery until both are done."""
+
+    def __init__(
+        self,
+        limits: ChildLimits,
+        packages: frozenset[str],
+        on_message: Callable[[Any], None] | None,
+        readable: list[str],
+        writable: list[str],
+    ) -> None:
+        self._readable = readable
+        self._writable = [*writable, *map(str, limits.writable)]
+        self._limits = limits
+        self._packages = packages
+        self._on_message = on_message
+        self._channel: socket.socket
+        self._status: socket.socket
+        self._received = bytearray()
+        self._outcome: tuple[bytes, bytes] | None = None
+        self._exit: int | None = None
+        self._work_dir: str | None = None
+        self._gone = False
+        self._killed_for: FailureKind | None = None
+        self._heard_at = 0.0
+
+    def go(self, task: bytes, preload: str | None, cancel: threading.Event | None) -> Any:
+        if cancel is not None and cancel.is_set():
+            raise ChildFailed("cancelled", "cancelled before it started")
+        kills_before = _memory_kills()
+        self._channel, child_channel = socket.socketpair()
+        self._status, nursery_status = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with (
+            self._channel,
+            self._status,
+            child_channel,
+            nursery_status,
+            tempfile.TemporaryFile() as log,
+        ):
+            request = json.dumps(self._request(preload)).encode()
+            fds = [child_channel.fileno(), nursery_status.fileno(), log.fileno()]
+            helper = nursery()
+            try:
+                helper.send(request, fds)
+            except OSError:  # it died since it was looked at: once more with a new one
+                helper = nursery()
+                helper.send(request, fds)
+            child_channel.close()
+            nursery_status.close()
+            try:
+                self._talk(task, cancel)
+            finally:
+                self._bury(helper)
+                if self._exit is None and self._work_dir is not None:
+                    # The nursery, which removes a child's folder, died or was killed.
+                    shutil.rmtree(self._work_dir, ignore_errors=True)
+            return self._conclude(log, kills_before)
+
+    def _request(self, preload: str | None) -> dict[str, Any]:
+        limits = self._limits
+        cpu_s = limits.cpu_s
+        if cpu_s is None:
+            cpu_s = limits.timeout_s * (os.cpu_count() or 1) + 10
+        rlimits = {
+            "RLIMIT_CPU": int(cpu_s) + 1,
+            "RLIMIT_NOFILE": limits.open_files,
+            "RLIMIT_FSIZE": limits.file_bytes,
+            "RLIMIT_NPROC": _tasks_now() + limits.processes,
+            "RLIMIT_CORE": 0,
+        }
+        memory = limits.memory_bytes
+        if memory is None:
+            memory = max(process_policy.memory_given(), _MIN_MEMORY_BYTES)
+        if memory:
+            rlimits["RLIMIT_AS"] = memory
+        return {
+            "preload": preload,
+            "path": import_path(),
+            "environment": dict(limits.environment),
+            "rlimits": rlimits,
+            "user": limits.user,
+            "confine": limits.confine_files,
+            "readable": self._readable,
+            "writable": self._writable,
+        }
+
+    def _talk(self, task: bytes, cancel: threading.Event | None) -> None:
+        """Give the task and take messages until there is an outcome or the child must go."""
+        begin = self._heard_at = time.monotonic()
+        channel, status = self._channel, self._status
+        channel.setblocking(False)
+        status.setblocking(False)
+        to_send = memoryview(frame(b"T", task))
+        channel_open = True
+        while self._outcome is None and not self._gone:
+            now = time.monotonic()
+            left = begin + self._limits.timeout_s - now
+            if self._limits.silence_s is not None:
+                left = min(left, self._heard_at + self._limits.silence_s - now)
+            if left <= 0:
+                self._killed_for = "hang"
+                return
+            if cancel is not None and cancel.is_set():
+                self._killed_for = "cancelled"
+                return
+            wanted = {status: selectors.EVENT_READ}
+            if channel_open:
+                wanted[channel] = selectors.EVENT_READ | (selectors.EVENT_WRITE if to_send else 0)
+            wait_s = min(left, _POLL_S if cancel is not None else 1.0)
+            ready = _ready(wanted, wait_s)
+            if ready.get(channel, 0) & selectors.EVENT_WRITE:
+                try:
+                    to_send = to_send[channel.send(to_send) :]
+                except OSError:
+                    to_send = memoryview(b"")
+            if ready.get(channel, 0) & selectors.EVENT_READ:
+                channel_open = self._read_channel()
+            if status in ready:
+                self._read_status()
+                if self._gone:  # what it said before it ended is still in the channel
+                    while channel_open and self._outcome is None:
+                        channel_open = self._read_channel()
+
+    def _read_channel(self) -> bool:
+        try:
+            data = self._channel.recv(1 << 20)
+        except BlockingIOError:
+            return not self._gone
+        except OSError:
+            return False
+        self._received += data
+        self._heard_at = time.monotonic()
+        if len(self._received) > _LARGEST_FRAME:
+            raise ChildFailed("error", f"it sent more than {_LARGEST_FRAME} bytes at once")
+        while self._outcome is None and (found := split_frame(self._received)) is not None:
+            kind, content = found
+            if kind != b"M":
+                self._outcome = found
+            elif self._on_message is not None:
+                self._on_message(self._decode(content))
+        return bool(data)
+
+    def _read_status(self) -> None:
+        try:
+            data = self._status.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._gone = True
+            return
+        word = json.loads(data)
+        if "exit" in word:
+            self._exit = word["exit"]
+            self._gone = True
+        else:
+            self._work_dir = word["work_dir"]
+
+    def _bury(self, helper: Nursery) -> None:
+        """Make sure that child and descendants are gone."""
+        deadline = time.monotonic() + _KILL_GRACE_S
+        try:
+            self._status.send(b"kill")
+        except OSError:
+            return
+        while not self._gone:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                helper.kill()
+                return
+            if _ready({self._status: selectors.EVENT_READ}, left):
+                self._read_status()
+
+    def _conclude(self, log: IO[bytes], kills_before: int) -> Any:
+        if self._outcome is not None and self._killed_for is None:
+            kind, content = self._outcome
+            if kind == b"R":
+                return self._decode(content)
+            error = json.loads(content)
+            reason = f"{error['type']}: {one_line(error['message'])}".rstrip(": ")
+            raise ChildFailed(error["kind"], reason, str(error["type"]), str(error["trace"]))
+        tail = _tail(log)
+        if self._killed_for == "cancelled":
+            raise ChildFailed("cancelled", "cancelled", detail=tail)
+        if self._killed_for == "hang":
+            limits = (self._limits.timeout_s, self._limits.silence_s or self._limits.timeout_s)
+            raise ChildFailed("hang", f"not done after {min(limits):g} s", detail=tail)
+        raise _post_mortem(self._exit, tail, _memory_kills() > kills_before)
+
+    def _decode(self, content: bytes) -> Any:
+        try:
+            return decode(content, self._packages)
+        except UnsafeValueError as error:
+            raise ChildFailed("error", f"its answer cannot be trusted: {error}") from None
+
+
+def _ready(wanted: Mapping[socket.socket, int], wait_s: float) -> dict[socket.socket, int]:
+    """Which of the sockets can be read or written, after `wait_s` seconds at the most."""
+    # Not select(): it fails for descriptors from 1024 on, which a server with many connections has.
+    with selectors.PollSelector() as selector:
+        for each, events in wanted.items():
+            selector.register(each, events, each)
+        return {key.data: events for key, events in selector.select(wait_s)}
+
+
+def _post_mortem(code: int | None, tail: str, memory_kill: bool) -> ChildFailed:
+    last = _last_words(tail)
+    if code is None:
+        return ChildFailed("killed", "its helper process was killed", detail=tail)
+    if code >= 0:
+        return ChildFailed("crash", f"ended with status {code} and without a result{last}", detail=tail)
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    if -code == signal.SIGKILL:
+        if memory_kill:
+            return ChildFailed("out_of_memory", "killed by the kernel for lack of memory", detail=tail)
+        return ChildFailed("killed", f"killed from outside by {name}", detail=tail)
+    if -code == signal.SIGXCPU:
+        return ChildFailed("hang", "used up its processor time", detail=tail)
+    if "bad_alloc" in tail or "MemoryError" in tail:
+        return ChildFailed("out_of_memory", f"{name}{last}", detail=tail)
+    return ChildFailed("crash", f"{name}{last}", detail=tail)
+
+
+def _last_words(tail: str) -> str:
+    """The last line on stderr that is not part of the crash handler's own listing."""
+    lines = [line.strip() for line in tail.partition("Fatal Python error")[0].splitlines()]
+    said = [line for line in lines if line]
+    return f"; it said: {said[-1][:300]}" if said else ""
+
+
+def _tail(log: IO[bytes]) -> str:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(0, size - _TAIL_BYTES))
+    return log.read(_TAIL_BYTES).decode("utf-8", "replace")
+
+
+def _paths_in(value: object) -> Iterator[Path]:
+    """Every path inside a task's arguments."""
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _paths_in(item)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            yield from _paths_in(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for part in fields(value):
+            yield from _paths_in(getattr(value, part.name))
+
+
+def _tasks_now() -> int:
+    """Processes and threads on this machine now, of all users."""
+    try:
+        return int(Path("/proc/loadavg").read_text(encoding="utf-8").split()[3].partition("/")[2])
+    except (OSError, ValueError, IndexError):
+        return 4096
+
+
+def _memory_kills() -> int:
+    """How many processes the kernel has killed for lack of memory since it started."""
+    try:
+        for line in Path("/proc/vmstat").read_text(encoding="utf-8").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    except OSError:
+        pass
+    return 0

@@ -1,0 +1,1 @@
+"""What several runtimes share: patterns, predicates, conversion, sessions."""

@@ -1,0 +1,94 @@
+"""From the steps of a runtime's profile back to the nodes of the model.
+
+A runtime fuses: one step stands for several nodes, and its name is that of one of them, of a value
+that one of them makes, or of neither. An *anchor* is a node that a step certainly stands for. Nodes
+without one were fused into a neighbour: first choice is the step of who reads them, or of who feeds
+them, whichever the runtime's names mean; second choice is the other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from collage.backends.contract import OpTime
+from collage.partitioner.candidate import bits
+from collage.partitioner.graph.graph_index import GraphIndex
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a runtime's profile.
+
+    Args:
+        names: everything by which the runtime calls it: names of nodes, of values, or neither.
+        kind: the runtime's name of what it does.
+        latency_us: mean time of one execution.
+        between: for a step that changes the layout or type of a value and is no node itself: how the runtime calls who
+            makes the value, then who reads it. The first that is known gets its time.
+    """
+
+    names: tuple[str, ...]
+    kind: str
+    latency_us: float
+    between: tuple[str, ...] = ()
+
+
+def op_times(index: GraphIndex, steps: Sequence[Step], joins_reader: bool = True) -> list[OpTime]:
+    """The steps with the names of the nodes that each stands for.
+
+    Steps with the same first anchor are added up. Steps without an anchor stay, with no nodes.
+
+    Args:
+        index: the model's structure.
+        steps: in the order of execution.
+        joins_reader: True where a fused step is named by its last node.
+    """
+    known = {**index.producer, **{node.name: node.index for node in index.nodes}}
+    merged: dict[int | str, tuple[set[int], list[Step]]] = {}
+    for i, step in enumerate(steps):
+        anchors = _anchors(known, step.names) or _anchors(known, step.between)[:1]
+        key: int | str = anchors[0] if anchors else f"step {i}"
+        nodes, parts = merged.setdefault(key, (set(), []))
+        nodes.update(anchors)
+        parts.append(step)
+    groups = list(merged.values())
+    members = _members(index, [nodes for nodes, _ in groups], joins_reader)
+    found = []
+    for names, (_, parts) in zip(members, groups, strict=True):
+        longest = max(parts, key=lambda part: part.latency_us)
+        found.append(OpTime(names, longest.kind, sum(part.latency_us for part in parts)))
+    return found
+
+
+def _anchors(known: dict[str, int], names: Sequence[str]) -> list[int]:
+    return [a for a in (_anchor(known, name) for name in names) if a is not None]
+
+
+def _anchor(known: dict[str, int], name: str) -> int | None:
+    """The node that a name means, with what runtimes append to it after a slash taken off."""
+    while name:
+        if name in known:
+            return known[name]
+        name = name.rpartition("/")[0]
+    return None
+
+
+def _members(
+    index: GraphIndex, anchors: Sequence[set[int]], joins_reader: bool
+) -> list[tuple[str, ...]]:
+    step_of: dict[int, int] = {}
+    for step, nodes in enumerate(anchors):
+        for node in nodes:
+            step_of.setdefault(node, step)
+    forwards = list(range(len(index.nodes)))
+    for towards_reader in (joins_reader, not joins_reader):
+        for node in reversed(forwards) if towards_reader else forwards:
+            near = index.successors[node] if towards_reader else index.predecessors[node]
+            steps = [step_of[other] for other in bits(near) if other in step_of]
+            if node not in step_of and steps:
+                step_of[node] = steps[0]
+    found: list[list[str]] = [[] for _ in anchors]
+    for node, step in sorted(step_of.items()):
+        found[step].append(index.nodes[node].name)
+    return [tuple(names) for names in found]

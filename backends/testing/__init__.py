@@ -1,0 +1,1 @@
+"""Backends for tests and the conformance suite for every backend."""

@@ -1,0 +1,383 @@
+"""Which blocks of a model may be computed less exactly, found by running the model so.
+
+Terms as in `collage.accuracy.error_model`. The model is cut into blocks at cut points of its line, and a mix is judged by
+running it (`collage.accuracy.mix_runner`). What was run teaches the shares of the blocks; the fastest mix that these promise to keep the
+goal runs next, until nothing faster is promised. Then the blocks that bind the goal are halved, and so on.
+
+Of many mixes that were run some keep a goal by luck, on these samples. So the most promising are tried on
+held-out samples as well; where none of them keeps the goal there, it is tightened, and the search goes on. What
+is proposed was run as a plan on all samples: with neighbouring blocks of one target joined (`collage.accuracy.merged_mixes`), or
+left apart.
+
+Invariant: nothing here decides that a plan keeps the tolerance: it proposes, and the contest of whole plans
+disposes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from collage.accuracy.error_model import (
+    Block,
+    Reduced,
+    choices,
+    fastest_mix,
+    fit_shares,
+    mix_of,
+    time_us,
+)
+from collage.accuracy.merged_mixes import Pieces
+from collage.accuracy.mix_partitions import Part
+from collage.accuracy.mix_runner import Mix, MixRuns, Probe
+from collage.partitioner.candidate import bits
+from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.graph.linear_order import Line, line
+from collage.partitioner.graph.model import Model
+from collage.runtime.compiled import CompiledRegions
+
+_FIRST_BLOCKS, _MOST_BLOCKS = 16, 44
+_SPLITS, _ROUNDS, _STEPS = 6, 4, 8
+# Proposals: as reckoned, and with dearer borders, since what one costs is only guessed.
+_BORDER_FACTORS = (1.0, 4.0, 16.0)
+_CALL_US, _US_PER_MIB = 40.0, 100.0
+# A block that holds less of the time, or of the error, is not worth halving.
+_TIME_WORTH_HALVING, _SHARE_WORTH_HALVING = 0.015, 0.15
+_TIGHTER = 0.8
+# So many mixes are tried on the held-out samples; where all miss a goal, it is lowered, by a factor between these.
+_KEPT, _TIGHTENINGS = 3, 4
+_TIGHTEST_STEP, _LEAST_STEP = 0.6, 0.9
+# Blocks take this share of the time, then mixes are tried as plans, for this share however late it is.
+_IN_BLOCKS, _IN_PIECES = 0.4, 0.3
+# Where compiling blocks took it all: a mix of blocks that are compiled costs one inference.
+_AT_LEAST = 0.25
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What came out.
+
+    Args:
+        best: per goal mixes that keep it, the most promising first; empty where none does.
+        tried: every mix that was run in blocks, those known before included.
+        joined: every mix that was run as the plan that it becomes.
+        cuts: positions of the model's line between blocks, both ends included.
+        shares: per block and target of the squared error, fitted near the first goal.
+        bounds: per goal, how many times as fast as the exact target a mix of these blocks could be within it, by the
+            shares fitted near it, were borders free.
+    """
+
+    best: tuple[tuple[Mix, ...], ...]
+    tried: tuple[Mix, ...]
+    joined: tuple[Mix, ...]
+    cuts: tuple[int, ...]
+    shares: tuple[tuple[float, ...], ...]
+    bounds: tuple[float, ...]
+
+
+def whole_layers(index: GraphIndex) -> Line:
+    """A model in a line, without cuts before a normalisation: runtimes fold it into what stands before."""
+    laid = line(index, index.all_nodes)
+    ops = [*(index.nodes[node].op_type for node in laid.order), ""]
+    return replace(laid, cuts=tuple(cut for cut in laid.cuts if ops[cut] != "BatchNormalization"))
+
+
+def first_cuts(laid: Line, node_us: tuple[float, ...], count: int = _FIRST_BLOCKS) -> tuple[int, ...]:
+    """Cut points of a line that part it into runs of about equal time."""
+    spent = _spent(laid, node_us)
+    cuts = [0]
+    for number in range(1, count):
+        wanted = spent[-1] * number / count
+        nearest = min(laid.cuts, key=lambda position: abs(spent[position] - wanted))
+        if cuts[-1] < nearest < len(laid.order):
+            cuts.append(nearest)
+    return (*cuts, len(laid.order))
+
+
+def crossing_bytes(index: GraphIndex, before: int) -> int:
+    """Size of the values that the nodes of a set make and others read."""
+    after = index.all_nodes & ~before
+    names = [name for node in bits(before) for name in index.nodes[node].outputs if name]
+    return sum(index.values[name].size_bytes for name in names if index.consumers.get(name, 0) & after)
+
+
+def probe(request: Probe) -> ProbeResult:
+    """Try mixes until each goal has an answer or the time is up; runs in a child."""
+    compiled = CompiledRegions(request.threads, request.cache_dir)
+    try:
+        return Trials(request, Model.open(request.model), compiled).go()
+    finally:
+        compiled.close()
+
+
+@dataclass
+class Trials:
+    """Runs mixes in this process and remembers their errors.
+
+    Args:
+        request: what to try.
+        model: of the request.
+        compiled: owns what is compiled.
+    """
+
+    request: Probe
+    model: Model
+    compiled: CompiledRegions
+
+    def __post_init__(self) -> None:
+        request = self.request
+        self.deadline_s = time.monotonic() + _IN_BLOCKS * request.budget_s
+        self.end_s = time.monotonic() + request.budget_s
+        self.runs = MixRuns(request, self.model, self.compiled)
+        self.error = self.runs.error
+        self.errors = self.runs.errors
+        self.laid = whole_layers(self.model.index)
+        self.blocks: list[Block] = []
+        self.aims = {goal: goal for goal in request.goals}
+        self.cut(request.cuts or first_cuts(self.laid, request.times_us[0]))
+
+    def go(self) -> ProbeResult:
+        self.deadline_s = max(self.deadline_s, time.monotonic() + _AT_LEAST * self.request.budget_s)
+        for _ in range(_ROUNDS):
+            for goal in self.request.goals:
+                for target in range(1, len(self.request.targets)):
+                    self.try_ends(target, self.aims[goal])
+                self.seek(self.aims[goal])
+                self.tighten(goal)
+            if self.out_of_time or not self.halve():
+                break
+        shares = self.shares(self.request.goals[0])
+        begin_s = time.monotonic()
+        left_s = max(self.end_s - begin_s, _IN_PIECES * self.request.budget_s)
+        each_s = left_s / len(self.request.goals)
+        best = [self.proposed(g, begin_s + n * each_s) for n, g in enumerate(self.request.goals, 1)]
+        return ProbeResult(
+            best=tuple(best),
+            tried=tuple(Mix(reduced, error) for reduced, error in self.errors.items()),
+            joined=tuple(
+                Mix(reduced, error, latency_us=self.runs.joined_us[reduced])
+                for reduced, error in self.runs.joined_errors.items()
+            ),
+            cuts=self.cuts,
+            shares=tuple(tuple(map(float, row)) for row in shares),
+            bounds=tuple(map(self.bound, self.request.goals)),
+        )
+
+    @property
+    def out_of_time(self) -> bool:
+        return time.monotonic() > self.deadline_s
+
+    def cut(self, cuts: tuple[int, ...]) -> None:
+        """Make blocks between these positions, and know each one's error alone."""
+        begin_s, first = time.monotonic(), not self.blocks
+        known = {block.nodes for block in self.blocks}
+        self.cuts = cuts
+        before, blocks = 0, []
+        for start, end in itertools.pairwise(cuts):
+            nodes = self.laid.run(start, end)
+            times = [sum(per_node[i] for i in bits(nodes)) for per_node in self.request.times_us]
+            border = crossing_bytes(self.model.index, before) if before else 0
+            price = _CALL_US + _US_PER_MIB * border / (1 << 20)
+            blocks.append(Block(nodes, tuple(times), price, self.runs.inside))
+            before |= nodes
+        self.runs.use(blocks)
+        self.alone = np.zeros((len(blocks), len(self.request.targets)))
+        for target in range(1, len(self.request.targets)):
+            # Where blocks take long to compile, mixes with one target are worth more than blocks of all.
+            late = (
+                first
+                and target > 1
+                and time.monotonic() > self.deadline_s - _IN_BLOCKS * self.request.budget_s / 2
+            )
+            for i, block in enumerate(blocks):
+                self.alone[i, target] = math.inf if late else self.alone_square(block, target)
+        self.blocks = [
+            self.usable(block, alone) for block, alone in zip(blocks, self.alone, strict=True)
+        ]
+        new = sum(block.nodes not in known for block in blocks)
+        self.block_s = (time.monotonic() - begin_s) / max(new, 1)
+
+    def alone_square(self, block: Block, target: int) -> float:
+        """Squared error where this block alone is reduced; infinite where the target does not take it."""
+        if (
+            not math.isfinite(block.times_us[target])
+            or self.runs.step(Part(block.nodes, target)) is None
+        ):
+            return math.inf
+        mix = [0] * (len(self.request.targets) - 1)
+        mix[target - 1] = block.nodes
+        return self.error(tuple(mix)) ** 2
+
+    @staticmethod
+    def usable(block: Block, alone: np.ndarray) -> Block:
+        """A block takes for ever where nobody knows its error."""
+        known = np.isfinite(alone)
+        times = [us if known[target] else math.inf for target, us in enumerate(block.times_us)]
+        return replace(block, times_us=tuple(times))
+
+    def chosen_error(self, chosen: tuple[int, ...]) -> float:
+        return self.error(mix_of(self.blocks, chosen, len(self.request.targets)))
+
+    def try_ends(self, target: int, goal: float) -> None:
+        """Reduce the longest prefix and the longest suffix that keep a goal, found by bisection."""
+        usable = [math.isfinite(block.times_us[target]) for block in self.blocks]
+        count = len(usable)
+        for at_front in (True, False):
+            kept, broken = 0, count + 1
+            while broken - kept > 1 and not self.out_of_time:
+                length = (kept + broken) // 2 if broken <= count else count
+                inside = range(length) if at_front else range(count - length, count)
+                chosen = tuple(target if i in inside and usable[i] else 0 for i in range(count))
+                if not any(chosen) or self.chosen_error(chosen) <= goal:
+                    kept = length
+                else:
+                    broken = length
+
+    def shares(self, goal: float) -> np.ndarray:
+        return fit_shares(self.blocks, self.alone, self.errors, goal)
+
+    def bound(self, goal: float) -> float:
+        """How many times as fast as the exact target the fastest mix within a goal would be without borders."""
+        chosen = fastest_mix(self.blocks, self.shares(goal), goal**2, 0.0)
+        return sum(block.times_us[0] for block in self.blocks) / time_us(self.blocks, chosen, 0.0)
+
+    def time_us(self, mix: Reduced, factor: float = 1.0) -> float:
+        return time_us(self.blocks, choices(self.blocks, mix), factor)
+
+    def keeping(self, goal: float) -> list[Mix]:
+        """The mixes of the blocks as they are now that keep a goal."""
+        targets = len(self.request.targets)
+        return [
+            Mix(mix, error)
+            for mix, error in self.errors.items()
+            if error <= goal
+            and any(mix)
+            and mix == mix_of(self.blocks, choices(self.blocks, mix), targets)
+        ]
+
+    def ranked(self, goal: float) -> tuple[Mix, ...]:
+        """The most promising mixes for each price of borders, then whatever else is fast."""
+        kept = self.keeping(goal)
+        first = []
+        for factor in _BORDER_FACTORS if kept else ():
+            times = [self.time_us(mix.reduced, factor) for mix in kept]
+            first.append(kept[times.index(min(times))])
+        rest = sorted(kept, key=lambda mix: self.time_us(mix.reduced))[:_STEPS]
+        return tuple(dict.fromkeys([*first, *rest]))
+
+    def tighten(self, goal: float) -> None:
+        """Aim lower, by small steps, until a mix keeps the goal on the held-out samples too."""
+        for _ in range(_TIGHTENINGS):
+            fastest = self.ranked(self.aims[goal])[:_KEPT]
+            errors = [self.runs.held_out_error(mix.reduced) for mix in fastest]
+            if self.out_of_time or not errors or min(errors) <= goal:
+                return
+            step = math.sqrt(goal / min(errors))
+            self.aims[goal] *= min(_LEAST_STEP, max(_TIGHTEST_STEP, step))
+            self.seek(self.aims[goal])
+
+    def proposed(self, goal: float, end_s: float) -> tuple[Mix, ...]:
+        """The most promising mixes that keep the goal as plans, on all samples, where any does.
+
+        A plan of few pieces may miss it where a mix in blocks keeps it, since values inside a piece are not
+        rounded. So the fastest mix in blocks is proposed too, unless all of it goes inside one partition.
+        """
+        more = self.ranked(self.aims[goal])
+        if self.runs.inside:
+            now_s = time.monotonic()
+            half_s = now_s + (end_s - now_s) / 2
+            pieces = Pieces(self.runs, self.blocks, self.shares(goal), half_s, in_blocks=True)
+            near = pieces.seek(self.aims[goal], more)
+            kept = (mix for mix in near if self.runs.held_out_error(mix.reduced) <= goal)
+            more = (*itertools.islice(kept, _KEPT), *more)
+        in_blocks = self.fastest_in_blocks(goal)
+        pieces = Pieces(self.runs, self.blocks, self.shares(goal), end_s)
+        found = pieces.seek(goal, more)[:_KEPT]
+        apart = [replace(in_blocks, apart=True)] if in_blocks and not self.all_inside(in_blocks) else []
+        return (*found[:1], *apart, *found[1:]) or self.ranked(self.aims[goal])
+
+    def all_inside(self, mix: Mix) -> bool:
+        """Whether a mix is one partition: no rounding between blocks is lost by joining them."""
+        used = (target for target, nodes in enumerate(mix.reduced, 1) if nodes)
+        return all((0, target) in self.runs.inside for target in used)
+
+    def fastest_in_blocks(self, goal: float) -> Mix | None:
+        """The most promising mix that keeps a goal in blocks, on the held-out samples too."""
+        found = sorted(self.keeping(goal), key=lambda mix: self.time_us(mix.reduced))
+        return next((mix for mix in found if self.runs.held_out_error(mix.reduced) <= goal), None)
+
+    def seek(self, goal: float) -> None:
+        """Run what is promised to be the fastest within a goal, learn from it, until it holds."""
+        for factor in _BORDER_FACTORS[:2]:
+            scale = 1.0
+            for _ in range(_STEPS):
+                if self.out_of_time:
+                    return
+                chosen = fastest_mix(self.blocks, self.shares(goal), goal**2 * scale, factor)
+                mix = mix_of(self.blocks, chosen, len(self.request.targets))
+                if not any(chosen) or (mix in self.errors and self.errors[mix] <= goal):
+                    break
+                if mix in self.errors:
+                    scale *= _TIGHTER  # what was learnt does not explain it: ask for less
+                self.error(mix)
+        self.grow(goal)
+
+    def grow(self, goal: float) -> None:
+        """Reduce further blocks of the fastest mix found, the most time first, while the goal is kept."""
+        kept = self.keeping(goal)
+        best = min((self.time_us(mix.reduced), mix.reduced) for mix in kept)[1] if kept else None
+        chosen = list(choices(self.blocks, best)) if best else [0] * len(self.blocks)
+        moves = [
+            (block.times_us[chosen[i]] - us, i, target)
+            for i, block in enumerate(self.blocks)
+            for target, us in enumerate(block.times_us)
+            if target and target != chosen[i] and math.isfinite(us)
+        ]
+        shares = self.shares(goal)
+        for gain_us, i, target in sorted(moves, reverse=True):
+            more = [*chosen[:i], target, *chosen[i + 1 :]]
+            promised = sum(shares[b, t] for b, t in enumerate(more))
+            if self.out_of_time or gain_us <= 0 or promised > 2 * goal**2:
+                continue
+            faster = time_us(self.blocks, more) < time_us(self.blocks, chosen)
+            if faster and self.chosen_error(tuple(more)) <= goal:
+                chosen = more
+
+    def halve(self) -> bool:
+        """Halve the blocks that bind some goal; False when none is worth it."""
+        total = sum(block.times_us[0] for block in self.blocks)
+        worth: dict[int, float] = {}
+        for goal in self.request.goals:
+            ranked = self.ranked(goal)
+            chosen = choices(self.blocks, ranked[0].reduced) if ranked else (0,) * len(self.blocks)
+            shares = self.shares(goal)
+            for i, (block, target) in enumerate(zip(self.blocks, chosen, strict=True)):
+                saving = (block.times_us[target] - min(block.times_us)) / total
+                costly = target and shares[i, target] > _SHARE_WORTH_HALVING * goal**2
+                if saving > _TIME_WORTH_HALVING or (costly and not all(chosen)):
+                    share = block.times_us[0] / total
+                    worth[i] = max(worth.get(i, 0.0), saving if not costly else share)
+        middles = {i: self.middle(i) for i in sorted(worth, key=lambda i: -worth[i])}
+        found = [middle for middle in middles.values() if middle is not None]
+        # Each middle makes two blocks, which are compiled and run.
+        found = found[: min(_SPLITS, int((self.deadline_s - time.monotonic()) / (2 * self.block_s)))]
+        if not found or len(self.blocks) + len(found) > _MOST_BLOCKS:
+            return False
+        self.cut(tuple(sorted({*self.cuts, *found})))
+        return True
+
+    def middle(self, i: int) -> int | None:
+        """The cut point nearest to the middle of a block, by time."""
+        start, end = self.cuts[i], self.cuts[i + 1]
+        spent = _spent(self.laid, self.request.times_us[0])
+        half = (spent[start] + spent[end]) / 2
+        inner = [position for position in self.laid.cuts if start < position < end]
+        return min(inner, key=lambda position: abs(spent[position] - half), default=None)
+
+
+def _spent(laid: Line, node_us: tuple[float, ...]) -> list[float]:
+    return [0.0, *itertools.accumulate(node_us[node] for node in laid.order)]

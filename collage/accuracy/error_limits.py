@@ -1,0 +1,65 @@
+"""What errors a run allows and looks for, from what the caller asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from collage.accuracy.target_choice import EXACT_ERROR
+from collage.options import TuneOptions
+
+# Up to this tolerance a run asks for exact arithmetic, and each partition alone must keep to it.
+_EXACT_TOLERANCE = 2e-3
+# With a budget a partition may be this far off on its own outputs; the model's outputs decide.
+_LOCAL_ERROR = 0.5
+# The front: errors for which plans are proposed, beside the tolerance asked for.
+_FRONT = (1e-2, 5e-2, 3e-3, 1e-1, 2e-2)
+# A whole model may err by this much: the contest judges it, by the caller's own metric.
+_ANY_ERROR = 3.0
+
+
+@dataclass(frozen=True)
+class Goals:
+    """The errors of one run.
+
+    Args:
+        has_budget: True when more is allowed than what exact arithmetic needs, or a front is wanted.
+        tolerances: errors that plans are looked for, the one asked for first.
+        error_limit: plans with a larger error are not timed.
+        local_limit: partitions with a larger error on their own outputs are not used.
+        whole_limit: the same for the whole model.
+        exact_limit: whole models that err by no more take part in searches and contests as they are.
+        slower_too: True when plans that cannot be the fastest are wanted as well.
+    """
+
+    has_budget: bool
+    tolerances: tuple[float, ...]
+    error_limit: float
+    local_limit: float
+    whole_limit: float
+    exact_limit: float
+    slower_too: bool
+
+    @classmethod
+    def of(cls, options: TuneOptions, is_evaluated: bool) -> Goals:
+        """The goals of a run.
+
+        Args:
+            options: what the caller chose.
+            is_evaluated: whether a check of the caller's own decides too.
+        """
+        asked = options.tolerance
+        many = options.pareto or is_evaluated
+        budget = many or asked > _EXACT_TOLERANCE or options.metric != "max"
+        front = tuple(
+            dict.fromkeys([asked, *(error for error in _FRONT if options.pareto or error < asked)])
+        )
+        return cls(
+            has_budget=budget,
+            tolerances=front if many else (asked,),
+            error_limit=_ANY_ERROR if options.pareto else asked,
+            local_limit=_LOCAL_ERROR if budget else asked,
+            whole_limit=_ANY_ERROR if budget else asked,
+            # What a whole model errs by another metric is known only after the contest.
+            exact_limit=asked if options.metric == "max" else EXACT_ERROR,
+            slower_too=many,
+        )

@@ -1,0 +1,272 @@
+"""A user's own check of a plan: a function that gets a session and returns a number.
+
+    # accuracy.py, beside where `collage tune` is started
+    def evaluate(session):
+        outputs = session.run(None, {"x": images[0]})
+        return float((outputs[0].argmax(axis=1) == labels).mean())
+
+    collage tune model.onnx -t openvino -t 'openvino -precision=bf16' --evaluate accuracy:evaluate --at-least 0.76
+
+The function is the user's own trusted code and runs in the process that tunes; the plan's runtimes run in a child,
+to which each call of `session.run` is handed over. A server takes no such function.
+
+Invariant: a plan for which the function crashed its child, or raised, or gave something else than a number within
+the bound, is not returned.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import queue
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from collage.backends.contract import SubModel
+from collage.backends.numerics.tensor_files import read_samples, write_samples
+from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child, send_message
+from collage.model.sampling import Sampling
+from collage.model.sub_models import RegionFiles
+from collage.partitioner.candidate import Plan
+from collage.partitioner.errors import BadInputError, CollageError
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
+from collage.runtime.compiled import CompiledRegions
+from collage.runtime.executor import Executor, Step
+from collage.timing.plan_timer import Arena
+from collage.timing.timed_plan import Entry
+
+_LONGEST_S = 24 * 3600.0
+
+
+class EvaluationError(CollageError):
+    """The runtimes of a plan that is being evaluated failed."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the child runs.
+
+    Args:
+        steps: sub-models and targets in execution order.
+        inputs: the graph's inputs.
+        outputs: names of its outputs.
+        threads: of one call.
+        folder: where calls come from; `calls` in it is a named pipe.
+        cache_dir: where what was compiled once is kept.
+    """
+
+    steps: tuple[tuple[SubModel, Target], ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]
+    threads: int
+    folder: Path
+    cache_dir: Path | None
+
+
+class PlanSession:
+    """A plan's runtimes in a child, called as `collage.load`'s sessions are. Use as a context manager.
+
+    Args:
+        regions: sub-models of partitions.
+        plan: what runs.
+        folder: an empty folder for this session.
+        threads: of one call.
+        cache_dir: where what was compiled once is kept.
+        cancel: stops the child when set.
+    """
+
+    def __init__(
+        self,
+        regions: RegionFiles,
+        plan: Plan,
+        folder: Path,
+        threads: int,
+        cache_dir: Path | None = None,
+        cancel: threading.Event | None = None,
+    ) -> None:
+        index = regions.model.index
+        self.inputs = tuple(index.values[name] for name in index.inputs)
+        self.outputs = tuple(index.values[name] for name in index.outputs)
+        made = tuple(name for name in index.outputs if name in index.producer)
+        steps = tuple((regions.get(p.nodes), p.target) for p in plan.partitions)
+        self._served = Served(steps, self.inputs, made, threads, folder, cache_dir)
+        self._cancel = cancel
+        self._answers: queue.SimpleQueue[dict[str, np.ndarray] | ChildFailed] = queue.SimpleQueue()
+        self._count = 0
+
+    def __enter__(self) -> PlanSession:
+        pipe = self._served.folder / "calls"
+        os.mkfifo(pipe)
+        pipe.chmod(0o666)
+        # Open for both ends, so that opening waits for nobody and the child sees no early end.
+        self._calls = os.fdopen(os.open(pipe, os.O_RDWR), "w", buffering=1)
+        self._thread = threading.Thread(target=self._serve, name="evaluation", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._calls.write("\n")
+        self._thread.join()
+        self._calls.close()
+
+    def run(
+        self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]:
+        """Compute outputs from inputs, as `collage.artifact.session.Session.run` does.
+
+        Raises:
+            BadInputError: an input is missing, or of a wrong type or shape.
+            EvaluationError: the plan's runtimes failed.
+        """
+        for spec in self.inputs:
+            value = feed.get(spec.name)
+            if value is None or value.dtype.name != spec.dtype or value.shape != spec.static_shape:
+                raise BadInputError(f"input {spec.name!r} must be {spec.dtype} {spec.static_shape}")
+        path = self._served.folder / f"{self._count}.npz"
+        self._count += 1
+        write_samples(path, [feed])
+        self._calls.write(f"{path.name}\n")
+        answer = self._answers.get()
+        path.unlink()
+        if isinstance(answer, ChildFailed):
+            self._answers.put(answer)
+            raise EvaluationError(f"the plan failed while it was evaluated: {answer.reason}")
+        made = {**feed, **answer}
+        return [made[name] for name in output_names or [spec.name for spec in self.outputs]]
+
+    def _serve(self) -> None:
+        limits = ChildLimits(timeout_s=_LONGEST_S)
+        try:
+            run_in_child(
+                serve, self._served, limits=limits, cancel=self._cancel, on_message=self._answers.put
+            )
+        except ChildFailed as failure:
+            self._answers.put(failure)
+
+
+def serve(served: Served) -> None:
+    """Answer calls until an empty line comes; runs in the child."""
+    compiled = CompiledRegions(served.threads, served.cache_dir)
+    steps = [
+        Step(compiled.get(str(i), model, target), model.inputs, model.outputs)
+        for i, (model, target) in enumerate(served.steps)
+    ]
+    executor = Executor(steps, served.inputs, served.outputs)
+    executor.bind()
+    with (served.folder / "calls").open(encoding="utf-8") as calls:
+        for line in calls:
+            if not line.strip():
+                break
+            (sample,) = read_samples(served.folder / line.strip(), served.inputs)
+            executor.feed(sample)
+            executor.run()
+            send_message(executor.results())
+    compiled.close()
+
+
+@dataclass(frozen=True)
+class Check:
+    """A function over a session, and what its value must be.
+
+    Args:
+        function: gets a `PlanSession`, returns a number.
+        at_least: the smallest value that passes; None for no such bound.
+        at_most: the largest.
+
+    Raises:
+        BadInputError: not exactly one bound is given.
+    """
+
+    function: Callable[[Any], float]
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.at_least is None) == (self.at_most is None):
+            raise BadInputError("an evaluation needs one bound: either at_least or at_most")
+
+    def refusal(self, session: PlanSession) -> str | None:
+        """Why a plan does not pass, or None."""
+        try:
+            value = float(self.function(session))
+        except EvaluationError as error:
+            return str(error)
+        if self.at_least is not None and not value >= self.at_least:
+            return f"its evaluation gave {value:.6g}, and at least {self.at_least:g} is asked for"
+        if self.at_most is not None and not value <= self.at_most:
+            return f"its evaluation gave {value:.6g}, and at most {self.at_most:g} is asked for"
+        return None if math.isfinite(value) else f"its evaluation gave {value}"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Finds the fastest timed plan that passes a check.
+
+    Args:
+        check: the user's.
+        arena: the plans.
+        regions: sub-models of their partitions.
+        samples: threads and folders of the run.
+    """
+
+    check: Check
+    arena: Arena
+    regions: RegionFiles
+    samples: Sampling
+
+    def passing(self, winner: Entry) -> Entry:
+        """The first plan that passes, from the fastest on; those that do not are marked as failures.
+
+        Args:
+            winner: the plan to begin with.
+
+        Raises:
+            NoPlanError: none passes; the message has what each one gave.
+        """
+        while (reason := self._refusal(winner)) is not None:
+            winner.refused = reason
+            winner = self.arena.winner()
+        return winner
+
+    def _refusal(self, entry: Entry) -> str | None:
+        folder = Path(tempfile.mkdtemp(prefix="evaluate-", dir=self.samples.work_dir))
+        with PlanSession(
+            self.regions,
+            entry.plan,
+            folder,
+            self.samples.threads,
+            self.samples.cache_dir,
+            self.samples.cancel,
+        ) as session:
+            return self.check.refusal(session)
+
+
+def load_function(text: str) -> Callable[[Any], float]:
+    """The function named by `module:function`; modules in the current folder are found.
+
+    Raises:
+        BadInputError: there is no such function.
+    """
+    module_name, _, name = text.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Callable[[Any], float] = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadInputError(
+            f"--evaluate {text!r}: {error}; name a function as module:function, in a file of this folder "
+            "or an installed package"
+        ) from None
+    return found

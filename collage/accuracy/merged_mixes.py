@@ -1,0 +1,200 @@
+"""Mixes of few pieces: looked for by running them as the plans that they become.
+
+Terms as in `collage.accuracy.error_model`. A *piece* is a run of neighbouring blocks of one target, compiled as one. A mix in
+pieces errs otherwise than the same mix in blocks, since a runtime rounds at other places inside a piece, and it is
+faster, since each border costs a conversion of numbers and layout. So what keeps a goal in pieces is looked for in
+pieces: first the mixes that the program promises, which learns from each; then, from the fastest that was found,
+mixes with one or two borders shifted or pieces taken over by their neighbours, the fastest first. While there is
+time, it begins anew and asks for more; at last what is near any mix that kept the goal, or nearly, is tried.
+
+Invariant: what is returned kept the goal on every sample, the held-out ones included.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from collage.accuracy.error_model import (
+    Block,
+    Reduced,
+    choices,
+    fastest_mix,
+    fit_shares,
+    mix_of,
+    time_us,
+)
+from collage.accuracy.mix_partitions import Inside
+from collage.accuracy.mix_runner import Mix, MixRuns
+
+# A border costs more than a call and a copy; how much more depends on layouts, which nobody tells.
+BORDER_FACTOR = 2.0
+_LEARNING_STEPS = 16
+# Squared errors that are asked for, over the goal's: while there is time, more than is promised to keep it.
+_AMBITIONS = (1.0, 1.5, 2.5, 4.0)
+_TIGHTER = 0.8
+_SHIFTS = (1, 2)
+# So many of the mixes that keep the goal in blocks are run as plans before others are looked for.
+_FIRST = 3
+# A mix whose squared error is reckoned this much above the goal's is not run.
+_HOPELESS = 2.0
+# A small change of a mix that errs this many times the goal may keep it.
+_NEARLY = 1.3
+
+
+class Pieces:
+    """Looks for mixes of few pieces.
+
+    Args:
+        runs: runs them.
+        blocks: in order.
+        shares: of squared error, as mixes in blocks taught them; shape (blocks, targets).
+        deadline_s: `time.monotonic()` after which nothing more is run.
+        in_blocks: run mixes in blocks, which compiles nothing: a first look where most mixes are one partition each.
+    """
+
+    def __init__(
+        self,
+        runs: MixRuns,
+        blocks: Sequence[Block],
+        shares: np.ndarray,
+        deadline_s: float,
+        in_blocks: bool = False,
+    ) -> None:
+        self._runs = runs
+        self._blocks = blocks
+        self._first_shares = shares
+        self._deadline_s = deadline_s
+        self._learnt = (0.0, -1), shares  # what they were fitted to, and the shares
+        self._errors = runs.errors if in_blocks else runs.joined_errors
+        self._error = runs.error if in_blocks else runs.joined_error
+        self._pace = self._reckoned_us if in_blocks else runs.joined_us.__getitem__
+
+    def seek(self, goal: float, more: Sequence[Mix]) -> list[Mix]:
+        """Mixes that keep a goal, the fastest first.
+
+        Args:
+            goal: error to stay below.
+            more: mixes that keep it in blocks; they are tried where nothing else is found.
+        """
+        if self._runs.inside:  # what stands in the file errs in blocks nearly as in one piece
+            for mix in more[:_FIRST]:
+                self._error(mix.reduced)
+            self._climb(goal)
+        for ambition in _AMBITIONS:
+            self._learn(goal, ambition)
+            for mix in more:
+                if self._kept(goal) or self._late:
+                    break
+                self._error(mix.reduced)
+            self._climb(goal)
+        self._look_around(goal)
+        return [Mix(mix, self._errors[mix]) for mix in self._kept(goal)]
+
+    @property
+    def _late(self) -> bool:
+        return time.monotonic() > self._deadline_s
+
+    def _kept(self, goal: float) -> list[Reduced]:
+        """What kept a goal, the fastest first."""
+        found = self._errors.items()
+        kept = [m for m, error in found if error <= goal and any(m) and self._is_of_blocks(m)]
+        return sorted(kept, key=self._pace)
+
+    def _is_of_blocks(self, mix: Reduced) -> bool:
+        return mix == self._mix(choices(self._blocks, mix))
+
+    def _mix(self, chosen: Sequence[int]) -> Reduced:
+        return mix_of(self._blocks, chosen, self._first_shares.shape[1])
+
+    def _reckoned_us(self, mix: Reduced) -> float:
+        return time_us(self._blocks, choices(self._blocks, mix), BORDER_FACTOR)
+
+    def _shares(self, goal: float) -> np.ndarray:
+        if self._learnt[0] != (goal, len(self._errors)):
+            fitted = fit_shares(self._blocks, self._first_shares, self._errors, goal)
+            self._learnt = (goal, len(self._errors)), fitted
+        return self._learnt[1]
+
+    def _learn(self, goal: float, scale: float) -> None:
+        """Run what is promised to be the fastest within a goal, learn from it, until it holds.
+
+        Args:
+            goal: error to stay below.
+            scale: of its square, to begin with.
+        """
+        for _ in range(_LEARNING_STEPS):
+            if self._late:
+                return
+            limit = goal**2 * scale
+            chosen = fastest_mix(self._blocks, self._shares(goal), limit, BORDER_FACTOR)
+            mix = self._mix(chosen)
+            if not any(chosen):
+                return
+            if mix in self._errors:
+                scale *= _TIGHTER  # what was learnt does not explain it: ask for less
+            if self._error(mix) <= goal:
+                return
+
+    def _climb(self, goal: float) -> None:
+        """Change the fastest mix in small steps as long as it becomes faster and keeps the goal."""
+        kept = self._kept(goal)
+        best = kept[0] if kept else None
+        while best is not None:
+            best = self._faster(best, goal)
+
+    def _look_around(self, goal: float) -> None:
+        """Change any mix that keeps the goal, or nearly, where that promises to be faster than the fastest."""
+        errors, tried = self._errors, -1
+        while (kept := self._kept(goal)) and tried < len(errors):
+            tried = len(errors)
+            seeds = [
+                m for m, error in errors.items() if error <= _NEARLY * goal and self._is_of_blocks(m)
+            ]
+            near = {self._mix(o) for mix in seeds for o in self._near(choices(self._blocks, mix))}
+            self._first_kept(kept[0], near, goal)
+
+    def _faster(self, mix: Reduced, goal: float) -> Reduced | None:
+        """A faster mix that keeps a goal, one change or two away; None where there is none, or no time."""
+        chosen = choices(self._blocks, mix)
+        near = {self._mix(other): other for other in self._near(chosen)}
+        far = {self._mix(other): other for first in near.values() for other in self._near(first)}
+        return self._first_kept(mix, near, goal) or self._first_kept(mix, far, goal)
+
+    def _near(self, chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        yield from neighbours(chosen)
+        yield from flips(chosen, self._runs.inside)
+
+    def _first_kept(self, mix: Reduced, others: Collection[Reduced], goal: float) -> Reduced | None:
+        """The first of other mixes, the fastest first, that keeps a goal and is reckoned faster than one."""
+        for other in sorted(others, key=self._reckoned_us):
+            if self._late or self._reckoned_us(other) >= self._reckoned_us(mix):
+                return None
+            if other in self._errors:
+                continue
+            shares = self._shares(goal)  # those that were run just now have taught something
+            promised = sum(shares[i, t] for i, t in enumerate(choices(self._blocks, other)))
+            if promised <= _HOPELESS * goal**2 and self._error(other) <= goal:
+                return other
+        return None
+
+
+def neighbours(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The mixes with one border shifted, or with one piece taken over by its neighbour."""
+    borders = [i for i in range(1, len(chosen)) if chosen[i] != chosen[i - 1]]
+    edges = [0, *borders, len(chosen)]
+    for number, border in enumerate(borders, 1):
+        low, high = edges[number - 1], edges[number + 1]
+        for shift in (*_SHIFTS, len(chosen)):
+            start, end = max(low, border - shift), min(high, border + shift)
+            yield (*chosen[:start], *[chosen[border]] * (border - start), *chosen[border:])
+            yield (*chosen[:border], *[chosen[border - 1]] * (end - border), *chosen[end:])
+
+
+def flips(chosen: tuple[int, ...], inside: Inside) -> Iterator[tuple[int, ...]]:
+    """The mixes in which one block has another target that goes inside the same partition."""
+    for i, target in enumerate(chosen):
+        for other in sorted(other for one, other in inside if one == target):
+            yield (*chosen[:i], other, *chosen[i + 1 :])

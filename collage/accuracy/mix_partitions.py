@@ -1,0 +1,89 @@
+"""What the blocks of a mix become: partitions, with neighbours compiled together where one runtime takes both.
+
+Terms as in `collage.accuracy.error_model`. Two targets go *inside* one partition when one of them writes int8 into the file and the other
+is the same without it: then blocks of both are one model, in which those of the other stay float (`collage.backends.quantization.float_nodes`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from collage.backends.quantization.float_nodes import OPTION, keeping
+from collage.backends.quantization.quantize import CALIBRATED, kind_of
+from collage.backends.registry import check_options
+from collage.partitioner.target import Target
+
+Inside = frozenset[tuple[int, int]]
+"""Pairs of targets, by number in either order, that go inside one partition."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What runs as one.
+
+    Args:
+        nodes: bitset.
+        target: its number.
+        kept: those of the nodes that stay float (bitset).
+    """
+
+    nodes: int
+    target: int
+    kept: int = 0
+
+    def on(self, targets: Sequence[Target]) -> Target:
+        """The target that it is compiled for."""
+        return keeping(targets[self.target], self.nodes, self.kept)
+
+
+def inside_pairs(targets: Sequence[Target]) -> Inside:
+    """Which of some targets go inside one partition."""
+    pairs = [
+        (plain, wide)
+        for (plain, one), (wide, other) in itertools.permutations(enumerate(targets), 2)
+        if kind_of(other) in CALIBRATED
+        and one == without_quant(other)
+        and OPTION in check_options(other).options
+    ]
+    return frozenset([*pairs, *((wide, plain) for plain, wide in pairs)])
+
+
+def without_quant(target: Target) -> Target:
+    """The float target of the same runtime."""
+    return Target(target.backend, tuple(pair for pair in target.options if pair[0] != "quant"))
+
+
+def parts_of(
+    blocks: Iterable[tuple[int, int]],
+    targets: Sequence[Target],
+    inside: Inside,
+    apart: Collection[int] = (),
+) -> list[Part]:
+    """Neighbours of one target are one part, and neighbours of two that go inside one partition.
+
+    Args:
+        blocks: nodes and target of each, in order.
+        targets: by number.
+        inside: of them.
+        apart: targets whose blocks stay parts of their own.
+    """
+    runs: list[list[tuple[int, int]]] = []
+    for nodes, target in blocks:
+        if runs and target not in apart and _is_one({target, *(t for _, t in runs[-1])}, inside):
+            runs[-1].append((nodes, target))
+        else:
+            runs.append([(nodes, target)])
+    return [_part(run, targets) for run in runs]
+
+
+def _is_one(numbers: set[int], inside: Inside) -> bool:
+    return all(pair in inside for pair in itertools.combinations(sorted(numbers), 2))
+
+
+def _part(run: Sequence[tuple[int, int]], targets: Sequence[Target]) -> Part:
+    numbers = sorted({t for _, t in run}, key=lambda t: len(targets[t].options))
+    wide = numbers[-1]  # it has one option more
+    kept = sum(nodes for nodes, target in run if target != wide)
+    return Part(sum(nodes for nodes, _ in run), wide, kept)

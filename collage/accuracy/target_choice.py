@@ -1,0 +1,154 @@
+"""Which targets a plan within a budget may mix, from what each took on the whole model.
+
+Terms: a target is *exact* when it computes the whole model as fp32 does, else *reduced*. A *rival* is an exact
+one that is not the fastest on the whole model, but in places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from collage.accuracy.mix_partitions import inside_pairs
+from collage.cost_db.costs.row import CostRow
+from collage.costs.estimates import Estimates
+from collage.partitioner.target import Target
+
+# Up to this error of the whole model (metric `max`) a target counts as exact; fp32 errs far less.
+EXACT_ERROR = 5e-4
+_MOST_REDUCED, _MOST_RIVALS = 3, 1
+# A target that is slower as a whole may be the faster one in places, but hardly when it is slower by more. Profiles
+# of whole models say whether it is.
+_MUCH_SLOWER = 1.5
+# Of a target that errs so many times the goal as a whole, a ninth of the squared error could be spent.
+_HOPELESS = 3.0
+# Share of the time that a target which is slower as a whole must promise to save.
+_WORTH_MIXING_IN = 0.05
+# Within one runtime borders are cheaper, and measurements of whole models are no closer than this.
+_NEARLY_AS_FAST = 1.15
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What may be mixed.
+
+    Args:
+        exact: targets that compute exactly, fastest first.
+        reduced: the fastest of the less exact ones, the most exact first.
+        rivals: exact ones that are faster than the first of them in places; none where nothing is reduced, or where
+            base and reduced targets go inside one partition, which a rival would part.
+        refused: why the others are not worth it, in words.
+        base: the exact target beside which others are mixed in: of a reduced one's own runtime where that is
+            nearly the fastest, else the fastest; None where there is none.
+    """
+
+    exact: tuple[Target, ...] = ()
+    reduced: tuple[Target, ...] = ()
+    rivals: tuple[Target, ...] = ()
+    refused: tuple[str, ...] = ()
+    base: Target | None = None
+
+
+def choose_targets(
+    rows: Mapping[Target, CostRow | None], estimates: Estimates, goal: float = math.inf
+) -> Chosen:
+    """Which targets are exact on the whole model, and which are worth mixing in.
+
+    Args:
+        rows: per target the measurement of the whole model.
+        estimates: profiles; targets without one cannot be cut into blocks.
+        goal: the largest error (metric `max`) that is asked for; infinite where it is not known.
+    """
+    timed: list[tuple[float, Target, float]] = []
+    refused = []
+    for target, row in rows.items():
+        if row is None:
+            refused.append(f"{target} was not measured in time")
+        elif row.latency_us is None:
+            refused.append(f"{target} does not run the whole model: {row.reason}")
+        elif estimates.times_us(target) is None:
+            refused.append(f"it is not known where {target} spends its time")
+        else:
+            timed.append((row.latency_us, target, row.error or 0.0))
+    exact = sorted((us, target) for us, target, error in timed if error <= EXACT_ERROR)
+    if not exact:
+        return Chosen(refused=(*refused, "no target computes the whole model exactly"))
+    fastest_us, fastest = exact[0]
+    limit_us = _MUCH_SLOWER * fastest_us
+    inexact = sorted((us, target) for us, target, error in timed if error > EXACT_ERROR)
+    refused += [
+        f"{target} takes {us / fastest_us:.1f} times as long as {fastest}"
+        for us, target in inexact
+        if us >= limit_us
+    ]
+    errors = {target: error for _, target, error in timed}
+    near = [(us, target) for us, target in inexact if us < limit_us]
+    nowhere = [
+        t for us, t in near if us > fastest_us and _saving(estimates, [fastest], t) <= _WORTH_MIXING_IN
+    ]
+    refused += [f"{target} is hardly faster than {fastest} anywhere" for target in nowhere]
+    worth = [target for _, target in near if target not in nowhere]
+    hopeless = [t for t in worth if errors[t] > max(_HOPELESS * goal, min(errors[o] for o in worth))]
+    refused += [f"{t} errs by {errors[t]:.2g} on the whole model" for t in hopeless]
+    worth = [target for target in worth if target not in hopeless]
+    reduced, more = tuple(sorted(worth[:_MOST_REDUCED], key=errors.__getitem__)), worth[_MOST_REDUCED:]
+    refused += [f"{_MOST_REDUCED} others are faster than {target}" for target in more]
+    own = {target.backend for target in reduced}
+    own_exact = [t for us, t in exact if t.backend in own and us <= _NEARLY_AS_FAST * fastest_us]
+    base = own_exact[0] if own_exact else fastest
+    reduced, told = _one_inside(base, reduced, {t: (us, error) for us, t, error in timed}, goal)
+    refused += told
+    promised = [
+        (_saving(estimates, [base, *reduced], target), target)
+        for us, target in exact
+        if reduced and us < limit_us and target != base and not inside_pairs((base, *reduced))
+    ]
+    rivals = [target for saving, target in sorted(promised, reverse=True) if saving > _WORTH_MIXING_IN]
+    return Chosen(
+        exact=tuple(target for _, target in exact),
+        reduced=reduced,
+        rivals=tuple(rivals[:_MOST_RIVALS]),
+        refused=tuple(refused),
+        base=base,
+    )
+
+
+def _one_inside(
+    base: Target,
+    reduced: tuple[Target, ...],
+    measured: Mapping[Target, tuple[float, float]],
+    goal: float,
+) -> tuple[tuple[Target, ...], list[str]]:
+    """Of targets that go inside the base's partition the one that promises most: two of them do not go into one.
+
+    Args:
+        base: the exact target.
+        reduced: the others.
+        measured: of the whole model, µs and error.
+        goal: the largest error that is asked for.
+
+    Returns:
+        Those that stay, and why the others do not.
+    """
+    within = [t for t in reduced if inside_pairs((base, t))]
+    if len(within) < 2:
+        return reduced, []
+
+    def saved_us(target: Target) -> float:
+        us, error = measured[target]
+        return min(1.0, (goal / error) ** 2) * (measured[base][0] - us)
+
+    best = max(within, key=saved_us)
+    others = [target for target in within if target != best]
+    told = [f"{target} promises less than {best} in one partition with {base}" for target in others]
+    return tuple(target for target in reduced if target not in others), told
+
+
+def _saving(estimates: Estimates, known: Sequence[Target], other: Target) -> float:
+    """What a target promises to save beside others, each node on its fastest, as a share of the time."""
+    times = [per_node for t in known if (per_node := estimates.times_us(t)) is not None]
+    own = estimates.times_us(other) or {}
+    best = {i: min(per_node[i] for per_node in times) for i in times[0]}
+    saved = sum(max(0.0, best[i] - own[i]) for i in best)
+    return saved / max(sum(best.values()), 1e-9)

@@ -1,0 +1,1 @@
+"""The partitioned file: written, verified, loaded and exported."""

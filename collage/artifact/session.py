@@ -1,0 +1,235 @@
+"""`collage.load`: an artifact becomes a session that runs, with the calls ONNX Runtime has.
+
+A session compiles each partition for its target, proves each against the reference values that the
+artifact carries, and only then serves. It is safe to call from several threads: runs are serialised,
+since partitions share one set of buffers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import numpy as np
+
+from collage.artifact.compiled_cache import default_folder, usable
+from collage.artifact.unpack import parts_of
+from collage.artifact.verification import Verification, VerificationError
+from collage.artifact.verify import WrongPartitionError, prove
+from collage.backends.machine.process_policy import default_threads
+from collage.backends.registry import resolve
+from collage.partitioner.errors import BadInputError, CollageError, TargetError
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
+from collage.runtime.compiled import CompiledRegions, CompileError
+from collage.runtime.executor import Executor, Step
+
+_ONNX_TYPES = {"float32": "float", "float64": "double", "object": "string"}
+
+
+class LoadError(CollageError):
+    """An artifact cannot be served here: the message names the partition and what to do."""
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output as ONNX Runtime describes it: `name`, `shape`, `type` as `tensor(float)`."""
+
+    name: str
+    shape: tuple[int | None, ...] | None
+    type: str
+
+    @classmethod
+    def of(cls, spec: TensorSpec) -> NodeArg:
+        """Describe a tensor."""
+        return cls(spec.name, spec.shape, f"tensor({_ONNX_TYPES.get(spec.dtype, spec.dtype)})")
+
+
+class Session:
+    """A partitioned model, compiled and verified; made by `load`.
+
+    Attributes:
+        inputs: the model's inputs with dtype and shape.
+        targets: the target of each partition, in execution order, after any fallback.
+        fallbacks: partitions that run elsewhere than planned, with the reason; empty normally.
+        errors: per value the largest error that verification saw.
+        bounds: what values of integer inputs stay below, where they look up a short table.
+    """
+
+    def __init__(
+        self, path: Path, fallback: str | None, threads: int | None, cache_dir: Path | None
+    ) -> None:
+        self._lock = threading.Lock()
+        self._directory = Path(tempfile.mkdtemp(prefix="collage-session-"))
+        self._compiled = CompiledRegions(threads or default_threads(), cache_dir)
+        # What is given back at the end, the newest first.
+        self._owned = contextlib.ExitStack()
+        # Called by `close`, and for whoever never closes when the session is forgotten or Python ends.
+        self._owned.callback(weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True))
+        self._owned.callback(self._compiled.close)
+        self.fallbacks: dict[int, str] = {}
+        self.errors: dict[str, float] = {}
+        self._closed = False
+        try:
+            self._open(path, fallback, cache_dir)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, path: Path, fallback: str | None, cache_dir: Path | None) -> None:
+        parts = parts_of(path, self._directory, cache_dir)
+        self.targets = tuple(
+            self._placed(i, target, fallback) for i, target in enumerate(parts.targets)
+        )
+        steps = []
+        for i, (model, target) in enumerate(zip(parts.models, self.targets, strict=True)):
+            if resolve(target).preparation(target) is not None and not model.prepared:
+                raise LoadError(
+                    f"partition {i} is planned for {target}, but its nodes were not rewritten for it; tune "
+                    "the model again, and load the artifact that comes out"
+                )
+            executable = self._compiled.get(model.path.parent.name, model, target)
+            steps.append(Step(executable, model.inputs, model.outputs))
+        self.inputs, self._outputs, self._constants = parts.inputs, parts.outputs, parts.constants
+        made = [spec.name for spec in parts.outputs if spec.name not in parts.constants]
+        self._executor = Executor(steps, self.inputs, made, parts.lanes)
+        self._owned.callback(self._executor.close)
+        self._executor.bind()
+        self._verify(Verification.from_text(parts.verification))
+
+    def _placed(self, position: int, target: Target, fallback: str | None) -> Target:
+        """The target, or its fallback where it is not to be had and the caller allows one."""
+        try:
+            resolve(target)
+        except TargetError as error:
+            if fallback is None:
+                raise LoadError(
+                    f"partition {position} needs a target that cannot be used here: {error}; "
+                    "or allow another one with load(path, fallback='onnxruntime')"
+                ) from None
+            other = Target.parse(fallback)
+            resolve(other)
+            self.fallbacks[position] = str(error)
+            return other
+        return target
+
+    def _verify(self, verification: Verification) -> None:
+        try:
+            self.errors = prove(self._executor, self.inputs, verification)
+            self.bounds = verification.bounds
+        except WrongPartitionError as wrong:
+            raise LoadError(
+                f"partition {wrong.step} on {self.targets[wrong.step]} was compiled wrongly: {wrong}; load "
+                "again (some runtimes do this once in a while), or tune without this target"
+            ) from None
+        except VerificationError as error:
+            raise LoadError(str(error)) from None
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The model's inputs, in order."""
+        return [NodeArg.of(spec) for spec in self.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The model's outputs, in order."""
+        return [NodeArg.of(spec) for spec in self._outputs]
+
+    def run(
+        self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]:
+        """Compute outputs from inputs.
+
+        Args:
+            output_names: which outputs, in which order; None for all.
+            feed: every input by name, of its exact type and shape.
+
+        Returns:
+            New arrays, the caller's own.
+
+        Raises:
+            BadInputError: an input is missing, unknown, or of a wrong type or shape; an output is unknown.
+        """
+        names = [spec.name for spec in self._outputs] if output_names is None else list(output_names)
+        known = {spec.name for spec in self._outputs}
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise BadInputError(f"unknown outputs {unknown}; the model has {sorted(known)}")
+        self._check_feed(feed)
+        with self._lock:
+            if self._closed:
+                raise BadInputError("the session is closed; load the artifact again")
+            self._executor.feed(feed)
+            self._executor.run()
+            made = {
+                name: np.array(self._executor.value(name))
+                for name in names
+                if name not in self._constants
+            }
+        return [made[name] if name in made else self._constants[name].copy() for name in names]
+
+    def _check_feed(self, feed: Mapping[str, np.ndarray]) -> None:
+        wanted = {spec.name: spec for spec in self.inputs}
+        if feed.keys() != wanted.keys():
+            missing, unknown = sorted(wanted.keys() - feed.keys()), sorted(feed.keys() - wanted.keys())
+            raise BadInputError(f"inputs missing: {missing or 'none'}, unknown: {unknown or 'none'}")
+        for name, spec in wanted.items():
+            value = feed[name]
+            if not isinstance(value, np.ndarray) or value.dtype.name != spec.dtype:
+                found = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
+                raise BadInputError(
+                    f"input {name!r} must be a numpy array of {spec.dtype}, not {found}"
+                )
+            if spec.is_static and value.shape != spec.static_shape:
+                raise BadInputError(
+                    f"input {name!r} must have shape {spec.static_shape}, not {value.shape}"
+                )
+
+    def close(self) -> None:
+        """Give back memory and threads; may be called twice."""
+        with self._lock:
+            self._closed = True
+            self._owned.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def load(
+    path: str | Path,
+    fallback: str | None = None,
+    *,
+    threads: int | None = None,
+    cache_dir: str | Path | Literal[False] | None = None,
+) -> Session:
+    """Compile an artifact's partitions, verify each, and return a session that runs it.
+
+    Args:
+        path: the artifact.
+        fallback: a target for partitions whose own cannot be used here; None makes that an error.
+        threads: threads of one call; None for the number of cores given to this process.
+        cache_dir: folder for what runtimes compile and convert, which makes a second load quick; None
+            for `compiled_cache.default_folder()`, False or "" for no cache.
+
+    Raises:
+        BadInputError: the file is not an artifact.
+        LoadError: a target is missing, or a partition is compiled wrongly.
+    """
+    cache = default_folder() if cache_dir is None else Path(cache_dir) if cache_dir else None
+    folder = usable(cache)
+    if folder is not None:
+        # A cached blob may be damaged: what fails with the cache gets its chance without it.
+        with contextlib.suppress(LoadError, CompileError):
+            return Session(Path(path), fallback, threads, folder)
+    return Session(Path(path), fallback, threads, None)

@@ -1,0 +1,180 @@
+"""What `load` needs of an artifact, kept in the cache so that a second load takes nothing apart.
+
+Terms: the *parts* of an artifact are its partitions as models of their own on disk, and what a session
+says and checks: inputs, outputs, constants, reference values. Parsing a model, proving its plan and
+writing its partitions take longer than many a runtime takes to open them, and give the same each time.
+Runtimes that key their blobs by a model's path (OpenVINO) find them again only because the parts stay.
+
+Invariants: the folder is named by the SHA-256 of every byte of the artifact, so a changed artifact is
+another one; it is complete or absent. Nothing here replaces verification: whatever is compiled from
+the parts is proven by each load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collage.artifact.artifact import VERIFICATION_KEY
+from collage.backends.contract import SubModel
+from collage.backends.numerics.tensor_files import read_samples, write_samples
+from collage.backends.support.conversion import files_of
+from collage.backends.support.file_digests import remembered_digest
+from collage.model.sub_models import RegionFiles
+from collage.partitioner.emit.annotate import read_plan
+from collage.partitioner.errors import BadInputError
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
+
+# Part of every folder's name: raise it when parts are made in another way.
+_EDITION = 1
+_CONTENTS = "parts.json"
+_CONSTANTS = "constants.npz"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """An artifact taken apart.
+
+    Args:
+        models: each partition as a model of its own, in execution order; equal ones share a file.
+        targets: of the partitions.
+        inputs: the model's inputs.
+        outputs: the model's outputs.
+        constants: outputs that are weights.
+        lanes: how many partitions may run at once.
+        verification: reference values (`collage.verification`).
+    """
+
+    models: tuple[SubModel, ...]
+    targets: tuple[Target, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    constants: Mapping[str, np.ndarray]
+    lanes: int
+    verification: str
+
+
+def parts_of(path: Path, work_dir: Path, cache_dir: Path | None) -> Parts:
+    """Take an artifact apart, or find what was taken apart before.
+
+    Args:
+        path: the artifact.
+        work_dir: an empty folder that lives as long as the parts are used.
+        cache_dir: where parts are kept, or None.
+
+    Raises:
+        ModelError, BadInputError: the file is no artifact.
+    """
+    if cache_dir is None or not path.is_file():
+        return _take_apart(path, work_dir)
+    folder = cache_dir / f"parts-{_EDITION}-{_digest(path, cache_dir)}"
+    try:
+        return _read(folder)
+    except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged
+        shutil.rmtree(folder, ignore_errors=True)
+    unfinished = cache_dir / f".parts.{os.getpid()}-{threading.get_ident()}"
+    try:
+        _write(_take_apart(path, unfinished), unfinished)
+        unfinished.rename(folder)
+        return _read(folder)
+    except OSError:  # another process was first, or the disk is full
+        return _take_apart(path, work_dir)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _digest(path: Path, cache_dir: Path) -> str:
+    digests = [remembered_digest(file, cache_dir) for file in files_of(path)]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _take_apart(path: Path, folder: Path) -> Parts:
+    stored = read_plan(path)
+    model, index = stored.model, stored.model.index
+    if VERIFICATION_KEY not in stored.metadata:
+        raise BadInputError(f"{path.name} holds no reference values; make one with collage tune")
+    done = [
+        partition.nodes
+        for partition, note in zip(stored.plan.partitions, stored.notes, strict=True)
+        if note.prepared
+    ]
+    regions = RegionFiles(model, folder, prepared=done)
+    outputs = tuple(index.values[name] for name in index.outputs)
+    constants = {
+        spec.name: model.ir.graph.initializers[spec.name].const_value.numpy()  # type: ignore[union-attr]
+        for spec in outputs
+        if spec.name in index.constants
+    }
+    return Parts(
+        models=tuple(regions.get(partition.nodes) for partition in stored.plan.partitions),
+        targets=tuple(partition.target for partition in stored.plan.partitions),
+        inputs=tuple(index.values[name] for name in index.inputs),
+        outputs=outputs,
+        constants=constants,
+        lanes=stored.plan.lanes,
+        verification=stored.metadata[VERIFICATION_KEY],
+    )
+
+
+def _write(parts: Parts, folder: Path) -> None:
+    write_samples(folder / _CONSTANTS, [parts.constants])
+    contents = {
+        "models": [
+            {
+                "path": str(model.path.relative_to(folder)),
+                "inputs": _described(model.inputs),
+                "outputs": _described(model.outputs),
+                "prepared": model.prepared,
+            }
+            for model in parts.models
+        ],
+        "targets": [str(target) for target in parts.targets],
+        "inputs": _described(parts.inputs),
+        "outputs": _described(parts.outputs),
+        "lanes": parts.lanes,
+        "verification": parts.verification,
+    }
+    (folder / _CONTENTS).write_text(json.dumps(contents), encoding="utf-8")
+
+
+def _read(folder: Path) -> Parts:
+    contents = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
+    (constants,) = read_samples(folder / _CONSTANTS, ())
+    return Parts(
+        models=tuple(
+            SubModel(
+                folder / m["path"],
+                _specs(m["inputs"]),
+                _specs(m["outputs"]),
+                prepared=m["prepared"],
+            )
+            for m in contents["models"]
+        ),
+        targets=tuple(Target.parse(text) for text in contents["targets"]),
+        inputs=_specs(contents["inputs"]),
+        outputs=_specs(contents["outputs"]),
+        constants=constants,
+        lanes=contents["lanes"],
+        verification=contents["verification"],
+    )
+
+
+def _described(specs: Sequence[TensorSpec]) -> list[Any]:
+    return [[spec.name, spec.dtype, spec.shape] for spec in specs]
+
+
+def _specs(described: Sequence[Any]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(name, dtype, None if shape is None else tuple(shape))
+        for name, dtype, shape in described
+    )

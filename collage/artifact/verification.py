@@ -1,0 +1,200 @@
+"""Reference values small enough to travel in the artifact, by which `load` proves every partition.
+
+For seeded inputs the artifact keeps, of every value that crosses a border between partitions and of
+every output, some hundred elements, the mean and the root mean square. `load` feeds the same seeded
+inputs and compares partition by partition, so that a runtime which miscompiles one is named and
+nothing is served. Several seeds are used, since one input can hide a wrong kernel.
+
+Invariant: the elements kept depend on the value's size alone, never on chance or on a library.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from collage.backends.numerics.comparison import Expected, Ranged, is_measured
+from collage.backends.numerics.tensor_files import content
+from collage.partitioner.errors import CollageError
+
+_ELEMENTS = 256
+# Knuth's multiplier for hashing: coprime to every size below it, so no element comes twice early.
+_STRIDE = 2654435761
+_SMALLEST_SCALE = 1e-30
+
+
+class VerificationError(CollageError):
+    """A plan cannot be proven against the reference values of its artifact."""
+
+
+@dataclass(frozen=True)
+class ValueDigest:
+    """What is kept of one value for one seed.
+
+    Args:
+        shape: of the value.
+        elements: some hundred of its elements.
+        mean: of all finite elements.
+        rms: root mean square of all finite elements.
+        scale: largest magnitude of all finite elements; errors are relative to it.
+        undecided: positions among `elements` that rounding decides (`collage.model.numeric_ties`), which prove nothing;
+            None where nothing of the value is undecided, which its moments say too.
+    """
+
+    shape: tuple[int, ...]
+    elements: np.ndarray
+    mean: float
+    rms: float
+    scale: float
+    undecided: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, reference: Expected) -> ValueDigest:
+        """Digest a value."""
+        value = reference.value if isinstance(reference, Ranged) else reference
+        flat = np.ascontiguousarray(value).reshape(-1)
+        count = min(flat.size, _ELEMENTS)
+        positions = (np.arange(count, dtype=np.uint64) * _STRIDE) % max(flat.size, 1)
+        wide = np.zeros(1) if flat.dtype == object or not flat.size else flat.astype(np.float64)
+        finite = wide[np.isfinite(wide)] if np.isfinite(wide).any() else np.zeros(1)
+        undecided = None
+        if isinstance(reference, Ranged):
+            kept = reference.undecided.reshape(-1)[positions.astype(np.int64)]
+            undecided = tuple(np.flatnonzero(kept).tolist())
+        return cls(
+            tuple(value.shape),
+            _storable(flat[positions.astype(np.int64)]),
+            float(finite.mean()),
+            float(np.sqrt(np.mean(finite**2))),
+            float(np.abs(finite).max()),
+            undecided,
+        )
+
+    def error_of(self, value: np.ndarray) -> float:
+        """Relative error of another value against this digest; infinite where they cannot be compared.
+
+        Of integers, truth values and text it is the share of elements that differ; 8-bit integers are numbers.
+        """
+        other = ValueDigest.of(value)
+        if other.shape != self.shape or other.elements.dtype != self.elements.dtype:
+            return float("inf")
+        elements, others = (np.delete(e, self.undecided or ()) for e in (self.elements, other.elements))
+        scale = max(self.scale, _SMALLEST_SCALE)
+        moments = 0.0
+        if self.undecided is None:
+            moments = max(abs(other.rms - self.rms), abs(other.mean - self.mean)) / scale
+        if not elements.size:
+            return moments
+        if self.is_exact:
+            return max(moments, float(np.mean(others != elements)))
+        finite = np.isfinite(elements)
+        if not np.array_equal(np.isfinite(others), finite):
+            return float("inf")
+        differences = np.abs(others[finite].astype(complex) - elements[finite])
+        return max(moments, float(differences.max(initial=0.0)) / scale)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its elements are equal or not, and nothing in between."""
+        return not is_measured(self.elements.dtype)
+
+    def as_json(self) -> dict[str, Any]:
+        """The digest as JSON-ready data."""
+        return {
+            "shape": list(self.shape),
+            "dtype": self.elements.dtype.name,
+            "elements": base64.b64encode(self.elements.tobytes()).decode("ascii"),
+            "mean": self.mean,
+            "rms": self.rms,
+            "scale": self.scale,
+            **({} if self.undecided is None else {"undecided": list(self.undecided)}),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ValueDigest:
+        """Read what `as_json` wrote."""
+        elements = np.frombuffer(base64.b64decode(data["elements"]), dtype=np.dtype(data["dtype"]))
+        mean, rms, scale = (float(data[name]) for name in ("mean", "rms", "scale"))
+        undecided = data.get("undecided")
+        known = None if undecided is None else tuple(map(int, undecided))
+        return cls(tuple(data["shape"]), elements, mean, rms, scale, known)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Digests of one or more seeded runs.
+
+    Args:
+        seeds: of the inputs, for `collage.backends.numerics.reference.seeded_inputs`.
+        inputs: per seed the SHA-256 of each input's bytes, to prove that they were made anew alike.
+        values: per seed the digest of each value, by name.
+        tolerance: the relative error that each value may have, by name.
+        bounds: what the seeded values of integer inputs stay below, where a short table says so.
+    """
+
+    seeds: tuple[int, ...]
+    inputs: tuple[Mapping[str, str], ...]
+    values: tuple[Mapping[str, ValueDigest], ...]
+    tolerance: Mapping[str, float]
+    bounds: Mapping[str, int] = field(default_factory=dict)
+
+    def error_of(self, seed_position: int, name: str, value: np.ndarray) -> float:
+        """The error of a value; 0 for one that was not kept."""
+        digest = self.values[seed_position].get(name)
+        return 0.0 if digest is None else digest.error_of(value)
+
+    def to_text(self) -> str:
+        """As JSON text for the artifact's metadata."""
+        return json.dumps(
+            {
+                "seeds": list(self.seeds),
+                "inputs": [dict(hashes) for hashes in self.inputs],
+                "values": [{n: d.as_json() for n, d in values.items()} for values in self.values],
+                "tolerance": dict(self.tolerance),
+                "bounds": dict(self.bounds),
+            }
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> Verification:
+        """Read what `to_text` wrote.
+
+        Raises:
+            VerificationError: the text is damaged.
+        """
+        try:
+            data = json.loads(text)
+            values = tuple(
+                {name: ValueDigest.from_json(digest) for name, digest in seed.items()}
+                for seed in data["values"]
+            )
+            known = tuple(data["seeds"]), tuple(data["inputs"])
+            return cls(*known, values, data["tolerance"], data.get("bounds", {}))
+        except (KeyError, TypeError, ValueError) as error:
+            raise VerificationError(f"the artifact's reference values are damaged: {error}") from None
+
+
+def input_hashes(sample: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """SHA-256 of each input's bytes."""
+    return {name: hashlib.sha256(content(value)).hexdigest() for name, value in sample.items()}
+
+
+def digest_values(runs: Sequence[Mapping[str, Expected]]) -> tuple[dict[str, ValueDigest], ...]:
+    """Digests of the values of each run."""
+    return tuple({name: ValueDigest.of(value) for name, value in run.items()} for run in runs)
+
+
+def _storable(elements: np.ndarray) -> np.ndarray:
+    # Text has no fixed size, and small floats have no portable bytes: keep hashes and float32.
+    if elements.dtype == object:
+        hashes = [hashlib.sha256(str(e).encode()).digest()[:8] for e in elements]
+        return np.array([int.from_bytes(h, "little") for h in hashes], dtype=np.uint64)
+    if elements.dtype.kind == "V" or elements.dtype.name.startswith(("bfloat", "float8")):
+        return elements.astype(np.float32)
+    return elements

@@ -1,0 +1,87 @@
+"""Runs a plan on the seeded inputs of its artifact and compares value by value with the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from collage.artifact.verification import Verification, VerificationError, input_hashes
+from collage.backends.contract import SubModel
+from collage.backends.numerics.reference import seeded_inputs
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
+from collage.runtime.compiled import CompiledRegions
+from collage.runtime.executor import Executor, Step
+
+
+class WrongPartitionError(VerificationError):
+    """A partition computes something else than the reference; `step` is its position."""
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+def prove(
+    executor: Executor, inputs: Sequence[TensorSpec], verification: Verification, strict: bool = True
+) -> dict[str, float]:
+    """Compare every value that a step makes with the reference, on every seed.
+
+    Args:
+        executor: a bound executor.
+        inputs: the graph's inputs.
+        verification: the reference.
+        strict: whether an error over a value's tolerance is raised, or only returned.
+
+    Returns:
+        Per value the largest error.
+
+    Raises:
+        WrongPartitionError: a value's error exceeds its tolerance.
+        VerificationError: the seeded inputs cannot be made again as they were.
+    """
+    errors: dict[str, float] = {}
+    for position, seed in enumerate(verification.seeds):
+        sample = seeded_inputs(inputs, seed, verification.bounds)
+        if input_hashes(sample) != dict(verification.inputs[position]):
+            raise VerificationError(
+                f"the inputs of seed {seed} cannot be made again with this version of numpy, so the "
+                "artifact cannot be verified; tune the model again with the versions installed here"
+            )
+
+        def judge(step: int, name: str, value: np.ndarray, position: int = position) -> None:
+            error = verification.error_of(position, name, value)
+            errors[name] = max(errors.get(name, 0.0), error)
+            if strict and not error <= verification.tolerance.get(name, float("inf")):
+                allowed = verification.tolerance[name]
+                raise WrongPartitionError(
+                    f"value {name!r} differs from the reference by {error:.3g} (allowed {allowed:.3g})",
+                    step,
+                )
+
+        executor.feed(sample)
+        executor.check_each(judge)
+        if executor.is_concurrent:
+            executor.check_outputs(judge)
+    return errors
+
+
+def observe_errors(
+    partitions: Sequence[tuple[SubModel, Target]],
+    verification_text: str,
+    inputs: Sequence[TensorSpec],
+    threads: int,
+) -> dict[str, float]:
+    """Compile a plan afresh and return the error of each value it makes (runs in a child)."""
+    compiled = CompiledRegions(threads)
+    steps = [
+        Step(compiled.get(str(i), model, target), model.inputs, model.outputs)
+        for i, (model, target) in enumerate(partitions)
+    ]
+    executor = Executor(steps, inputs, [])
+    executor.bind()
+    verification = Verification.from_text(verification_text)
+    errors = prove(executor, inputs, verification, strict=False)
+    compiled.close()
+    return errors

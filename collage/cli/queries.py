@@ -1,0 +1,77 @@
+"""What `collage targets`, `collage costs` and `collage db` look up, as JSON-ready data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from collage.backends.contract import Available
+from collage.backends.registry import backends, options_of
+from collage.cost_db.connections import Connections, default_url
+from collage.cost_db.costs.queries import CostFilter
+from collage.cost_db.database import CostDatabase
+from collage.cost_db.schema import upgrade
+from collage.cost_db.tables import SCHEMA_REVISION
+from collage.partitioner.target import Target
+
+
+def list_targets() -> list[dict[str, Any]]:
+    """Every known backend: installed or not, its version, style and options."""
+    found = []
+    for backend in backends().values():
+        probed = backend.probe()
+        state: dict[str, Any] = (
+            {"available": True, "version": probed.version}
+            if isinstance(probed, Available)
+            else {"available": False, "reason": probed.reason, "how_to_install": probed.how_to_install}
+        )
+        options = [
+            {"name": o.name, "default": o.default, "choices": list(o.choices), "help": o.help}
+            for o in options_of(backend)
+        ]
+        found.append(
+            {
+                "name": backend.name,
+                "style": backend.style,
+                "summary": backend.summary,
+                **state,
+                "options": options,
+            }
+        )
+    return found
+
+
+def list_costs(url: str | None, target: str | None, limit: int) -> list[dict[str, Any]]:
+    """Measured costs, newest first; a target without options means all of its backend."""
+    database = CostDatabase(url or default_url())
+    whole_backend = target is not None and not Target.parse(target).options
+    wanted = CostFilter(backend=target) if whole_backend else CostFilter(target=target)
+    try:
+        page = database.query(wanted, None, limit)
+    finally:
+        database.close()
+    rows = []
+    for row in page.items:
+        data = asdict(row)
+        data["created_at"] = row.created_at.isoformat()
+        rows.append(data)
+    return rows
+
+
+def cost_stats(url: str | None) -> dict[str, Any]:
+    """How many costs are known."""
+    database = CostDatabase(url or default_url())
+    try:
+        stats = asdict(database.stats())
+    finally:
+        database.close()
+    return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in stats.items()}
+
+
+def upgrade_database(url: str | None) -> str:
+    """Bring a database to the newest schema, and say what was done."""
+    connections = Connections(url or default_url())
+    changed = upgrade(connections)
+    done = "upgraded to" if changed else "is already at"
+    return f"{connections.url} {done} schema {SCHEMA_REVISION}"

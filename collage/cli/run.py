@@ -1,0 +1,65 @@
+"""`collage run`: load an artifact, compute once, and say or store what came out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from collage.artifact.session import load
+from collage.backends.numerics.reference import seeded_inputs
+from collage.model.reference import read_samples
+
+
+def run_once(
+    artifact: Path,
+    inputs: Path | None,
+    outputs: Path | None,
+    fallback: str | None,
+    say: Callable[[str], None],
+) -> None:
+    """Run an artifact on given or seeded inputs.
+
+    Args:
+        artifact: the partitioned model.
+        inputs: an .npz with one or more samples; None for seeded ones.
+        outputs: where the outputs go as .npz; with several samples each has one more leading axis, and one whose
+            shape changes with the sample is stored as `name.0`, `name.1` …
+        fallback: a target for partitions whose own is missing.
+        say: prints one line.
+    """
+    with load(artifact, fallback) as session:
+        for position, reason in session.fallbacks.items():
+            say(f"partition {position} runs on {fallback} instead: {reason}")
+        samples = (
+            read_samples(inputs, session.inputs)
+            if inputs is not None
+            else [seeded_inputs(session.inputs, 0, session.bounds)]
+        )
+        names = [output.name for output in session.get_outputs()]
+        begin = time.perf_counter()
+        made = [session.run(names, sample) for sample in samples]
+        spent_ms = (time.perf_counter() - begin) * 1e3
+        say(f"{len(session.targets)} partitions, {len(samples)} runs in {spent_ms:.2f} ms")
+        for position, name in enumerate(names):
+            first = made[0][position]
+            say(f"{name}: {first.dtype.name} {first.shape}")
+        if outputs is not None:
+            stored: dict[str, np.ndarray] = {}
+            for position, name in enumerate(names):
+                stored |= _stored(name, [values[position] for values in made])
+            with outputs.open("wb") as file:  # numpy would add .npz to a name without it
+                np.savez(file, allow_pickle=False, **stored)
+            say(f"wrote {outputs}")
+
+
+def _stored(name: str, values: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """An output of all samples, text as characters of one width."""
+    plain = [v.astype(str) if v.dtype.hasobject else v for v in values]
+    if len(plain) == 1:
+        return {name: plain[0]}
+    if len({v.shape for v in plain}) == 1:
+        return {name: np.stack(plain)}
+    return {f"{name}.{number}": v for number, v in enumerate(plain)}

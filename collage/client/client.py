@@ -1,0 +1,328 @@
+"""The HTTP client of a tuning server, as `collage tune --server URL` uses it.
+
+    with Client("https://tuner.example.org", token) as client:
+        job = client.create_job("model.onnx", ["onnxruntime", "openvino"])
+        for event in client.events(job.id):
+            print(event.message)
+        client.artifact(job.id, Path("tuned.onnx"))
+
+Models are streamed from disk and artifacts to disk. A stream of events that breaks is taken up again
+where it broke. A job is made with an idempotency key, so a request that is sent again after a broken
+connection makes no second job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from collage.events import Event
+from collage.partitioner.errors import BadInputError, CollageError
+
+_RETRIES = 5
+_FINISHED = ("done", "failed", "cancelled")
+
+
+class ServerError(CollageError):
+    """The server refused or failed, or cannot be reached.
+
+    Args:
+        kind: the last part of the problem's `type`, such as `quota-exceeded`; `unreachable` for none.
+        status: the HTTP status; 0 without answer.
+        detail: one sentence.
+    """
+
+    def __init__(self, kind: str, status: int, detail: str) -> None:
+        super().__init__(f"server: {detail}")
+        self.kind = kind
+        self.status = status
+        self.detail = detail
+
+
+class RefusedError(ServerError, BadInputError):
+    """What was sent cannot be used; the detail says what to change."""
+
+
+@dataclass(frozen=True)
+class RemoteJob:
+    """A job on the server.
+
+    Args:
+        id: 32 hexadecimal digits.
+        state: `queued`, `running`, `done`, `failed` or `cancelled`.
+        position: place in the queue from 1, None when it does not wait.
+        reason: why it failed or was cancelled.
+        url: where it is.
+        page: its page for people.
+        data: everything the server says about it.
+    """
+
+    id: str
+    state: str
+    position: int | None
+    reason: str | None
+    url: str
+    page: str
+    data: Mapping[str, Any]
+
+    @property
+    def is_finished(self) -> bool:
+        """True when nothing more will happen."""
+        return self.state in _FINISHED
+
+
+class Client:
+    """A connection to one server. Safe from several threads.
+
+    Args:
+        url: for example `http://127.0.0.1:8000`.
+        token: made by `collage token create`; by default `COLLAGE_TOKEN`, if that is set.
+        timeout_s: for each read and write, not for a whole job.
+        certificates: a PEM file with the authorities to trust, for a server with its own.
+        transport: for tests; by default real connections.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout_s: float = 60.0,
+        certificates: Path | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        token = token or os.environ.get("COLLAGE_TOKEN")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        try:
+            self._http = httpx.Client(
+                base_url=url,
+                headers=headers,
+                timeout=timeout_s,
+                verify=_trust(certificates),
+                transport=transport,
+            )
+        except (httpx.InvalidURL, OSError) as error:
+            raise BadInputError(f"server {url!r}: {error}") from None
+        self._url = url.rstrip("/")
+
+    def create_job(
+        self,
+        model: str | Path,
+        targets: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
+        *,
+        inputs: str | Path | None = None,
+        idempotency_key: str | None = None,
+    ) -> RemoteJob:
+        """Upload a model and queue a tuning job.
+
+        Args:
+            model: an ONNX file, or a zip of one with its external data.
+            targets: texts of targets; where `options` give a plan, by default those that it names.
+            options: as `TuneOptions.from_json` takes them.
+            inputs: sample inputs (.npz).
+            idempotency_key: by default a fresh one for this call.
+
+        Raises:
+            RefusedError: the model, a target or an option cannot be used.
+            ServerError: the server failed or cannot be reached.
+        """
+        key = idempotency_key or uuid.uuid4().hex
+        fields = {"targets": json.dumps(list(targets)), "options": json.dumps(dict(options or {}))}
+        paths = {"model": Path(model)} | ({"inputs": Path(inputs)} if inputs is not None else {})
+        for attempt in range(_RETRIES):
+            files = {name: (path.name, _open(path)) for name, path in paths.items()}
+            try:
+                answer = self._http.post(
+                    "/v1/jobs", data=fields, files=files, headers={"Idempotency-Key": key}
+                )
+                return self._job(_checked(answer).json())
+            except httpx.TransportError as error:
+                if attempt + 1 == _RETRIES:
+                    raise self._unreachable(error) from None
+                time.sleep(0.2 * 2**attempt)
+            finally:
+                for _, file in files.values():
+                    file.close()
+        raise AssertionError("the loop returns or raises")
+
+    def job(self, job_id: str) -> RemoteJob:
+        """A job as it is now."""
+        return self._job(self._get(f"/v1/jobs/{job_id}").json())
+
+    def jobs(self, state: str | None = None) -> Iterator[RemoteJob]:
+        """All jobs, newest first, page by page."""
+        for item in self._pages("/v1/jobs", {"state": state} if state else {}):
+            yield self._job(item)
+
+    def cancel(self, job_id: str) -> RemoteJob:
+        """Ask a job to stop."""
+        return self._job(self._send("DELETE", f"/v1/jobs/{job_id}").json())
+
+    def events(self, job_id: str, after: int = 0) -> Iterator[Event]:
+        """A job's progress until it ends; a broken stream is taken up again.
+
+        Args:
+            job_id: the job.
+            after: number of the last event that was seen already.
+        """
+        failures = 0
+        while True:
+            try:
+                with self._http.stream(
+                    "GET", f"/v1/jobs/{job_id}/events", headers={"Last-Event-ID": str(after)}
+                ) as answer:
+                    if answer.is_error:
+                        answer.read()
+                    for number, kind, data in _sse(_checked(answer)):
+                        after, failures = number, 0
+                        if kind == "progress":
+                            yield Event(
+                                **{k: data[k] for k in ("stage", "message", "done", "total", "data")}
+                            )
+                        elif kind == "state":
+                            yield Event(data["state"], data.get("reason") or f"job is {data['state']}")
+                            if data["state"] in _FINISHED:
+                                return
+            except httpx.TransportError as error:
+                failures += 1
+                if failures > _RETRIES:
+                    raise self._unreachable(error) from None
+                time.sleep(0.2 * 2**failures)
+
+    def wait(self, job_id: str) -> RemoteJob:
+        """The job after its end."""
+        for _ in self.events(job_id):
+            pass
+        return self.job(job_id)
+
+    def artifact(self, job_id: str, destination: Path) -> Path:
+        """Download the partitioned model of a done job."""
+        arriving = destination.with_name(destination.name + ".part")
+        try:
+            with (
+                self._http.stream("GET", f"/v1/jobs/{job_id}/artifact") as answer,
+                arriving.open("wb") as file,
+            ):
+                if answer.is_error:
+                    answer.read()
+                for chunk in _checked(answer).iter_bytes():
+                    file.write(chunk)
+            arriving.replace(destination)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from None
+        finally:
+            arriving.unlink(missing_ok=True)
+        return destination
+
+    def report(self, job_id: str) -> dict[str, Any]:
+        """The report of a done job."""
+        return dict(self._get(f"/v1/jobs/{job_id}/report").json())
+
+    def plan(self, job_id: str) -> dict[str, Any]:
+        """The plan of a done job, as `TuneOptions.plan` takes it."""
+        return dict(self._get(f"/v1/jobs/{job_id}/plan").json())
+
+    def targets(self) -> list[dict[str, Any]]:
+        """The backends that the server knows."""
+        return list(self._get("/v1/targets").json())
+
+    def costs(self, **filters: str) -> Iterator[dict[str, Any]]:
+        """Costs of the server's database, newest first; filters as `GET /v1/costs` has them."""
+        yield from self._pages("/v1/costs", filters)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _pages(self, path: str, query: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        cursor: dict[str, str] = {}
+        while True:
+            page = self._get(path, {**query, **cursor}).json()
+            yield from page["items"]
+            if page["next"] is None:
+                return
+            cursor = {"cursor": page["next"]}
+
+    def _get(self, path: str, query: Mapping[str, str] | None = None) -> httpx.Response:
+        return self._send("GET", path, query)
+
+    def _send(self, method: str, path: str, query: Mapping[str, str] | None = None) -> httpx.Response:
+        try:
+            return _checked(self._http.request(method, path, params=dict(query or {})))
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from None
+
+    def _job(self, data: dict[str, Any]) -> RemoteJob:
+        links = data["links"]
+        return RemoteJob(
+            id=data["id"],
+            state=data["state"],
+            position=data["position"],
+            reason=data["reason"],
+            url=self._url + links["self"],
+            page=self._url + links["page"],
+            data=data,
+        )
+
+    def _unreachable(self, error: httpx.TransportError) -> ServerError:
+        return ServerError("unreachable", 0, f"{self._url} cannot be reached: {error}")
+
+
+def _trust(certificates: Path | None) -> Any:
+    if certificates is None:
+        return True
+    return ssl.create_default_context(cafile=certificates)
+
+
+def _open(path: Path) -> Any:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise BadInputError(f"cannot read {str(path)!r}: {error.strerror}") from None
+
+
+def _checked(answer: httpx.Response) -> httpx.Response:
+    if answer.is_success:
+        return answer
+    try:
+        problem = answer.json()
+        kind = str(problem["type"]).rsplit(":", 1)[-1]
+        detail = str(problem["detail"])
+    except (ValueError, KeyError, TypeError):
+        kind, detail = (
+            "unknown",
+            f"status {answer.status_code} without a reason; is this a Collage server?",
+        )
+    error = RefusedError if answer.status_code in (404, 413, 415, 422) else ServerError
+    raise error(kind, answer.status_code, detail)
+
+
+def _sse(answer: httpx.Response) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """(number, kind, data) of each event of a stream."""
+    fields: dict[str, str] = {}
+    for line in answer.iter_lines():
+        if line and not line.startswith(":"):
+            name, _, value = line.partition(":")
+            fields[name] = value.removeprefix(" ")
+        elif not line and "data" in fields:
+            yield int(fields["id"]), fields["event"], json.loads(fields["data"])
+            fields = {}

@@ -1,0 +1,233 @@
+"""A tuning's runtimes on workers of one kind, elsewhere: `collage.runner.Site` over a Dask cluster.
+
+When its targets are checked, a tuning takes to one kind of machine that has them all and stays with it, since
+a plan runs on one machine and costs of different hardware never mix. A target that no worker has is said at
+once; a tuning waits for such a worker only as long as it was asked to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any
+
+from collage.backends.machine.hardware import Hardware
+from collage.backends.registry import check_options
+from collage.backends.sandbox.run import ChildFailed, ChildLimits
+from collage.cluster.connection import CAPABILITY, KIND, SLOT, Announcement, RemoteWorker, own_version
+from collage.cluster.remote_call import Packer, map_paths
+from collage.cluster.worker_pool import Crew
+from collage.partitioner.errors import CancelledError, TargetError
+from collage.partitioner.target import Target
+from collage.runner import NoWorkerError, Site, TargetFacts, describe, host_of
+
+_LOOK_S = 0.5
+_FACTS_S = 120.0
+
+
+class DaskSite(Site):
+    """Workers of one kind; use it as a context manager.
+
+    Args:
+        scheduler: its address.
+        certificates: a folder with certificate and key, or None on this machine alone.
+        wait_s: how long to wait for a worker that has all targets.
+        cancel: ends waiting when set.
+        say: is told, once, that nobody has the targets yet.
+
+    Raises:
+        ClusterError: the scheduler cannot be reached.
+        BadInputError: address and certificates do not go together.
+    """
+
+    def __init__(
+        self,
+        scheduler: str,
+        certificates: Path | None = None,
+        *,
+        wait_s: float = 0.0,
+        cancel: threading.Event | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._packer = Packer(uuid.uuid4().hex)
+        self._crew = Crew(scheduler, certificates)
+        self._wait_s = wait_s
+        self._cancel = cancel
+        self._say = say
+        self._kind: Announcement | None = None
+        self._needs: dict[str, float] = {}
+        self._last: RemoteWorker | None = None
+        self._facts: dict[Target, TargetFacts] = {}
+
+    def __enter__(self) -> DaskSite:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._crew.close(self._packer.run)
+
+    @property
+    def hardware(self) -> Hardware:  # type: ignore[override]
+        """What the workers are."""
+        return self._known.hardware
+
+    @property
+    def host(self) -> str:
+        """The machine of the worker that did the last task."""
+        return self._last.said.host if self._last is not None else self._known.host
+
+    @property
+    def threads(self) -> int:
+        """What a worker's machine gives to one call."""
+        return self._known.threads
+
+    @property
+    def python(self) -> str:
+        """Of the workers."""
+        return self._known.python
+
+    def facts(self, target: Target) -> TargetFacts:
+        """What a target is there."""
+        if target not in self._facts:
+            try:
+                limits = ChildLimits(timeout_s=_FACTS_S)
+                self._facts[target] = self.run(describe, target, limits=limits, cancel=self._cancel)
+            except ChildFailed as failure:
+                if failure.kind == "cancelled":
+                    raise CancelledError("cancelled while a worker was asked for its targets") from None
+                said = failure.reason.removeprefix("TargetError: ")
+                raise TargetError(f"on the workers: {said}") from None
+        return self._facts[target]
+
+    def check(self, targets: Sequence[Target]) -> list[TargetFacts]:
+        """Take to a kind of machine that has all targets.
+
+        Raises:
+            NoWorkerError: there is none, and none came within the time to wait.
+            TargetError, BadInputError: as for every site.
+        """
+        label = host_of(targets)
+        wanted = sorted({check_options(target).name for target in targets})
+        chosen = self._choose(wanted, label)
+        self._kind = chosen.said
+        caps = {f"{CAPABILITY}{backend}": 1.0 for backend in wanted}
+        self._needs = {SLOT: 1.0, f"{KIND}{chosen.said.kind}": 1.0, **caps}
+        self._last = chosen
+        return [self.facts(target) for target in targets]
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        limits: ChildLimits | None = None,
+        cancel: threading.Event | None = None,
+        on_message: Callable[[Any], None] | None = None,
+    ) -> Any:
+        """Call a function in a sacrificial child on a worker, alone on its device.
+
+        Messages arrive all together when the child has ended.
+        """
+        parcel = self._packer.pack(function, args, limits or ChildLimits())
+        near = self._last.address if self._last is not None else None
+        try:
+            outcome = self._crew.carry_out(parcel, self._packer.files, self._needs, near, cancel)
+        except CancelledError as error:
+            raise ChildFailed("cancelled", str(error)) from None
+        self._see(outcome.address)
+        for message in outcome.messages if on_message is not None else ():
+            assert on_message is not None
+            on_message(message)
+        if outcome.failure is not None:
+            raise ChildFailed(*outcome.failure)
+        for token, digest in outcome.files.items():
+            path = self._packer.local(PurePosixPath(token))
+            self._crew.fetch(outcome.address, digest, Path(path))
+        return map_paths(outcome.value, self._here)
+
+    def alone(self, cancel: threading.Event | None) -> contextlib.AbstractContextManager[None]:
+        """Every task has its worker's device to itself, so there is nothing to hold here."""
+        return contextlib.nullcontext()
+
+    def _here(self, path: PurePath) -> PurePath:
+        return Path(self._packer.local(path))
+
+    @property
+    def _known(self) -> Announcement:
+        assert self._kind is not None, "check must come first"
+        return self._kind
+
+    def _see(self, address: str) -> None:
+        """Remember who did the last task."""
+        if self._last is not None and self._last.address == address:
+            return
+        found = (worker for worker in self._crew.workers() if worker.address == address)
+        self._last = next(found, self._last)
+
+    def _choose(self, wanted: Sequence[str], label: str | None) -> RemoteWorker:
+        """A worker of the kind to take to: the kind with the most of them."""
+        deadline = time.monotonic() + self._wait_s
+        told = False
+        while True:
+            workers = self._crew.workers()
+            able = [worker for worker in workers if _lack(worker.said, wanted, label) is None]
+            if able:
+                kinds = [worker.said.kind for worker in able]
+                best = min(able, key=lambda w: (-kinds.count(w.said.kind), w.said.kind, w.busy, w.name))
+                return best
+            said = _nobody(workers, wanted, label)
+            if time.monotonic() >= deadline:
+                raise NoWorkerError(said + _advice(self._wait_s))
+            if not told:
+                self._say(f"{said}; waiting {self._wait_s:g} s for one")
+                told = True
+            if (self._cancel or threading.Event()).wait(_LOOK_S):
+                raise CancelledError("cancelled while waiting for a worker")
+
+
+def _lack(said: Announcement, wanted: Sequence[str], label: str | None) -> str | None:
+    """Why a worker cannot take a tuning, or None."""
+    if said.collage != own_version():
+        return f"it runs Collage {said.collage}, and this is {own_version()}"
+    if label is not None and said.hardware.label != label:
+        own = f"its label is {said.hardware.label!r}" if said.hardware.label else "it has no label"
+        return f"{own}, not {label!r}"
+    reasons = [
+        f"it lacks {backend} ({said.lacking.get(backend, 'unknown there')})"
+        for backend in wanted
+        if backend not in said.backends
+    ]
+    return "; ".join(reasons) or None
+
+
+def _nobody(workers: Sequence[RemoteWorker], wanted: Sequence[str], label: str | None) -> str:
+    asked = " and ".join(wanted) + (f" on -host={label}" if label is not None else "")
+    if not workers:
+        return f"no worker has {asked}: none is connected"
+    reasons = "; ".join(f"{w.name}: {_lack(w.said, wanted, label)}" for w in workers)
+    return f"no worker has {asked} ({reasons})"
+
+
+def _advice(wait_s: float) -> str:
+    if wait_s:
+        return f"; waited {wait_s:g} s for one"
+    return "; start a worker that has it, or ask to wait for one: wait_for_worker_s, --wait-for-worker SECONDS"
+
+
+@contextlib.contextmanager
+def site_for(
+    scheduler: str | None,
+    certificates: Path | None,
+    *,
+    wait_s: float,
+    cancel: threading.Event | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Iterator[Site]:
+    """Workers where a scheduler is given, else this machine; see `DaskSite`."""
+    if scheduler is None:
+        yield Site()
+        return
+    with DaskSite(scheduler, certificates, wait_s=wait_s, cancel=cancel, say=say) as site:
+        yield site

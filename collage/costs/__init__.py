@@ -1,0 +1,1 @@
+"""Costs of candidates: measured, estimated and stored."""

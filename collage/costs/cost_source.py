@@ -1,0 +1,32 @@
+"""What a search may ask about costs: the team's database and a stopwatch answer it, or somebody's table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from collage.cost_db.costs.key import CostKey
+from collage.cost_db.costs.row import CostRow
+from collage.partitioner.candidate import Candidate
+from collage.partitioner.cost import Cost
+
+
+class CostOracle(Protocol):
+    """Costs of one model's candidates; `collage.costs.measured_costs.CostSource` is the one that tuning asks."""
+
+    def key(self, candidate: Candidate) -> CostKey:
+        """What makes two costs the same."""
+
+    def cost(self, candidate: Candidate) -> Cost:
+        """What is known of a candidate so far; nothing is measured."""
+
+    def row(self, candidate: Candidate) -> CostRow | None:
+        """The measurement of a candidate, where it is known."""
+
+    def recall(self, candidates: Iterable[Candidate]) -> None:
+        """Take in what was known before about these candidates."""
+
+    def measure(
+        self, candidates: Sequence[Candidate], stop: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Make costs known, in the order given, until `stop` says so."""

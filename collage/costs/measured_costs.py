@@ -1,0 +1,311 @@
+"""`costs.cost(candidate)`: from the database, or extract → measure in a child → verify → store.
+
+Terms: two candidates with one fingerprint and one target are *alike*: they share a key, and are
+measured once. A claim in the database makes sure that of several tuners only one measures a key; the
+others wait for its result.
+
+Invariants: every measurement is committed as it is made; a cost that `cost` returns as `Measured` was
+measured on this hardware with this version of the runtime. An inexact result is stored with its error;
+whether that error is too large is decided here, for the tolerance of the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from collage.backends.measurement.measure import Measurement, MeasureRequest
+from collage.backends.measurement.protocol import Protocol
+from collage.backends.numerics.tensor_files import write_samples
+from collage.backends.registry import canonical
+from collage.backends.rewriting.rewrite import EDITION, REWRITER, forms_of
+from collage.cost_db.costs.key import CostKey
+from collage.cost_db.costs.row import CostRow
+from collage.cost_db.database import CostDatabase
+from collage.cost_db.errors import StaleFenceError
+from collage.costs.estimates import node_times_us
+from collage.costs.leases import LEASE_S, kept, new_owner, wait_a_little
+from collage.events import Event, Listener
+from collage.model.preparation import preparation_key
+from collage.model.reference import Reference
+from collage.model.sub_models import RegionFiles
+from collage.partitioner.candidate import Candidate, bits
+from collage.partitioner.cost import Cost, Infeasible, Measured, Unknown
+from collage.partitioner.graph.fingerprint import fingerprint
+from collage.partitioner.graph.model import Model
+from collage.partitioner.target import Target
+from collage.runner import Site
+
+# A kernel whose numbers are this far off is wrong for every tolerance, not merely imprecise.
+_PLAINLY_WRONG = 3.0
+
+
+@dataclass
+class Counts:
+    """How the costs of a run were come by."""
+
+    measured: int = 0
+    from_cache: int = 0
+    infeasible: int = 0
+
+
+@dataclass(frozen=True)
+class CostSettings:
+    """What costs depend on beside the candidate.
+
+    Args:
+        threads: threads of one call.
+        error_limit: a candidate with a larger error on its own outputs is infeasible.
+        whole_limit: the same for the whole model, whose outputs are what the tolerance is about.
+        protocol: how to measure.
+        cache_dir: where what was converted or compiled once is kept for this run; None for nowhere.
+    """
+
+    threads: int
+    error_limit: float = 1e-3
+    whole_limit: float = 1e-3
+    protocol: Protocol = field(default_factory=Protocol)
+    cache_dir: Path | None = None
+
+
+class CostSource:
+    """Costs of one model's candidates on a site."""
+
+    def __init__(
+        self,
+        model: Model,
+        regions: RegionFiles,
+        reference: Reference,
+        database: CostDatabase,
+        settings: CostSettings,
+        site: Site,
+        listener: Listener,
+        cancel: threading.Event | None = None,
+    ) -> None:
+        self._model = model
+        self._regions = regions
+        self._reference = reference
+        self._database = database
+        self._settings = settings
+        self._site = site
+        self._listener = listener
+        self._cancel = cancel
+        self._hardware = site.hardware.digest
+        self._owner = new_owner()
+        self._fingerprints: dict[int, str] = {}
+        self._rows: dict[str, CostRow] = {}
+        self._keys: dict[tuple[int, Target], CostKey] = {}
+        self._canonicals: dict[Target, str] = {}
+        self._versions: dict[Target, str] = {}
+        self.counts = Counts()
+
+    def limit_errors(self, error_limit: float, whole_limit: float) -> None:
+        """Judge by other limits from now on; they are those of `CostSettings`."""
+        self._settings = replace(self._settings, error_limit=error_limit, whole_limit=whole_limit)
+
+    def key(self, candidate: Candidate) -> CostKey:
+        """The key under which the team remembers this candidate's cost."""
+        identity = (candidate.nodes, candidate.target)
+        if identity not in self._keys:
+            self._keys[identity] = CostKey(
+                sub_graph=self._fingerprint(candidate.nodes),
+                target=self._canonical(candidate.target),
+                backend_version=self._version(candidate.target),
+                hardware=self._hardware,
+                protocol=self._settings.protocol.digest,
+            )
+        return self._keys[identity]
+
+    def cost(self, candidate: Candidate) -> Cost:
+        """What is known of a candidate so far; nothing is measured."""
+        row = self._rows.get(self.key(candidate).digest)
+        if row is None:
+            return Unknown()
+        whole = candidate.nodes == self._model.index.all_nodes
+        limit = self._settings.whole_limit if whole else self._settings.error_limit
+        if row.error is not None and not row.error <= limit:
+            return Infeasible(f"wrong result: its error {row.error:.3g} exceeds {limit:.3g}")
+        return row.cost
+
+    def row(self, candidate: Candidate) -> CostRow | None:
+        """The stored measurement of a candidate, where it is known."""
+        return self._rows.get(self.key(candidate).digest)
+
+    def recall(self, candidates: Iterable[Candidate]) -> None:
+        """Take in what the database knows about these candidates."""
+        digests = {self.key(c).digest for c in candidates} - self._rows.keys()
+        self._remember(self._database.look_up(sorted(digests)))
+
+    def measure(
+        self, candidates: Sequence[Candidate], stop: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Make the cost of every candidate known, by measuring those that nobody has measured.
+
+        Args:
+            candidates: in the order in which they matter.
+            stop: asked before each measurement; True leaves the rest unknown.
+
+        Raises:
+            CancelledError: the run was cancelled; what was measured before stays in the database.
+        """
+        self.recall(candidates)
+        wanted = {self.key(c).digest: c for c in candidates if self.key(c).digest not in self._rows}
+        while wanted:
+            claims = self._database.claim([self.key(c) for c in wanted.values()], self._owner, LEASE_S)
+            self._remember(claims.known)
+            granted = [digest for digest in wanted if digest in claims.granted]
+            with kept(self._database, self._owner, partial(self._unknown, granted)):
+                for digest in granted:
+                    if stop():
+                        return
+                    self._measure_one(wanted[digest], claims.granted[digest])
+            wanted = {digest: c for digest, c in wanted.items() if digest not in self._rows}
+            if wanted:
+                wait_a_little(self._cancel)
+
+    def unique(self, candidates: Iterable[Candidate]) -> int:
+        """How many different keys these candidates have."""
+        return len({self.key(candidate).digest for candidate in candidates})
+
+    def _measure_one(self, candidate: Candidate, fence: int) -> None:
+        request = self._request(candidate)
+        digest = self.key(candidate).digest
+        begin = time.monotonic()
+        measurement = self._site.measure(request, self._cancel)
+        seconds = time.monotonic() - begin
+        row = self._to_row(candidate, measurement)
+        # Whoever took a late claim over measures it too; theirs counts for the team, ours for now.
+        with contextlib.suppress(StaleFenceError):
+            self._database.store(row, fence)
+        self._rows[digest] = row
+        self.counts.measured += 1
+        self.counts.infeasible += row.outcome == "infeasible"
+        self._tell(candidate, row, seconds)
+
+    def _unknown(self, digests: Sequence[str]) -> list[str]:
+        return [digest for digest in digests if digest not in self._rows]
+
+    def _request(self, candidate: Candidate) -> MeasureRequest:
+        model = self._regions.get(candidate.nodes)
+        folder = model.path.parent
+        inputs, expected = folder / "inputs.npz", folder / "expected.npz"
+        if not expected.exists():
+            write_samples(inputs, self._reference.values([s.name for s in model.inputs]))
+            write_samples(expected, self._reference.expected([s.name for s in model.outputs]))
+        whole = candidate.nodes == self._model.index.all_nodes
+        # Errors of low precision may grow on their way through a model: mixes of it are judged by running them.
+        reduced = self._site.facts(candidate.target).arithmetic.numbers != "f32"
+        return MeasureRequest(
+            target=canonical(candidate.target, self._settings.threads),
+            model=model,
+            inputs_path=inputs,
+            expected_path=expected,
+            tolerance=sys.float_info.max if whole and reduced else _PLAINLY_WRONG,
+            threads=self._settings.threads,
+            protocol=self._settings.protocol,
+            cache_dir=self._settings.cache_dir,
+            profile=whole,
+            # What chooses by rounded numbers chooses otherwise at times.
+            count_labels=reduced,
+        )
+
+    def _to_row(self, candidate: Candidate, measurement: Measurement) -> CostRow:
+        key = self.key(candidate)
+        nodes = [self._model.index.nodes[i] for i in bits(candidate.nodes)]
+        cost = measurement.cost
+        times: dict[int, float] = {}
+        if isinstance(cost, Measured) and measurement.ops:
+            times, unmapped = node_times_us(
+                self._model.index, candidate.nodes, cost.latency_us, measurement.ops
+            )
+            self._listener(
+                Event(
+                    "measure",
+                    f"{candidate.target}: profiled; {unmapped:.0%} of the time could not be mapped to "
+                    "nodes and is spread over them",
+                    data={"target": str(candidate.target), "unmapped": unmapped},
+                )
+            )
+        row = CostRow(
+            digest=key.digest,
+            sub_graph=key.sub_graph,
+            target=key.target,
+            backend_version=key.backend_version,
+            hardware=key.hardware,
+            protocol=key.protocol,
+            outcome="infeasible" if isinstance(cost, Infeasible) else "measured",
+            reason=cost.reason if isinstance(cost, Infeasible) else None,
+            error=measurement.error if isinstance(cost, Measured) else None,
+            compile_s=measurement.compile_s,
+            peak_memory_bytes=measurement.peak_memory_bytes,
+            yardstick_us=measurement.yardstick_us,
+            host=self._site.host,
+            hardware_description=asdict(self._site.hardware),
+            op_types=" ".join(sorted({node.op for node in nodes})),
+            node_count=len(nodes),
+            model_sha256=self._model.sha256,
+            versions={
+                **measurement.versions,
+                candidate.target.backend: self._site.facts(candidate.target).version,
+                "python": self._site.python,
+            },
+        )
+        if isinstance(cost, Measured):
+            return replace(
+                row,
+                latency_us=cost.latency_us,
+                spread_us=cost.spread_us,
+                samples_us=measurement.samples_us,
+                node_times_us=tuple(times[i] for i in sorted(times)),
+            )
+        return row
+
+    def _tell(self, candidate: Candidate, row: CostRow, seconds: float) -> None:
+        what = f"{row.latency_us:.0f} µs" if row.latency_us is not None else f"infeasible: {row.reason}"
+        self._listener(
+            Event(
+                "measure",
+                f"{candidate.target} on {row.node_count} nodes: {what}",
+                self.counts.measured,
+                None,
+                {
+                    "target": str(candidate.target),
+                    "nodes": row.node_count,
+                    "op_types": row.op_types,
+                    "latency_us": row.latency_us,
+                    "reason": row.reason,
+                    "seconds": seconds,
+                },
+            )
+        )
+
+    def _remember(self, rows: Mapping[str, CostRow]) -> None:
+        fresh = {digest: row for digest, row in rows.items() if digest not in self._rows}
+        self._rows |= fresh
+        self.counts.from_cache += len(fresh)
+        self.counts.infeasible += sum(row.outcome == "infeasible" for row in fresh.values())
+
+    def _fingerprint(self, nodes: int) -> str:
+        if nodes not in self._fingerprints:
+            self._fingerprints[nodes] = fingerprint(self._model.index, nodes)
+        return self._fingerprints[nodes]
+
+    def _canonical(self, target: Target) -> str:
+        if target not in self._canonicals:
+            self._canonicals[target] = str(canonical(target, self._settings.threads))
+        return self._canonicals[target]
+
+    def _version(self, target: Target) -> str:
+        if target not in self._versions:
+            facts = self._site.facts(target)
+            more = preparation_key(facts, self._model, self._reference.samples)
+            if forms_of(target):
+                more += f", rewritten ({EDITION}) by onnxruntime {self._site.facts(REWRITER).version}"
+            self._versions[target] = facts.version + more
+        return self._versions[target]

@@ -1,0 +1,46 @@
+"""One measurement at a time on a machine's device, across processes.
+
+A slot is a lock file: the kernel lets go of it when its holder dies, however it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from collage.partitioner.errors import CancelledError
+
+_POLL_S = 0.02
+
+
+def slot_path(device: str = "cpu") -> Path:
+    """The lock file of a device of this machine and user."""
+    folder = Path(
+        os.environ.get("COLLAGE_RUNTIME_DIR") or Path(tempfile.gettempdir()) / f"collage-{os.getuid()}"
+    )
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder / f"slot-{device.replace(':', '-')}.lock"
+
+
+@contextlib.contextmanager
+def device_slot(cancel: threading.Event | None = None, device: str = "cpu") -> Iterator[None]:
+    """Hold the device's slot inside the block.
+
+    Raises:
+        CancelledError: `cancel` was set while waiting.
+    """
+    with slot_path(device).open("w", encoding="utf-8") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if cancel is not None and cancel.is_set():
+                    raise CancelledError("cancelled while waiting for the device") from None
+                (cancel or threading.Event()).wait(_POLL_S)
+        yield

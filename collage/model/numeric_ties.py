@@ -1,0 +1,213 @@
+"""What a model itself leaves undecided: elements that rounding alone decides.
+
+An operator that chooses (TopK, ArgMax, a comparison) makes of two numbers that are equal but for rounding this
+index or that one, and what is gathered by it follows. Every runtime adds up in an order of its own, so each of them is
+right, and a comparison with one of them says nothing there.
+
+Which elements these are is found by running the model: what sums of products feed such operators is moved by as
+much as runtimes differ, all that follows is computed again on the reference runtime, several times, and an
+element that comes out otherwise is undecided (`collage.backends.numerics.comparison.Ranged`), between the least and the most that was seen.
+
+Invariants: what no such operator stands before is always decided, and so is a value of which more than
+half would not be: nothing would be left to prove.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from collage.backends.numerics.comparison import Array, Ranged
+from collage.backends.numerics.reference import reference_session, run_session
+from collage.backends.numerics.tensor_files import read_expected, read_samples, write_samples
+from collage.backends.sandbox.run import ChildLimits, run_in_child
+from collage.partitioner.candidate import bits
+from collage.partitioner.emit.extract import extract
+from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
+from collage.partitioner.graph.model import Model
+from collage.partitioner.graph.sub_graph import SubGraph
+
+_CHOOSE = {
+    *("ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "Hardmax", "Unique"),
+    *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"),
+    *("Cast", "Round", "Floor", "Ceil", "Sign"),
+}
+_SUM = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
+_FLOATS = ("float16", "float32", "float64", "bfloat16")
+# Relative to a value's largest magnitude, the standard deviation of what is added. Outputs of exact runtimes err by 2e-7
+# to 5e-5 (docs/accuracy.md). Two numbers that differ by less than this change places in a quarter of the draws or more.
+MOVED = 1e-5
+_DRAWS, _LEAST_DRAWS, _MOST_S = 16, 4, 20.0
+# Elements that follow smoothly move by about as much as they are moved, so many times as much is another choice.
+_DIFFERS = 10
+_MOST_UNDECIDED = 0.5
+_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The part of a model in which choices are made or followed.
+
+    Args:
+        nodes: what is computed again (bitset).
+        moved: the values that sums of products feed it.
+        values: what a choice stands before.
+    """
+
+    nodes: int
+    moved: tuple[str, ...]
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """What was found to be undecided.
+
+    Args:
+        ranges: per sample the values with undecided elements.
+        beyond: values that are compared as they are, though most elements are undecided, or how many there are.
+    """
+
+    ranges: Sequence[Mapping[str, Ranged]]
+    beyond: frozenset[str] = frozenset()
+
+
+def choices(index: GraphIndex) -> Choices | None:
+    """Where a model chooses by sums of products; None where it does not."""
+    choosing = sum(1 << node.index for node in index.nodes if _chooses(index, node))
+    following = choosing | index.descendants_of(choosing)
+    nodes = following | _smooth_before(index, choosing)
+    nodes |= index.ancestors_of(nodes) & index.descendants_of(nodes)
+    moved = [
+        name
+        for name in SubGraph(index, nodes).inputs
+        if name in index.producer and index.values[name].dtype in _FLOATS
+    ]
+    if not moved:
+        return None
+    used = {*index.consumers, *index.outputs}
+    made = [name for i in bits(following) for name in index.nodes[i].outputs if name in used]
+    known = [name for name in made if index.values[name].dtype not in ("unknown", "object")]
+    return Choices(nodes, tuple(moved), tuple(known))
+
+
+def _chooses(index: GraphIndex, node: NodeInfo) -> bool:
+    if node.domain or node.op_type not in _CHOOSE:
+        return False
+    outputs = [index.values[name].dtype for name in node.outputs if name]
+    if node.op_type == "Cast" and outputs[0] in (*_FLOATS, "object"):
+        return False
+    return any(index.values[name].dtype in _FLOATS for name in node.inputs[:2] if name)
+
+
+def _smooth_before(index: GraphIndex, nodes: int) -> int:
+    """What stands between some nodes and the sums of products before them (bitset)."""
+    found, waiting = 0, list(bits(nodes))
+    while waiting:
+        for i in bits(index.predecessors[waiting.pop()] & ~found):
+            node = index.nodes[i]
+            if not node.domain and not node.has_body and node.op_type not in _SUM:
+                found |= 1 << i
+                waiting.append(i)
+    return found
+
+
+def find_undecided(
+    model: Model,
+    found: Choices,
+    known: Sequence[Mapping[str, Array]],
+    folder: Path,
+    cancel: threading.Event | None = None,
+) -> Undecided:
+    """Run the part of a model that chooses again and again, its sums moved.
+
+    Args:
+        model: the normalised model.
+        found: of its index.
+        known: per sample the reference of what `found.nodes` read from outside, by name.
+        folder: for files of its own.
+        cancel: stops the child when set.
+
+    Raises:
+        ChildFailed: the child did not come back with an answer.
+    """
+    folder.mkdir(parents=True)
+    part = extract(model, found.nodes, folder, found.values)
+    write_samples(folder / "given.npz", known)
+    limits = ChildLimits(timeout_s=_TIMEOUT_S)
+    arguments = (part.path.resolve(), folder.resolve(), found.moved, found.values)
+    beyond = run_in_child(_draw, *arguments, limits=limits, cancel=cancel)
+    for file in folder.glob(f"{part.path.name}*"):
+        file.unlink()
+    ranges = [
+        {name: value for name, value in sample.items() if isinstance(value, Ranged)}
+        for sample in read_expected(folder / "ranges.npz", ())
+    ]
+    return Undecided(ranges, frozenset(beyond))
+
+
+def _draw(path: Path, folder: Path, moved: Sequence[str], names: Sequence[str]) -> set[str]:
+    """Run the part, write what differed, and return what is beyond comparing (runs in the child)."""
+    session = reference_session(path)
+    samples = read_samples(folder / "given.npz", ())
+    found: list[dict[str, Ranged]] = []
+    beyond: set[str] = set()
+    for sample in samples:
+        end_s = time.monotonic() + _MOST_S / len(samples)
+        value = run_session(session, sample, names)
+        low = {name: np.array(value[name]) for name in names if _has_range(value[name])}
+        high = {name: np.array(array) for name, array in low.items()}
+        for draw in range(_DRAWS):
+            if draw >= _LEAST_DRAWS and time.monotonic() > end_s:
+                break
+            made = run_session(session, {**sample, **_moved(sample, moved, draw)}, names)
+            beyond |= {name for name in names if made[name].shape != value[name].shape}
+            for name in list(low):
+                if made[name].shape != low[name].shape or not _has_range(made[name]):
+                    # How many there are is chosen too, so no element has a place.
+                    del low[name], high[name]
+                    continue
+                np.minimum(low[name], made[name], out=low[name])
+                np.maximum(high[name], made[name], out=high[name])
+        ranged = {name: _narrowed(value[name], low[name], high[name]) for name in low}
+        found.append({n: r for n, r in ranged.items() if 0 < r.undecided.mean() <= _MOST_UNDECIDED})
+        beyond |= {n for n, r in ranged.items() if r.undecided.mean() > _MOST_UNDECIDED}
+    write_samples(folder / "ranges.npz", found)
+    return beyond
+
+
+def _moved(sample: Mapping[str, Array], names: Sequence[str], draw: int) -> dict[str, Array]:
+    random = np.random.default_rng(draw)
+    made = {}
+    for name in names:
+        wide = sample[name].astype(np.float64)
+        finite = np.abs(wide[np.isfinite(wide)])
+        noise = random.normal(0.0, _moved_by(sample[name]) * finite.max(initial=0.0), wide.shape)
+        made[name] = (wide + noise).astype(sample[name].dtype)
+    return made
+
+
+def _moved_by(array: Array) -> float:
+    """Half precision is rounded by more than sums differ by."""
+    return max(MOVED, float(ml_dtypes.finfo(array.dtype).eps))
+
+
+def _has_range(array: Array) -> bool:
+    if array.size == 0 or array.dtype.kind not in "bfiuV":
+        return False
+    return array.dtype.kind in "biu" or bool(np.isfinite(array.astype(np.float64)).all())
+
+
+def _narrowed(value: Array, low: Array, high: Array) -> Ranged:
+    """Only what differs by more than what follows smoothly is undecided."""
+    differs = low != high
+    if value.dtype.kind in "fV":
+        wide = [array.astype(np.float64) for array in (low, high, value)]
+        differs = wide[1] - wide[0] > _DIFFERS * _moved_by(value) * np.abs(wide[2]).max()
+    return Ranged(value, np.where(differs, low, value), np.where(differs, high, value))

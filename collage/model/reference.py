@@ -1,0 +1,335 @@
+"""From bytes, a file or a zip to a normalised model with sample inputs and reference values.
+
+Whatever parses or runs what the user sent does so in a sandboxed child. The reference is computed by
+ONNX Runtime with optimisation off, for all values at once where they fit, and kept as memory-mapped
+files.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from collage.backends.numerics.comparison import Expected
+from collage.backends.numerics.reference import reference_session, run_session
+from collage.backends.numerics.tensor_files import read_samples as stored_samples
+from collage.backends.numerics.tensor_files import write_samples
+from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
+from collage.events import Event, Listener, ignore
+from collage.model.numeric_ties import Choices, Undecided, choices, find_undecided
+from collage.partitioner.emit.extract import with_outputs
+from collage.partitioner.errors import BadInputError, CancelledError, ModelError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.graph.sub_graph import SubGraph
+from collage.partitioner.ingest.normalize import NormalisedInfo, normalise
+from collage.partitioner.tensor import TensorSpec
+
+Sample = Mapping[str, np.ndarray]
+
+# All intermediate values are kept when they fit in this; else only those that were asked for.
+_KEEP_ALL_BYTES = 1 << 30
+_ALIGNMENT = 64
+_INGEST_TIMEOUT_S = 600.0
+_REFERENCE_TIMEOUT_S = 1800.0
+
+
+def take_in(
+    source: Path,
+    work_dir: Path,
+    dims: Mapping[str, int] | None = None,
+    cancel: threading.Event | None = None,
+    least_opset: int = 0,
+) -> tuple[Model, NormalisedInfo]:
+    """Check and normalise a model in a sandboxed child, and open what came out.
+
+    Args:
+        source: an ONNX file, or a zip with an ONNX file and its external data.
+        work_dir: where `model/model.onnx` is written.
+        dims: sizes of free dimensions.
+        cancel: stops the child when set.
+        least_opset: an older model is converted up to this one where that can be done.
+
+    Raises:
+        ModelError: the model is damaged, unsafe, unsupported, or has unbound dimensions.
+    """
+    if not source.is_file():
+        raise BadInputError(f"there is no model file {str(source)!r}")
+    destination = work_dir / "model"
+    destination.mkdir(parents=True, exist_ok=True)
+    limits = ChildLimits(timeout_s=_INGEST_TIMEOUT_S)
+    try:
+        # The child's working directory is empty and gone afterwards, so its paths are absolute.
+        outcome = run_in_child(
+            _normalise,
+            source.resolve(),
+            destination.resolve(),
+            dict(dims or {}),
+            least_opset,
+            limits=limits,
+            cancel=cancel,
+        )
+    except ChildFailed as failure:
+        if failure.kind == "cancelled":
+            raise CancelledError("cancelled while reading the model") from None
+        raise ModelError(
+            f"the model could not be read: {failure.kind.replace('_', ' ')} ({failure.reason}); "
+            "check it with onnx.checker, and export it again if it is damaged"
+        ) from None
+    if isinstance(outcome, str):
+        raise ModelError(outcome)
+    return Model.open(destination / "model.onnx"), outcome
+
+
+def _normalise(
+    source: Path, destination: Path, dims: dict[str, int], least_opset: int
+) -> NormalisedInfo | str:
+    try:
+        return normalise(source, destination, dims, least_opset)
+    except ModelError as error:
+        return str(error)
+
+
+class Reference:
+    """Sample inputs and the reference value of every tensor for each of them.
+
+    Args:
+        model: the normalised model.
+        samples: inputs by name; values of graph inputs need no run.
+        directory: where the values are kept.
+        listener: is told when values are computed.
+        cancel: stops the child that computes them.
+        keep_all: compute all values at once when they fit in memory, since more will be asked for.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        samples: Sequence[Sample],
+        directory: Path,
+        listener: Listener = ignore,
+        cancel: threading.Event | None = None,
+        keep_all: bool = True,
+    ) -> None:
+        self._keep_all = keep_all
+        self.model = model
+        self.samples = tuple(samples)
+        self._directory = directory
+        self._listener = listener
+        self.seconds = 0.0
+        self._cancel = cancel
+        self._known: tuple[dict[str, np.ndarray], ...] = tuple(dict(s) for s in self.samples)
+        self._lock, self._once = threading.Lock(), threading.Lock()
+        self._choices = choices(model.index)
+        self._undecided: Undecided | None = None
+
+    def expected(self, names: Sequence[str], *, last: bool = False) -> tuple[dict[str, Expected], ...]:
+        """The same as `values`, with the bounds of elements that the model itself leaves undecided.
+
+        Args:
+            names: of values.
+            last: as in `values`.
+
+        Raises:
+            ModelError: the reference runtime cannot run the model.
+            CancelledError: the run was cancelled.
+        """
+        values = self.values(names, last=last)
+        if self._choices is None or not {*self._choices.values} & {*names}:
+            return tuple({**known} for known in values)
+        with self._once:
+            if self._undecided is None:
+                self._undecided = self._find_undecided(self._choices)
+        return tuple(
+            {**known, **{name: ranged[name] for name in names if name in ranged}}
+            for known, ranged in zip(values, self._undecided.ranges, strict=True)
+        )
+
+    def undecided(self) -> dict[str, tuple[int, int]]:
+        """What was found undecided so far: by value how many elements, in the worst sample, and of how many."""
+        counts: dict[str, tuple[int, int]] = {}
+        for sample in self._undecided.ranges if self._undecided else ():
+            for name, ranged in sample.items():
+                count = int(np.count_nonzero(ranged.undecided)), ranged.value.size
+                counts[name] = max(count, counts.get(name, count))
+        return counts
+
+    @property
+    def beyond_comparing(self) -> frozenset[str]:
+        """Values seen so far that rounding alone decides by more than half, or of which it decides the size."""
+        return self._undecided.beyond if self._undecided else frozenset()
+
+    def _find_undecided(self, found: Choices) -> Undecided:
+        read = self.values(SubGraph(self.model.index, found.nodes).inputs, last=True)
+        begin = time.monotonic()
+        try:
+            return find_undecided(self.model, found, read, self._directory / "undecided", self._cancel)
+        except ChildFailed as failure:
+            if failure.kind == "cancelled":
+                raise CancelledError("cancelled while looking for what is undecided") from None
+            # Then all of it counts as decided.
+            text = f"it could not be found out what rounding decides ({failure.reason})"
+            self._listener(Event("reference", text))
+            return Undecided([{} for _ in self.samples])
+        finally:
+            self.seconds += time.monotonic() - begin
+
+    def values(self, names: Sequence[str], *, last: bool = False) -> tuple[dict[str, np.ndarray], ...]:
+        """Per sample the reference of each value named.
+
+        Args:
+            names: of values.
+            last: nobody will ask for more, so none but these are computed.
+
+        Raises:
+            ModelError: the reference runtime cannot run the model.
+        """
+        with self._lock:
+            missing = [name for name in names if name not in self._known[0]]
+            if missing:
+                self._compute(missing if last else self._worth_keeping(missing))
+            return tuple({name: known[name] for name in names} for known in self._known)
+
+    def _worth_keeping(self, missing: Sequence[str]) -> list[str]:
+        index = self.model.index
+        made = [
+            name for node in index.nodes for name in node.outputs if name and self._can_be_output(name)
+        ]
+        total = sum(index.values[name].size_bytes for name in made) * len(self.samples)
+        if total > _KEEP_ALL_BYTES or not self._keep_all:
+            return list(missing)
+        return list(dict.fromkeys([*missing, *(name for name in made if name not in self._known[0])]))
+
+    def _can_be_output(self, name: str) -> bool:
+        spec = self.model.index.values[name]
+        used = name in self.model.index.consumers or name in self.model.index.outputs
+        return used and spec.dtype not in ("unknown", "object")
+
+    def _compute(self, names: list[str]) -> None:
+        self._listener(Event("reference", f"computing {len(names)} reference values"))
+        begin = time.monotonic()
+        self._compute_in_child(names)
+        self.seconds += time.monotonic() - begin
+
+    def _compute_in_child(self, names: list[str]) -> None:
+        folder = self._directory / f"values-{len(list(self._directory.glob('values-*')))}"
+        folder.mkdir(parents=True)
+        path = with_outputs(self.model, names, folder)
+        write_samples(folder / "samples.npz", self.samples)
+        try:
+            placed = run_in_child(
+                _reference_values,
+                path.resolve(),
+                folder.resolve(),
+                names,
+                limits=ChildLimits(timeout_s=_REFERENCE_TIMEOUT_S),
+                cancel=self._cancel,
+            )
+        except ChildFailed as failure:
+            if failure.kind == "cancelled":
+                raise CancelledError("cancelled while computing the reference") from None
+            raise ModelError(
+                "the reference runtime (ONNX Runtime, optimisation off) cannot run this model: "
+                f"{failure.reason}"
+            ) from None
+        # A copy of all weights, which nobody needs any more.
+        for file in folder.glob(f"{path.name}*"):
+            file.unlink()
+        for position, known in enumerate(self._known):
+            known |= _mapped(folder / f"{position}.bin", placed[position])
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a value lies in a file of values; text is kept here, since it has no fixed size."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    text: tuple[str, ...] = ()
+
+
+def _reference_values(path: Path, folder: Path, names: list[str]) -> list[dict[str, _Place]]:
+    """Write each sample's values to one file (runs in the child)."""
+    session = reference_session(path)
+    placed: list[dict[str, _Place]] = []
+    for position, inputs in enumerate(stored_samples(folder / "samples.npz", ())):
+        made = run_session(session, inputs, names)
+        placed.append({})
+        with (folder / f"{position}.bin").open("wb") as file:
+            for name in names:
+                array = np.ascontiguousarray(made[name]).reshape(made[name].shape)
+                file.seek(-file.tell() % _ALIGNMENT, 1)
+                text = tuple(map(str, array.reshape(-1))) if array.dtype == object else ()
+                placed[-1][name] = _Place(array.dtype.name, array.shape, file.tell(), text)
+                if array.dtype != object:
+                    file.write(array.tobytes())
+            file.truncate(file.tell() + _ALIGNMENT)
+    return placed
+
+
+def _mapped(path: Path, places: Mapping[str, _Place]) -> dict[str, np.ndarray]:
+    """Views into one mapped file: a map for each value would use up the file descriptors."""
+    whole = np.memmap(path, dtype=np.uint8, mode="r")
+    found: dict[str, np.ndarray] = {}
+    for name, place in places.items():
+        if place.dtype == "object":
+            found[name] = np.array(place.text, dtype=object).reshape(place.shape)
+            continue
+        dtype = np.dtype(place.dtype)
+        size = math.prod(place.shape) * dtype.itemsize
+        found[name] = whole[place.offset : place.offset + size].view(dtype).reshape(place.shape)
+    return found
+
+
+def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, np.ndarray]]:
+    """Sample inputs from an .npz file.
+
+    The file holds each input by name: either of the input's own shape (one sample), or with one more
+    leading axis (as many samples as that axis is long).
+
+    Raises:
+        BadInputError: an input is missing, unknown, or of another type or shape.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: _text_as_objects(stored[name]) for name in stored.files}
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"inputs file {str(path)!r} cannot be read as .npz: {error}") from None
+    wanted = {spec.name: spec for spec in specs}
+    if arrays.keys() != wanted.keys():
+        raise BadInputError(
+            f"inputs file {str(path)!r} holds {sorted(arrays)}, but the model takes {sorted(wanted)}"
+        )
+    counts = {_sample_count(array, wanted[name]) for name, array in arrays.items()}
+    if len(counts) != 1:
+        raise BadInputError(f"inputs file {str(path)!r} holds different numbers of samples per input")
+    (count,) = counts
+    if count is None:
+        return [arrays]
+    return [{name: array[i] for name, array in arrays.items()} for i in range(count)]
+
+
+def _text_as_objects(array: np.ndarray) -> np.ndarray:
+    """Text as models have it; files that run no code when they are read have it as characters of one width."""
+    return array.astype(object) if array.dtype.kind == "U" else array
+
+
+def _sample_count(array: np.ndarray, spec: TensorSpec) -> int | None:
+    """None for one sample without a leading axis, else how many."""
+    if array.dtype.name != spec.dtype:
+        wanted = "text (an array of str)" if spec.dtype == "object" else spec.dtype
+        raise BadInputError(f"input {spec.name!r} must be {wanted}, not {array.dtype.name}")
+    if array.shape == spec.static_shape:
+        return None
+    if array.shape[1:] == spec.static_shape and array.shape[0] > 0:
+        return int(array.shape[0])
+    raise BadInputError(
+        f"input {spec.name!r} must have shape {spec.static_shape} or (samples, *{spec.static_shape}), "
+        f"not {array.shape}"
+    )

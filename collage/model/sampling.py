@@ -1,0 +1,195 @@
+"""Which inputs a run sees: seeded ones for the artifact's proof, those it chooses by, and held-out ones.
+
+Invariant: plans are chosen by the first samples. The held-out ones only say no: to mixes that are proposed within a
+budget, and in the contest of whole plans.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from collage.backends.machine.process_policy import default_threads
+from collage.backends.numerics.reference import seeded_inputs, table_bounds
+from collage.backends.numerics.tensor_files import write_samples
+from collage.events import Listener
+from collage.model.reference import Reference, Sample, read_samples
+from collage.options import TuneOptions
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import NormalisedInfo
+from collage.timing.child import Contest
+
+_SEEDS = 2
+# Time for timing the plans of one contest: a share of the time limit, within bounds.
+_CONTEST_S, _LEAST_S, _SHARE = 20.0, 3.0, 0.15
+
+
+@dataclass
+class Sampling:
+    """The samples of one run with their reference values.
+
+    Args:
+        model: the normalised model.
+        info: its inputs.
+        options: seed, threads and metric.
+        work_dir: where values and compiled blobs are kept.
+        inputs: the user's own samples as .npz; None for seeded ones.
+        hold_out: also make samples that plans are not chosen by, where the user gives none.
+        listener: is told when values are computed.
+        cancel: stops the child that computes them.
+    """
+
+    model: Model
+    info: NormalisedInfo
+    options: TuneOptions
+    work_dir: Path
+    inputs: Path | None
+    hold_out: bool
+    listener: Listener
+    cancel: threading.Event | None
+    seeds: tuple[int, ...] = field(init=False)
+    seeded: Reference = field(init=False)
+    chosen_by: Reference = field(init=False)
+    held_out: Reference | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        first = self.options.seed
+        self.seeds = tuple(range(first, first + _SEEDS))
+        self.seeded = self._reference([self._seeded(seed) for seed in self.seeds], "seeded")
+        self.chosen_by = self.seeded
+        rest: list[Sample] = []
+        if self.inputs is not None:
+            given = read_samples(self.inputs, self.info.inputs)
+            middle = (len(given) + 1) // 2
+            self.chosen_by = self._reference(given[:middle], "given")
+            rest = list(given[middle:])
+        elif self.hold_out:
+            rest = [self._seeded(seed + _SEEDS) for seed in self.seeds]
+        if rest:
+            self.held_out = self._reference(rest, "held-out", keep_all=False)
+
+    @property
+    def compared(self) -> list[Reference]:
+        """The samples that whole plans are compared by."""
+        return [self.chosen_by] if self.held_out is None else [self.chosen_by, self.held_out]
+
+    @property
+    def threads(self) -> int:
+        """Threads of one call."""
+        return self.options.threads or default_threads()
+
+    @property
+    def cache_dir(self) -> Path:
+        """Conversions are slow and the same each time, so a run makes each once."""
+        folder = self.work_dir / "compiled"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def template(self, error_limit: float | None = None, prune: bool = True) -> Contest:
+        """A contest without plans: every sample and its reference outputs as files.
+
+        Args:
+            error_limit: plans with a larger error are failures; None only records it.
+            prune: drop plans that cannot be the fastest.
+        """
+        index = self.model.index
+        # The other outputs are inputs or constants passed through.
+        made = [name for name in index.outputs if name in index.producer]
+        folder = self.work_dir / "contest"
+        folder.mkdir(parents=True, exist_ok=True)
+        samples, expected = folder / "samples.npz", folder / "expected.npz"
+        if not expected.exists():
+            write_samples(samples, [sample for known in self.compared for sample in known.samples])
+            write_samples(
+                expected, [value for known in self.compared for value in known.expected(made)]
+            )
+        share_s = _SHARE * (self.options.time_limit_s or math.inf)
+        return Contest(
+            budget_s=max(_LEAST_S, min(_CONTEST_S, share_s)),
+            plans=(),
+            regions={},
+            inputs=self.info.inputs,
+            outputs=tuple(made),
+            samples_file=samples,
+            expected_file=expected,
+            metric=self.options.metric,
+            error_limit=error_limit,
+            prune=prune,
+            threads=self.threads,
+            cache_dir=self.cache_dir,
+        )
+
+    def about_outputs(self) -> list[str]:
+        """What the report says of outputs that plans are compared by, where that proves less than it seems to."""
+        counts = self.chosen_by.undecided()
+        for name, count in (self.held_out.undecided() if self.held_out else {}).items():
+            counts[name] = max(count, counts.get(name, count))
+        told = [
+            f"rounding alone decides up to {undecided} of {size} elements of output {name!r}, so these were compared "
+            "only with what the model itself makes of them (docs/accuracy.md)"
+            for name, (undecided, size) in counts.items()
+            if name in self.model.index.outputs
+        ]
+        made = [name for name in self.model.index.outputs if name in self.model.index.producer]
+        first, *others = (v for known in self.compared for v in known.values(made))
+        if all(_same(first[name], [other[name] for other in others]) for name in made):
+            told.append(
+                "no output changes from one sample input to the next, or all are empty, so that comparing them proves "
+                f"little: {self._ask_for_inputs()}"
+            )
+        return told
+
+    def beyond_comparing(self) -> str:
+        """Why a plan may have failed that computes nothing wrong; empty where there is no such reason."""
+        found = {name for known in self.compared for name in known.beyond_comparing}
+        names = [repr(name) for name in self.model.index.outputs if name in found]
+        if not names:
+            return ""
+        return (
+            f"; with these inputs rounding alone decides most of {', '.join(names)}, or how many elements there are, so "
+            f"that runtimes can hardly agree: {self._ask_for_inputs()}"
+        )
+
+    def _ask_for_inputs(self) -> str:
+        return f"give {'real' if self.inputs is None else 'other'} ones with --inputs"
+
+    def _seeded(self, seed: int) -> Sample:
+        return seeded_inputs(self.info.inputs, seed, table_bounds(self.model.index))
+
+    def _reference(self, samples: Sequence[Sample], name: str, keep_all: bool = True) -> Reference:
+        folder = self.work_dir / name
+        return Reference(self.model, samples, folder, self.listener, self.cancel, keep_all)
+
+
+def _same(value: np.ndarray, others: Sequence[np.ndarray]) -> bool:
+    """Whether a value is empty, or the same with each of several samples."""
+    if value.size == 0:
+        return all(other.size == 0 for other in others)
+    has_nan = value.dtype.kind in "fc"
+    return bool(others) and all(np.array_equal(value, o, equal_nan=has_nan) for o in others)
+
+
+def about_seeded_inputs(has_budget: bool, calibrates: bool) -> list[str]:
+    """What the report warns of when a run saw seeded inputs only.
+
+    Args:
+        has_budget: errors were weighed against time.
+        calibrates: integers were fitted to what the model saw.
+    """
+    warnings = []
+    if has_budget:
+        warnings.append(
+            "errors were measured on seeded inputs; give real ones with --inputs to sample what the "
+            "model was trained for"
+        )
+    if calibrates:
+        warnings.append(
+            "int8 was calibrated on seeded inputs, so it does not fit what the model was trained for; "
+            "give real ones with --inputs"
+        )
+    return warnings

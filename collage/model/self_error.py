@@ -1,0 +1,155 @@
+"""How far a model that rounds to integers is from itself when its numbers move by as little as runtimes differ.
+
+A value that lies between two integers is rounded up by one runtime and down by another, and such steps reach the
+outputs. No runtime can be held to less than that, be its arithmetic ever so exact.
+
+Invariants: only weights, scales and biases in floating point are moved, as a sum in another order is; the samples
+stay. Where a model differs from itself by a large part of its outputs, nothing more is allowed: it would leave
+nothing to prove.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from collage.backends.numerics.comparison import output_error
+from collage.backends.numerics.reference import reference_session, run_session
+from collage.backends.numerics.tensor_files import read_expected, read_samples, write_samples
+from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
+from collage.events import Event, Listener
+from collage.model.numeric_ties import MOVED
+from collage.model.reference import Reference
+from collage.options import TuneOptions
+from collage.partitioner.emit.extract import with_outputs
+from collage.partitioner.errors import CancelledError
+from collage.partitioner.graph.graph_index import GraphIndex
+
+_ROUND = {"QuantizeLinear", "DynamicQuantizeLinear"}
+# Operators on integers that round their own results, those of com.microsoft included.
+_ROUND_INSIDE = ("QLinear", "QGemm", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
+# No draw begins after so long, but for the first.
+_DRAWS, _MOST_S = 6, 20.0
+# A handful of draws need not show the most there is.
+_HEADROOM = 1.5
+_MOST = 0.25
+_TIMEOUT_S = 600.0
+
+
+def rounds_to_integers(index: GraphIndex) -> bool:
+    """Whether a model rounds what it computes to integers (weights that were rounded before do not count)."""
+    return any(
+        node.op_type.startswith(_ROUND_INSIDE)
+        or (node.op_type in _ROUND and node.inputs[0] in index.producer)
+        for node in index.nodes
+    )
+
+
+def allow_own_error(
+    references: Sequence[Reference],
+    options: TuneOptions,
+    folder: Path,
+    listener: Listener,
+    cancel: threading.Event | None = None,
+) -> tuple[TuneOptions, list[str]]:
+    """A run's options with at least the model's own error as tolerance, and what the report says of that.
+
+    Args:
+        references: the samples that plans are compared by, and their values; steps may show in one of them only.
+        options: as the caller gave them.
+        folder: for files of its own.
+        listener: is told when the model is run for it.
+        cancel: stops the child when set.
+
+    Raises:
+        ModelError: the reference runtime cannot run the model.
+        CancelledError: `cancel` was set.
+    """
+    if not rounds_to_integers(references[0].model.index):
+        return options, []
+    listener(
+        Event("reference", "moving weights a little, to see what rounding to integers makes of it")
+    )
+    try:
+        own = own_error(references, options.metric, folder, cancel)
+    except ChildFailed as failure:
+        if failure.kind == "cancelled":
+            raise CancelledError("cancelled while looking for the model's own error") from None
+        return options, [f"what rounding to integers does could not be found out ({failure.reason})"]
+    if own <= options.tolerance:
+        return options, []
+    if own > _MOST:
+        return options, [
+            f"the model rounds to integers, and differs from itself by up to {own:.3g} when its weights are moved by a "
+            f"hundred-thousandth: too much to allow, so an error of {options.tolerance:g} is asked of plans that few "
+            "can keep; give real inputs with --inputs, or a --tolerance"
+        ]
+    told = (
+        "the model rounds to integers, and weights moved by a hundred-thousandth change its outputs so much that an "
+        f"error of {own:.3g} is allowed instead of {options.tolerance:g} (docs/accuracy.md)"
+    )
+    return options.model_copy(update={"tolerance": own}), [told]
+
+
+def own_error(
+    references: Sequence[Reference],
+    metric: str,
+    folder: Path,
+    cancel: threading.Event | None = None,
+) -> float:
+    """The largest error, with headroom, of the model against itself.
+
+    Args:
+        references: the samples and their values.
+        metric: how it is measured.
+        folder: for files of its own.
+        cancel: stops the child when set.
+
+    Raises:
+        ModelError: the reference runtime cannot run the model.
+        ChildFailed: the child did not come back with an answer.
+    """
+    model = references[0].model
+    made = [name for name in model.index.outputs if name in model.index.producer]
+    path = with_outputs(model, [], folder)
+    write_samples(folder / "samples.npz", [s for known in references for s in known.samples])
+    write_samples(folder / "expected.npz", [v for known in references for v in known.expected(made)])
+    limits = ChildLimits(timeout_s=_TIMEOUT_S)
+    return run_in_child(
+        _draw, path.resolve(), folder.resolve(), made, metric, limits=limits, cancel=cancel
+    )
+
+
+def _draw(path: Path, folder: Path, names: Sequence[str], metric: str) -> float:
+    """Move the weights again and again, and compare (runs in the child)."""
+    samples = read_samples(folder / "samples.npz", ())
+    expected = read_expected(folder / "expected.npz", ())
+    model = onnx.load(path)
+    kept = [numpy_helper.to_array(t) for t in model.graph.initializer]
+    worst = 0.0
+    end_s = time.monotonic() + _MOST_S
+    for draw in range(_DRAWS):
+        if draw and time.monotonic() > end_s:
+            break
+        random = np.random.default_rng(draw)
+        for tensor, array in zip(model.graph.initializer, kept, strict=True):
+            if array.dtype == np.float32:
+                moved = array * (1 + random.normal(0.0, MOVED, array.shape))
+                tensor.CopyFrom(numpy_helper.from_array(moved.astype(np.float32), tensor.name))
+        onnx.save(model, "moved.onnx", save_as_external_data=True, location=f"weights-{draw}")
+        session = reference_session(Path("moved.onnx"))
+        onnx.load_external_data_for_model(model, ".")
+        Path(f"weights-{draw}").unlink()
+        for sample, wanted in zip(samples, expected, strict=True):
+            values = run_session(session, sample, names)
+            error = output_error(metric, [values[n] for n in names], [wanted[n] for n in names])
+            # Labels are equal or not: nothing between says how much.
+            worst = max(worst, error if math.isfinite(error) else 0.0)
+    return _HEADROOM * worst

@@ -1,0 +1,1 @@
+"""Whole plans, timed and improved until nothing changes."""

@@ -1,0 +1,288 @@
+"""Small changes to a plan: shift a border, merge two partitions, split one, give one to another target,
+set an option of its target, or cut out branches that then run at once.
+
+Terms: the *line* is the model's nodes branch by branch (`collage.partitioner.graph.linear_order`); *where* a move acts
+is a position on it, so that one place keeps its number however the plan changes. Two partitions are
+*neighbours* when one reads what the other makes; their *border* stands where the reader's first node
+stands on the line.
+
+A *variant* is a target of the caller's with one of its tunable options set; it takes what the target
+takes. The two halves of a *fork* get half of the threads each.
+
+Invariants: `apply` is pure; a plan that comes out covers the graph, can be run (`plan_check`), gives no
+node to a target that refuses it, and differs from the plan that went in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from collage.accuracy.mix_partitions import without_quant
+from collage.backends.quantization.float_nodes import keeping, kept_nodes, without_float
+from collage.backends.registry import resolve
+from collage.partitioner.candidate import Candidate, Plan, bits
+from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.graph.linear_order import Line, line, linear_order
+from collage.partitioner.graph.plan_check import PlanError, check_plan, execution_order, quotient
+from collage.partitioner.rules.candidate_set import CandidateSet
+from collage.partitioner.target import Target
+from collage.refinement.branches import heavy_arms, joins, shared_out
+
+Kind = Literal["border", "merge", "split", "retarget", "option", "fork"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+RULE = "local move"
+LANES = 2
+_NONE = Target("none")
+
+
+@dataclass(frozen=True)
+class Move:
+    """One change.
+
+    Args:
+        kind: what is done.
+        where: position on the model's line; the border, pair, partition or cut nearest to it is meant.
+        step: signed and not zero. `border`: so many steps the border moves. `split`: from the cut
+            nearest to `where` that many cuts forwards or back go to `target`.
+        unit: whether a border moves node by node or from cut to cut.
+        target: of what is merged, split off or retargeted; a border moves whatever it is.
+        option: name and value that the partition's target gets; of `option` alone.
+    """
+
+    kind: Kind
+    where: int
+    step: int = 0
+    unit: Literal["node", "cut"] = "cut"
+    target: Target = _NONE
+    option: tuple[str, str] = ("", "")
+
+
+class LocalMoves:
+    """Applies moves to plans of one model; `kinds` are those that the model and targets leave room for.
+
+    Args:
+        index: the graph.
+        candidates: whose refusals say which node a target does not take.
+        targets: those that may be used.
+        eligible: whether a plan respects what the caller asked for.
+        tunable: per target the values that its open options may take.
+        threads: of one call; a fork needs at least two.
+        kinds: the moves to make.
+    """
+
+    def __init__(
+        self,
+        index: GraphIndex,
+        candidates: CandidateSet,
+        targets: Sequence[Target],
+        eligible: Callable[[Plan], bool] = lambda plan: True,
+        tunable: Mapping[Target, Mapping[str, Sequence[str]]] = MappingProxyType({}),
+        threads: int = 1,
+        kinds: Sequence[Kind] = KINDS,
+    ) -> None:
+        self._index = index
+        self._eligible = eligible
+        self.targets = tuple(targets)
+        self.length = len(index.nodes)
+        self._tunable = tunable
+        self._threads = threads
+        self._origins = {without_float(t): t for t in self.targets} | {t: t for t in self.targets}
+        for target, options in tunable.items():
+            for name, values in options.items():
+                for value in values:  # plans may have such variants from the beginning
+                    self._origins.setdefault(target.with_options(**{name: value}), target)
+        self.settings = sorted({(n, v) for o in tunable.values() for n, vs in o.items() for v in vs})
+        self._joins = joins(index, index.all_nodes) if threads >= LANES else []
+        room: dict[Kind, object] = {"option": self.settings, "fork": self._joins}
+        self.kinds = tuple(kind for kind in kinds if room.get(kind, True))
+        order = linear_order(index, index.all_nodes)
+        self._position = {node: position for position, node in enumerate(order)}
+        self._taken = dict.fromkeys(self.targets, index.all_nodes)
+        for node, target in candidates.refusals:
+            if target in self._taken:
+                self._taken[target] &= ~(1 << node)
+        self._lines: dict[int, Line] = {}
+
+    def apply(self, plan: Plan, move: Move) -> Plan | None:
+        """The plan after a move, or None where the move cannot be made."""
+        # Which nodes are float is said by their places in a partition, which a move shifts.
+        parts = [(p.nodes, without_float(p.target)) for p in plan.partitions]
+        kept = sum(kept_nodes(p.target, p.nodes) for p in plan.partitions)
+        made = {
+            "border": self._shift_border,
+            "merge": self._merge,
+            "split": self._split,
+            "retarget": self._retarget,
+            "option": self._set_option,
+            "fork": self._fork,
+        }[move.kind](parts, move)
+        if made is None or set(made) == set(parts) or not all(self._takes(*part) for part in made):
+            return None
+        lanes = LANES if move.kind == "fork" else plan.lanes
+        made = [(nodes, self._keeping(target, nodes, kept)) for nodes, target in made]
+        changed = self._in_order(plan, made, lanes)
+        return changed if changed is not None and self._eligible(changed) else None
+
+    def settable(self, plan: Plan) -> list[Move]:
+        """Every option that a partition's target is not given yet, the largest partition's first; none without that kind."""
+        found: list[Move] = []
+        if "option" not in self.kinds:
+            return found
+        for part in sorted(plan.partitions, key=lambda p: -p.nodes.bit_count()):
+            origin = self._origins[without_float(part.target)]
+            where = min(self._position[node] for node in bits(part.nodes))
+            for name, values in sorted(self._tunable.get(origin, {}).items()):
+                given = part.target.option(name, "")
+                found += [Move("option", where, option=(name, v)) for v in values if v != given]
+        return found
+
+    def _keeping(self, target: Target, nodes: int, kept: int) -> Target:
+        """A target for nodes of which some stay float; the float one where nothing else is left."""
+        if target.option("quant", "none") == "none":
+            return target
+        own = keeping(target, nodes, kept)
+        plain = without_quant(target)
+        refused = resolve(own).refuse_region(self._index, nodes, own)
+        return plain if refused is not None and plain in self._origins else own
+
+    def _takes(self, nodes: int, target: Target) -> bool:
+        origin = self._origins.get(target)
+        return bool(nodes) and origin is not None and not nodes & ~self._taken[origin]
+
+    def _in_order(self, plan: Plan, parts: Sequence[tuple[int, Target]], lanes: int) -> Plan | None:
+        kept = {(p.nodes, p.target): p for p in plan.partitions}
+        try:
+            order = execution_order(self._index, [nodes for nodes, _ in parts])
+            made = [kept.get(parts[i], Candidate(*parts[i], RULE)) for i in order]
+            changed = Plan(tuple(made), lanes)
+            check_plan(self._index, changed)
+        except PlanError:
+            return None
+        if lanes > 1 and not self._has_wave(changed):
+            return replace(changed, lanes=1)
+        return changed
+
+    def _has_wave(self, plan: Plan) -> bool:
+        """True when two partitions of a plan could run at once."""
+        readers = quotient(self._index, [p.nodes for p in plan.partitions])
+        depth = [0] * len(readers)
+        for maker, found in enumerate(readers):
+            for reader in found:
+                depth[reader] = max(depth[reader], depth[maker] + 1)
+        return len(set(depth)) < len(depth)
+
+    def _shift_border(
+        self, parts: list[tuple[int, Target]], move: Move
+    ) -> list[tuple[int, Target]] | None:
+        """Forwards the maker takes the reader's first nodes; back, the reader the maker's last."""
+        pair = self._pair(parts, move.where)
+        if pair is None:
+            return None
+        giver, taker = pair[::-1] if move.step > 0 else pair
+        nodes = parts[giver][0]
+        laid = self._line(nodes)
+        count = len(laid.order)
+        stops = range(count + 1) if move.unit == "node" else laid.cuts
+        if abs(move.step) >= len(stops) - 1:  # all of them would be a merge
+            return None
+        stop = stops[move.step] if move.step > 0 else stops[move.step - 1]
+        given = laid.run(0, stop) if move.step > 0 else laid.run(stop, count)
+        made = list(parts)
+        made[giver] = (nodes & ~given, parts[giver][1])
+        made[taker] = (parts[taker][0] | given, parts[taker][1])
+        return made
+
+    def _merge(self, parts: list[tuple[int, Target]], move: Move) -> list[tuple[int, Target]] | None:
+        pair = self._pair(parts, move.where)
+        if pair is None:
+            return None
+        rest = [part for i, part in enumerate(parts) if i not in pair]
+        return [*rest, (parts[pair[0]][0] | parts[pair[1]][0], move.target)]
+
+    def _split(self, parts: list[tuple[int, Target]], move: Move) -> list[tuple[int, Target]] | None:
+        """Give a run between two cuts to a target; what stays on one side or both keeps its own."""
+        nodes, target = self._holder(parts, move.where)
+        laid = self._line(nodes)
+        last = len(laid.cuts) - 1
+        near = min(range(last + 1), key=lambda i: (abs(self._at(laid, i) - move.where), i))
+        low, high = sorted((near, min(max(near + move.step, 0), last)))
+        pieces = [
+            (laid.run(laid.cuts[a], laid.cuts[b]), owner)
+            for a, b, owner in ((0, low, target), (low, high, move.target), (high, last, target))
+            if a < b
+        ]
+        if len(pieces) < 2 or low == high:
+            return None
+        return [*(part for part in parts if part[0] != nodes), *pieces]
+
+    def _at(self, laid: Line, cut: int) -> int:
+        """Where on the model's line a cut of a partition's line stands."""
+        at = laid.cuts[cut]
+        return self._position[laid.order[at]] if at < len(laid.order) else self.length
+
+    def _retarget(self, parts: list[tuple[int, Target]], move: Move) -> list[tuple[int, Target]] | None:
+        nodes, _ = self._holder(parts, move.where)
+        return [(own, move.target if own == nodes else target) for own, target in parts]
+
+    def _set_option(
+        self, parts: list[tuple[int, Target]], move: Move
+    ) -> list[tuple[int, Target]] | None:
+        """Give an option its value, or leave it open again where it has that value."""
+        nodes, target = self._holder(parts, move.where)
+        name, value = move.option
+        if value not in self._tunable.get(self._origins[target], {}).get(name, ()):
+            return None
+        options = dict(target.options)
+        if options.get(name) == value:
+            del options[name]
+        else:
+            options[name] = value
+        variant = self._variant(target, options)
+        return [(own, variant if own == nodes else other) for own, other in parts]
+
+    def _variant(self, target: Target, options: Mapping[str, str]) -> Target:
+        variant = Target(target.backend, tuple(sorted(options.items())))
+        self._origins.setdefault(variant, self._origins[target])
+        return variant
+
+    def _fork(self, parts: list[tuple[int, Target]], move: Move) -> list[tuple[int, Target]] | None:
+        """Cut the arms of the join nearest to the place out of its partition, in two sets."""
+        if not self._joins:
+            return None
+        join = min(self._joins, key=lambda node: abs(self._position[node] - move.where))
+        nodes, target = next(part for part in parts if part[0] >> join & 1)
+        offered = self._tunable.get(self._origins[target], {}).get("threads", ())
+        fitting = [value for value in offered if int(value) <= self._threads // LANES]
+        groups = shared_out(heavy_arms(self._index, nodes, join), LANES)
+        if not fitting or len(groups) < LANES:
+            return None
+        half = self._variant(target, {**dict(target.options), "threads": max(fitting, key=int)})
+        forked = sum(groups)
+        after = 0
+        for node in bits(forked):
+            after |= self._index.descendants[node]
+        after &= nodes & ~forked
+        before = nodes & ~forked & ~after
+        rest = [(piece, target) for piece in (before, after) if piece]
+        return [*(p for p in parts if p[0] != nodes), *((group, half) for group in groups), *rest]
+
+    def _holder(self, parts: Sequence[tuple[int, Target]], where: int) -> tuple[int, Target]:
+        def distance(part: tuple[int, Target]) -> int:
+            return min(abs(self._position[node] - where) for node in bits(part[0]))
+
+        return min(parts, key=distance)
+
+    def _pair(self, parts: Sequence[tuple[int, Target]], where: int) -> tuple[int, int] | None:
+        """Maker and reader at the border nearest to a position."""
+        readers = quotient(self._index, [nodes for nodes, _ in parts])
+        first = [min(self._position[node] for node in bits(nodes)) for nodes, _ in parts]
+        pairs = [(maker, reader) for maker, found in enumerate(readers) for reader in found]
+        return min(pairs, key=lambda p: (abs(first[p[1]] - where), p), default=None)
+
+    def _line(self, nodes: int) -> Line:
+        if nodes not in self._lines:
+            self._lines[nodes] = line(self._index, nodes)
+        return self._lines[nodes]

@@ -1,0 +1,220 @@
+"""The report: what was found, how it was measured, and what it is worth.
+
+Fields that hold latencies are microseconds of one call, medians over interleaved rounds. A field is
+null where there is nothing honest to say: no single target could run the model, say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from collage.costs.measured_costs import Counts
+from collage.model.preparation import computed
+from collage.partitioner.candidate import bits
+from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.rules.candidate_set import CandidateSet
+from collage.partitioner.search.search import Solution
+from collage.partitioner.target import Target
+from collage.report.alternatives import (
+    Place,
+    Witness,
+    alone_us,
+    alternatives,
+    never_measured,
+    reasons,
+    refused_operators,
+    runner_up,
+)
+from collage.runner import Site
+from collage.timing.timed_plan import Entry, fastest_beside, latency_beside, speedup
+
+REPORT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a tuning run hands to the report; see `build_report`.
+
+    Args:
+        model_sha256: of the normalised model.
+        index: the graph.
+        targets: as the caller gave them.
+        winner: the plan returned.
+        entries: every plan that was timed or failed.
+        infeasible: per target why it cannot run the whole model.
+        candidates: all that could be used.
+        unique: how many different keys they have.
+        counts: how costs were come by.
+        solution: of the search; None where the strategy made none.
+        seconds: per stage.
+        tolerance: bound on the error of every output.
+        metric: how it is measured.
+        sampled: `given` or `seeded` inputs.
+        warnings: of ingest and of the run.
+        witness: what is known of the other targets.
+        site: where all this was measured.
+        front: points of latency against error; None where none were asked for.
+    """
+
+    model_sha256: str
+    index: GraphIndex
+    targets: Sequence[Target]
+    winner: Entry
+    entries: Sequence[Entry]
+    infeasible: Mapping[Target, str]
+    candidates: CandidateSet
+    unique: int
+    counts: Counts
+    solution: Solution | None
+    seconds: Mapping[str, float]
+    tolerance: float
+    metric: str
+    sampled: str
+    warnings: Sequence[str]
+    witness: Witness
+    site: Site
+    front: Sequence[Mapping[str, Any]] | None = None
+
+
+def build_report(found: Findings) -> dict[str, Any]:
+    """The report as JSON-ready data; its fields are described in docs/report.md."""
+    winner = found.winner
+    singles = {t: e for e in found.entries if (t := single_target(e)) in found.targets}
+    timed = [e for e in singles.values() if e.timed and not (e.error or 0.0) > found.tolerance]
+    best = fastest_beside(timed, winner)
+    gain = None if best is None else speedup(best, winner)
+    greedy = next((e for e in found.entries if e.name.startswith("greedy") and e.timed), None)
+    predicted = winner.predicted_us
+    error = None if predicted is None else winner.latency_us - predicted
+    return {
+        "report_version": REPORT_VERSION,
+        "model_sha256": found.model_sha256,
+        "targets": [str(target) for target in found.targets],
+        "machine": {
+            "label": found.site.hardware.label,
+            "hardware": found.site.hardware.digest,
+            "description": found.site.hardware.describe(),
+        },
+        "partitions": _partitions(found),
+        "latency_us": winner.latency_us,
+        "latency_interval_us": list(_interval(winner)),
+        "baselines": [_baseline(target, singles.get(target), found) for target in found.targets],
+        "greedy_latency_us": None if greedy is None else latency_beside(greedy, winner)[0],
+        "speedup_over_best_single": None if gain is None else gain.ratio,
+        "speedup_interval": None if gain is None else [gain.low, gain.high],
+        "predicted_latency_us": predicted,
+        "additive_error": error,
+        "max_relative_error": winner.error,
+        "tolerance": found.tolerance,
+        "metric": found.metric,
+        "sampled_inputs": found.sampled,
+        "front": None if found.front is None else list(found.front),
+        "plans": [_plan(entry, best, winner) for entry in found.entries],
+        "known_since": None,
+        "candidates": {
+            "total": len(found.candidates.candidates),
+            "unique": found.unique,
+            "measured": found.counts.measured,
+            "from_cache": found.counts.from_cache,
+            "infeasible": found.counts.infeasible,
+        },
+        "search": _search(found.solution),
+        "refused": refused_operators(found.witness),
+        "never_measured": never_measured(found.witness),
+        "warnings": list(found.warnings),
+        "seconds": {stage: round(spent, 3) for stage, spent in found.seconds.items()},
+    }
+
+
+def _search(solution: Solution | None) -> dict[str, Any] | None:
+    if solution is None:
+        return None
+    return {
+        "objective_us": solution.plans[0].objective_us,
+        "bound_us": solution.bound_us,
+        "optimal": solution.optimal,
+    }
+
+
+def single_target(entry: Entry) -> Target | None:
+    """The target of a plan that is one partition, else None."""
+    partitions = entry.plan.partitions
+    return partitions[0].target if len(partitions) == 1 else None
+
+
+def _partitions(found: Findings) -> list[dict[str, Any]]:
+    winner = found.winner
+    steps = winner.step_us
+    timed = {
+        frozenset((p.nodes, p.target) for p in entry.plan.partitions): (
+            (entry.ratio / winner.ratio - 1) * winner.latency_us
+        )
+        for entry in found.entries
+        if entry.timed and entry is not winner
+    }
+    parts = []
+    for position, partition in enumerate(winner.plan.partitions):
+        latency_us = steps[position] if position < len(steps) else None
+        place = Place(winner.plan, position, latency_us, timed)
+        others = alternatives(found.witness, place)
+        own_us = alone_us(found.witness, partition)
+        parts.append(
+            {
+                "target": str(partition.target),
+                "nodes": [found.index.nodes[i].name for i in bits(partition.nodes)],
+                **computed(found.site.facts(partition.target)),
+                "latency_us": latency_us,
+                "predicted_us": own_us,
+                "runner_up": runner_up(others),
+                "alternatives": others,
+                "why": reasons(place, own_us, others),
+            }
+        )
+    return parts
+
+
+def _baseline(target: Target, entry: Entry | None, found: Findings) -> dict[str, Any]:
+    if entry is None:
+        return {"target": str(target), "infeasible": found.infeasible.get(target, "not measured")}
+    if not entry.timed:
+        return {"target": str(target), "infeasible": entry.failure or "not timed"}
+    winner = found.winner
+    latency_us, *interval = latency_beside(entry, winner)  # beside itself there is none: it has its own
+    said: dict[str, Any] = {
+        "target": str(target),
+        "latency_us": latency_us,
+        "latency_interval_us": list(_interval(winner)) if entry is winner else interval,
+    }
+    if (entry.error or 0.0) > found.tolerance:
+        said["exceeds_tolerance"] = entry.error
+    return said
+
+
+def _plan(entry: Entry, best: Entry | None, winner: Entry) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "name": entry.name,
+        "partitions": len(entry.plan.partitions),
+        "targets": [str(target) for target in entry.plan.targets],
+        "predicted_us": entry.predicted_us,
+    }
+    if not entry.timed:
+        return {**said, "infeasible": entry.failure or "not timed"}
+    said["latency_us"], *_ = latency_beside(entry, winner)
+    said["max_relative_error"] = entry.error
+    if best is not None:
+        ratio = speedup(best, entry)
+        said["speedup_over_best_single"] = ratio.ratio
+        said["speedup_interval"] = [ratio.low, ratio.high]
+    return said
+
+
+def _interval(entry: Entry) -> tuple[float, float]:
+    """A 95 % interval of the median from order statistics of the blocks."""
+    samples = sorted(entry.samples_us)
+    n = len(samples)
+    half = 0.98 * n**0.5
+    low = max(0, int(n / 2 - half))
+    high = min(n - 1, int(n / 2 + half))
+    return samples[low], samples[high]

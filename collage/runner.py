@@ -1,0 +1,157 @@
+"""Where a tuning's runtimes run: on this machine, or on others of one kind (`collage.workers`).
+
+Terms: a *site* is one kind of machine. All that a tuning compiles, runs or times, runs on one site, since
+a partitioned model runs in one process and costs of different hardware never mix. `-host=LABEL` on a
+target names the kind by the label that its operator gave it.
+
+Invariant: what a site says about a target (its version, what it computes in, how it prepares) is what the
+machine that measures found out, so that it may have runtimes that the process that tunes has not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from collage.backends.contract import HOST, Arithmetic, Available, Preparation
+from collage.backends.machine.hardware import Hardware, hardware
+from collage.backends.machine.process_policy import default_threads
+from collage.backends.measurement.measure import Measurement, MeasureRequest, measure
+from collage.backends.registry import check_options, resolve
+from collage.backends.sandbox.run import ChildLimits, run_in_child
+from collage.device_lock import device_slot
+from collage.partitioner.errors import BadInputError, CollageError, TargetError
+from collage.partitioner.target import Target
+
+
+class NoWorkerError(CollageError):
+    """No machine has what a tuning needs; the message says what there is."""
+
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """What a target is on a site.
+
+    Args:
+        version: of its runtime.
+        arithmetic: what it computes in.
+        preparation: how it rewrites sub-models, or None.
+    """
+
+    version: str
+    arithmetic: Arithmetic
+    preparation: Preparation | None
+
+
+class Site:
+    """This machine; others override what is different for them."""
+
+    @cached_property
+    def hardware(self) -> Hardware:
+        """What costs are stored under."""
+        return hardware()
+
+    @property
+    def host(self) -> str:
+        """The name of the machine that ran the last child."""
+        return socket.gethostname()
+
+    @property
+    def threads(self) -> int:
+        """How many threads one call has where nobody says otherwise."""
+        return default_threads()
+
+    @property
+    def python(self) -> str:
+        """Version of the Python that runs children."""
+        return platform.python_version()
+
+    def facts(self, target: Target) -> TargetFacts:
+        """What a target is here.
+
+        Raises:
+            TargetError: it cannot be used here.
+        """
+        return describe(target)
+
+    def check(self, targets: Sequence[Target]) -> list[TargetFacts]:
+        """What a tuning's targets are here, all of which can be used.
+
+        Raises:
+            TargetError: one cannot, or is wanted on another kind of machine.
+            BadInputError: they are wanted on several kinds of machine.
+        """
+        wanted = host_of(targets)
+        if wanted is not None and wanted != self.hardware.label:
+            own = f"labelled {self.hardware.label!r}" if self.hardware.label else "without a label"
+            raise TargetError(
+                f"-host={wanted} names another kind of machine than this one, which is {own}: set "
+                "COLLAGE_HOST_LABEL here, or tune on a server whose workers have that label"
+            )
+        return [self.facts(target) for target in targets]
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        limits: ChildLimits | None = None,
+        cancel: threading.Event | None = None,
+        on_message: Callable[[Any], None] | None = None,
+    ) -> Any:
+        """Call a function in a sacrificial child, as `collage.backends.sandbox.run.run_in_child` does."""
+        return run_in_child(function, *args, limits=limits, cancel=cancel, on_message=on_message)
+
+    def alone(self, cancel: threading.Event | None) -> contextlib.AbstractContextManager[None]:
+        """Nothing else is measured on the device inside the block.
+
+        Raises:
+            CancelledError: `cancel` was set while waiting.
+        """
+        return device_slot(cancel)
+
+    def measure(self, request: MeasureRequest, cancel: threading.Event | None) -> Measurement:
+        """Measure a candidate, alone on its device.
+
+        Raises:
+            CancelledError: `cancel` was set.
+        """
+        with self.alone(cancel):
+            return measure(request, cancel, self.run)
+
+
+def describe(target: Target) -> TargetFacts:
+    """What a target is on this machine.
+
+    Raises:
+        TargetError: it cannot be used here.
+    """
+    backend = resolve(target)
+    found = backend.probe()
+    assert isinstance(found, Available)
+    return TargetFacts(found.version, backend.arithmetic(target), backend.preparation(target))
+
+
+def host_of(targets: Sequence[Target]) -> str | None:
+    """The label of the machines that a tuning's targets ask for; None where any will do.
+
+    A target without `-host` follows the others: a plan never runs on two machines.
+
+    Raises:
+        BadInputError: they ask for different ones.
+        TargetError: an option is unknown.
+    """
+    for target in targets:
+        check_options(target)
+    labels = {t.option(HOST.name, HOST.default) for t in targets} - {HOST.default}
+    if len(labels) > 1:
+        raise BadInputError(
+            f"the targets name {len(labels)} kinds of machine (-host={', -host='.join(sorted(labels))}), "
+            "but a plan runs in one process on one machine: tune once for each"
+        )
+    return labels.pop() if labels else None

@@ -1,0 +1,203 @@
+"""Runs a plan: compiled partitions called one after the other on buffers that are bound once, or those
+that do not wait for each other at once, where the plan says so (`lanes`).
+
+Every value that crosses a border between partitions has one place in an arena (`memory_plan`), to
+which its producer and its consumers are bound when the executor is made; a run then only calls the
+executables. Values whose shape is known only when the model runs are passed along and bound anew at
+each run. Values of steps on a device stay in its memory (`collage.runtime.device_values`); those that cross from one
+memory domain to another are copied once for each domain that reads them.
+
+Invariants: steps stand in an order in which they can run; an executor is used by one thread at a
+time; executables may be shared between executors, so `bind` must be called after another executor
+has used them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from collage.backends.contract import Executable
+from collage.partitioner.tensor import TensorSpec
+from collage.runtime.device_values import Residence
+from collage.runtime.memory_plan import Life, allocate, plan_memory
+from collage.runtime.parallel import Lanes, waves
+
+
+@dataclass(frozen=True)
+class Step:
+    """One compiled partition and the names of the values it reads and makes, in its order."""
+
+    executable: Executable
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @property
+    def is_static(self) -> bool:
+        """True when all its buffers can be bound before the first run."""
+        return all(spec.is_static for spec in (*self.inputs, *self.outputs))
+
+
+class Executor:
+    """Runs steps in order, or wave after wave, on planned memory.
+
+    Args:
+        steps: compiled partitions in execution order.
+        inputs: the graph's inputs.
+        outputs: names of the graph's outputs; each is made by a step or is a graph input.
+        lanes: how many steps may run at once.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[str],
+        lanes: int = 1,
+    ) -> None:
+        self._steps = tuple(steps)
+        self._inputs = tuple(inputs)
+        self._outputs = tuple(outputs)
+        self._waves = waves(
+            [[spec.name for spec in step.inputs] for step in self._steps],
+            [[spec.name for spec in step.outputs] for step in self._steps],
+            lanes,
+        )
+        self._lanes = Lanes(max(map(len, self._waves), default=1))
+        lives = _lives(self._steps, self._inputs, self._outputs, self._waves)
+        self._plan = plan_memory(lives)
+        self._buffers = allocate(self._plan, lives)
+        self._residence = Residence(self._steps, self._inputs, self._outputs, self._buffers)
+        self._runs: list[Callable[[], None]] = []
+        self._turns: list[Callable[[], None]] = []
+        self._dynamic: dict[str, np.ndarray] = {}
+
+    @property
+    def arena_bytes(self) -> int:
+        """Size of the memory that values between partitions share."""
+        return self._plan.size_bytes
+
+    @property
+    def is_concurrent(self) -> bool:
+        """True when some steps run at once."""
+        return any(len(wave) > 1 for wave in self._waves)
+
+    def bind(self) -> None:
+        """Bind every step's buffers; once, or after another executor used the same executables."""
+        self._runs = []
+        for step in self._steps:
+            if self._residence.is_on_device(step):
+                self._runs.append(self._residence.bind(step))
+            elif step.is_static:
+                step.executable.bind(
+                    [self._buffers[s.name] for s in step.inputs],
+                    [self._buffers[s.name] for s in step.outputs],
+                )
+                self._runs.append(self._residence.copying(step, step.executable.run))
+            else:
+                self._runs.append(self._residence.copying(step, partial(self._run_dynamic, step)))
+        self._turns = self._in_waves(self._runs)
+
+    def feed(self, values: Mapping[str, np.ndarray]) -> None:
+        """Copy graph inputs into their places. Shapes and types are the caller's to check."""
+        for spec in self._inputs:
+            if spec.name in self._buffers:
+                np.copyto(self._buffers[spec.name], values[spec.name])
+            else:
+                self._dynamic[spec.name] = np.ascontiguousarray(values[spec.name])
+        for copy in self._residence.feeds:
+            copy()
+
+    def run(self) -> None:
+        """Compute once from what was fed."""
+        for turn in self._turns:
+            turn()
+
+    def run_timed(self) -> list[float]:
+        """Compute once; time of each step in microseconds."""
+        times = [0.0] * len(self._runs)
+        clock = time.perf_counter_ns
+
+        def timed(position: int) -> None:
+            begin = clock()
+            self._runs[position]()
+            times[position] = (clock() - begin) / 1e3
+
+        for turn in self._in_waves([partial(timed, i) for i in range(len(self._runs))]):
+            turn()
+        return times
+
+    def value(self, name: str) -> np.ndarray:
+        """A value's array after a run; it is valid until the arena's place is used again."""
+        if name not in self._buffers:
+            return self._dynamic[name]
+        self._residence.fetch(name)
+        return self._buffers[name]
+
+    def results(self) -> dict[str, np.ndarray]:
+        """Copies of the graph's outputs after a run."""
+        return {name: np.array(self.value(name), copy=True) for name in self._outputs}
+
+    def check_each(self, check: Callable[[int, str, np.ndarray], None]) -> None:
+        """Run once and hand every value a step makes to `check(step, name, value)` right after it."""
+        for position, (step, run) in enumerate(zip(self._steps, self._runs, strict=True)):
+            run()
+            for spec in step.outputs:
+                check(position, spec.name, self.value(spec.name))
+
+    def check_outputs(self, check: Callable[[int, str, np.ndarray], None]) -> None:
+        """Run once as `run` does and hand every output to `check(step that makes it, name, value)`."""
+        self.run()
+        for position, step in enumerate(self._steps):
+            for spec in step.outputs:
+                if spec.name in self._outputs:
+                    check(position, spec.name, self.value(spec.name))
+
+    def close(self) -> None:
+        """End the threads of other lanes; the executables are not the executor's. Twice is no error."""
+        self._lanes.close()
+
+    def _in_waves(self, calls: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
+        """One call for each wave, given one for each step."""
+        return [
+            calls[wave[0]] if len(wave) == 1 else partial(self._lanes.run, [calls[i] for i in wave])
+            for wave in self._waves
+        ]
+
+    def _run_dynamic(self, step: Step) -> None:
+        inputs = [self.value(spec.name) for spec in step.inputs]
+        outputs = [self._buffers.get(spec.name) for spec in step.outputs]
+        step.executable.bind(inputs, outputs)
+        step.executable.run()
+        for spec, made in zip(step.outputs, step.executable.results, strict=True):
+            if spec.name not in self._buffers:
+                self._dynamic[spec.name] = made
+
+
+def _lives(
+    steps: Sequence[Step],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[str],
+    turns: Sequence[tuple[int, ...]],
+) -> list[Life]:
+    """When each value is needed, counted in waves: what runs at once shares no memory."""
+    end = len(turns)
+    wave_of = {step: number for number, wave in enumerate(turns) for step in wave}
+    specs = {spec.name: spec for spec in inputs}
+    first = {spec.name: -1 for spec in inputs}
+    # Graph inputs stay whole until the end, so that a second run does not need to feed them again.
+    last = {spec.name: end for spec in inputs}
+    for position, step in enumerate(steps):
+        wave = wave_of[position]
+        for spec in step.outputs:
+            specs[spec.name] = spec
+            first[spec.name] = wave
+            last[spec.name] = wave
+        for spec in step.inputs:
+            last[spec.name] = max(last[spec.name], wave)
+    last |= dict.fromkeys(outputs, end)
+    return [Life(spec, first[name], last[name]) for name, spec in specs.items() if spec.is_static]

@@ -1,0 +1,1 @@
+"""The search over plans with costs measured on demand."""

@@ -1,0 +1,135 @@
+"""The plans of every strategy but `optimal`: they are made, not searched, and measured like any other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from collage.backends.quantization.float_nodes import keeping, kept_nodes, without_float
+from collage.backends.registry import check_options, resolve
+from collage.partitioner.candidate import Candidate, Plan
+from collage.partitioner.emit.plan_json import decode
+from collage.partitioner.errors import BadInputError, NoPlanError
+from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.graph.model import Model
+from collage.partitioner.graph.plan_check import PlanError, execution_order, quotient
+from collage.partitioner.rules.candidate_set import CandidateSet
+from collage.partitioner.rules.target_spec import TargetSpec
+from collage.partitioner.search.constraints import Constraints
+from collage.partitioner.search.search import search
+from collage.partitioner.target import Target
+from collage.timing.timed_plan import Entry
+
+
+def parse_targets(texts: Sequence[str]) -> tuple[Target, ...]:
+    """Targets, each once, in the order given.
+
+    Raises:
+        TargetError: one is misspelt.
+        BadInputError: none is given.
+    """
+    if not texts:
+        raise BadInputError("no target is given; name at least one, for example 'onnxruntime'")
+    return tuple(dict.fromkeys(Target.parse(text) for text in texts))
+
+
+def single_plan(model: Model, target: Target) -> Plan:
+    """The whole model on one target."""
+    return Plan((Candidate(model.index.all_nodes, target, "whole"),))
+
+
+def given_plan(model: Model, plan: Mapping[str, Any]) -> Entry:
+    """A plan as JSON, applied to the model again.
+
+    Raises:
+        BadInputError: it is damaged, or not for this model.
+    """
+    return Entry(decode(model, json.dumps(plan)).plan, "given plan")
+
+
+def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints) -> Entry:
+    """What pins and bans say, in as few partitions as they allow; nothing is measured for it.
+
+    Raises:
+        NoPlanError: the pins leave a node to several targets, or to none that takes it.
+    """
+    targets = sorted({candidate.target for candidate in candidates.candidates})
+    forbidden = constraints.forbidden_nodes(model.index, targets)
+    for node in model.index.nodes:
+        left = [t for t in targets if not forbidden[t] >> node.index & 1]
+        if len(left) > 1:
+            raise NoPlanError(
+                f"strategy manual needs a pin for every node, and {node.name!r} ({node.op}) may go to "
+                f"{', '.join(map(str, left))}; add --pin '*={left[0]}' for the rest, say"
+            )
+    free: Sequence[float] = [0.0] * len(candidates.candidates)
+    solution = search(
+        model.index, candidates.candidates, free, constraints=constraints, refusals=candidates.refusals
+    )
+    return Entry(solution.plans[0].plan, "pinned plan")
+
+
+def check_covered(index: GraphIndex, candidates: CandidateSet, targets: Sequence[Target]) -> None:
+    """Make sure that some target takes every node.
+
+    Raises:
+        NoPlanError: names the first node that none takes, with each target's reason.
+    """
+    for node, holders in zip(index.nodes, candidates.by_node, strict=True):
+        if not holders:
+            reasons = "; ".join(
+                f"{t}: {candidates.refusals.get((node.index, t), 'proposes nothing for it')}"
+                for t in targets
+            )
+            raise NoPlanError(
+                f"no target takes node {node.name!r} ({node.op}): {reasons}; add a target"
+            )
+
+
+def respects(
+    index: GraphIndex, constraints: Constraints, specs: Sequence[TargetSpec], plan: Plan
+) -> bool:
+    """True when a plan keeps pins, bans and limits; its accuracy is measured, not reckoned, so not here."""
+    domains = {spec.target: spec.memory_domain for spec in specs}
+    devices = {domains[t] if t in domains else check_options(t).memory_domain(t) for t in plan.targets}
+    most, devices_allowed = constraints.max_partitions, constraints.max_devices
+    return (
+        all(replace(constraints, budgets=()).allowed(index, plan.partitions))
+        and (most is None or len(plan.partitions) <= most)
+        and (devices_allowed is None or len(devices) <= devices_allowed)
+    )
+
+
+def joined(index: GraphIndex, plan: Plan) -> Plan:
+    """A plan in which partitions of one target that feed each other are one, as far as it can be run then."""
+    parts = list(plan.partitions)
+    for maker, reader in _alike(index, parts):
+        pair = parts[maker], parts[reader]
+        nodes = sum(part.nodes for part in pair)
+        kept = sum(kept_nodes(part.target, part.nodes) for part in pair)
+        whole = Candidate(nodes, keeping(without_float(pair[0].target), nodes, kept), "joined")
+        rest = [part for part in parts if part not in pair]
+        try:
+            order = execution_order(index, [part.nodes for part in (whole, *rest)])
+        except PlanError:
+            continue
+        return joined(index, Plan(tuple((whole, *rest)[i] for i in order), plan.lanes))
+    return plan
+
+
+def _alike(index: GraphIndex, parts: Sequence[Candidate]) -> list[tuple[int, int]]:
+    """Makers and readers that are on one target."""
+    readers = quotient(index, [part.nodes for part in parts])
+    pairs = [(maker, reader) for maker, found in enumerate(readers) for reader in sorted(found)]
+    # Which nodes stay float is said by their places in a partition.
+    targets = [without_float(part.target) for part in parts]
+    return [(maker, reader) for maker, reader in pairs if targets[maker] == targets[reader]]
+
+
+def sensible(index: GraphIndex, plan: Plan) -> bool:
+    """True when no target refuses a partition of a plan as a whole, as it does those that compute nothing."""
+    return all(
+        resolve(p.target).refuse_region(index, p.nodes, p.target) is None for p in plan.partitions
+    )

@@ -1,0 +1,161 @@
+"""Every target alone on the whole graph: the baselines, and what all estimates start from."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from collage.cost_db.costs.row import CostRow
+from collage.costs.cost_source import CostOracle
+from collage.costs.estimates import Estimates
+from collage.partitioner.candidate import Candidate, Plan, bits
+from collage.partitioner.cost import Measured
+from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.rules.candidate_set import CandidateSet
+from collage.partitioner.rules.target_spec import TargetSpec
+from collage.partitioner.target import Target
+from collage.search.blocks import blocks
+
+# A runtime may take a whole model of which our tables refuse it some nodes, which costs one attempt; of more it takes none.
+_MOST_REFUSED = 1 / 4
+# A target that is further behind as a whole is not looked into without a profile.
+_WORTH_PROBING = 3.0
+
+
+def may_take_all(
+    index: GraphIndex, specs: Sequence[TargetSpec], candidates: CandidateSet
+) -> list[Target]:
+    """Targets that refuse so few nodes that they are tried on the whole model all the same.
+
+    Only where nobody but our table of operators says no: a rule of the user's is kept to, and what a target calls no
+    sensible partition, too.
+    """
+    refused = Counter(target for _, target in candidates.refusals)
+    return [
+        spec.target
+        for spec in specs
+        if 0 < refused[spec.target] <= _MOST_REFUSED * len(index.nodes)
+        and spec.rule is None
+        and spec.refuse_region(index, index.all_nodes) is None
+    ]
+
+
+class WholeModels:
+    """Measures the single-target plans.
+
+    Args:
+        index: the graph.
+        targets: all targets of the run.
+        costs: where costs come from.
+        probing_s: how long blocks of targets without a profile may be measured in all; there may be a hundred, of seconds each.
+    """
+
+    def __init__(
+        self,
+        index: GraphIndex,
+        targets: Sequence[Target],
+        costs: CostOracle,
+        probing_s: float = math.inf,
+    ) -> None:
+        self._index = index
+        self._costs = costs
+        self._probing_s = probing_s
+        self._candidates = [Candidate(index.all_nodes, target, "whole") for target in targets]
+        self._wanted: list[Candidate] = []
+        self.corrections: dict[tuple[int, Target], float] = {}
+
+    def measure(
+        self,
+        candidates: CandidateSet,
+        late: Callable[[], bool],
+        hopeful: Collection[Target] = (),
+        may_win: Callable[[Plan], bool] = lambda plan: True,
+    ) -> Estimates:
+        """Measure and profile each target that takes the whole graph.
+
+        Args:
+            candidates: what the targets offer.
+            late: True when the time is up; one target that may be returned is measured all the same.
+            hopeful: targets to try after these, though they refuse nodes (`may_take_all`).
+            may_win: whether a plan may be returned.
+        """
+        offered = {(c.nodes, c.target) for c in candidates.candidates}
+        self._wanted = [c for c in self._candidates if (c.nodes, c.target) in offered]
+        tried = [c for c in self._candidates if c.target in hopeful]
+        # Those that may be returned come first, since there may be time for one only.
+        fit = [c for c in self._wanted if may_win(Plan((c,)))]
+        others = [c for c in (*self._wanted, *tried) if c not in fit]
+        targets = {c.target for c in fit or others}
+        self._costs.measure(
+            [*fit, *others], stop=lambda: late() and not targets.isdisjoint(self.latencies_us())
+        )
+        estimates = Estimates(self._index)
+        unprofiled = self.latencies_us()
+        for target, row in self.rows().items():
+            if row is not None and row.node_times_us:
+                estimates.learn(target, dict(enumerate(row.node_times_us)))
+                unprofiled.pop(target, None)
+        best_us = min(self.latencies_us().values(), default=0.0)
+        end_s = time.monotonic() + self._probing_s
+        for target, latency_us in unprofiled.items():
+            if latency_us <= _WORTH_PROBING * best_us:
+                own = blocks(self._index, candidates.candidates, target, estimates)
+                shares_us = estimates.shares_us()
+                own.sort(key=lambda block: -sum(shares_us[node] for node in bits(block.nodes)))
+                self._costs.measure(own, stop=lambda: late() or time.monotonic() >= end_s)
+            estimates.spread(target, latency_us)
+        self._probing_s = end_s - time.monotonic()
+        return estimates
+
+    def joined_by(self, targets: Sequence[Target]) -> WholeModels:
+        """These targets and more; what time was spent on blocks stays spent."""
+        all_targets = [*(candidate.target for candidate in self._candidates), *targets]
+        return WholeModels(self._index, all_targets, self._costs, self._probing_s)
+
+    def correct(self, timed_us: Mapping[Target, float], estimates: Estimates) -> None:
+        """Take in how the whole models compare where they ran in turn.
+
+        Each was measured at its own moment, of which one may be half as fast as another: a target that was measured
+        at a slow one would promise too little everywhere. The pace of them all stays as it was measured.
+        """
+        measured_us = self.latencies_us()
+        paces = {t: us / measured_us[t] for t, us in timed_us.items() if t in measured_us}
+        usual = statistics.median(paces.values()) if paces else 1.0
+        for target, pace in paces.items():
+            key = (self._index.all_nodes, target)
+            self.corrections[key] = measured_us[target] * pace / usual
+            estimates.rescale(target, pace / usual)
+
+    def latencies_us(self) -> dict[Target, float]:
+        """Microseconds of each target that ran the whole graph, as corrected."""
+        costs = {c.target: self._costs.cost(c) for c in self._candidates}
+        known = {t: cost.latency_us for t, cost in costs.items() if isinstance(cost, Measured)}
+        return {t: self.corrections.get((self._index.all_nodes, t), us) for t, us in known.items()}
+
+    def fastest_first(self) -> list[Target]:
+        """All targets: what is made of the fastest is timed first, since not all may be where time is short."""
+        alone_us = self.latencies_us()
+        targets = [candidate.target for candidate in self._candidates]
+        return sorted(targets, key=lambda target: alone_us.get(target, math.inf))
+
+    def within(self, error: float) -> dict[Target, float]:
+        """The latencies of those that err by no more than this."""
+        rows = self.rows()
+        known = self.latencies_us().items()
+        return {t: us for t, us in known if (row := rows[t]) and (row.error or 0.0) <= error}
+
+    def untried(self) -> list[str]:
+        """What the report warns of where the time was up before each target had run the whole model."""
+        left = [f"'{c.target}'" for c in self._wanted if self._costs.row(c) is None]
+        if not left:
+            return []
+        return [
+            f"the time was up before the whole model had run on {', '.join(left)}: allow more with --time-limit"
+        ]
+
+    def rows(self) -> dict[Target, CostRow | None]:
+        """What the database has of each target on the whole graph."""
+        return {c.target: self._costs.row(c) for c in self._candidates}

@@ -1,0 +1,1 @@
+"""Whole plans timed in turn in one child process."""

@@ -1,0 +1,371 @@
+"""Times whole plans against each other: interleaved, in one child, as `load` will run them.
+
+Terms: a *round* times one block of calls of every plan still in the race; a block's first call is
+thrown away and its median kept, so that sample *i* of every plan was taken within the same second.
+Ratios are therefore taken round by round. Rounds in which the cores were further apart than they can be are left out,
+where there are others (`collage.backends.machine.core_distance`). Before it is timed every plan is verified on every sample.
+
+Invariants: a plan that crashes the child is marked as failed and the others start again without it;
+a plan is dropped early only when it is slower than the best by more than noise explains.
+
+Source: the protocol follows what docs/measurement.md found out about noise on small machines.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from pathlib import Path
+
+import numpy as np
+
+from collage.backends.contract import SubModel
+from collage.backends.device_memory import HOST
+from collage.backends.machine.core_distance import CoreWatch, counting
+from collage.backends.measurement.measure import Run
+from collage.backends.numerics.comparison import Expected, output_error
+from collage.backends.numerics.tensor_files import read_expected, read_samples
+from collage.backends.registry import check_options
+from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child, send_message
+from collage.partitioner.errors import CancelledError
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
+from collage.runtime.compiled import CompiledRegions, in_short
+from collage.runtime.executor import Executor, Step
+
+_MIN_CALLS = 3
+_MIN_ROUNDS = 3
+# Rounds that do not count are made up for, until there were so many times as many.
+_MOST_ROUNDS = 1.5
+_MAX_CALLS = 60
+_PRUNE_AFTER_ROUNDS = 4
+# A child killed from outside is started again this often before its plan takes the blame.
+_KILLED_RETRIES = 2
+# The failure of a plan that nobody tried.
+NO_TIME = "there was no time left to compile it"
+# A plan this much slower in its best block than the best plan in its median cannot win.
+HOPELESS_RATIO = 1.06
+# Who takes so long for one call, and so many times as long as the fastest, is not called again and again: a layer
+# without a fast kernel (ncnn's 3-D convolutions) would take minutes.
+_SLOW_US, _FAR_BEHIND = 0.5e6, 10.0
+
+
+@dataclass(frozen=True)
+class PlanStep:
+    """One partition: the name of its region among the request's, and its target."""
+
+    region: str
+    target: Target
+
+
+@dataclass(frozen=True)
+class PlanSteps:
+    """A plan's steps in execution order, and how many of them may run at once."""
+
+    steps: tuple[PlanStep, ...]
+    lanes: int = 1
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Plans to be timed against each other.
+
+    Args:
+        plans: what is timed.
+        regions: sub-models by name.
+        inputs: the graph's inputs.
+        outputs: the graph's outputs that steps make.
+        samples_file: inputs of every sample (`collage.backends.numerics.tensor_files`).
+        expected_file: reference outputs for each of them.
+        metric: how an output's error is measured.
+        error_limit: plans with a larger error are failures; None only records the error.
+        threads: threads of one call.
+        rounds: how many rounds at the most.
+        budget_s: time for timing; at least three rounds are run whatever it says.
+        needed: so many of the first plans are prepared however long that takes.
+        prepare_s: time for preparing the others; one that comes later is a failure. None for no bound.
+        cache_dir: where what was converted or compiled once is kept; None for nowhere.
+        block_s: time of one plan's calls in a round; three calls at the least.
+        prune: drop plans that cannot win any more.
+        backwards: the needed plans are built last to first: of two builds of one plan in a process the later
+            is faster by up to 1 % (docs/refinement.md), so whose turn it is to be first must change.
+        looks_us: the distances of the cores that were seen so far (`collage.backends.machine.core_distance`).
+    """
+
+    plans: tuple[PlanSteps, ...]
+    regions: Mapping[str, SubModel]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]
+    samples_file: Path
+    expected_file: Path
+    metric: str = "max"
+    error_limit: float | None = None
+    threads: int = 1
+    rounds: int = 24
+    budget_s: float = 20.0
+    needed: int = 1
+    prepare_s: float | None = None
+    cache_dir: Path | None = None
+    block_s: float = 0.12
+    prune: bool = True
+    backwards: bool = False
+    looks_us: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlanTiming:
+    """What was found out about one plan.
+
+    Args:
+        samples_us: the median of each of its blocks, by round.
+        step_us: median time of each partition inside the running plan.
+        error: largest error over outputs and samples.
+        failure: why it was not timed, or None.
+        left_out: how many rounds of the contest do not count, since the cores were far apart.
+        far: they were in all of the contest, or all but too few rounds, so that all rounds are here.
+        looks_us: the distances of the cores that were seen or known (`collage.backends.machine.core_distance`).
+    """
+
+    samples_us: tuple[float, ...] = ()
+    step_us: tuple[float, ...] = ()
+    error: float | None = None
+    failure: str | None = None
+    left_out: int = 0
+    far: bool = False
+    looks_us: tuple[float, ...] = ()
+
+    @property
+    def latency_us(self) -> float:
+        """The median over rounds."""
+        return statistics.median(self.samples_us)
+
+
+@dataclass
+class _Runner:
+    position: int
+    executor: Executor
+    stated_us: tuple[float, ...] = ()
+    once_us: float = 0.0
+    calls: int = 1
+    samples: list[float] = field(default_factory=list)
+    steps: list[list[float]] = field(default_factory=list)
+    error: float = 0.0
+
+    def keep(self, counted: Sequence[bool]) -> None:
+        """Forget the other rounds."""
+        self.samples = list(compress(self.samples, counted))
+        self.steps = list(compress(self.steps, counted))
+
+
+def hold(
+    contest: Contest, cancel: threading.Event | None = None, run: Run = run_in_child
+) -> list[PlanTiming]:
+    """Time the plans of a contest; one result for each plan, in order.
+
+    Args:
+        contest: the plans.
+        cancel: stops it when set.
+        run: starts the child, here or on another machine.
+
+    Raises:
+        CancelledError: `cancel` was set.
+    """
+    failures: dict[int, str] = {}
+    killed = 0
+    while len(failures) < len(contest.plans):
+        last_touched: list[int] = []
+        limits = ChildLimits(
+            timeout_s=contest.budget_s * 4 + 300,
+            # GPU drivers reserve address space by the terabyte.
+            memory_bytes=None if _all_on_host(contest) else 0,
+        )
+        try:
+            timings = run(
+                race,
+                contest,
+                sorted(failures),
+                limits=limits,
+                cancel=cancel,
+                on_message=last_touched.append,
+            )
+        except ChildFailed as failure:
+            if failure.kind == "cancelled":
+                raise CancelledError("cancelled while timing plans") from None
+            if failure.kind == "killed" and killed < _KILLED_RETRIES:
+                killed += 1  # from outside: that says nothing about a plan
+                continue
+            culprit = (
+                last_touched[-1]
+                if last_touched
+                else min(set(range(len(contest.plans))) - set(failures))
+            )
+            failures[culprit] = f"{failure.kind}: {failure.reason}"
+            continue
+        return [
+            PlanTiming(failure=failures[i]) if i in failures else timing
+            for i, timing in enumerate(timings)
+        ]
+    return [PlanTiming(failure=failures[i]) for i in range(len(contest.plans))]
+
+
+def _all_on_host(contest: Contest) -> bool:
+    targets = {step.target for plan in contest.plans for step in plan.steps}
+    return all(check_options(target).memory_domain(target) == HOST for target in targets)
+
+
+def race(contest: Contest, skip: list[int]) -> list[PlanTiming]:
+    """Time the plans but those to skip; runs in the child."""
+    compiled = CompiledRegions(contest.threads, contest.cache_dir)
+    samples = read_samples(contest.samples_file, contest.inputs)
+    expected = read_expected(contest.expected_file, ())
+    results = [PlanTiming(failure="not run") for _ in contest.plans]
+    runners: list[_Runner] = []
+    begin_s = time.monotonic()
+    limit_s = math.inf if contest.prepare_s is None else contest.prepare_s
+    for position in _building_order(contest):
+        if position in skip:
+            continue
+        if position >= contest.needed and time.monotonic() - begin_s > limit_s:
+            results[position] = PlanTiming(failure=NO_TIME)
+            continue
+        send_message(position)
+        try:
+            runner = _prepare(contest, position, compiled, samples, expected)
+        except Exception as error:
+            results[position] = PlanTiming(failure=in_short(error))
+            continue
+        if contest.error_limit is not None and not runner.error <= contest.error_limit:
+            failure = f"its error {runner.error:.3g} exceeds {contest.error_limit:.3g}"
+            results[position] = PlanTiming(error=runner.error, failure=failure)
+            continue
+        runners.append(runner)
+    runners.sort(key=lambda runner: runner.position)
+    watch = CoreWatch(contest.looks_us)
+    near = _take_turns(contest, runners, samples[0], watch)
+    watch.close()
+    counted = counting(near)
+    far, left_out = counted != near, counted.count(False)
+    for runner in runners:
+        runner.executor.close()
+        if len(runner.samples) > 1:  # who was called once only took no part in the rounds
+            runner.keep(counted)
+        steps = tuple(statistics.median(times) for times in zip(*runner.steps, strict=True))
+        found = (tuple(runner.samples), steps, runner.error, None, left_out, far, tuple(watch.looks_us))
+        results[runner.position] = PlanTiming(*found)
+    compiled.close()
+    return results
+
+
+def _building_order(contest: Contest) -> list[int]:
+    needed, others = (
+        range(len(contest.plans))[: contest.needed],
+        range(len(contest.plans))[contest.needed :],
+    )
+    return [*(reversed(needed) if contest.backwards else needed), *others]
+
+
+def _prepare(
+    contest: Contest,
+    position: int,
+    compiled: CompiledRegions,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    expected: Sequence[Mapping[str, Expected]],
+) -> _Runner:
+    plan = contest.plans[position]
+    steps = []
+    for step in plan.steps:
+        model = contest.regions[step.region]
+        steps.append(Step(compiled.get(step.region, model, step.target), model.inputs, model.outputs))
+    runner = _Runner(position, Executor(steps, contest.inputs, contest.outputs, plan.lanes))
+    stated = [step.executable.stated_latency_us for step in steps]
+    runner.stated_us = tuple(us for us in stated if us is not None) if None not in stated else ()
+    runner.executor.bind()
+    for sample, wanted in zip(samples, expected, strict=True):
+        runner.executor.feed(sample)
+        runner.executor.run()
+        made = runner.executor.results()
+        names = list(wanted)
+        error = output_error(contest.metric, [made[n] for n in names], [wanted[n] for n in names])
+        runner.error = max(runner.error, error)
+    begin = time.perf_counter()
+    runner.executor.run()
+    once_s = max(time.perf_counter() - begin, 1e-7)
+    runner.once_us = once_s * 1e6
+    runner.calls = int(min(_MAX_CALLS, max(_MIN_CALLS, contest.block_s / once_s)))
+    return runner
+
+
+def _take_turns(
+    contest: Contest, runners: list[_Runner], sample: Mapping[str, np.ndarray], watch: CoreWatch
+) -> list[bool]:
+    """Time rounds; which of them had the cores near."""
+    begin = time.perf_counter()
+    racing = _in_the_race(contest, runners)
+    # What is near is known better with each round, so distances are kept.
+    distances_us: list[float] = []
+    near: list[bool] = []
+    # Stated times do not depend on the cores.
+    watched = any(not runner.stated_us for runner in racing)
+    while racing and sum(near) < contest.rounds:
+        # What nobody can make up for in that time is not waited for.
+        if len(near) >= contest.rounds * (_MOST_ROUNDS if any(near) else 1):
+            break
+        if len(near) >= _MIN_ROUNDS and time.perf_counter() - begin > contest.budget_s:
+            break
+        before_us = watch.settle() if watched else 0.0
+        # Rotating the order spreads what one plan leaves behind in caches and thread pools.
+        turn = len(near) % len(racing)
+        for runner in racing[turn:] + racing[:turn]:
+            send_message(runner.position)
+            _time_block(runner, sample)
+        distances_us.append(max(before_us, watch.look()) if watched else 0.0)
+        near = watch.are_near(distances_us)
+        if contest.prune and near[-1] and sum(near) >= _PRUNE_AFTER_ROUNDS:
+            times = {r.position: list(compress(r.samples, near)) for r in racing}
+            best = min(map(statistics.median, times.values()))
+            # The first plan is the one that all ratios are taken to, so it stays.
+            rest = [r for r in racing[1:] if min(times[r.position]) <= best * HOPELESS_RATIO]
+            if len(rest) < len(racing) - 1:
+                # Who leaves keeps what counted until now, whatever is seen later.
+                distances_us = [0.0 if counts else math.inf for counts in near]
+            racing = [racing[0], *rest]
+    return near
+
+
+def _in_the_race(contest: Contest, runners: list[_Runner]) -> list[_Runner]:
+    """Who takes turns: the first, and who is not far behind; of the others their one call is the sample."""
+    if not contest.prune or not runners:
+        return list(runners)
+    limit_us = max(_SLOW_US, _FAR_BEHIND * min(runner.once_us for runner in runners))
+    racing = []
+    for runner in runners:
+        if runner is runners[0] or runner.stated_us or runner.once_us <= limit_us:
+            racing.append(runner)
+        else:
+            runner.samples.append(runner.once_us)
+            runner.steps.append(runner.executor.run_timed())
+    return racing
+
+
+def _time_block(runner: _Runner, sample: Mapping[str, np.ndarray]) -> None:
+    if runner.stated_us:
+        runner.samples.append(sum(runner.stated_us))
+        runner.steps.append(list(runner.stated_us))
+        return
+    executor = runner.executor
+    executor.bind()
+    executor.feed(sample)
+    executor.run()
+    times = []
+    clock = time.perf_counter_ns
+    for _ in range(runner.calls):
+        begin = clock()
+        executor.run()
+        times.append((clock() - begin) / 1e3)
+    runner.samples.append(statistics.median(times))
+    runner.steps.append(executor.run_timed())

@@ -1,0 +1,1 @@
+"""A tuning run from a model to an artifact."""

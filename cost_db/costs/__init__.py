@@ -1,0 +1,1 @@
+"""Stored costs: keys, rows, claims, queries and transfer."""

@@ -1,0 +1,167 @@
+"""One stored cost: a measurement or the reason why there is none, with its circumstances.
+
+Invariants of a row that `check` accepts: the digest is that of its key; a measured row has a
+positive latency and its raw samples and no reason; an infeasible row has a reason and no latency;
+operator types are sorted, each once; the time has a time zone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from collage.cost_db.costs.key import CostKey
+from collage.cost_db.plain_text import plain
+from collage.partitioner.cost import Infeasible, Measured
+from collage.partitioner.errors import BadInputError
+
+Outcome = Literal["measured", "infeasible"]
+
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+
+# PostgreSQL's index entries hold 2,700 bytes at most.
+_KEY_LIMITS = {
+    "sub_graph": 200,
+    "target": 500,
+    "backend_version": 120,
+    "hardware": 200,
+    "protocol": 2_000,
+}
+_REASON_LIMIT = 4_000
+
+
+def now() -> datetime:
+    """The present in UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class CostRow:
+    """A cost and the circumstances under which it was found.
+
+    Args:
+        digest: `CostKey.digest`.
+        sub_graph, target, backend_version, hardware, protocol: the key itself.
+        outcome: `measured` or `infeasible`.
+        latency_us: median of one call; None when infeasible.
+        spread_us: half the width of the median's 95 % confidence interval; None when infeasible.
+        samples_us: the raw samples in the order in which they were taken.
+        node_times_us: by the runtime's own profiler, the time of each node in the order of the
+            sub-graph's nodes; empty when it was not profiled.
+        reason: why it is infeasible, in one sentence.
+        error: relative error of the outputs against the reference.
+        compile_s: how long compiling took.
+        peak_memory_bytes: most memory that the measuring child held.
+        yardstick_us: time of the yardstick kernel around this measurement, to compare days.
+        host: name of the machine that measured.
+        hardware_description: what the hardware fingerprint stands for. Kept once for a fingerprint.
+        op_types: operator types inside, sorted, each once, with one space between.
+        node_count: how many nodes are inside.
+        model_sha256: the model for which this was first measured.
+        versions: other versions worth knowing (driver, Python, onnx …).
+        created_at: when it was measured, with time zone.
+    """
+
+    digest: str
+    sub_graph: str
+    target: str
+    backend_version: str
+    hardware: str
+    protocol: str
+    outcome: Outcome
+    latency_us: float | None = None
+    spread_us: float | None = None
+    samples_us: tuple[float, ...] = ()
+    node_times_us: tuple[float, ...] = ()
+    reason: str | None = None
+    error: float | None = None
+    compile_s: float | None = None
+    peak_memory_bytes: int | None = None
+    yardstick_us: float | None = None
+    host: str = ""
+    hardware_description: Mapping[str, object] = field(default_factory=dict)
+    op_types: str = ""
+    node_count: int = 0
+    model_sha256: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    created_at: datetime = field(default_factory=now)
+
+    def __post_init__(self) -> None:
+        if self.reason is not None:
+            # It often comes from a native runtime: any length, any bytes.
+            text = self.reason.replace("\0", "").encode("utf-8", "replace").decode()
+            object.__setattr__(self, "reason", text[:_REASON_LIMIT])
+
+    @property
+    def key(self) -> CostKey:
+        """The five texts of the key."""
+        return CostKey(self.sub_graph, self.target, self.backend_version, self.hardware, self.protocol)
+
+    @property
+    def backend(self) -> str:
+        """The backend's name: the first word of the target."""
+        return self.target.partition(" ")[0]
+
+    @property
+    def cost(self) -> Measured | Infeasible:
+        """The cost as the search takes it."""
+        if self.latency_us is None:
+            return Infeasible(self.reason or "infeasible")
+        return Measured(self.latency_us, self.spread_us or 0.0, max(1, len(self.samples_us)))
+
+    def check(self) -> None:
+        """Hold the row against the invariants of this module.
+
+        Raises:
+            BadInputError: names the first field that is wrong, and why.
+        """
+        for name, limit in _KEY_LIMITS.items():
+            _require(plain(name, getattr(self, name), limit), f"{name} is empty")
+        _require(self.digest == self.key.digest, "digest is not that of its key")
+        _require(0 <= self.node_count < 2**31, "node_count is negative or too large")
+        _require(self.created_at.tzinfo is not None, "created_at has no time zone")
+        plain("host", self.host, 255)
+        words = plain("op_types", self.op_types, 100_000).split(" ") if self.op_types else []
+        _require(words == sorted(set(words)), "op_types are not sorted, each once, one space between")
+        _require(
+            self.model_sha256 is None or _SHA256.match(self.model_sha256), "model_sha256 is no SHA-256"
+        )
+        for name in (
+            "latency_us",
+            "spread_us",
+            "error",
+            "compile_s",
+            "peak_memory_bytes",
+            "yardstick_us",
+        ):
+            value = getattr(self, name)
+            _require(
+                value is None or (math.isfinite(value) and value >= 0),
+                f"{name} is negative or not finite",
+            )
+        _require(
+            all(math.isfinite(sample) and sample > 0 for sample in self.samples_us),
+            "samples_us has a value that is not positive and finite",
+        )
+        _require(
+            len(self.node_times_us) in (0, self.node_count)
+            and all(math.isfinite(time) and time >= 0 for time in self.node_times_us),
+            "node_times_us is neither empty nor one time for each node",
+        )
+        if self.outcome == "measured":
+            _require(self.latency_us, "a measured row has no positive latency_us")
+            _require(self.samples_us, "a measured row has no samples_us")
+            _require(self.reason is None, "a measured row has a reason")
+        else:
+            _require(self.outcome == "infeasible", "outcome is neither 'measured' nor 'infeasible'")
+            _require(self.latency_us is None, "an infeasible row has latency_us")
+            _require(self.reason, "an infeasible row has no reason")
+
+
+def _require(condition: object, problem: str) -> None:
+    if not condition:
+        raise BadInputError(problem)

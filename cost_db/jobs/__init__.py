@@ -1,0 +1,1 @@
+"""Stored jobs, their events and their order."""

@@ -1,0 +1,186 @@
+"""Which files exist and who posted which model. The bytes lie elsewhere, under their SHA-256.
+
+Terms: a *blob* is any file the service keeps, known by its SHA-256: a model, an artifact, a report,
+a plan. A *model* is a blob that an owner posted under a name; two owners may post one blob.
+
+Invariant: a blob that a model or a job refers to cannot be deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from collage.cost_db.costs.row import now
+from collage.cost_db.costs.row_mapping import on_conflict
+from collage.cost_db.database import CostDatabase
+from collage.cost_db.errors import QuotaExceededError
+from collage.cost_db.page import Page, check_limit, cursor, read_cursor
+from collage.cost_db.plain_text import plain
+from collage.cost_db.tables import blobs, jobs, models, tokens
+from collage.partitioner.errors import BadInputError
+
+_REFERENCES = (
+    models.c.sha256,
+    jobs.c.model_sha256,
+    jobs.c.artifact_sha256,
+    jobs.c.report_sha256,
+    jobs.c.plan_sha256,
+)
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A file: its SHA-256, size in bytes, media type and when it last came."""
+
+    sha256: str
+    size_bytes: int
+    media_type: str
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model that an owner posted."""
+
+    sha256: str
+    owner: str
+    name: str
+    size_bytes: int
+    created_at: datetime
+
+
+class BlobStore:
+    """The register of files. Register a blob after its bytes are safe; drop it before they go."""
+
+    def __init__(self, database: CostDatabase) -> None:
+        self._connections = database.connections
+
+    def add(self, sha256: str, size_bytes: int, media_type: str) -> Blob:
+        """Register a file; one that is registered counts as new again, so that nobody drops it now."""
+        values = {
+            "sha256": sha256,
+            "size_bytes": size_bytes,
+            "media_type": media_type,
+            "created_at": now(),
+        }
+
+        def work(connection: sa.Connection) -> Blob:
+            insert = on_conflict(connection, blobs).values(values)
+            connection.execute(
+                insert.on_conflict_do_update(
+                    index_elements=[blobs.c.sha256], set_={"created_at": insert.excluded.created_at}
+                )
+            )
+            return Blob(*connection.execute(sa.select(blobs).where(blobs.c.sha256 == sha256)).one())
+
+        return self._connections.write(work)
+
+    def get(self, sha256: str) -> Blob | None:
+        """A registered file, or None."""
+        statement = sa.select(blobs).where(blobs.c.sha256 == plain("sha256", sha256))
+        row = self._connections.read(lambda connection: connection.execute(statement).first())
+        return None if row is None else Blob(*row)
+
+    def drop_unused(self, before: datetime, limit: int = 1_000) -> tuple[str, ...]:
+        """Unregister files that came before a time and that nothing refers to.
+
+        Returns:
+            Their hashes: the caller deletes the bytes.
+        """
+        unused = sa.select(blobs.c.sha256).where(
+            blobs.c.created_at < before,
+            *(~sa.exists().where(reference == blobs.c.sha256) for reference in _REFERENCES),
+        )
+        chosen = unused.order_by(blobs.c.sha256).limit(limit).with_for_update()
+        statement = sa.delete(blobs).where(blobs.c.sha256.in_(chosen)).returning(blobs.c.sha256)
+        return self._connections.write(
+            lambda connection: tuple(sorted(connection.execute(statement).scalars()))
+        )
+
+
+class ModelStore:
+    """Models that owners posted."""
+
+    def __init__(self, database: CostDatabase) -> None:
+        self._connections = database.connections
+
+    def add(self, sha256: str, owner: str, name: str) -> StoredModel:
+        """Note that an owner posted a model whose blob is registered; twice is as once.
+
+        Raises:
+            QuotaExceededError: the owner's models would be larger than its `stored_bytes`.
+            BadInputError: the blob is not registered.
+        """
+        plain("owner", owner, 200)
+        plain("name", name, 500)
+
+        def work(connection: sa.Connection) -> StoredModel:
+            self._connections.serialise(connection, f"models of {owner}")
+            mine = _select().where(models.c.owner == owner)
+            found = connection.execute(mine.where(models.c.sha256 == sha256)).first()
+            if found is None:
+                _check_stored(connection, sha256, owner)
+                connection.execute(
+                    sa.insert(models).values(sha256=sha256, owner=owner, name=name, created_at=now())
+                )
+                found = connection.execute(mine.where(models.c.sha256 == sha256)).one()
+            return _read(found)
+
+        return self._connections.write(work)
+
+    def get(self, sha256: str, owner: str | None = None) -> StoredModel | None:
+        """The model as this owner (or as anybody first) posted it, or None."""
+        statement = _select().where(models.c.sha256 == plain("sha256", sha256))
+        if owner is not None:
+            statement = statement.where(models.c.owner == owner)
+        statement = statement.order_by(models.c.number).limit(1)
+        row = self._connections.read(lambda connection: connection.execute(statement).first())
+        return None if row is None else _read(row)
+
+    def list(
+        self, owner: str | None = None, after: str | None = None, limit: int = 100
+    ) -> Page[StoredModel]:
+        """A page of models, newest first."""
+        check_limit(limit)
+        statement = _select().order_by(models.c.number.desc()).limit(limit + 1)
+        if owner is not None:
+            statement = statement.where(models.c.owner == plain("owner", owner))
+        if after is not None:
+            statement = statement.where(models.c.number < read_cursor(after, int)[0])
+        rows: Sequence[sa.Row[Any]] = self._connections.read(
+            lambda connection: connection.execute(statement).all()
+        )
+        following = cursor(rows[limit - 1].number) if len(rows) > limit else None
+        return Page(tuple(_read(row) for row in rows[:limit]), following)
+
+    def remove(self, sha256: str, owner: str) -> bool:
+        """Forget that the owner posted the model; its blob stays while anything refers to it."""
+        statement = sa.delete(models).where(models.c.sha256 == sha256, models.c.owner == owner)
+        return self._connections.write(lambda connection: connection.execute(statement).rowcount) == 1
+
+
+def _check_stored(connection: sa.Connection, sha256: str, owner: str) -> None:
+    size = connection.execute(sa.select(blobs.c.size_bytes).where(blobs.c.sha256 == sha256)).scalar()
+    if size is None:
+        raise BadInputError(f"no file with SHA-256 {sha256} is registered; upload it first")
+    limit = connection.execute(sa.select(tokens.c.stored_bytes).where(tokens.c.id == owner)).scalar()
+    stored = (
+        sa.select(sa.func.coalesce(sa.func.sum(blobs.c.size_bytes), 0))
+        .join(models, models.c.sha256 == blobs.c.sha256)
+        .where(models.c.owner == owner)
+    )
+    if limit is not None and connection.execute(stored).scalar_one() + size > limit:
+        raise QuotaExceededError("stored_bytes", limit)
+
+
+def _select() -> sa.Select[Any]:
+    return sa.select(models, blobs.c.size_bytes).join(blobs, blobs.c.sha256 == models.c.sha256)
+
+
+def _read(row: sa.Row[Any]) -> StoredModel:
+    return StoredModel(row.sha256, row.owner, row.name, row.size_bytes, row.created_at)

@@ -1,0 +1,1 @@
+"""A plan out of the graph: sub-models, annotated files and exports."""

@@ -1,0 +1,127 @@
+"""The artifact: the normalised model, flat and standard, with its plan written on it.
+
+Each node carries `collage.partition` (the number of its partition) and `collage.target` for readers and
+viewers. The authority is the model's metadata: `collage.plan` (`collage.partitioner.emit.plan_json`), and whatever
+else the caller adds under `collage.` (the report, reference outputs). Runtimes drop node metadata when
+they fuse nodes, and keep the model's.
+
+Invariants: an artifact is a valid ONNX model that any runtime opens and that computes what the model
+computes; equal input gives equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from collage.partitioner.candidate import Plan, bits
+from collage.partitioner.emit import plan_json
+from collage.partitioner.emit.plan_json import PartitionNote
+from collage.partitioner.errors import BadInputError, ModelError
+from collage.partitioner.graph import weights
+from collage.partitioner.graph.model import Model
+
+PLAN_KEY = f"{weights.METADATA_PREFIX}plan"
+SOURCE_PLAN_KEY = f"{weights.METADATA_PREFIX}source_plan"
+PARTITION_KEY = f"{weights.METADATA_PREFIX}partition"
+TARGET_KEY = f"{weights.METADATA_PREFIX}target"
+
+
+@dataclass(frozen=True)
+class ArtifactPlan:
+    """What an artifact says.
+
+    Args:
+        model: the artifact as a model.
+        plan: its partitions in execution order.
+        latency_us: per partition what was measured, None where nothing was.
+        versions: of whatever made the plan, by name.
+        metadata: the model's metadata under `collage.`, the plan's text included.
+        notes: one for each partition.
+    """
+
+    model: Model
+    plan: Plan
+    latency_us: tuple[float | None, ...]
+    versions: Mapping[str, str]
+    metadata: Mapping[str, str] = field(repr=False)
+    notes: tuple[PartitionNote, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The plan as JSON, for the model that was given: partitions may have other nodes in the artifact."""
+        return self.metadata.get(SOURCE_PLAN_KEY, self.metadata[PLAN_KEY])
+
+
+def annotate(
+    model: Model,
+    plan: Plan,
+    metadata: Mapping[str, str],
+    destination: Path,
+    *,
+    latency_us: Sequence[float | None] | None = None,
+    versions: Mapping[str, str] | None = None,
+    notes: Sequence[PartitionNote] | None = None,
+) -> Path:
+    """Write the artifact; weights over 1 GiB together go to `<name>.weights` beside it.
+
+    Args:
+        model: the normalised model.
+        plan: a plan for it.
+        metadata: more entries for the model's metadata, under keys that start with `collage.`.
+        destination: the file to write.
+        latency_us: per partition what was measured.
+        versions: of whatever made the plan, by name.
+        notes: one for each partition: what it computes in, and whether its nodes were rewritten.
+
+    Returns:
+        The destination.
+
+    Raises:
+        BadInputError: the plan is not one for this model, or a key is not `collage.`'s own.
+    """
+    text = plan_json.encode(model, plan, latency_us, versions, notes)
+    proto = weights.whole_structure(model.ir)
+    for node in proto.graph.node:
+        # An artifact that is annotated anew must not keep its old marks.
+        del node.metadata_props[:]
+    for number, partition in enumerate(plan.partitions):
+        for i in bits(partition.nodes):
+            marks = proto.graph.node[i].metadata_props
+            marks.add(key=PARTITION_KEY, value=str(number))
+            marks.add(key=TARGET_KEY, value=str(partition.target))
+    for key, value in sorted({**metadata, PLAN_KEY: text}.items()):
+        if not key.startswith(weights.METADATA_PREFIX):
+            raise BadInputError(f"metadata key {key!r} does not start with {weights.METADATA_PREFIX!r}")
+        proto.metadata_props.add(key=key, value=value)
+    proto.producer_name = "collage"
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    weights.write(proto, list(model.ir.graph.initializers.values()), destination)
+    return destination
+
+
+def read_plan(path: Path | str) -> ArtifactPlan:
+    """Open an artifact and read its plan.
+
+    Raises:
+        ModelError: the file is not a normalised ONNX model.
+        BadInputError: it holds no plan, or a plan that is damaged or not for this model.
+    """
+    try:
+        model = Model.open(path)
+    except ModelError as error:
+        name = Path(path).name
+        raise ModelError(f"{name} is no artifact: {error}; make one with collage tune") from None
+    found = model.ir.metadata_props
+    if PLAN_KEY not in found:
+        raise BadInputError(
+            f"{Path(path).name} is no artifact: it holds no plan; make one with collage tune"
+        )
+    try:
+        content = plan_json.decode(model, found[PLAN_KEY])
+    except BadInputError as error:
+        raise type(error)(f"{Path(path).name}: {error}") from error
+    metadata = {k: v for k, v in found.items() if k.startswith(weights.METADATA_PREFIX)}
+    known = (content.plan, content.latency_us, content.versions)
+    return ArtifactPlan(model, *known, metadata, content.notes)

@@ -1,0 +1,177 @@
+"""A plan as JSON: the one text form, inside artifacts and alone.
+
+    {"format": 1, "model_sha256": "…", "versions": {"openvino": "2026.4.1"},
+     "partitions": [{"target": "…", "nodes": ["…"], "latency_us": 1.0}]}
+
+Partitions stand in execution order, nodes in the model's order. `latency_us` is what was measured for
+the partition, or null. `"lanes": 2` beside them says that two partitions may run at once; it is left
+out where one runs after the other. Nodes are named, never numbered: the text speaks of any copy of the
+model. A partition may also say what it computes in (`"numbers": "bf16 inside the runtime"`) and that its
+nodes were rewritten for its target (`"prepared": "dynamic_int8 by …"`), so that nobody rewrites them again.
+
+Invariant: `decode` gives only plans that `collage.partitioner.graph.plan_check` accepts, for the very model that the
+text was made for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from collage.partitioner.candidate import Candidate, Plan, bits
+from collage.partitioner.errors import BadInputError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.graph.plan_check import check_plan
+from collage.partitioner.target import Target
+
+FORMAT = 1
+RULE = "plan"
+_MOST_LANES = 64
+
+
+@dataclass(frozen=True)
+class PartitionNote:
+    """What the text says of a partition beside its nodes and target.
+
+    Args:
+        numbers: what products and convolutions are computed in, in words; empty where nobody said.
+        prepared: who rewrote its nodes into what; empty where they are the model's own.
+    """
+
+    numbers: str = ""
+    prepared: str = ""
+
+
+@dataclass(frozen=True)
+class PlanText:
+    """What the text says.
+
+    Args:
+        plan: for the model at hand.
+        latency_us: per partition what was measured, None where nothing was.
+        versions: of whatever made the plan, by name.
+        notes: one for each partition.
+    """
+
+    plan: Plan
+    latency_us: tuple[float | None, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[PartitionNote, ...] = ()
+
+
+def encode(
+    model: Model,
+    plan: Plan,
+    latency_us: Sequence[float | None] | None = None,
+    versions: Mapping[str, str] | None = None,
+    notes: Sequence[PartitionNote] | None = None,
+) -> str:
+    """The text of a plan for a model; equal plans give equal text.
+
+    Raises:
+        BadInputError: the plan is not one for this model.
+    """
+    check_plan(model.index, plan)
+    times = [None] * len(plan.partitions) if latency_us is None else list(latency_us)
+    said = [PartitionNote()] * len(plan.partitions) if notes is None else notes
+    partitions = [
+        {
+            "target": str(partition.target),
+            "nodes": [model.index.nodes[i].name for i in bits(partition.nodes)],
+            "latency_us": time,
+            **{key: text for key, text in asdict(note).items() if text},
+        }
+        for partition, time, note in zip(plan.partitions, times, said, strict=True)
+    ]
+    content: dict[str, object] = {
+        "format": FORMAT,
+        "model_sha256": model.sha256,
+        "partitions": partitions,
+        "versions": dict(versions or {}),
+    }
+    if plan.lanes > 1:
+        content["lanes"] = plan.lanes
+    return json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def decode(model: Model, text: str) -> PlanText:
+    """Read a plan for a model.
+
+    Raises:
+        BadInputError: the text is damaged, of another format or for another model, or its plan does not
+            cover the model or cannot be run in order.
+    """
+    content = _object(text)
+    if content.get("format") != FORMAT:
+        raise BadInputError(
+            f"the plan has format {content.get('format')!r}; this version reads {FORMAT}"
+        )
+    if content.get("model_sha256") != model.sha256:
+        raise BadInputError(
+            "the plan was made for another model (its SHA-256 differs); tune this model again, "
+            "and bind the same dimensions as then when the plan is to be used again"
+        )
+    partitions = content.get("partitions")
+    if not isinstance(partitions, list) or not partitions:
+        raise BadInputError("the plan has no list of partitions; it is damaged")
+    position = {node.name: node.index for node in model.index.nodes}
+    candidates = [_candidate(entry, i, position) for i, entry in enumerate(partitions)]
+    plan = Plan(tuple(candidates), _lanes(content))
+    check_plan(model.index, plan)
+    versions = content.get("versions", {})
+    if not isinstance(versions, dict):
+        raise BadInputError("the plan's versions are not an object; it is damaged")
+    times = tuple(_latency(entry, i) for i, entry in enumerate(partitions))
+    notes = tuple(_note(entry) for entry in partitions)
+    return PlanText(plan, times, {str(name): str(v) for name, v in versions.items()}, notes)
+
+
+def _object(text: str) -> dict[str, object]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInputError(f"the plan is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise BadInputError("the plan is not a JSON object")
+    return content
+
+
+def _lanes(content: Mapping[str, object]) -> int:
+    lanes = content.get("lanes", 1)
+    if not isinstance(lanes, int) or isinstance(lanes, bool) or not 1 <= lanes <= _MOST_LANES:
+        raise BadInputError(f"the plan has lanes {lanes!r}; give a number from 1 to {_MOST_LANES}")
+    return lanes
+
+
+def _candidate(entry: object, i: int, position: Mapping[str, int]) -> Candidate:
+    if not isinstance(entry, dict):
+        raise BadInputError(f"partition {i} of the plan is not an object; the plan is damaged")
+    target, names = entry.get("target"), entry.get("nodes")
+    if not isinstance(target, str) or not isinstance(names, list) or not names:
+        raise BadInputError(f"partition {i} of the plan has no target or no nodes; the plan is damaged")
+    mask = 0
+    for name in names:
+        if not isinstance(name, str) or name not in position:
+            raise BadInputError(
+                f"partition {i} of the plan names node {name!r}, which the model has not"
+            )
+        mask |= 1 << position[name]
+    if mask.bit_count() != len(names):
+        raise BadInputError(f"partition {i} of the plan names a node twice")
+    return Candidate(mask, Target.parse(target), RULE)
+
+
+def _latency(entry: Mapping[str, object], i: int) -> float | None:
+    latency_us = entry.get("latency_us")
+    if latency_us is None:
+        return None
+    number = isinstance(latency_us, (int, float)) and not isinstance(latency_us, bool)
+    if not number or not math.isfinite(latency_us) or latency_us < 0:  # type: ignore[arg-type, operator]
+        raise BadInputError(f"partition {i} of the plan has latency_us {latency_us!r}; it is damaged")
+    return float(latency_us)  # type: ignore[arg-type]
+
+
+def _note(entry: Mapping[str, object]) -> PartitionNote:
+    return PartitionNote(str(entry.get("numbers", "")), str(entry.get("prepared", "")))

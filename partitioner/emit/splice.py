@@ -1,0 +1,140 @@
+"""Splicing: partitions of a model are replaced by models that compute them otherwise, int8 say.
+
+The result is one flat ONNX model again. Values that cross a partition's border keep their names, so
+whatever speaks of them (reference values, a viewer) speaks of both models; nodes, values and weights from
+inside a replacement get names of their own. Nodes stand in the plan's order. Weights that only replaced
+nodes used are left out.
+
+Invariants: inputs and outputs of the model are what they were; equal input gives equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from collage.partitioner.candidate import Candidate, Plan, bits
+from collage.partitioner.errors import ModelError
+from collage.partitioner.graph import weights
+from collage.partitioner.graph.model import Model
+from collage.partitioner.graph.sub_graph import SubGraph
+
+
+@dataclass(frozen=True)
+class Spliced:
+    """A model with replaced partitions, and the plan for it: the same partitions on the same targets."""
+
+    model: Model
+    plan: Plan
+
+
+def splice(model: Model, plan: Plan, replacements: Mapping[int, Path], destination: Path) -> Spliced:
+    """Replace partitions and write the model.
+
+    Args:
+        model: the model that the plan is for.
+        plan: its partitions.
+        replacements: by position in the plan an ONNX file that computes that partition: its inputs and
+            outputs are named as the partition's, its operators are of ai.onnx in the model's opset.
+        destination: the file to write.
+
+    Raises:
+        ModelError: a replacement does not fit.
+    """
+    whole = weights.whole_structure(model.ir)
+    taken = _names(model.ir)
+    nodes: list[onnx.NodeProto] = []
+    inner: list[onnx.ValueInfoProto] = []
+    new_weights: list[ir.Value] = []
+    members: list[tuple[str, ...]] = []
+    kept = 0
+    for position, partition in enumerate(plan.partitions):
+        if position in replacements:
+            sub_graph = SubGraph(model.index, partition.nodes)
+            part = _opened(replacements[position], model, sub_graph)
+            _rename(part, f"partition-{position}", taken)
+            graph = weights.whole_structure(part).graph
+            used = {name for node in graph.node for name in node.input}
+            new_weights += [v for v in part.graph.initializers.values() if v.name in used]
+            inner += graph.value_info
+            made = list(graph.node)
+        else:
+            kept |= partition.nodes
+            made = [whole.graph.node[i] for i in bits(partition.nodes)]
+        nodes += made
+        members.append(tuple(node.name for node in made))
+    _put_together(whole, nodes, inner)
+    weights.write(whole, [*_still_used(model, kept), *new_weights], destination)
+    spliced = Model.open(destination)
+    place = {node.name: node.index for node in spliced.index.nodes}
+    partitions = (
+        Candidate(sum(1 << place[name] for name in names), old.target, old.rule)
+        for names, old in zip(members, plan.partitions, strict=True)
+    )
+    return Spliced(spliced, Plan(tuple(partitions), plan.lanes))
+
+
+def _opened(path: Path, model: Model, sub_graph: SubGraph) -> ir.Model:
+    part = ir.load(path)
+    foreign = sorted({node.domain for node in part.graph if node.domain})
+    opset, wanted = part.opset_imports.get(""), model.ir.opset_imports.get("")
+    borders = tuple(value.name for value in (*part.graph.inputs, *part.graph.outputs))
+    if foreign or opset != wanted:
+        raise ModelError(f"{path.name} is of {foreign or opset}, and the model of opset {wanted}")
+    if borders != (*sub_graph.inputs, *sub_graph.outputs):
+        raise ModelError(f"{path.name} has other inputs or outputs than the partition")
+    for node in part.graph:
+        node.metadata_props.clear()
+    return part
+
+
+def _names(model: ir.Model) -> set[str]:
+    """Every name of a node or a value, those in bodies too."""
+    found = set(model.graph.initializers) | {value.name or "" for value in model.graph.inputs}
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        found.add(node.name or "")
+        found.update(value.name or "" for value in node.outputs)
+    return found
+
+
+def _rename(part: ir.Model, prefix: str, taken: set[str]) -> None:
+    """Give all but the border names that nothing else has, bodies' nodes included."""
+    border = {*part.graph.inputs, *part.graph.outputs}
+    values = [v for v in part.graph.initializers.values() if v not in border]
+    for node in part.graph:
+        node.name = _free(f"{prefix}/{node.name}", taken)
+        values += [value for value in node.outputs if value.name and value not in border]
+    for value in values:
+        value.name = _free(f"{prefix}/{value.name}", taken)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    chosen, number = name, 1
+    while chosen in taken:
+        number += 1
+        chosen = f"{name}-{number}"
+    taken.add(chosen)
+    return chosen
+
+
+def _put_together(
+    whole: onnx.ModelProto, nodes: list[onnx.NodeProto], inner: list[onnx.ValueInfoProto]
+) -> None:
+    made = {name for node in nodes for name in node.output}
+    known = [value for value in whole.graph.value_info if value.name in made]
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    infos = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in (*known, *inner)]
+    del whole.graph.node[:]
+    del whole.graph.value_info[:]
+    whole.graph.node.extend(copies)
+    whole.graph.value_info.extend(infos)
+
+
+def _still_used(model: Model, kept: int) -> list[ir.Value]:
+    names = {name for i in bits(kept) for name in model.index.nodes[i].used}
+    names.update(model.index.outputs)
+    return [value for name, value in model.ir.graph.initializers.items() if name in names]

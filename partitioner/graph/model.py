@@ -1,0 +1,68 @@
+"""A normalised model in memory: the IR with lazy weights, and its index.
+
+Opening costs parsing and indexing alone: external weights stay on disk until somebody reads them, and
+`sha256` reads them all only when it is asked for.
+
+Invariants: `nodes[i]` is node *i* of `index`; the IR is shared and must not be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import onnx_ir
+
+from collage.partitioner.errors import ModelError
+from collage.partitioner.graph import weights
+from collage.partitioner.graph.graph_index import GraphIndex
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A normalised model (see `collage.partitioner.ingest.normalize`).
+
+    Args:
+        path: the ONNX file; external weights lie beside it.
+        ir: the model, weights lazy.
+        index: the structure of its main graph.
+    """
+
+    path: Path
+    ir: onnx_ir.Model = field(repr=False)
+    index: GraphIndex = field(repr=False)
+
+    @classmethod
+    def open(cls, path: Path | str) -> Model:
+        """Open a normalised model or an artifact.
+
+        Raises:
+            ModelError: the file is missing, not an ONNX model, or not normalised.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise ModelError(f"there is no model file {path}")
+        try:
+            model = onnx_ir.load(path)
+        except Exception as error:
+            raise ModelError(f"{path.name} is not an ONNX model: {error}") from error
+        return cls(path, model, GraphIndex.from_ir(model))
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of structure and weights, this project's own metadata left out (`weights.digest`)."""
+        return weights.digest(self.ir)
+
+    @cached_property
+    def nodes(self) -> tuple[onnx_ir.Node, ...]:
+        """The nodes of the main graph in the index's order."""
+        return tuple(self.ir.graph)
+
+    @cached_property
+    def values(self) -> Mapping[str, onnx_ir.Value]:
+        """Every value of the main graph by name."""
+        graph = self.ir.graph
+        named = {v.name: v for v in (*graph.inputs, *graph.initializers.values()) if v.name}
+        return named | {v.name: v for node in graph for v in node.outputs if v.name}

@@ -1,0 +1,1 @@
+"""Bytes, a file or a zip in, a normalized model out."""

@@ -1,0 +1,212 @@
+"""Folding: what is constant becomes an initializer, what nothing needs goes away.
+
+The work is onnxscript's and onnx-ir's; here are the limits. A folded tensor is written to disk and read
+by every runtime, so folding must not blow a model up: a 66-byte model can ask for 128 GiB. Constant
+fills (ConstantOfShape) are folded whatever their size within the budget, since runtimes pack weights
+only when they are initializers; other operators only while small, except those that move data around.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+from onnxscript.optimizer import constant_folding
+
+from collage.partitioner.errors import ModelError
+
+MAX_FOLDED_BYTES = 4 << 30
+MAX_VALUE_BYTES = 16 << 30
+_SMALL_ELEMENTS = 1 << 18
+_MOVED_ELEMENTS = 1 << 26
+_MAX_ROUNDS = 5
+
+_MOVES_DATA = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_SHAPED_LIKE_INPUT = frozenset(
+    {
+        "BiasGelu",
+        "FastGelu",
+        "Gelu",
+        "QuickGelu",
+        "SkipLayerNormalization",
+        "SkipSimplifiedLayerNormalization",
+    }
+)
+# Folding these would hide from runtimes that the weights are quantised.
+_KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
+
+
+class _MainGraphFolder(constant_folding.FoldConstantsPass):  # type: ignore[misc]
+    """Leaves bodies alone, and knows the shapes of some operators that onnx does not.
+
+    A branch that is never taken may contradict the bound shapes (silero's 8 kHz branch does under the
+    16 kHz input): folded, it no longer loads, while unfolded it is never looked at.
+    """
+
+    def visit_attribute(self, attr: ir.Attr) -> None:
+        return
+
+    def process_node(self, node: ir.Node, is_function: bool) -> Any:
+        # The library writes the Unsqueeze of opset 13 whatever the model's opset is.
+        if node.op_type == "ConcatFromSequence" and self._opset_imports.get("", 0) < 13:
+            return None
+        return super().process_node(node, is_function)
+
+    def _do_inference(self, node: ir.Node) -> None:
+        if node.domain == "com.microsoft":
+            first = node.inputs[0] if node.inputs else None
+            if node.op_type in _SHAPED_LIKE_INPUT and first is not None:
+                node.outputs[0].type, node.outputs[0].shape = first.type, first.shape
+            return
+        super()._do_inference(node)
+
+
+class _Budget:
+    """Decides for each constant node whether it is folded, and counts the bytes that this makes."""
+
+    def __init__(self) -> None:
+        self._left = MAX_FOLDED_BYTES
+
+    def should_fold(self, node: ir.Node) -> bool:
+        if node.op_type in _KEPT or node.domain not in ("", "ai.onnx.ml"):
+            return False
+        if node.op_type == "ConstantOfShape":
+            self._spend(node, _fill_bytes(node))
+            return True
+        limit = _MOVED_ELEMENTS if node.op_type in _MOVES_DATA else _SMALL_ELEMENTS
+        sizes = [v.const_value.size for v in node.inputs if v is not None and v.const_value is not None]
+        sizes.extend(_elements(output) for output in node.outputs)
+        if max(sizes, default=0) > limit:
+            return False
+        self._spend(node, sum(output_bytes(output) for output in node.outputs))
+        return True
+
+    def _spend(self, node: ir.Node, size_bytes: int) -> None:
+        self._left -= size_bytes
+        if self._left < 0:
+            raise ModelError(
+                f"node {node.name!r} ({node.op_type}) asks for a constant of {size_bytes} bytes; "
+                f"all folded constants together may have {MAX_FOLDED_BYTES}"
+            )
+
+
+def fold(model: ir.Model, notes: list[str]) -> ir.Model:
+    """Infer shapes and fold constants until nothing changes.
+
+    Args:
+        model: functions inlined, dimensions bound; it is used up.
+        notes: gets a line where folding had to be left out.
+
+    Raises:
+        ModelError: constants or values of absurd size.
+        MemoryError: a constant fits the limits but not this process.
+    """
+    # It tells of each node that it leaves as it is, which changes nothing for anybody.
+    logging.getLogger(constant_folding.__name__).setLevel(logging.ERROR)
+    budget = _Budget()
+    lift_constants(model)
+    for _ in range(_MAX_ROUNDS):
+        passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+        before = model.clone()
+        try:
+            folder = _MainGraphFolder(
+                shape_inference=True,
+                input_size_limit=_MOVED_ELEMENTS,
+                output_size_limit=MAX_FOLDED_BYTES,
+                should_fold=budget.should_fold,
+            )
+            with np.errstate(all="ignore"):  # infinities of the model's own arithmetic
+                modified = folder(model).modified
+        except RuntimeError as error:
+            notes.append(f"constant folding stopped early: {error}")
+            model = before
+            break
+        tidy(model)
+        if not modified:
+            break
+    if any(node.op_type == "ConstantOfShape" and _fill_bytes(node) for node in model.graph):
+        # The library's evaluator swallows the MemoryError that left this one unfolded.
+        raise MemoryError
+    _name_constant_outputs(model)
+    _refuse_huge_values(model)
+    return model
+
+
+def lift_constants(model: ir.Model) -> None:
+    """Make every Constant node an initializer of the main graph, those of bodies too."""
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    passes.LiftSubgraphInitializersToMainGraphPass()(model)
+
+
+def tidy(model: ir.Model) -> None:
+    """Lift constants, then drop nodes and initializers that nothing needs."""
+    lift_constants(model)
+    _forget_dead_readers(model)
+    passes.RemoveUnusedNodesPass()(model)
+
+
+def _forget_dead_readers(model: ir.Model) -> None:
+    """Make branches that were cut off when an If was decided give up the values that they read."""
+    graph = model.graph
+    alive = set(ir.traversal.RecursiveGraphIterator(graph))
+    made = (value for node in alive for value in node.outputs)
+    for value in (*graph.inputs, *graph.initializers.values(), *made):
+        for reader, position in tuple(value.uses()):
+            if reader not in alive:
+                reader.replace_input_with(position, None)
+
+
+def _elements(value: ir.Value) -> int:
+    if value.shape is None or any(not isinstance(dim, int) for dim in value.shape):
+        return 0
+    return math.prod(dim for dim in value.shape if isinstance(dim, int))
+
+
+def output_bytes(value: ir.Value) -> int:
+    """Size of a value in bytes, 0 where type or shape are not known."""
+    if value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
+        return 0
+    return math.ceil(_elements(value) * value.dtype.bitwidth / 8)
+
+
+def _fill_bytes(node: ir.Node) -> int:
+    shape = node.inputs[0].const_value if node.inputs and node.inputs[0] is not None else None
+    if shape is None:
+        return 0
+    dims = [int(dim) for dim in np.asarray(shape.numpy()).reshape(-1)]
+    if any(dim < 0 for dim in dims):
+        raise ModelError(f"node {node.name!r} (ConstantOfShape) has a negative dimension in {dims}")
+    filler = node.attributes.get("value")
+    width = filler.as_tensor().dtype.bitwidth if filler is not None else 32
+    return math.ceil(math.prod(dims) * width / 8)
+
+
+def _name_constant_outputs(model: ir.Model) -> None:
+    """Let an Identity make a graph output that is a constant or an input, so that a node makes each."""
+    graph = model.graph
+    for position, output in enumerate(graph.outputs):
+        if output.producer() is not None:
+            continue
+        name = output.name
+        node = ir.node("Identity", [output], name=f"Identity_{name}")
+        made = node.outputs[0]
+        made.shape, made.type = output.shape, output.type
+        graph.append(node)
+        graph.outputs[position] = made
+        if not output.is_graph_input():
+            output.name = f"{name}_constant"
+            made.name = name
+
+
+def _refuse_huge_values(model: ir.Model) -> None:
+    for node in model.graph:
+        for value in node.outputs:
+            if output_bytes(value) > MAX_VALUE_BYTES:
+                raise ModelError(
+                    f"value {value.name!r} of node {node.name!r} ({node.op_type}) would have "
+                    f"{output_bytes(value)} bytes; at most {MAX_VALUE_BYTES} are allowed"
+                )

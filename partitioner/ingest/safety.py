@@ -1,0 +1,172 @@
+"""What a model may not do: read files that are not its own, bring native code, or be malformed.
+
+The checks run on the protobuf before anything interprets it. `onnx.checker` has crashed on bad input,
+so all of this runs in a sandboxed child; what must hold even there is that no file outside the model's
+folder is opened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import onnx
+import onnx_ir as ir
+
+from collage.partitioner.errors import ModelError
+
+MAX_PROTOBUF_BYTES = (1 << 31) - 1
+KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
+
+
+def read_checked(path: Path) -> onnx.ModelProto:
+    """Parse a model file, external data left where it is, and check that it is safe and well-formed.
+
+    Raises:
+        ModelError: says what is wrong and, for a node, its name, operator and domain.
+    """
+    proto = _parse(path)
+    if not proto.graph.node:
+        raise ModelError(f"{path.name} is not an ONNX model, or a model without nodes")
+    graphs = [proto.graph]
+    for tensor in _tensors(graphs):
+        _check_tensor(tensor, path.parent)
+    _check_operators(proto)
+    try:
+        onnx.checker.check_model(str(path))
+    except Exception as error:
+        raise ModelError(f"the ONNX checker refuses {path.name}: {_first_line(error)}") from error
+    return proto
+
+
+def _parse(path: Path) -> onnx.ModelProto:
+    size = path.stat().st_size
+    if size > MAX_PROTOBUF_BYTES:
+        raise ModelError(
+            f"{path.name} has {size} bytes, more than a protobuf can hold; "
+            "save its weights as external data and send both in a zip"
+        )
+    try:
+        return onnx.load(path, load_external_data=False)
+    except Exception as error:
+        raise ModelError(f"{path.name} is not an ONNX model (damaged or truncated): {error}") from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    stack = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
+    while stack:
+        node = stack.pop()
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                stack.extend(body.node)
+
+
+def _tensors(graphs: list[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
+    while graphs:
+        graph = graphs.pop()
+        if graph.sparse_initializer:
+            raise ModelError("sparse initializers are not supported; store them dense")
+        yield from graph.initializer
+        for node in graph.node:
+            for attribute in node.attribute:
+                yield from _attribute_tensors(attribute)
+                graphs.extend((attribute.g, *attribute.graphs))
+
+
+def _attribute_tensors(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
+    if attribute.HasField("t"):
+        yield attribute.t
+    yield from attribute.tensors
+    for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+        if sparse.HasField("values"):
+            raise ModelError("sparse tensors are not supported; store them dense")
+
+
+def _check_operators(proto: onnx.ModelProto) -> None:
+    own = {(function.domain, function.name) for function in proto.functions}
+    for function in proto.functions:
+        for node in function.node:
+            for attribute in node.attribute:
+                for tensor in _attribute_tensors(attribute):
+                    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                        raise ModelError(f"function {function.name!r} keeps a tensor in external data")
+    for node in _nodes(proto):
+        at_hand = f"node {node.name!r} ({node.op_type} of domain {node.domain or 'ai.onnx'!r})"
+        if node.op_type == "EPContext":
+            raise ModelError(
+                f"{at_hand} holds a compiled blob of one machine; send the model before it was compiled"
+            )
+        if (node.domain, node.op_type) not in own and node.domain not in KNOWN_DOMAINS:
+            known = ", ".join(sorted(domain for domain in KNOWN_DOMAINS if domain))
+            raise ModelError(
+                f"{at_hand} is of an unknown operator domain; known are {known}, and functions "
+                "that the model itself defines. Replace the custom operator or leave it out"
+            )
+
+
+def _check_tensor(tensor: onnx.TensorProto, folder: Path) -> None:
+    at_hand = f"tensor {tensor.name!r}"
+    if any(dim < 0 for dim in tensor.dims):
+        raise ModelError(f"{at_hand} has a negative dimension {list(tensor.dims)}")
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        _check_external(tensor, folder, at_hand)
+    elif tensor.HasField("raw_data") and len(tensor.raw_data) != _size_bytes(tensor, at_hand):
+        raise ModelError(
+            f"{at_hand} of shape {list(tensor.dims)} needs {_size_bytes(tensor, at_hand)} bytes "
+            f"and has {len(tensor.raw_data)}"
+        )
+
+
+def _size_bytes(tensor: onnx.TensorProto, at_hand: str) -> int:
+    try:
+        bits: int = ir.DataType(tensor.data_type).bitwidth
+    except (ValueError, TypeError):
+        raise ModelError(
+            f"{at_hand} has data of type {tensor.data_type}, which has no raw form"
+        ) from None
+    size: int = -(-math.prod(tensor.dims) * bits // 8)
+    return size
+
+
+def _check_external(tensor: onnx.TensorProto, folder: Path, at_hand: str) -> None:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    name = PurePosixPath(location)
+    odd = "\\" in location or ":" in location or "\0" in location
+    if not location or name.is_absolute() or ".." in name.parts or odd:
+        raise ModelError(
+            f"{at_hand}: external data {location!r} must be a plain path in the model's folder"
+        )
+    path = folder
+    for part in name.parts:
+        path /= part
+        if path.is_symlink():
+            raise ModelError(
+                f"{at_hand}: external data {location!r} is a symbolic link; put the file there"
+            )
+    if not path.is_file():
+        raise ModelError(
+            f"{at_hand}: external data {location!r} is missing; send the model and its data in one zip"
+        )
+    status = path.stat()
+    if status.st_nlink > 1:
+        raise ModelError(f"{at_hand}: external data {location!r} has several hard links; make a copy")
+    try:
+        offset = int(entries.get("offset", 0))
+        length = int(entries.get("length", 0)) or _size_bytes(tensor, at_hand)
+    except ValueError:
+        raise ModelError(
+            f"{at_hand}: external data has an offset or length that is no number"
+        ) from None
+    if offset < 0 or length != _size_bytes(tensor, at_hand) or offset + length > status.st_size:
+        raise ModelError(
+            f"{at_hand} of shape {list(tensor.dims)} does not fit in external data {location!r} "
+            f"(offset {offset}, length {length}, file {status.st_size} bytes)"
+        )

@@ -1,0 +1,129 @@
+"""Versions: IR and operator set brought to what runtimes take.
+
+ONNX Runtime 1.31 takes IR up to 13 and opset up to 26. Node metadata, which artifacts need, exists from
+IR 10 on. Older opsets stay as they are: runtimes take them from 7 on, converting up makes more nodes
+(Softmax before 13 becomes three), and below 7 onnx 1.23's converter computes wrong broadcasts.
+
+A newer opset is relabelled when every operator in use is the same in the older one; only otherwise is
+onnx's converter asked, which does not look into bodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+
+from collage.partitioner.errors import ModelError
+from collage.partitioner.graph import weights
+
+MIN_IR, MAX_IR = 10, 13
+MAX_OPSET = 26
+OLDEST_PROMISED_OPSET = 7
+_SMALL_BYTES = 1024
+
+
+def convert(model: ir.Model, notes: list[str], least_opset: int = 0) -> ir.Model:
+    """The model in a version that runtimes take; what was done is added to `notes`.
+
+    Args:
+        model: as it came.
+        notes: gets one sentence for each change.
+        least_opset: an older model is converted up to this one where onnx's converter can.
+
+    Raises:
+        ModelError: an operator cannot be converted.
+    """
+    if not MIN_IR <= model.ir_version <= MAX_IR:
+        model.ir_version = min(max(model.ir_version, MIN_IR), MAX_IR)
+    opset = model.opset_imports.get("", MAX_OPSET)
+    if opset < OLDEST_PROMISED_OPSET:
+        notes.append(
+            f"opset {opset} is older than what runtimes promise to take; export the model again"
+        )
+    if opset < least_opset:
+        return _raised(model, least_opset, notes)
+    if opset <= MAX_OPSET:
+        return model
+    newest = onnx.defs.onnx_opset_version()
+    if opset > newest:
+        raise ModelError(
+            f"the model is of opset {opset}; known are those up to {newest}: export it to one"
+        )
+    if not list(_changed_since(model, MAX_OPSET)):
+        model.opset_imports[""] = MAX_OPSET
+        notes.append(f"opset {opset} lowered to {MAX_OPSET}: every operator in use is the same there")
+        return model
+    converted = _converted(model, MAX_OPSET)
+    notes.append(f"opset {opset} converted to {MAX_OPSET}")
+    return converted
+
+
+def _raised(model: ir.Model, target: int, notes: list[str]) -> ir.Model:
+    opset = model.opset_imports[""]
+    try:
+        raised = _converted(model, target)
+    except ModelError as error:
+        notes.append(f"left as it is, so nothing in it can be quantised: {error}")
+        return model
+    notes.append(
+        f"opset {opset} converted to {target}, in which weights can have a scale for each channel"
+    )
+    return raised
+
+
+def _onnx_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    return (node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain == "")
+
+
+def _changed_since(model: ir.Model, version: int) -> Iterator[str]:
+    opset = model.opset_imports[""]
+    for node in _onnx_nodes(model):
+        if onnx.defs.get_schema(node.op_type, opset).since_version > version:
+            yield f"{node.name!r} ({node.op_type})"
+
+
+def _converted(model: ir.Model, target: int) -> ir.Model:
+    opset = model.opset_imports[""]
+    if any(node.graph is not model.graph for node in _onnx_nodes(model)):
+        raise ModelError(
+            f"opset {opset} cannot be converted to {target} in a model with If, Loop or Scan"
+        )
+    proto = weights.whole_structure(model)
+    large: list[ir.Value] = []
+    for value in model.graph.initializers.values():
+        if weights.data_of(value).nbytes <= _SMALL_BYTES:
+            proto.graph.initializer.append(ir.serde.serialize_tensor(weights.data_of(value)))
+            proto.graph.initializer[-1].name = value.name or ""
+        else:  # the converter needs only its type, and a protobuf could not hold it
+            large.append(value)
+            proto.graph.input.append(ir.serde.serialize_value(value))
+    try:
+        converted: ir.Model = ir.from_proto(onnx.version_converter.convert_version(proto, target))
+    except Exception as error:
+        changed = ", ".join(_changed_since(model, target))
+        raise ModelError(
+            f"the model cannot be converted from opset {opset} to {target} ({changed}): {error}"
+        ) from error
+    by_name = {value.name: value for value in converted.graph.inputs}
+    for value in large:
+        twin = by_name[value.name]
+        converted.graph.inputs.remove(twin)
+        twin.const_value = value.const_value
+        converted.graph.register_initializer(twin)
+    _restore_shapes(model, converted)
+    return converted
+
+
+def _restore_shapes(model: ir.Model, converted: ir.Model) -> None:
+    """Undo what the converter makes of unknown sizes: -1 inside a model, 0 at its outputs."""
+    given = {v.name: v.shape for v in _values(model)}
+    for value in _values(converted):
+        value.shape = given.get(value.name)
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    graph = model.graph
+    yield from graph.inputs
+    yield from (value for node in graph for value in node.outputs)

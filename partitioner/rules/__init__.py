@@ -1,0 +1,1 @@
+"""Which candidates are proposed: rules, combiners, patterns, regions and rule files."""

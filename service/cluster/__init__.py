@@ -1,0 +1,1 @@
+"""Targets and workers that the server can use."""

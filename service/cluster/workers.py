@@ -1,0 +1,55 @@
+"""The workers on other machines that measure for this server, as its scheduler knows them."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from collage.cluster.connection import ClusterError, RemoteWorker, roll_call
+from collage.service.settings import Settings
+
+_FRESH_S = 2.0
+# Finding out that nobody answers takes seconds.
+_AWAY_S = 10.0
+
+
+class Fleet:
+    """Asks the scheduler every two seconds at most; safe from many threads.
+
+    Args:
+        settings: of this server.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._asked_at = float("-inf")
+        self._found: list[RemoteWorker] = []
+        self._failure: ClusterError | None = None
+
+    @property
+    def measures(self) -> bool:
+        """True when workers measure, and not this machine."""
+        return self._settings.scheduler is not None
+
+    def workers(self) -> list[RemoteWorker]:
+        """Who is there.
+
+        Raises:
+            ClusterError: the scheduler cannot be reached.
+        """
+        if self._settings.scheduler is None:
+            return []
+        with self._lock:
+            fresh_s = _FRESH_S if self._failure is None else _AWAY_S
+            if time.monotonic() - self._asked_at > fresh_s:
+                self._failure = None
+                try:
+                    known = self._settings.scheduler, self._settings.scheduler_certificates
+                    self._found = roll_call(*known)
+                except ClusterError as error:
+                    self._failure = error
+                self._asked_at = time.monotonic()
+            if self._failure is not None:
+                raise self._failure
+            return self._found

@@ -1,0 +1,174 @@
+"""Errors as RFC 9457 problems: `application/problem+json` with `type`, `title`, `status`, `detail`.
+
+`type` is `urn:collage:problem:<kind>` and stable: programs compare it. Extra fields carry facts.
+"""
+
+from __future__ import annotations
+
+import errno
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from collage.cluster.connection import ClusterError
+from collage.cost_db.errors import (
+    DatabaseUnavailableError,
+    IdempotencyConflictError,
+    QuotaExceededError,
+)
+from collage.partitioner.errors import BadInputError, CollageError, ModelError, NoPlanError, TargetError
+from collage.runner import NoWorkerError
+from collage.service.storage.blobs import BlobMissingError, UploadTooLargeError
+
+MEDIA_TYPE = "application/problem+json"
+
+# RFC 9110's names, where Python's have changed between its versions.
+_TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}
+
+_log = structlog.get_logger()
+
+
+class Problem(BaseModel):
+    """What every error answer looks like (RFC 9457)."""
+
+    type: str = Field(examples=["urn:collage:problem:not-found"])
+    title: str
+    status: int
+    detail: str
+    request_id: str | None = None
+    errors: list[dict[str, Any]] | None = None
+
+
+class ProblemError(CollageError):
+    """An error with its HTTP status, raised by routes."""
+
+    def __init__(
+        self, status: int, kind: str, detail: str, headers: dict[str, str] | None = None, **facts: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.kind = kind
+        self.headers = headers or {}
+        self.facts = facts
+
+
+def not_found(what: str) -> ProblemError:
+    """The 404 for a thing that is not there, or is someone else's."""
+    return ProblemError(404, "not-found", f"there is no {what} for this token")
+
+
+# The first class that fits decides, so the special stand before the general.
+_KINDS: tuple[tuple[type[CollageError], int, str], ...] = (
+    (UploadTooLargeError, 413, "upload-too-large"),
+    (BlobMissingError, 410, "blob-missing"),
+    (QuotaExceededError, 429, "quota-exceeded"),
+    (IdempotencyConflictError, 422, "idempotency-conflict"),
+    (TargetError, 422, "target"),
+    (ModelError, 422, "model"),
+    (NoPlanError, 422, "no-plan"),
+    (BadInputError, 422, "bad-input"),
+    (NoWorkerError, 503, "no-worker"),
+    (ClusterError, 503, "scheduler-unreachable"),
+    (DatabaseUnavailableError, 503, "database-unavailable"),
+)
+
+
+def kind_of(error: CollageError) -> tuple[int, str]:
+    """HTTP status and problem kind of an error of ours."""
+    for cls, status, kind in _KINDS:
+        if isinstance(error, cls):
+            return status, kind
+    return 500, "internal"
+
+
+def response(
+    request: Request,
+    status: int,
+    kind: str,
+    detail: str,
+    headers: dict[str, str] | None = None,
+    **facts: Any,
+) -> JSONResponse:
+    """A problem as a response."""
+    body = {
+        "type": f"urn:collage:problem:{kind}",
+        "title": _TITLES.get(status) or HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        "request_id": request.scope.get("request_id"),
+        **facts,
+    }
+    return JSONResponse(body, status, headers=headers, media_type=MEDIA_TYPE)
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ProblemError)
+    return response(request, error.status, error.kind, str(error), error.headers, **error.facts)
+
+
+async def _collage(request: Request, error: Exception) -> Response:
+    assert isinstance(error, CollageError)
+    status, kind = kind_of(error)
+    if status >= 500:
+        _log.error("request failed", error=str(error), path=request.url.path)
+    headers = {"Retry-After": "5"} if status in (429, 503) else None
+    return response(request, status, kind, str(error), headers)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = _allowed(request) or headers.get("Allow", "")
+    return response(request, error.status_code, kind, str(error.detail), headers)
+
+
+def _allowed(request: Request) -> str:
+    # Starlette names the methods of one route only, and each method of a path is a route of its own.
+    path = getattr(request.scope.get("route"), "path", "")
+    return ", ".join(sorted(method.upper() for method in request.app.openapi()["paths"].get(path, {})))
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    faults = [
+        {"where": ".".join(str(part) for part in fault["loc"]), "message": fault["msg"]}
+        for fault in error.errors()
+    ]
+    detail = "; ".join(f"{fault['where']}: {fault['message']}" for fault in faults)
+    return response(request, 422, "invalid-request", detail, errors=faults)
+
+
+async def _system(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OSError)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return await _unexpected(request, error)
+    _log.error("no space left", path=request.url.path, error=str(error))
+    return response(request, 507, "no-space", "the server has no space left on its disk")
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    _log.error("request crashed", path=request.url.path, exc_info=error)
+    return response(
+        request,
+        500,
+        "internal",
+        "the server made a mistake; its log has the trace under the request id",
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Let every error of an app become a problem."""
+    app.add_exception_handler(ProblemError, _problem)
+    app.add_exception_handler(CollageError, _collage)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(OSError, _system)
+    app.add_exception_handler(Exception, _unexpected)

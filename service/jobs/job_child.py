@@ -1,0 +1,122 @@
+"""The server's side of a job's process: starts it, reads its messages, and makes sure that it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from collage.service.jobs.job_process import STOP_S, Request, request_line
+
+# Beyond the time the process gives itself, before it is killed from outside.
+_KILL_AFTER_S = STOP_S + 0.3
+_OUTPUT_BYTES = 2000
+
+
+class JobChild:
+    """A running job process. Use as a context manager: on leaving, the process and its group are gone.
+
+    Args:
+        request: what it is to do.
+        directory: for its output; the process must not write anywhere else but into its work folder.
+    """
+
+    def __init__(self, request: Request, directory: Path) -> None:
+        self._output = directory / "output.txt"
+        read_end, write_end = os.pipe()
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "collage.service.jobs.job_process", str(write_end)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                pass_fds=(write_end,),
+                start_new_session=True,
+            )
+        os.close(write_end)
+        assert self._process.stdin is not None
+        # One that was killed by now reads nothing; how it ended is told like any other end.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(request_line(request))
+            self._process.stdin.flush()
+        self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(
+            target=self._read, args=(read_end,), name="job-messages", daemon=True
+        )
+        self._reader.start()
+        self._kill_at: float | None = None
+
+    @property
+    def is_stopping(self) -> bool:
+        """True once it was asked to stop."""
+        return self._kill_at is not None
+
+    def next_message(self, timeout_s: float) -> dict[str, Any] | None:
+        """The next message, or None when none came in time; the process's end is an `error` message."""
+        if self._kill_at is not None and time.monotonic() > self._kill_at:
+            self._kill()
+        try:
+            message = self._messages.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        return message if message is not None else self._death()
+
+    def is_suspended(self) -> bool:
+        """True while somebody has stopped the process (SIGSTOP), so that it does nothing at all."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED
+        return False
+
+    def ask_to_stop(self) -> None:
+        """Cancel: it stops by itself, or is killed soon after."""
+        self._kill_at = time.monotonic() + _KILL_AFTER_S
+        self._process.send_signal(signal.SIGTERM)
+
+    def _death(self) -> dict[str, Any]:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=1.0)  # it closed its messages, so it is about to end
+        self._kill()
+        code = self._process.wait()
+        if self.is_stopping:
+            return {"error": {"kind": "cancelled", "reason": "cancelled"}}
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        tail = self._output.read_bytes()[-_OUTPUT_BYTES:].decode("utf-8", "replace").strip()
+        last = tail.splitlines()[-1] if tail else "it said nothing"
+        return {"error": {"kind": "internal", "reason": f"the job's process ended with {how}: {last}"}}
+
+    def _read(self, read_end: int) -> None:
+        with os.fdopen(read_end, "r", encoding="utf-8", errors="replace") as messages:
+            for line in messages:
+                if not line.endswith("\n"):
+                    break  # killed in the middle of a message
+                self._messages.put(json.loads(line))
+        self._messages.put(None)
+
+    def _kill(self) -> None:
+        # The group may be gone already; children in groups of their own die with their parent.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def __enter__(self) -> JobChild:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._kill()
+        self._process.wait()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # of what could not be written
+            self._process.stdin.close()
+        self._reader.join()

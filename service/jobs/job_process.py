@@ -1,0 +1,148 @@
+"""One job in a process of its own: `python -m collage.service.jobs.job_process`, started by `collage.service.jobs.runner`.
+
+The server's process never parses a model, solves a program or loads a runtime: all that happens here
+and, for what users sent, in the sandboxed children below. So a crash here is one failed job, a cancel
+can always be carried out, and requests are answered while a search runs.
+
+Protocol: one JSON line on stdin says what to do (`Request`); stdin then stays open, and its end means
+that the server died: so does the job. JSON lines go to the file descriptor named on the command line:
+`{"event": …}` as they happen, then one `{"result": …}` or `{"error": …}`. SIGTERM asks to stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from collage.backends.machine.process_policy import apply_environment
+
+# How long the tuner may take to stop by itself when asked to; then the process ends regardless.
+STOP_S = 1.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the process is to do; all paths are local, and no `cores` means the server's.
+
+    With a scheduler, its workers measure.
+    """
+
+    source: str
+    targets: list[str]
+    options: dict[str, Any]
+    database_url: str
+    work_dir: str
+    inputs: str | None = None
+    cores: list[int] = field(default_factory=list)
+    scheduler: str | None = None
+    certificates: str | None = None
+
+
+def main() -> None:
+    """Run the job described on stdin."""
+    out = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+    lock = threading.Lock()
+
+    def say(kind: str, data: object) -> None:
+        with lock:
+            out.write(json.dumps({kind: data}, default=str) + "\n")
+
+    line = sys.stdin.readline()
+    if not line:
+        return  # the server ended before it had a job for us
+    request = Request(**json.loads(line))
+    if request.cores:
+        os.sched_setaffinity(0, request.cores)
+    apply_environment()
+    cancel = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: cancel.set())
+    threading.Thread(target=_end_with_server, name="server-watch", daemon=True).start()
+    threading.Thread(
+        target=_end_when_cancelled, args=(cancel,), name="cancel-watch", daemon=True
+    ).start()
+    _tune(request, cancel, say)
+
+
+def _tune(request: Request, cancel: threading.Event, say: Callable[[str, object], None]) -> None:
+    from collage.cluster.dask_runner import site_for
+    from collage.cost_db.database import CostDatabase
+    from collage.events import Event
+    from collage.options import TuneOptions
+    from collage.partitioner.errors import CancelledError, CollageError
+    from collage.tuning.pipeline import tune_file
+
+    try:
+        database = CostDatabase(request.database_url)
+        options = TuneOptions.from_json(request.options)
+        place = site_for(
+            request.scheduler,
+            Path(request.certificates) if request.certificates else None,
+            wait_s=options.wait_for_worker_s,
+            cancel=cancel,
+            say=lambda text: say("event", Event("waiting", text).as_dict()),
+        )
+        with place as site:
+            result = tune_file(
+                Path(request.source),
+                request.targets,
+                options,
+                database=database,
+                work_dir=Path(request.work_dir),
+                on_event=lambda event: say("event", event.as_dict()),
+                cancel=cancel,
+                inputs=Path(request.inputs) if request.inputs else None,
+                site=site,
+            )
+    except CancelledError:
+        say("error", {"kind": "cancelled", "reason": "cancelled"})
+    except CollageError as error:
+        say("error", {"kind": _kind(error), "reason": str(error)})
+    except (
+        Exception
+    ) as error:  # a mistake of ours must end as a failed job with a reason, not as silence
+        import traceback
+
+        say("error", {"kind": "internal", "reason": f"{type(error).__name__}: {error}"})
+        with contextlib.suppress(OSError):  # the disk is full: then nothing more can be told
+            traceback.print_exc()
+    else:
+        say(
+            "result",
+            {"artifact": str(result.artifact_path), "report": result.report, "plan": result.plan},
+        )
+
+
+def _kind(error: Exception) -> str:
+    from collage.partitioner.errors import CollageError
+    from collage.service.http.problems import kind_of
+
+    assert isinstance(error, CollageError)
+    return kind_of(error)[1]
+
+
+def _end_with_server() -> None:
+    sys.stdin.read()
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def _end_when_cancelled(cancel: threading.Event) -> None:
+    cancel.wait()
+    threading.Event().wait(STOP_S)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def request_line(request: Request) -> bytes:
+    """The request as the process reads it."""
+    return json.dumps(asdict(request)).encode() + b"\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""Runs queued jobs, each in a process of its own (`collage.service.jobs.job_process`), and writes down what happens.
+
+A runner thread takes the job whose turn it is, holds its lease while the process lives, and ends the
+job with its result or a reason. Everything that matters is in the database before it is acted upon,
+so a server that is killed loses nothing: the lease ends, the job is queued again, and costs that were
+measured are known then.
+
+A runner whose lease was lost (it was stopped for longer than the lease) kills its process and says
+nothing more: the job is somebody else's. A job goes back to the queue when the server stops, when the
+database was away for longer than the process had patience, and when the process stood still for as
+long as a lease; a disk that is full is a failed job that says so.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import structlog
+
+from collage.cost_db.errors import StaleAttemptError
+from collage.cost_db.jobs.job import Job, JobResult
+from collage.cost_db.jobs.jobs import JobStore
+from collage.cost_db.stored_models import BlobStore
+from collage.partitioner.errors import CollageError
+from collage.service.jobs.job_child import JobChild
+from collage.service.jobs.job_process import Request
+from collage.service.jobs.summary import as_json_bytes, summarise
+from collage.service.settings import Settings
+from collage.service.storage.blobs import BlobFiles
+from collage.service.storage.spool import Spool
+from collage.service.telemetry.metrics import Metrics
+from collage.service.telemetry.tracing import Span, Tracing
+
+_log = structlog.get_logger("collage.runner")
+
+ARTIFACT_TYPE = "application/octet-stream"
+JSON_TYPE = "application/json"
+
+_HOUSEKEEPING_S = 3600.0
+_KEEP_UNUSED = timedelta(days=30)
+
+
+class _AbandonedError(Exception):
+    """The job is not ours any more, or the server stops."""
+
+
+class JobRunner:
+    """The runner threads of one server."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        jobs: JobStore,
+        register: BlobStore,
+        files: BlobFiles,
+        spool: Spool,
+        metrics: Metrics,
+        tracing: Tracing,
+    ) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._register = register
+        self._files = files
+        self._spool = spool
+        self._metrics = metrics
+        self._tracing = tracing
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._cores: list[int] = []
+        self.name = f"{platform.node()}-{uuid.uuid4().hex[:8]}"
+        self.current: dict[str, str] = {}
+
+    @property
+    def workers(self) -> list[str]:
+        """The names of the runner threads, as jobs mention them."""
+        return [f"{self.name}-{number}" for number in range(self._settings.runners)]
+
+    def start(self, cores: Sequence[int] = ()) -> None:
+        """Start the threads; their jobs run on these cores, by default on those of this process."""
+        self._cores = list(cores)
+        loops = [(self._run_jobs, worker) for worker in self.workers]
+        self._threads = [
+            threading.Thread(target=loop, args=(worker,), name=worker, daemon=True)
+            for loop, worker in loops
+        ]
+        self._threads.append(
+            threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
+        )
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Give running jobs back to the queue and end the threads."""
+        self._stopping.set()
+        self._wake.set()
+        for thread in self._threads:
+            thread.join(timeout=10)
+
+    def wake(self) -> None:
+        """Look at the queue now: there is a new job."""
+        self._wake.set()
+
+    def _run_jobs(self, worker: str) -> None:
+        while not self._stopping.is_set():
+            try:
+                job = self._jobs.next_queued(worker, self._settings.lease_s)
+                if job is None:
+                    self._wake.wait(self._settings.poll_s)
+                    self._wake.clear()
+                    continue
+                self.current[worker] = job.id
+                self._run(job)
+            except Exception as error:  # a database away for long must not end the thread
+                _log.error("runner failed; it goes on", worker=worker, error=str(error), exc_info=error)
+                self._stopping.wait(2.0)
+            finally:
+                self.current.pop(worker, None)
+
+    def _keep_house(self) -> None:
+        clean_at = time.monotonic()
+        while not self._stopping.is_set():
+            try:
+                for job in self._jobs.requeue_expired():
+                    _log.warning("a job had lost its worker", job=job.id, state=job.state)
+                    self._wake.set()
+                if time.monotonic() >= clean_at:
+                    clean_at += _HOUSEKEEPING_S
+                    self._drop_unused()
+            except Exception as error:  # as above
+                _log.error("housekeeping failed; it goes on", error=str(error))
+            self._stopping.wait(self._settings.lease_s / 3)
+
+    def _drop_unused(self) -> None:
+        for sha256 in self._register.drop_unused(datetime.now(UTC) - _KEEP_UNUSED):
+            if self._register.get(sha256) is None:
+                self._files.delete(sha256)
+
+    def _run(self, job: Job) -> None:
+        log = _log.bind(job=job.id, attempt=job.attempt)
+        log.info("job starts", targets=job.spec["targets"])
+        begin = time.monotonic()
+        state = "abandoned"
+        directory = self._spool.path / f"job-{job.id}-{job.attempt}"
+        facts = {"collage.job": job.id, "collage.attempt": job.attempt}
+        try:
+            directory.mkdir(mode=0o700)
+            with self._tracing.job(facts) as span:
+                message = self._carry_out(job, directory, span)
+                state = self._end(job, message)
+                span.set({"collage.state": state})
+                if state == "failed":
+                    span.fail(message["error"]["reason"])
+        except (_AbandonedError, StaleAttemptError) as reason:
+            log.warning("job given up", reason=str(reason))
+        except (CollageError, OSError) as error:  # of the system: a full disk above all
+            self._jobs.finish(job.id, "failed", attempt=job.attempt, reason=str(error))
+            state = "failed"
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        self._metrics.jobs_ended.labels(state).inc()
+        self._metrics.job_seconds.observe(time.monotonic() - begin)
+        log.info("job ends", state=state, seconds=round(time.monotonic() - begin, 1))
+
+    def _carry_out(self, job: Job, directory: Path, span: Span) -> dict[str, Any]:
+        """The process's last message: `result` or `error`."""
+        assert job.model_sha256 is not None
+        work_dir = directory / "work"
+        work_dir.mkdir()
+        # The name that was uploaded is not used for anything on this disk.
+        source = directory / "model"
+        self._files.copy_to(job.model_sha256, source)
+        inputs = None
+        if job.spec.get("inputs_sha256"):
+            inputs = directory / "inputs.npz"
+            self._files.copy_to(job.spec["inputs_sha256"], inputs)
+        request = Request(
+            source=str(source),
+            targets=list(job.spec["targets"]),
+            options=dict(job.spec["options"]),
+            database_url=self._settings.database_url,
+            work_dir=str(work_dir),
+            inputs=str(inputs) if inputs else None,
+            cores=self._cores,
+            scheduler=self._settings.scheduler,
+            certificates=_text(self._settings.scheduler_certificates),
+        )
+        with JobChild(request, directory) as child:
+            return self._attend(job, child, span)
+
+    def _attend(self, job: Job, child: JobChild, span: Span) -> dict[str, Any]:
+        settings = self._settings
+        begin = renewed = looked = moved = time.monotonic()
+        while True:
+            message = child.next_message(timeout_s=min(settings.poll_s, 0.25))
+            now = time.monotonic()
+            if message is not None and "event" in message:
+                event = message["event"]
+                # The report comes with the result; in the list of events it would be there twice.
+                event["data"].pop("report", None)
+                shown = {name: event[name] for name in ("stage", "message", "done", "total")}
+                self._say(job, "progress", event, progress=shown)
+                _trace(span, event)
+            elif message is not None:
+                return message
+            if self._stopping.is_set():
+                self._give_back(job, "the server stops")
+            if now - renewed > settings.lease_s / 3:
+                renewed = now
+                if not self._jobs.renew_lease(job.id, job.attempt, settings.lease_s):
+                    raise _AbandonedError("its lease was lost")
+            if now - looked > settings.poll_s and not child.is_stopping:
+                looked = now
+                if self._jobs.is_cancel_requested(job.id):
+                    child.ask_to_stop()
+                if not child.is_suspended():
+                    moved = now
+                elif now - moved > settings.lease_s:
+                    self._give_back(job, "its process was suspended for longer than a lease")
+            if settings.job_time_limit_s is not None and now - begin > settings.job_time_limit_s:
+                reason = f"it took longer than the server's limit of {settings.job_time_limit_s:g} s"
+                return {"error": {"kind": "time-limit", "reason": reason}}
+
+    def _give_back(self, job: Job, reason: str) -> NoReturn:
+        # Others may take it at once, and costs measured so far are known to them.
+        self._jobs.renew_lease(job.id, job.attempt, 0.0)
+        raise _AbandonedError(reason)
+
+    def _end(self, job: Job, message: dict[str, Any]) -> str:
+        if "result" in message:
+            made = message["result"]
+            summary = summarise(made["report"])
+            result = JobResult(
+                artifact=self._keep(self._files.keep_file(Path(made["artifact"])), ARTIFACT_TYPE),
+                report=self._keep(self._files.keep_bytes(as_json_bytes(made["report"])), JSON_TYPE),
+                plan=self._keep(self._files.keep_bytes(as_json_bytes(made["plan"])), JSON_TYPE),
+            )
+            progress = {
+                "stage": "done",
+                "message": "done",
+                "done": None,
+                "total": None,
+                "summary": summary,
+            }
+            self._say(job, "summary", summary, progress=progress)
+            self._jobs.finish(job.id, "done", attempt=job.attempt, result=result)
+            self._count_candidates(made["report"])
+            return "done"
+        error = message["error"]
+        if error["kind"] == "cancelled" or self._jobs.is_cancel_requested(job.id):
+            self._jobs.finish(job.id, "cancelled", attempt=job.attempt, reason="cancelled")
+            return "cancelled"
+        if error["kind"] == "database-unavailable":
+            self._give_back(job, error["reason"])
+        self._say(job, "failure", error)
+        self._jobs.finish(job.id, "failed", attempt=job.attempt, reason=error["reason"])
+        return "failed"
+
+    def _keep(self, blob: Any, media_type: str) -> str:
+        self._register.add(blob.sha256, blob.size_bytes, media_type)
+        return str(blob.sha256)
+
+    def _say(
+        self, job: Job, kind: str, data: dict[str, Any], progress: dict[str, Any] | None = None
+    ) -> None:
+        self._jobs.append_event(job.id, kind, data, attempt=job.attempt, progress=progress)
+
+    def _count_candidates(self, report: dict[str, Any]) -> None:
+        counts = report.get("candidates", {})
+        for outcome in ("measured", "infeasible", "from_cache"):
+            self._metrics.candidates.labels(outcome).inc(counts.get(outcome, 0))
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _trace(span: Span, event: dict[str, Any]) -> None:
+    """A measurement becomes a child of its job's span."""
+    data = event["data"]
+    if event["stage"] == "measure" and "seconds" in data:
+        facts = {
+            f"collage.{name}": data.get(name) for name in ("target", "nodes", "latency_us", "reason")
+        }
+        span.child("measure", data["seconds"], facts)

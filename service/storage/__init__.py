@@ -1,0 +1,1 @@
+"""Files of the server: models, artifacts and what is drawn of them."""

@@ -1,0 +1,192 @@
+"""Files by their content: a blob's name is the SHA-256 of its bytes, so a file is kept once.
+
+Blobs lie in a folder or in anything fsspec reaches (`s3://bucket/prefix`). A blob is written under a
+temporary name and moved when it is whole: a reader never sees half of one, and writing it again
+changes nothing. The server never looks inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import fsspec
+
+from collage.partitioner.errors import CollageError
+
+_CHUNK_BYTES = 1 << 20
+_NAME = re.compile(r"[0-9a-f]{64}\Z")
+
+
+class BlobMissingError(CollageError):
+    """A blob is not in the store (it was deleted, or the store was changed)."""
+
+
+class UploadTooLargeError(CollageError):
+    """More bytes came than are allowed."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"more than the allowed {limit_bytes} bytes; raise COLLAGE_MAX_UPLOAD_BYTES")
+        self.limit_bytes = limit_bytes
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A stored file."""
+
+    sha256: str
+    size_bytes: int
+
+
+class BlobWriter:
+    """Bytes on their way in: written to disk while they are hashed. Use as a context manager.
+
+    Args:
+        directory: where the bytes wait until they are whole.
+        limit_bytes: refuse more than this.
+    """
+
+    def __init__(self, directory: Path, limit_bytes: int | None = None) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=directory, prefix="upload-")
+        self.path = Path(name)
+        self.size_bytes = 0
+        self._file = os.fdopen(handle, "wb")
+        self._hash = hashlib.sha256()
+        self._limit_bytes = limit_bytes
+
+    def write(self, data: bytes) -> None:
+        """Take the next bytes.
+
+        Raises:
+            UploadTooLargeError: it is more than the limit; nothing of it stays.
+        """
+        self.size_bytes += len(data)
+        if self._limit_bytes is not None and self.size_bytes > self._limit_bytes:
+            raise UploadTooLargeError(self._limit_bytes)
+        self._hash.update(data)
+        self._file.write(data)
+
+    @property
+    def sha256(self) -> str:
+        """The hash of what came so far."""
+        return self._hash.hexdigest()
+
+    def flush(self) -> None:
+        """Bring everything to the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def __enter__(self) -> BlobWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # bytes that a full disk did not take, and nobody wants
+            self._file.close()
+
+
+class BlobFiles:
+    """The blobs under one address (`collage.cost_db.stored_models` has their register).
+
+    Args:
+        url: a folder as `file:///…`, or an address that fsspec knows.
+        spool: a local folder for bytes on their way in and for copies of remote blobs.
+    """
+
+    def __init__(self, url: str, spool: Path) -> None:
+        self._files, root = fsspec.url_to_fs(url)
+        self._root = str(root).rstrip("/")
+        self._files.makedirs(self._root, exist_ok=True)
+        self.spool = spool
+        spool.mkdir(parents=True, exist_ok=True)
+
+    def writer(self, limit_bytes: int | None = None) -> BlobWriter:
+        """Where the bytes of a new blob go; `keep` makes them one."""
+        return BlobWriter(self.spool, limit_bytes)
+
+    def keep(self, writer: BlobWriter) -> Blob:
+        """Store what a writer got; it is there for good when this returns."""
+        writer.flush()
+        blob = Blob(writer.sha256, writer.size_bytes)
+        address = self._address(blob.sha256)
+        if not self._files.exists(address):
+            self._files.makedirs(self._files._parent(address), exist_ok=True)
+            arriving = f"{address}.{writer.path.name}"
+            try:
+                self._files.put_file(str(writer.path), arriving)
+                self._files.mv(arriving, address)
+            except OSError:  # a full disk: half a file would only keep it full
+                with contextlib.suppress(OSError):
+                    self._files.rm_file(arriving)
+                raise
+        return blob
+
+    def keep_file(self, path: Path) -> Blob:
+        """Store a copy of a local file."""
+        with self.writer() as writer, path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                writer.write(chunk)
+            return self.keep(writer)
+
+    def keep_bytes(self, data: bytes) -> Blob:
+        """Store bytes."""
+        with self.writer() as writer:
+            writer.write(data)
+            return self.keep(writer)
+
+    def size_bytes(self, sha256: str) -> int:
+        """How long a blob is.
+
+        Raises:
+            BlobMissingError: it is not there.
+        """
+        try:
+            return int(self._files.size(self._address(sha256)))
+        except FileNotFoundError:
+            raise BlobMissingError(f"blob {sha256[:12]} is not in the store any more") from None
+
+    def chunks(self, sha256: str) -> Iterator[bytes]:
+        """The bytes of a blob, piece by piece."""
+        with self._open(sha256) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+
+    def read(self, sha256: str) -> bytes:
+        """All bytes of a (small) blob."""
+        with self._open(sha256) as file:
+            return bytes(file.read())
+
+    def copy_to(self, sha256: str, path: Path) -> None:
+        """Put a copy of a blob at a local path, made for one job to do with as it likes."""
+        with self._open(sha256) as source, path.open("wb") as target:
+            shutil.copyfileobj(source, target, _CHUNK_BYTES)
+
+    def delete(self, sha256: str) -> None:
+        """Forget a blob; nothing happens when it is not there."""
+        address = self._address(sha256)
+        if self._files.exists(address):
+            self._files.rm_file(address)
+
+    def _open(self, sha256: str) -> Any:
+        try:
+            return self._files.open(self._address(sha256), "rb")
+        except FileNotFoundError:
+            raise BlobMissingError(f"blob {sha256[:12]} is not in the store any more") from None
+
+    def _address(self, sha256: str) -> str:
+        # Names become paths: nothing but a hash may pass, whatever the caller checked.
+        if not _NAME.match(sha256):
+            raise ValueError("a blob's name is 64 hexadecimal digits")
+        return f"{self._root}/{sha256[:2]}/{sha256}"

@@ -1,0 +1,219 @@
+"""Measurements: real runtimes give a time, every fault gives its reason, nothing else is disturbed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from collage.backends.contract import OpTime, SubModel
+from collage.backends.measurement.measure import (
+    Measurement,
+    MeasureRequest,
+    aligned,
+    measure,
+    measure_many,
+)
+from collage.backends.measurement.protocol import Protocol
+from collage.backends.numerics.reference import run_reference, seeded_inputs
+from collage.backends.numerics.tensor_files import write_samples
+from collage.backends.sandbox.run import run_in_child
+from collage.partitioner.cost import Infeasible, Measured
+from collage.partitioner.errors import CancelledError, CollageError, TargetError
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
+
+pytestmark = pytest.mark.slow  # each starts children, some of which wait
+
+QUICK = Protocol(min_s=0.01, max_s=0.05, warm_up_s=0.002, retries=0)
+
+
+def _request(tmp_path: Path, target: str, size: int = 8, name: str = "m") -> MeasureRequest:
+    text = f"""<ir_version: 10, opset_import: ["" : 18]>
+        g (float[{size}] x) => (float[{size}] y) {{ y = Add(x, x) }}"""
+    return _from_text(tmp_path / name, text, (size,), target)
+
+
+def _from_text(folder: Path, text: str, shape: tuple[int, ...], target: str) -> MeasureRequest:
+    folder.mkdir()
+    path = folder / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    specs = (TensorSpec("x", "float32", shape),)
+    samples = [seeded_inputs(specs, seed) for seed in (0, 1)]
+    write_samples(folder / "inputs.npz", samples)
+    made = [run_in_child(run_reference, path, sample, ["y"]) for sample in samples]
+    write_samples(folder / "expected.npz", made)
+    outputs = (TensorSpec("y", "float32", made[0]["y"].shape),)
+    return MeasureRequest(
+        target=Target.parse(target),
+        model=SubModel(path, specs, outputs),
+        inputs_path=folder / "inputs.npz",
+        expected_path=folder / "expected.npz",
+        tolerance=1e-3,
+        threads=1,
+        protocol=QUICK,
+    )
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The faulty backend, installed as a plugin for this process and its children."""
+    info = tmp_path / "site" / "faulty-6.66.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: faulty\nVersion: 6.66\n", encoding="utf-8"
+    )
+    (info / "entry_points.txt").write_text(
+        "[collage.backends]\nfaulty = tests.backends.faulty:FaultyBackend\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+
+
+def _reason(measurement: Measurement) -> str:
+    assert isinstance(measurement.cost, Infeasible), measurement
+    return measurement.cost.reason
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "openvino"])
+def test_a_real_runtime_is_measured(tmp_path: Path, target: str) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 18]>
+        g (float[1,8,16,16] x) => (float[1,8,16,16] y) { s = Sigmoid(x) y = Mul(s, x) }"""
+    request = _from_text(tmp_path / "m", text, (1, 8, 16, 16), target)
+    found = measure(request)
+    assert isinstance(found.cost, Measured), found.cost
+    assert 0 < found.cost.latency_us < 1e5
+    assert found.cost.samples == len(found.samples_us) >= QUICK.min_runs
+    assert found.compile_s > 0
+    assert found.peak_memory_bytes > 1 << 20
+    assert found.error is not None and found.error < 1e-5
+    assert found.yardstick_us > 0
+    assert found.versions.keys() == {target}
+
+
+def test_the_time_is_that_of_one_call(tmp_path: Path, faulty: None) -> None:
+    found = measure(_request(tmp_path, "faulty -sleep_us=3000"))
+    assert isinstance(found.cost, Measured)
+    assert 3000 < found.cost.latency_us < 30_000
+    found = measure(_request(tmp_path, "faulty -sleep_us=100", name="fast"))
+    assert isinstance(found.cost, Measured)
+    assert 100 < found.cost.latency_us < 3000
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("refuse", "refused: compile: no kernel for this operator"),
+        ("crash-compile", "crash: SIGSEGV (while compiling)"),
+        ("crash-run", "crash: SIGABRT (while verifying)"),
+        ("hang", "hang: not done after 1 s (while verifying)"),
+        ("memory", "out of memory: run: Unable to allocate 8.00 TiB"),
+        ("wrong", "wrong result: 'y' on sample 0: error"),
+        ("wrong-second", "wrong result: 'y' on sample 1: error"),
+        ("wrong-later", "wrong result: 'y' after"),
+        ("silent", "wrong result: 'y' on sample 0: it is NaN or infinite"),
+    ],
+)
+def test_each_fault_has_its_reason(tmp_path: Path, faulty: None, fault: str, reason: str) -> None:
+    timeout_s = 1.0 if fault == "hang" else 30.0
+    request = replace(_request(tmp_path, f"faulty -fault={fault}"), timeout_s=timeout_s)
+    found = measure(request)
+    assert _reason(found).startswith(reason)
+    assert found.versions == {"faulty": "6.66"}
+    assert "\n" not in _reason(found)
+
+
+def test_a_crash_at_the_end_is_a_crash(tmp_path: Path, faulty: None) -> None:
+    assert "while closing" in _reason(measure(_request(tmp_path, "faulty -fault=crash-close")))
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [("no-profile", "no profiler here"), ("crash-profile", "SIGSEGV")]
+)
+def test_a_profiler_that_fails_costs_only_the_profile(
+    tmp_path: Path, faulty: None, fault: str, words: str
+) -> None:
+    found = measure(replace(_request(tmp_path, f"faulty -fault={fault}"), profile=True))
+    assert isinstance(found.cost, Measured)
+    assert found.ops == ()
+    assert words in found.profile_failure
+
+
+def test_a_profile_comes_back(tmp_path: Path, faulty: None) -> None:
+    found = measure(replace(_request(tmp_path, "faulty"), profile=True))
+    assert found.ops[0] == OpTime(("n",), "Add", 1.0)
+    assert found.profile_failure == ""
+
+
+def test_a_killed_child_says_nothing_about_the_candidate(tmp_path: Path, faulty: None) -> None:
+    mark = tmp_path / "cache" / "mark"
+    mark.parent.mkdir()
+    request = _request(tmp_path, f"faulty -fault=killed -once={mark}")
+    found = measure(replace(request, cache_dir=mark.parent))
+    assert isinstance(found.cost, Measured)
+    with pytest.raises(CollageError, match="interrupted 3 times"):
+        measure(_request(tmp_path, "faulty -fault=killed", name="again"))
+
+
+def test_an_unknown_target_is_the_callers_error(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="unknown backend"):
+        measure(_request(tmp_path, "nosuchruntime"))
+
+
+def test_cancel(tmp_path: Path, faulty: None) -> None:
+    cancel = threading.Event()
+    threading.Timer(0.3, cancel.set).start()
+    begin = time.monotonic()
+    with pytest.raises(CancelledError):
+        measure(_request(tmp_path, "faulty -fault=hang"), cancel)
+    assert time.monotonic() - begin < 20
+
+
+def _many(tmp_path: Path, target: str, sizes: Sequence[int]) -> list[MeasureRequest]:
+    return [_request(tmp_path, target, size, f"m{size}") for size in sizes]
+
+
+def test_many_in_one_child(tmp_path: Path) -> None:
+    requests = _many(tmp_path, "onnxruntime", [4, 8, 16])
+    seen: list[int] = []
+    found = measure_many(requests, on_result=lambda i, m: seen.append(i))
+    assert seen == [0, 1, 2]
+    assert all(isinstance(m.cost, Measured) for m in found)
+
+
+def test_a_crash_costs_only_the_culprit(tmp_path: Path, faulty: None) -> None:
+    requests = _many(tmp_path, "faulty -fault=crash-on-wide", [8, 9, 10])
+    first, second, third = measure_many(requests)
+    assert isinstance(first.cost, Measured)
+    assert _reason(second) == "crash: SIGSEGV (while compiling)"
+    assert isinstance(third.cost, Measured)
+
+
+def test_many_take_one_target(tmp_path: Path) -> None:
+    requests = [_request(tmp_path, t, name=t) for t in ("onnxruntime", "openvino")]
+    with pytest.raises(ValueError, match="one target"):
+        measure_many(requests)
+
+
+def test_outputs_of_unknown_shape(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 18]>
+        g (float[16] x) => (int64[1, n] y) { y = NonZero(x) }"""
+    request = _from_text(tmp_path / "m", text, (16,), "onnxruntime")
+    outputs = (TensorSpec("y", "int64", (1, None)),)
+    found = measure(replace(request, model=replace(request.model, outputs=outputs)))
+    assert isinstance(found.cost, Measured), found.cost
+    assert found.error == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "bfloat16"])
+def test_buffers_are_aligned(dtype: str) -> None:
+    for shape in ((), (3,), (0, 2), (5, 7)):
+        buffer = aligned(shape, np.dtype(dtype))
+        assert (buffer.shape, buffer.dtype.name) == (shape, dtype)
+        assert buffer.size == 0 or buffer.ctypes.data % 64 == 0

@@ -1,0 +1,231 @@
+"""Timing: medians with honest intervals, paired ratios, preparation that is never timed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collage.backends.measurement.protocol import Protocol, eviction_for
+from collage.backends.measurement.timing import (
+    Evictor,
+    compare,
+    compare_builds,
+    interleave,
+    median_spread,
+    preparation,
+    time_runs,
+    yardstick_us,
+)
+
+QUICK = Protocol(min_s=0.01, max_s=0.1, warm_up_s=0.0, retries=0)
+
+
+def _sleep(seconds: float) -> Callable[[], None]:
+    return lambda: time.sleep(seconds)
+
+
+def test_spread_covers_the_true_median_19_times_in_20() -> None:
+    generator = np.random.default_rng(0)
+    hits = 0
+    for _ in range(400):
+        samples = generator.exponential(size=40)  # skewed, as times are
+        low = np.median(samples) - 2 * median_spread(samples.tolist())
+        high = np.median(samples) + 2 * median_spread(samples.tolist())
+        hits += low <= np.log(2) <= high
+    assert hits >= 0.95 * 400
+
+
+def test_spread_of_few_samples_is_their_whole_range() -> None:
+    assert median_spread([]) == float("inf")
+    assert median_spread([5.0]) == 0
+    assert median_spread([1, 2, 9]) == 4
+
+
+def test_precision_grows_with_samples() -> None:
+    generator = np.random.default_rng(1)
+    few = median_spread(generator.normal(100, 5, 20).tolist())
+    many = median_spread(generator.normal(100, 5, 2000).tolist())
+    assert many < few / 3
+
+
+def test_preparation_is_not_timed() -> None:
+    timing = time_runs(_sleep(0.001), QUICK, _sleep(0.01))
+    assert 1000 < timing.median_us < 10_000
+    assert len(timing.samples_us) >= QUICK.min_runs
+
+
+def test_slow_kernels_run_no_more_than_needed() -> None:
+    calls = 0
+
+    def slow() -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.03)
+
+    time_runs(slow, QUICK)
+    assert calls <= 2 + QUICK.min_runs
+
+
+def test_a_call_that_takes_all_the_time_there_is_is_made_twice() -> None:
+    """A hopeless runtime must not take the time of the others, whatever else the machine does."""
+    impatient = Protocol(min_s=0.01, max_s=0.02, warm_up_s=0.5, disturbance=-1, retries=2)
+    calls = 0
+
+    def slow() -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.05)
+
+    timing = time_runs(slow, impatient)
+    assert calls == 2 == len(timing.samples_us)
+    assert min(timing.samples_us) > 50_000
+
+
+def test_short_calls_are_timed_in_a_row() -> None:
+    calls = 0
+
+    def short() -> None:
+        nonlocal calls
+        calls += 1
+
+    timing = time_runs(short, QUICK)
+    assert timing.median_us < 100  # the many calls in a row count as one each
+    assert calls > 100 * len(timing.samples_us)
+
+
+@pytest.mark.slow
+def test_measurements_are_repeated_while_the_machine_is_disturbed() -> None:
+    calls = 0
+
+    def run() -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.002)
+
+    never_content = Protocol(precision=10, min_s=0, warm_up_s=0, min_runs=3, disturbance=-1, retries=2)
+    time_runs(run, never_content)
+    assert calls == 3 * (2 + 3)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="Linux counts ticks there")
+def test_other_processes_are_noticed() -> None:
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        time.sleep(0.2)
+        slow = Protocol(min_s=0.3, max_s=0.3, warm_up_s=0, retries=0)
+        timing = time_runs(_sleep(0.01), slow)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert timing.foreign_load > 1 / (os.cpu_count() or 1) / 4
+    assert timing.disturbance >= timing.foreign_load
+
+
+def test_the_yardstick_is_the_time_of_one_try_of_several() -> None:
+    yardstick_us()  # its arrays are made
+    begin = time.perf_counter()
+    found_us = yardstick_us()
+    assert 0 < found_us <= (time.perf_counter() - begin) * 1e6 / 5
+
+
+def test_preparation_writes_inputs_and_walks_through_memory() -> None:
+    buffer, value = np.zeros(4), np.arange(4.0)
+    prepare = preparation(Protocol(evict_bytes=1 << 20), [buffer], [value], 2)
+    assert prepare is not None
+    prepare()
+    np.testing.assert_array_equal(buffer, value)
+    assert preparation(Protocol(fresh_inputs=False), [buffer], [value], 2) is None
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_all_threads_together_walk_through_what_is_to_be_evicted(threads: int) -> None:
+    evictor = Evictor(1 << 20, threads)
+    assert sum(share.nbytes for share in evictor._shares) == 1 << 20
+    evictor()
+    written = [np.count_nonzero(share - 1) for share in evictor._shares]
+    assert written == [(1 << 20) // 8 // threads // 8] * threads
+
+
+def test_interleave_pairs_samples() -> None:
+    samples = interleave({"a": _sleep(0.001), "b": _sleep(0.008)}, rounds=4, block_s=0.004)
+    assert {name: len(s) for name, s in samples.items()} == {"a": 4, "b": 4}
+    found = compare(samples["b"], samples["a"])
+    assert found.ratio > 1.2  # a busy machine stretches either sleep
+    assert found.low <= found.ratio <= found.high
+
+
+def test_interleave_keeps_its_budget_but_makes_three_rounds() -> None:
+    samples = interleave({"a": _sleep(0.001)}, rounds=100, block_s=0.001, budget_s=0.0)
+    assert len(samples["a"]) == 3
+
+
+def test_paired_ratios_see_through_a_drifting_machine() -> None:
+    generator = np.random.default_rng(2)
+    drift = np.repeat([1.0, 1.6], 8)
+    a = 103 * drift * generator.normal(1, 0.005, 16)
+    b = 100 * drift * generator.normal(1, 0.005, 16)
+    found = compare(a.tolist(), b.tolist())
+    assert found.low > 1.01
+    assert found.high < 1.05
+    assert compare(a.tolist(), b.tolist()) == found
+
+
+def test_what_is_no_pair_is_refused() -> None:
+    with pytest.raises(ValueError, match="no pairs"):
+        compare([1.0], [1.0, 2.0])
+
+
+def test_builds_that_disagree_are_doubt_that_rounds_within_one_do_not_show() -> None:
+    generator = np.random.default_rng(0)
+
+    def build(ratio: float) -> tuple[list[float], list[float]]:
+        b = generator.normal(100.0, 1.0, 24)
+        return (b * ratio * generator.normal(1.0, 0.01, 24)).tolist(), b.tolist()
+
+    lucky, unlucky, third = build(1.10), build(0.97), build(1.03)
+    assert compare(*lucky).low > 1.08 and compare_builds([lucky]) == compare(*lucky)
+    found = compare_builds([lucky, unlucky, third])
+    assert found.low < 1.0 < found.high
+    assert abs(found.ratio - 1.03) < 0.02
+    steady = compare_builds([build(r) for r in (1.05, 1.06, 1.04, 1.05, 1.05)])
+    assert 1.03 < steady.low < 1.05 < steady.high < 1.07
+
+
+@pytest.mark.parametrize("count", [3, 4, 10, 14])
+def test_the_interval_of_few_builds_holds_what_is_true_as_often_as_it_says(count: int) -> None:
+    generator = np.random.default_rng(count)
+    held = 0
+    for _ in range(1000):
+        own = 1.02 * np.exp(generator.normal(0.0, 0.03, count))
+        found = compare_builds([([100.0 * ratio] * 3, [100.0] * 3) for ratio in own])
+        held += found.low <= 1.02 <= found.high
+    assert 0.93 < held / 1000 < 0.97
+
+
+@pytest.mark.parametrize("builds", [[], [([], [])], [([1.0], [1.0]), ([1.0], [1.0, 2.0])]])
+def test_builds_without_pairs_are_refused(builds: list[tuple[list[float], list[float]]]) -> None:
+    with pytest.raises(ValueError):
+        compare_builds(builds)
+
+
+def test_the_digest_is_of_everything_in_the_protocol() -> None:
+    assert Protocol().digest == Protocol().digest
+    assert Protocol().digest != Protocol(evict_bytes=1 << 20).digest
+    assert Protocol().digest != Protocol(fresh_inputs=False).digest
+
+
+def test_eviction_is_as_large_as_the_model_but_not_larger_than_needed() -> None:
+    mib = 1 << 20
+    assert eviction_for(mib // 2, 32 * mib) == 0
+    assert eviction_for(20 * mib, 32 * mib) == 16 * mib
+    assert eviction_for(31 * mib, 32 * mib) == 32 * mib
+    assert eviction_for(1000 * mib, 32 * mib) == 64 * mib

@@ -1,0 +1,6 @@
+from collage.backends.onnxruntime.backend import OnnxRuntimeBackend
+from collage.backends.testing.conformance import BackendConformance
+
+
+class TestOnnxRuntime(BackendConformance):
+    backend = OnnxRuntimeBackend()

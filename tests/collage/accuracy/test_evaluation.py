@@ -1,0 +1,97 @@
+"""A user's own check: it gets a session, and its number decides which plan is returned."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import collage
+from collage.accuracy.evaluation import Check, PlanSession, load_function
+from collage.backends.numerics.reference import reference_session, run_session, seeded_inputs
+from collage.model.reference import take_in
+from collage.model.sub_models import RegionFiles
+from collage.options import TuneOptions
+from collage.partitioner.errors import BadInputError, NoPlanError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalise
+from collage.partitioner.target import Target
+from collage.search.fixed_plans import single_plan
+from tests.models import MODELS
+
+_PAGE = Path(__file__).resolve().parents[3] / "docs" / "accuracy.md"
+
+
+def test_a_check_has_one_bound() -> None:
+    for bounds in ({}, {"at_least": 1.0, "at_most": 2.0}):
+        with pytest.raises(BadInputError, match="one bound"):
+            Check(len, **bounds)
+    with pytest.raises(BadInputError, match="give that too"):
+        collage.tune(b"", ["onnxruntime"], at_least=1.0)
+
+
+@pytest.mark.parametrize("text", ["nothing", "nothing:here", "math:nothing", ":", "math:"])
+def test_a_function_that_is_not_there(text: str) -> None:
+    with pytest.raises(BadInputError, match="module:function"):
+        load_function(text)
+
+
+def test_a_server_takes_no_function() -> None:
+    with pytest.raises(BadInputError, match="no server takes it"):
+        TuneOptions.from_json({"evaluate": "os:system"})
+
+
+@pytest.mark.slow
+def test_the_session_of_a_check_computes_what_load_computes(tmp_path: Path) -> None:
+    model, _ = take_in(MODELS["ppocr_cls"].path, tmp_path, MODELS["ppocr_cls"].dims)
+    (tmp_path / "calls").mkdir()
+    plan = single_plan(model, Target.parse("onnxruntime"))
+    with PlanSession(RegionFiles(model, tmp_path / "r"), plan, tmp_path / "calls", 1) as session:
+        first, second = (seeded_inputs(session.inputs, seed) for seed in (0, 1))
+        made = session.run(None, first)
+        assert np.isfinite(made[0]).all()
+        assert not np.array_equal(made[0], session.run(None, second)[0])
+        np.testing.assert_array_equal(made[0], session.run([session.outputs[0].name], first)[0])
+        with pytest.raises(BadInputError, match="must be float32"):
+            session.run(None, {})
+
+
+@pytest.mark.slow
+def test_the_check_of_the_documentation_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = re.findall(
+        r"```python\n(import numpy.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
+    (tmp_path / "my_check.py").write_text(code, encoding="utf-8")
+    case = MODELS["ppocr_cls"]
+    index = Model.open(normalise(case.path, tmp_path / "normalised", case.dims).path).index
+    specs = [index.values[name] for name in index.inputs]
+    samples = [seeded_inputs(specs, seed) for seed in range(3)]
+    session = reference_session(tmp_path / "normalised" / "model.onnx")
+    labels = [run_session(session, s, index.outputs)[index.outputs[0]].argmax() for s in samples]
+    images = np.stack([sample[specs[0].name][0] for sample in samples])
+    np.savez(tmp_path / "labelled.npz", images=images, labels=np.array(labels))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    accuracy = load_function("my_check:accuracy")
+
+    def tune(**bounds: Any) -> collage.Artifact:
+        return collage.tune(
+            case.path,
+            ["onnxruntime"],
+            output=tmp_path / "tuned.onnx",
+            dims=dict(case.dims),
+            database=f"sqlite:///{tmp_path / 'costs.db'}",
+            strategy="single",
+            evaluate=accuracy,
+            **bounds,
+        )
+
+    assert tune(at_least=1.0).path.exists()
+    with pytest.raises(NoPlanError, match=r"its evaluation gave 1, and at most 0\.5"):
+        tune(at_most=0.5)

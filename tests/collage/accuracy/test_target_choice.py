@@ -1,0 +1,113 @@
+"""Which targets are worth mixing in: what the whole model took, where, and how exactly."""
+
+from __future__ import annotations
+
+from collage.accuracy.target_choice import choose_targets
+from collage.cost_db.costs.row import CostRow
+from collage.costs.estimates import Estimates
+from collage.partitioner.target import Target
+from tests.cost_db.builders import infeasible, measured
+from tests.partitioner.graphs import text_model
+
+FAST, OTHER = Target.parse("openvino"), Target.parse("onnxruntime")
+BF16, INT8 = Target.parse("openvino -precision=bf16"), Target.parse("onnxruntime -quant=dynamic_int8")
+NODES = "g (float[8] x) => (float[8] y) { a = Relu(x)  b = Exp(a)  c = Neg(b)  y = Abs(c) }"
+TIMES = {FAST: (10.0, 10.0, 10.0, 10.0), OTHER: (4.0, 4.0, 18.0, 18.0)}
+
+
+def row(us: float, error: float = 1e-6) -> CostRow:
+    return measured(latency_us=us, error=error)
+
+
+def known(*targets: Target) -> Estimates:
+    estimates = Estimates(text_model(NODES).index)
+    for target in targets:
+        estimates.learn(target, dict(enumerate(TIMES.get(target, (6.0, 6.0, 6.0, 6.0)))))
+    return estimates
+
+
+def test_a_reduced_target_that_is_no_faster_as_a_whole_may_be_so_in_places() -> None:
+    rows = {FAST: row(40.0), BF16: row(44.0, 0.2)}
+    chosen = choose_targets(rows, known(FAST, BF16))
+    assert (chosen.exact, chosen.reduced, chosen.refused) == ((FAST,), (BF16,), ())
+
+
+def test_a_reduced_target_that_is_slower_everywhere_shuts_out_no_other() -> None:
+    rows = {FAST: row(40.0), BF16: row(56.0, 0.02), INT8: row(20.0, 0.12)}
+    estimates = known(FAST, INT8)
+    estimates.learn(BF16, dict.fromkeys(range(4), 14.0))
+    chosen = choose_targets(rows, estimates, goal=0.01)
+    assert chosen.reduced == (INT8,)
+    assert chosen.refused == (f"{BF16} is hardly faster than {FAST} anywhere",)
+
+
+def test_the_most_exact_of_the_reduced_comes_first() -> None:
+    rows = {FAST: row(40.0), INT8: row(20.0, 0.05), BF16: row(24.0, 0.02)}
+    assert choose_targets(rows, known(FAST, INT8, BF16)).reduced == (BF16, INT8)
+
+
+def test_what_errs_hopelessly_is_left_out_where_another_errs_less() -> None:
+    rows = {FAST: row(40.0), INT8: row(20.0, 0.12), BF16: row(24.0, 0.09)}
+    estimates = known(FAST, INT8, BF16)
+    assert choose_targets(rows, estimates, goal=0.04).reduced == (BF16, INT8)
+    chosen = choose_targets(rows, estimates, goal=0.01)
+    assert chosen.reduced == (BF16,)
+    assert chosen.refused == (f"{INT8} errs by 0.12 on the whole model",)
+
+
+def test_what_is_not_mixed_in_is_told() -> None:
+    rows = {FAST: row(40.0), OTHER: infeasible(), BF16: None, INT8: row(200.0, 0.05)}
+    chosen = choose_targets(rows, known(FAST, INT8))
+    assert chosen.reduced == ()
+    assert chosen.refused == (
+        f"{OTHER} does not run the whole model: crash: signal 11",
+        f"{BF16} was not measured in time",
+        f"{INT8} takes 5.0 times as long as {FAST}",
+    )
+
+
+def test_without_an_exact_target_nothing_is_mixed() -> None:
+    chosen = choose_targets({BF16: row(40.0, 0.2)}, known(BF16))
+    assert (chosen.exact, chosen.reduced) == ((), ())
+    assert chosen.refused == ("no target computes the whole model exactly",)
+
+
+def test_another_exact_target_is_a_rival_where_it_promises_to_save() -> None:
+    rows = {FAST: row(40.0), OTHER: row(44.0), BF16: row(24.0, 0.2)}
+    assert choose_targets(rows, known(FAST, OTHER, BF16)).rivals == (OTHER,)
+    rows[OTHER] = row(80.0)
+    assert choose_targets(rows, known(FAST, OTHER, BF16)).rivals == ()
+    del rows[BF16]
+    assert choose_targets(rows, known(FAST, OTHER)).rivals == ()
+
+
+def test_no_rival_parts_what_goes_inside_one_partition() -> None:
+    plain, int8 = Target.parse("openvino"), Target.parse("openvino -quant=static_int8")
+    rows = {plain: row(40.0), OTHER: row(44.0), int8: row(24.0, 0.2)}
+    estimates = known(OTHER)
+    for target, us in ((plain, 10.0), (int8, 9.0), (BF16, 9.0)):
+        estimates.learn(target, dict.fromkeys(range(4), us))
+    assert choose_targets(rows, estimates).rivals == ()
+    rows = {plain: row(40.0), OTHER: row(44.0), BF16: row(24.0, 0.2)}
+    assert choose_targets(rows, estimates).rivals == (OTHER,)
+
+
+def test_of_two_that_go_inside_one_partition_the_more_promising_is_mixed_in() -> None:
+    plain = Target.parse("openvino")
+    static, weights = (Target.parse(f"openvino -quant={kind}_int8") for kind in ("static", "weights"))
+    rows = {plain: row(40.0), static: row(20.0, 0.03), weights: row(24.0, 0.015), BF16: row(30.0, 0.02)}
+    estimates = known(plain, static, weights, BF16)
+    chosen = choose_targets(rows, estimates, goal=0.01)
+    assert chosen.reduced == (weights, BF16)
+    assert chosen.refused == (f"{static} promises less than {weights} in one partition with {plain}",)
+    assert choose_targets(rows, estimates, goal=0.05).reduced == (BF16, static)
+    assert choose_targets(rows, estimates).reduced == (BF16, static)
+
+
+def test_the_reduced_runtime_is_the_base_where_it_is_nearly_the_fastest() -> None:
+    rows = {OTHER: row(38.0), FAST: row(40.0), BF16: row(24.0, 0.2)}
+    assert choose_targets(rows, known(FAST, OTHER, BF16)).base == FAST
+    rows[FAST] = row(60.0)
+    assert choose_targets(rows, known(FAST, OTHER, BF16)).base == OTHER
+    del rows[FAST], rows[OTHER]
+    assert choose_targets(rows, known(BF16)).base is None

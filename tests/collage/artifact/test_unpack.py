@@ -1,0 +1,81 @@
+"""An artifact taken apart is found again by its content, and made anew where that is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.load_time import make_artifact
+from collage.artifact.unpack import parts_of
+from collage.partitioner.candidate import Candidate, Plan
+from collage.partitioner.errors import ModelError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalise
+from collage.partitioner.target import Target
+from tests.models import MODELS
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """One model as two artifacts, which differ only in where it is cut."""
+    folder = tmp_path_factory.mktemp("parts")
+    info = MODELS["ppocr_cls"]
+    normalise(info.path, folder, info.dims)
+    model = Model.open(folder / "model.onnx")
+    ort = Target.parse("onnxruntime")
+    whole = model.index.all_nodes
+    first = 1
+    plans = [
+        Plan((Candidate(whole, ort),)),
+        Plan((Candidate(first, ort), Candidate(whole & ~first, ort))),
+    ]
+    return [make_artifact(model, plan, folder / f"{i}" / "a.onnx") for i, plan in enumerate(plans)]
+
+
+def test_parts_are_found_again_by_content(artifacts: list[Path], tmp_path: Path) -> None:
+    cache, copy = tmp_path / "cache", tmp_path / "elsewhere.onnx"
+    cache.mkdir()
+    made = parts_of(artifacts[0], tmp_path / "work", cache)
+    written = {file: file.stat().st_mtime_ns for file in cache.rglob("*")}
+    copy.write_bytes(artifacts[0].read_bytes())
+    assert parts_of(copy, tmp_path / "work", cache) == made
+    assert {file: file.stat().st_mtime_ns for file in cache.rglob("*")} == written
+    assert not (tmp_path / "work").exists()
+    other = parts_of(artifacts[1], tmp_path / "work", cache)
+    assert len(other.models) == 2
+    assert {model.path.parents[1] for model in (*made.models, *other.models)} == set(cache.iterdir())
+
+
+def test_parts_are_the_same_without_a_cache(artifacts: list[Path], tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cached = parts_of(artifacts[1], tmp_path / "unused", cache)
+    plain = parts_of(artifacts[1], tmp_path / "work", None)
+    assert (plain.targets, plain.inputs, plain.outputs) == (
+        cached.targets,
+        cached.inputs,
+        cached.outputs,
+    )
+    for one, other in zip(plain.models, cached.models, strict=True):
+        assert one.path.read_bytes() == other.path.read_bytes()
+        assert (one.inputs, one.outputs) == (other.inputs, other.outputs)
+
+
+def test_damaged_contents_are_made_anew(artifacts: list[Path], tmp_path: Path) -> None:
+    made = parts_of(artifacts[0], tmp_path / "work", tmp_path)
+    (contents,) = tmp_path.glob("*/parts.json")
+    contents.write_text(contents.read_text(encoding="utf-8")[:100], encoding="utf-8")
+    again = parts_of(artifacts[0], tmp_path / "work", tmp_path)
+    assert again == made
+    assert np.all([model.path.is_file() for model in again.models])
+
+
+def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.onnx"
+    path.write_bytes(b"no model")
+    with pytest.raises(ModelError, match="no artifact"):
+        parts_of(path, tmp_path / "work", tmp_path)

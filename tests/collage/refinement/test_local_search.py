@@ -1,0 +1,282 @@
+"""The driver on an arena whose costs are stated: no clock, no runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import optuna
+import pytest
+
+from collage.cost_db.connections import Connections
+from collage.cost_db.database import CostDatabase
+from collage.events import Event
+from collage.partitioner.candidate import Candidate, Plan, bits
+from collage.partitioner.rules.candidate_set import CandidateSet
+from collage.partitioner.target import Target
+from collage.refinement import optuna_study
+from collage.refinement.local_moves import LocalMoves
+from collage.refinement.local_search import LocalSearch, LocalSettings, worth_a_search
+from collage.timing.child import PlanTiming
+from collage.timing.plan_timer import JUDGING_ROUNDS, Arena
+from collage.timing.timed_plan import Entry
+from tests.partitioner.graphs import text_model
+
+A, B = Target.parse("a"), Target.parse("b")
+_LENGTH = 12
+_STEPS = " ".join(f"v{i} = Relu({f'v{i - 1}' if i else 'x'})" for i in range(_LENGTH))
+INDEX = text_model(f"g (float[4] x) => (float[4] v{_LENGTH - 1}) {{ {_STEPS} }}").index
+_NOISE = (1.0, 1.004, 0.997, 1.001, 0.999, 1.003)
+_GOOD_ON_B = range(4, 7)
+
+
+def cost_us(plan: Plan) -> float:
+    """A node takes 10 µs on a and 20 on b, three of them 40 on a and 10 on b; a call takes 5."""
+    on_b = [i for p in plan.partitions if p.target == B for i in bits(p.nodes)]
+    on_a = set(range(_LENGTH)) - set(on_b)
+    times_a = sum(40 if i in _GOOD_ON_B else 10 for i in on_a)
+    return times_a + sum(10 if i in _GOOD_ON_B else 20 for i in on_b) + 5 * len(plan.partitions)
+
+
+def nothing_promised(plan: Plan) -> float:
+    return float("inf")
+
+
+class StatedArena(Arena):
+    """An arena in which a plan takes what a function says, give or take less than a percent."""
+
+    def __init__(self, cost: Callable[[Plan], float | None]) -> None:
+        self.entries: list[Entry] = []
+        self.held: list[tuple[int, int]] = []
+        self._cost = cost
+        self._tolerance = None
+        self._eligible = lambda plan: True
+
+    def hold(
+        self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), rounds: int = JUDGING_ROUNDS
+    ) -> None:
+        first = self.entries[0] if self.entries else newcomers[0]
+        known = [] if not self.entries else [first, *(e for e in again if e is not first)]
+        self.entries.extend(newcomers)
+        anchor = self._samples(first, rounds, 0)
+        for position, entry in enumerate([*known, *newcomers]):
+            samples = self._samples(entry, rounds, position)
+            timing = PlanTiming(samples) if samples else PlanTiming(failure="crash: it is stated")
+            entry.timings[len(self.held)] = timing
+            pairs = zip(samples, anchor, strict=False)
+            entry.contest_ratios[len(self.held)] = [a / b for a, b in pairs]
+        self.held.append((len(newcomers), rounds))
+
+    def _samples(self, entry: Entry, rounds: int, shift: int) -> tuple[float, ...]:
+        cost = self._cost(entry.plan)
+        if cost is None:
+            return ()
+        return tuple(cost * _NOISE[(i + shift) % len(_NOISE)] for i in range(rounds))
+
+
+def _search(
+    arena: StatedArena, out_of_time: Callable[[], bool] = lambda: False, **settings: object
+) -> tuple[LocalSearch, Entry]:
+    start = Entry(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    arena.hold([start])
+    moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B))
+    limits = LocalSettings(**settings)  # type: ignore[arg-type]
+    return LocalSearch(moves, arena, limits, out_of_time, nothing_promised), start
+
+
+@pytest.mark.slow
+def test_finds_the_best_plan_from_a_single_target() -> None:
+    arena = StatedArena(cost_us)
+    search, start = _search(arena, trials=60)
+    best = search.improve(start)
+    assert [(str(p.target), bits(p.nodes)) for p in best.plan.partitions] == [
+        ("a", [0, 1, 2, 3]),
+        ("b", [4, 5, 6]),
+        ("a", [7, 8, 9, 10, 11]),
+    ]
+    assert arena.winner() is best
+
+
+@pytest.mark.slow
+def test_the_same_seed_makes_the_same_moves() -> None:
+    runs = []
+    for _ in range(2):
+        arena = StatedArena(cost_us)
+        search, start = _search(arena, trials=20, seed=3)
+        search.improve(start)
+        runs.append([(entry.name, entry.plan) for entry in arena.entries])
+    assert runs[0] == runs[1]
+    assert len(runs[0]) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_half_of_a_heat_is_what_promises_most(seed: int) -> None:
+    def first_heat(promise_us: Callable[[Plan], float]) -> list[Plan]:
+        arena = StatedArena(cost_us)
+        search, start = _search(arena, lambda: len(arena.held) >= 2, seed=seed)
+        search.promise_us = promise_us
+        search.improve(start)
+        return [entry.plan for entry in arena.entries[1:5]]
+
+    asked = first_heat(nothing_promised)
+    guided = first_heat(cost_us)
+    assert sum(plan in guided for plan in asked) >= 2
+    assert min(map(cost_us, guided)) <= min(map(cost_us, asked))
+    others = [plan for plan in guided if plan not in asked[:2]]
+    passed_over = [plan for plan in asked if plan not in guided]
+    assert all(cost_us(plan) <= cost_us(other) for plan in others for other in passed_over)
+
+
+@pytest.mark.slow
+def test_what_is_not_clearly_faster_does_not_win() -> None:
+    arena = StatedArena(lambda plan: 100.0)  # all alike: whoever looks faster was lucky
+    search, start = _search(arena, trials=30)
+    assert search.improve(start) is start
+    assert arena.winner() is start
+
+
+@pytest.mark.slow
+def test_plans_that_fail_are_left_behind() -> None:
+    arena = StatedArena(lambda plan: None if B in plan.targets else cost_us(plan))
+    search, start = _search(arena, trials=30)
+    assert search.improve(start) is start
+
+
+@pytest.mark.slow
+def test_losers_cost_few_rounds() -> None:
+    arena = StatedArena(lambda plan: 100.0 if len(plan.partitions) == 1 else 300.0)
+    search, start = _search(arena, trials=30)
+    search.improve(start)
+    assert {rounds for newcomers, rounds in arena.held[1:] if newcomers} == {6}
+
+
+def test_ends_in_time() -> None:
+    arena = StatedArena(cost_us)
+    search, start = _search(arena, lambda: len(arena.held) >= 3, trials=10_000)
+    search.improve(start)
+    assert len(arena.held) == 3
+
+
+def test_a_gain_in_the_last_heat_is_proven_however_late_it_is() -> None:
+    arena = StatedArena(lambda plan: 100.0 if len(plan.partitions) == 1 else 90.0)
+    search, start = _search(arena, lambda: len(arena.held) >= 2)
+    assert search.improve(start) is not start
+    assert [rounds for _, rounds in arena.held[1:]] == [6, 12]
+
+
+def test_ends_when_there_is_nothing_left_to_try() -> None:
+    index = text_model("g (float[4] x) => (float[4] y) { y = Relu(x) }").index
+    start = Entry(Plan((Candidate(1, A),)), "single a")
+    arena = StatedArena(lambda plan: 10.0)
+    arena.hold([start])
+    moves = LocalMoves(index, CandidateSet.build(index, []), (A,))
+    search = LocalSearch(moves, arena, LocalSettings(10_000), lambda: False, nothing_promised)
+    assert search.improve(start) is start
+
+
+@pytest.mark.slow
+def test_the_study_can_be_read_from_the_database_with_the_costs(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'costs.db'}"
+    database = CostDatabase(url)
+    told: list[Event] = []
+    keep = partial(optuna_study.keep, database.connections, "0123456789abcdef", told.append)
+    for _ in range(2):
+        search, start = _search(StatedArena(cost_us), trials=6, keep=keep)
+        search.improve(start)
+    assert database.look_up(["0" * 64]) == {}, "the costs are still there"
+    database.close()
+    assert not told
+    storage = optuna.storages.RDBStorage(url)
+    names = optuna.get_all_study_names(storage)
+    trials = optuna.load_study(study_name=names[0], storage=storage).trials
+    storage.remove_session()
+    storage.engine.dispose()
+    assert len(names) == 2 and all(name.startswith("0123456789ab 20") for name in names)
+    assert {trial.state.name for trial in trials} == {"COMPLETE"}
+    assert all(trial.params["kind"] and trial.user_attrs["plan"] for trial in trials)
+
+
+@pytest.mark.slow
+def test_a_study_that_cannot_be_kept_is_told_and_changes_nothing(tmp_path: Path) -> None:
+    connections = Connections(f"sqlite:///{tmp_path / 'costs.db'}")
+    told: list[Event] = []
+    (tmp_path / "costs.db").write_bytes(b"this is no database" * 100)
+    keep = partial(optuna_study.keep, connections, "0123456789abcdef", told.append)
+    search, start = _search(StatedArena(cost_us), trials=60, keep=keep)
+    assert len(search.improve(start).plan.partitions) == 3
+    connections.close()
+    assert len(told) == 1 and "could not be kept" in told[0].message
+
+
+def test_is_left_out_where_nothing_can_come_of_it() -> None:
+    single, slow = (Entry(Plan((Candidate(INDEX.all_nodes, t),)), str(t)) for t in (A, B))
+    for entry, ratio in ((single, 1.0), (slow, 1.5)):
+        entry.timings[0], entry.contest_ratios[0] = PlanTiming((1000.0,)), [ratio]
+    assert not worth_a_search([single, slow], single, (A, B))
+    slow.contest_ratios[0] = [1.05]
+    assert worth_a_search([single, slow], single, (A, B))
+    assert not worth_a_search([single], single, (A,))
+    quick = Entry(Plan((Candidate(INDEX.all_nodes, A.with_options(threads="1")),)), "on one thread")
+    quick.timings[0], quick.contest_ratios[0] = PlanTiming((1000.0,)), [1.0]
+    slow.contest_ratios[0] = [1.5]
+    assert not worth_a_search([single, slow, quick], single, (A, B))
+    assert not worth_a_search([single, slow, quick], quick, (A, B))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_what_the_incumbents_target_may_be_told_begins_each_heat(seed: int) -> None:
+    """By chance it might not come up at all: nothing that is known of parts promises anything of it."""
+    arena = StatedArena(lambda plan: 100.0 * len(plan.partitions))
+    start = Entry(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    arena.hold([start])
+    names = ["backoff", "layout", "mode", "opt", "threads"]
+    tunable = {A: dict.fromkeys(names, ("1",)), B: {f"x{i}": ("on",) for i in range(9)}}
+    moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B), tunable=tunable)
+    search = LocalSearch(
+        moves, arena, LocalSettings(seed=seed), lambda: len(arena.entries) > 12, cost_us
+    )
+    search.improve(start)
+    tried = [str(entry.plan.partitions[0].target) for entry in arena.entries[1:]]
+    assert tried[:2] == ["a -backoff=1", "a -layout=1"]
+    for heats in (1, 2, 3):  # of four proposals; chance may come upon one earlier
+        assert {f"a -{name}=1" for name in names[: 2 * heats]} <= set(tried[: 4 * heats])
+
+
+@pytest.mark.slow
+def test_what_a_new_incumbents_target_may_be_told_is_asked_for_then() -> None:
+    """`-fast=yes` on top of `-threads=1`: each is a gain."""
+
+    def cost(plan: Plan) -> float:
+        given = [dict(partition.target.options) for partition in plan.partitions]
+        return 100.0 * len(given) - 10.0 * sum(map(len, given))
+
+    arena = StatedArena(cost)
+    start = Entry(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    arena.hold([start])
+    tunable = {A: {"fast": ("yes",), "threads": ("1",)}}
+    moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A,), tunable=tunable)
+    search = LocalSearch(moves, arena, LocalSettings(8), lambda: False, nothing_promised)
+    best = search.improve(start)
+    assert [str(p.target) for p in best.plan.partitions] == ["a -fast=yes -threads=1"]
+
+
+@pytest.mark.slow
+def test_options_of_partitions_are_tried_where_they_are_open() -> None:
+    """`-fast=yes` halves what b takes; nothing else is told apart, so it must be found."""
+
+    def cost(plan: Plan) -> float:
+        return cost_us(
+            Plan(tuple(replace(p, target=Target(p.target.backend)) for p in plan.partitions))
+        ) - (50 if any(p.target.option("fast", "no") == "yes" for p in plan.partitions) else 0)
+
+    arena = StatedArena(cost)
+    start = Entry(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    arena.hold([start])
+    moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B), tunable={A: {"fast": ("yes",)}})
+    search = LocalSearch(moves, arena, LocalSettings(60), lambda: False, nothing_promised)
+    best = search.improve(start)
+    assert "a -fast=yes" in {str(p.target) for p in best.plan.partitions}

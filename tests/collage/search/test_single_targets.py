@@ -1,0 +1,119 @@
+"""Which targets are tried on a whole model, what comes of a runtime that takes more than our tables say, and blocks without a profile."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+
+from collage.backends.openvino import backend
+from collage.backends.openvino.backend import OpenVinoBackend
+from collage.partitioner.candidate import Candidate, bits
+from collage.partitioner.cost import Cost, Measured
+from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.rules.rules import OpPredicateRule
+from collage.partitioner.rules.target_spec import TargetSpec, enumerate_candidates
+from collage.partitioner.target import Target
+from collage.search.single_targets import WholeModels, may_take_all
+from tests.collage.stated_world import TARGETS, StatedCosts, World
+from tests.partitioner.graphs import text_model
+from tests.tuning import tuned
+
+_CHAIN = "g (float[8] x) => (float[8] e) { a = Relu(x) b = Exp(a) c = Relu(b) d = Relu(c) e = Relu(d) }"
+
+_SOFTMAX = "g (float[8] x) => (float[8] y) { y = Softmax(x) }"
+
+
+def _refusing(name: str, refused: set[str]) -> TargetSpec:
+    def supports(index: GraphIndex, node: int) -> str | None:
+        return "unknown" if index.nodes[node].op_type in refused else None
+
+    return TargetSpec(Target.parse(name), "graph", supports)
+
+
+def test_a_target_that_refuses_a_few_nodes_is_tried_on_all() -> None:
+    model = text_model(_CHAIN)
+    few, most = _refusing("few", {"Exp"}), _refusing("most", {"Relu"})
+    ruled = replace(_refusing("ruled", {"Exp"}), rule=OpPredicateRule(name="node"))
+    senseless = replace(
+        _refusing("senseless", {"Exp"}), refuse_region=lambda index, nodes: "makes no sense"
+    )
+    specs = [few, most, ruled, senseless, _refusing("all", set())]
+    found = enumerate_candidates(model, specs)
+    assert [str(target) for target in may_take_all(model.index, specs, found)] == ["few"]
+
+
+@pytest.mark.slow
+def test_a_runtime_that_takes_what_its_table_lacks_is_a_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever times the runtimes alone would find it; the plan must not be slower than that."""
+    monkeypatch.setattr(backend, "OPERATORS", backend.OPERATORS - {"Softmax"})
+    body = "  ".join(f"v{i + 1} = Conv<pads = [1,1,1,1]>(v{i}, w)" for i in range(8))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 17]>
+        g (float[1,8,16,16] v0) => (float[1,8,16,16] y) {{ {body}  y = Softmax(v8) }}"""
+    )
+    weights = np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32) * 0.1
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    reason = OpenVinoBackend().supports(text_model(_SOFTMAX).index, 0, Target.parse("openvino"))
+    assert reason is not None
+    report = tuned(model, ["onnxruntime", "openvino"], tmp_path, strategy="single").report
+    assert all("latency_us" in baseline for baseline in report["baselines"])
+
+
+class ProfiledCosts(StatedCosts):
+    """Costs of which one target's whole model has a profile, which grows along the model."""
+
+    def row(self, candidate: Candidate) -> SimpleNamespace | None:
+        if candidate.target != TARGETS[0]:
+            return None
+        return SimpleNamespace(node_times_us=[float(i + 1) for i in range(24)])
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 3.0, 0.0])
+def test_blocks_without_a_profile_have_so_many_seconds_and_the_longest_come_first(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(24, 0)
+    everything = world.model.index.all_nodes
+    now_s = [100.0]
+    monkeypatch.setattr(
+        "collage.search.single_targets.time", SimpleNamespace(monotonic=lambda: now_s[0])
+    )
+
+    def truth(candidate: Candidate) -> Cost:
+        now_s[0] += 1.0
+        return Measured(100.0 * len(bits(candidate.nodes)) if candidate.nodes != everything else 300.0)
+
+    costs = ProfiledCosts(truth, most=len(world.candidates))
+    whole = WholeModels(world.model.index, TARGETS[:2], costs, seconds)
+    whole.measure(world.candidates, late=lambda: False)
+    asked = [c for c in costs.asked if c.nodes != everything]
+    assert {c.target for c in asked} <= {TARGETS[1]}
+    assert min(len(asked), 4) == min(seconds, 4)
+    took = [sum(node + 1 for node in bits(block.nodes)) for block in asked]
+    assert took == sorted(took, reverse=True)
+    assert whole.latencies_us() == {TARGETS[0]: 300.0, TARGETS[1]: 300.0}
+    # Time that was spent stays spent when there are more targets.
+    more = whole.joined_by(TARGETS[2:])
+    more.measure(world.candidates, late=lambda: False)
+    assert list(more.latencies_us()) == list(TARGETS)
+    again = [c for c in costs.asked if c.nodes != everything]
+    assert (len(again) > len(asked)) == (seconds == math.inf)
+
+
+@pytest.mark.parametrize("known", [(), (TARGETS[0],)])
+def test_where_there_is_time_for_one_it_is_one_that_may_be_returned(known: tuple[Target, ...]) -> None:
+    world = World(24, 0)
+    costs = ProfiledCosts(lambda candidate: Measured(300.0), most=2)
+    costs.measure([Candidate(world.model.index.all_nodes, target) for target in known])
+    whole = WholeModels(world.model.index, TARGETS, costs)
+    fit = (TARGETS[1],)
+    whole.measure(world.candidates, late=lambda: True, may_win=lambda plan: plan.targets == fit)
+    assert set(whole.latencies_us()) == {*known, *fit}

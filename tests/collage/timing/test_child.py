@@ -1,0 +1,158 @@
+"""Contests of real plans, called in turn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+from collage.backends.numerics.reference import seeded_inputs
+from collage.backends.numerics.tensor_files import write_samples
+from collage.model.reference import Reference
+from collage.model.sub_models import RegionFiles
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalise
+from collage.partitioner.target import Target
+from collage.timing.child import Contest, PlanStep, PlanSteps, race
+
+TEXT = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[8] x) => (float[8] y) { a = Relu(x)  b = Exp(a)  c = Neg(b)  y = Abs(c) }"""
+
+
+@pytest.fixture
+def contest(tmp_path: Path) -> Contest:
+    onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "model.onnx")
+    model = Model.open(normalise(tmp_path / "model.onnx", tmp_path / "normalised", {}).path)
+    inputs = tuple(model.index.values[name] for name in model.index.inputs)
+    reference = Reference(model, [seeded_inputs(inputs, 0)], tmp_path / "reference")
+    write_samples(tmp_path / "samples", reference.samples)
+    write_samples(tmp_path / "expected", reference.values(["y"]))
+    whole = RegionFiles(model, tmp_path / "regions", reference.values).get(model.index.all_nodes)
+    targets = ("onnxruntime", "onnxruntime -opt=none", "onnxruntime -opt=basic")
+    plans = tuple(PlanSteps((PlanStep("whole", Target.parse(target)),)) for target in targets)
+    return Contest(
+        plans,
+        {"whole": whole},
+        inputs,
+        ("y",),
+        tmp_path / "samples",
+        tmp_path / "expected",
+        rounds=6,
+        block_s=1e-3,
+    )
+
+
+class StatedWatch:
+    """Cores that are near before each round, or not, as somebody stated; the last statement lasts."""
+
+    def __init__(self, near: Sequence[bool] = (True,)) -> None:
+        self._near = list(near)
+        self.looks_us = [10.0]
+
+    def __call__(self, looks_us: Sequence[float]) -> StatedWatch:
+        return self
+
+    def settle(self) -> float:
+        return 10.0 if (self._near.pop(0) if len(self._near) > 1 else self._near[0]) else 18.0
+
+    def look(self) -> float:
+        return 10.0
+
+    def are_near(self, distances_us: Sequence[float]) -> list[bool]:
+        return [us <= 10.0 for us in distances_us]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _near(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collage.timing.child.CoreWatch", StatedWatch())
+
+
+@pytest.mark.parametrize(
+    ("near", "counted", "left_out", "far"),
+    [
+        ([True], 6, 0, False),
+        ([True, False, False, True], 6, 2, False),
+        # Not everything can be made up for.
+        ([True, True, True, False], 3, 6, False),
+        # Too few: all of them are kept, and said to be far.
+        ([True, True, False], 9, 0, True),
+        ([False], 6, 0, True),
+    ],
+)
+def test_rounds_with_the_cores_far_apart_are_left_out_where_there_are_others(
+    contest: Contest,
+    monkeypatch: pytest.MonkeyPatch,
+    near: list[bool],
+    counted: int,
+    left_out: int,
+    far: bool,
+) -> None:
+    monkeypatch.setattr("collage.timing.child.CoreWatch", StatedWatch(near))
+    for timing in race(replace(contest, prune=False), []):
+        assert len(timing.samples_us) == counted
+        assert (timing.left_out, timing.far, timing.looks_us) == (left_out, far, (10.0,))
+
+
+def test_who_leaves_keeps_what_counted_until_then(
+    contest: Contest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Nearer(StatedWatch):
+        """Far cores that count as near until they are seen nearer."""
+
+        def are_near(self, distances_us: Sequence[float]) -> list[bool]:
+            return [us <= max(10.0, min(distances_us)) for us in distances_us]
+
+    monkeypatch.setattr("collage.timing.child.CoreWatch", Nearer([False] * 4 + [True]))
+    monkeypatch.setattr("collage.timing.child.HOPELESS_RATIO", 0.0)
+    first, *others = race(contest, [])
+    assert len(first.samples_us) == contest.rounds
+    assert [len(timing.samples_us) for timing in others] == [4, 4]
+
+
+@pytest.mark.slow
+def test_the_cores_are_watched_while_real_plans_run(
+    contest: Contest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    first = race(contest, [])[0]
+    assert (len(first.looks_us) >= 6) == (len(os.sched_getaffinity(0)) > 1)
+    assert first.far or len(first.samples_us) >= 3
+
+
+def test_who_takes_seconds_where_another_does_not_is_called_only_once(
+    contest: Contest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collage.timing.child._SLOW_US", 0.0)
+    monkeypatch.setattr("collage.timing.child._FAR_BEHIND", 0.0)
+    first, *others = race(contest, [])
+    assert len(first.samples_us) == contest.rounds
+    assert [len(timing.samples_us) for timing in others] == [1, 1]
+    assert all(len(timing.step_us) == 1 and timing.failure is None for timing in others)
+    everyone = race(replace(contest, prune=False), [])
+    assert [len(timing.samples_us) for timing in everyone] == [contest.rounds] * 3
+
+
+def test_who_is_a_little_slower_stays_in_the_race(contest: Contest) -> None:
+    assert all(len(timing.samples_us) >= 4 for timing in race(contest, []))
+
+
+def test_the_needed_are_built_last_to_first_when_it_goes_backwards(
+    contest: Contest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr("collage.timing.child.send_message", told.append)
+    for backwards, order in ((False, [0, 1, 2]), (True, [1, 0, 2])):
+        timings = race(replace(contest, needed=2, backwards=backwards, rounds=1), [])
+        assert told[:3] == order
+        assert all(timing.failure is None for timing in timings)
+        # Turns are taken in the order of the plans, whoever was built first.
+        assert told[3:] == [0, 1, 2]
+        told.clear()

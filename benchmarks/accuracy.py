@@ -38,6 +38,7 @@ from collage.partitioner.target import Target
 from collage.runner import Site
 from collage.search.fixed_plans import single_plan
 from collage.timing.plan_timer import Arena
+from collage.timing.request import without_plans
 from collage.timing.timed_plan import Entry, identity, speedup
 
 _MODELS = (
@@ -155,7 +156,7 @@ def _compared(
             model, info, TuneOptions(metric=metric), work / "again", inputs, False, listener, None
         )
         regions = RegionFiles(model, work / "regions", sampling.chosen_by.values)
-        arena = Arena(regions, sampling.template(prune=False), listener)
+        arena = Arena(regions, without_plans(sampling, prune=False), listener)
         singles = [Entry(single_plan(model, target), str(target)) for target in parsed]
         ours = {budget: _entry(model, plan, singles, budget) for budget, plan in plans.items()}
         arena.hold([*singles, *(entry for entry in ours.values() if entry not in singles)])

@@ -27,8 +27,8 @@ from collage.partitioner.ingest.normalize import normalise
 from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.target import Target
 from collage.refinement.local_moves import LocalMoves, Move
-from collage.timing.child import Contest
 from collage.timing.plan_timer import Arena
+from collage.timing.request import Contest
 from collage.timing.timed_plan import Entry, speedup
 
 MODELS = ("light_inception_v1", "nasnet_mobile")

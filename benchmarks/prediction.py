@@ -44,7 +44,8 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalise
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
-from collage.timing.child import Contest, PlanStep, PlanSteps, hold
+from collage.timing.interleaved import hold
+from collage.timing.request import Contest, PlanStep, PlanSteps
 
 _RESULTS = Path("benchmarks/results/prediction")
 _CACHE = Path.home() / ".cache" / "collage" / "prediction"

@@ -23,8 +23,8 @@ from collage.backends.measurement.timing import Timing, preparation, time_runs
 from collage.backends.numerics.comparison import Comparison, Expected, compare_outputs
 from collage.backends.numerics.tensor_files import read_expected, read_samples
 from collage.backends.registry import resolve
+from collage.backends.sandbox.native_output import one_line
 from collage.backends.sandbox.run import send_message
-from collage.backends.support.one_line import one_line
 from collage.partitioner.cost import Infeasible, Measured
 from collage.partitioner.tensor import TensorSpec
 

@@ -47,9 +47,9 @@ from collage.backends.contract import (
 from collage.backends.machine.hardware import hardware
 from collage.backends.mnn.operators import ONNX_OPERATORS, refuse_forms
 from collage.backends.rewriting.rewrite import REWRITE, rewritten
+from collage.backends.sandbox.native_output import quiet
 from collage.backends.support import conversion, predicates
 from collage.backends.support import patterns as p
-from collage.backends.support.native_output import quiet
 from collage.backends.support.profile_mapping import Step, op_times
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex

@@ -47,9 +47,9 @@ from collage.backends.machine.hardware import hardware
 from collage.backends.ncnn.operators import ONNX_OPERATORS, refuse_forms, refuse_shapes
 from collage.backends.ncnn.row_vectors import as_vectors
 from collage.backends.rewriting.rewrite import REWRITE, rewritten
+from collage.backends.sandbox.native_output import quiet
 from collage.backends.support import conversion, predicates
 from collage.backends.support import patterns as p
-from collage.backends.support.native_output import quiet
 from collage.partitioner.candidate import bits
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collage.backends.support import predicates
-from collage.backends.support.op_names import op_names
+from collage.backends.support.predicates import op_names
 from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
 
 ONNX_OPERATORS: frozenset[str] = op_names(

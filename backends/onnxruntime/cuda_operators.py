@@ -8,7 +8,7 @@ a wrong result.
 
 from collections.abc import Mapping
 
-from collage.backends.support.op_names import op_names
+from collage.backends.support.predicates import op_names
 
 ONNX_OPERATORS: frozenset[str] = op_names(
     """

@@ -8,7 +8,7 @@ one refused candidate, never a wrong result: candidates are compiled and verifie
 
 from __future__ import annotations
 
-from collage.backends.support.op_names import op_names
+from collage.backends.support.predicates import op_names
 
 ONNX_OPERATORS: frozenset[str] = op_names(
     """

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from collage.backends.support.op_names import op_names
+from collage.backends.support.predicates import op_names
 
 _OURS = ("", "ai.onnx")
 AXES_ARE_AN_INPUT = 18  # of reductions, from this opset

@@ -43,8 +43,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from collage.backends.sandbox.native_output import one_line
 from collage.backends.sandbox.user import can_change_user, give_up_privileges, prctl, user_for
-from collage.backends.support.one_line import one_line
 
 REQUEST_BYTES = 1 << 20
 OWNER_POLL_S = 0.5

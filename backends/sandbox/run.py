@@ -41,7 +41,7 @@ from collage.backends.sandbox.codec import OWN_PACKAGES, UnsafeValueError, decod
 from collage.backends.sandbox.fork_server import Nursery, import_path, nursery
 from collage.backends.sandbox.landlock import granted
 from collage.backends.sandbox.limits import ChildFailed, ChildLimits, FailureKind
-from collage.backends.support.one_line import one_line
+from collage.backends.sandbox.native_output import one_line
 
 __all__ = [
     "ChildFailed",

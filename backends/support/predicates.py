@@ -16,6 +16,11 @@ from collage.partitioner.tensor import TensorSpec
 Refusal = Callable[[GraphIndex, NodeInfo], str | None]
 
 
+def op_names(words: str) -> frozenset[str]:
+    """The operators in a text, which are separated by blanks."""
+    return frozenset(words.split())
+
+
 def first_refusal(index: GraphIndex, node: NodeInfo, *questions: Refusal) -> str | None:
     """The first reason that one of the questions gives, or None."""
     for question in questions:

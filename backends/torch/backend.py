@@ -38,10 +38,10 @@ from collage.backends.contract import (
 )
 from collage.backends.device_memory import HOST, CudaBuffer, DeviceBuffer
 from collage.backends.machine import process_policy
+from collage.backends.sandbox.native_output import quiet
 from collage.backends.support import cuda_options, predicates
 from collage.backends.support import patterns as p
 from collage.backends.support.cuda_options import GRAPHS, TF32, is_on
-from collage.backends.support.native_output import quiet
 from collage.backends.torch.operators import ONNX_OPERATORS
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collage.backends.support.op_names import op_names
+from collage.backends.support.predicates import op_names
 
 ONNX_OPERATORS: frozenset[str] = op_names(
     """

@@ -24,7 +24,7 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.search.constraints import Budget
 from collage.partitioner.target import Target
 from collage.runner import Site
-from collage.timing.child import Contest
+from collage.timing.request import Contest
 from collage.timing.timed_plan import Entry, Identity, identity
 
 # Probing aims below the tolerance: held-out samples err differently.

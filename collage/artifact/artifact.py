@@ -15,6 +15,7 @@ from collage.backends.numerics.comparison import Expected
 from collage.partitioner.candidate import Plan
 from collage.partitioner.emit.annotate import SOURCE_PLAN_KEY, annotate, read_plan
 from collage.partitioner.emit.plan_json import PartitionNote
+from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.sub_graph import SubGraph
 
@@ -114,3 +115,19 @@ def write_artifact(
         notes=notes or None,
     )
     return Artifact(destination, report, json.loads(read_plan(destination).text))
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """The report inside an artifact.
+
+    Raises:
+        BadInputError: the file is not an artifact, or its report is damaged.
+    """
+    text = read_plan(path).metadata.get(REPORT_KEY)
+    try:
+        report = json.loads(text or "")
+    except ValueError:
+        raise BadInputError(f"{path} carries no report; tune the model again") from None
+    if not isinstance(report, dict):
+        raise BadInputError(f"{path} carries a damaged report; tune the model again")
+    return report

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from collage.artifact.artifact import VERIFICATION_KEY, Artifact, write_artifact
+from collage.artifact.artifact import VERIFICATION_KEY, Artifact, read_report, write_artifact
 from collage.artifact.evidence import verify_plan, versions_of
 from collage.artifact.verification import Verification
 from collage.backends.machine.process_policy import default_threads
@@ -19,8 +19,6 @@ from collage.partitioner.candidate import bits
 from collage.partitioner.emit.annotate import read_plan
 from collage.partitioner.emit.plan_json import decode
 from collage.partitioner.errors import BadInputError
-from collage.report.explain import read_report
-from collage.report.pareto import draw_front
 from collage.runner import Site
 
 
@@ -34,20 +32,6 @@ def read_front(path: Path) -> list[dict[str, Any]]:
     if not points:
         raise BadInputError(f"{path} has no front; tune its model with --pareto")
     return points
-
-
-def write_front(path: Path, folder: Path) -> None:
-    """Write an artifact's front as `front.json` and `front.svg`.
-
-    Raises:
-        BadInputError: its run looked for no front.
-    """
-    points, report = read_front(path), read_report(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "front.json").write_text(json.dumps(points, indent=2) + "\n", encoding="utf-8")
-    (folder / "front.svg").write_text(
-        draw_front(points, report["metric"], report["tolerance"]), encoding="utf-8"
-    )
 
 
 def take(path: str | Path, point: int, output: str | Path) -> Artifact:

@@ -188,7 +188,7 @@ def tune(
     show_report(artifact.report)
     typer.echo(f"wrote {artifact.path}")
     if pareto:
-        from collage.artifact.pareto_point import write_front
+        from collage.report.pareto import write_front
 
         folder = artifact.path.with_suffix(".front")
         write_front(artifact.path, folder)

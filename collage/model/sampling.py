@@ -6,7 +6,6 @@ budget, and in the contest of whole plans.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,17 +15,13 @@ import numpy as np
 
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.numerics.reference import seeded_inputs, table_bounds
-from collage.backends.numerics.tensor_files import write_samples
 from collage.events import Listener
 from collage.model.reference import Reference, Sample, read_samples
 from collage.options import TuneOptions
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import NormalisedInfo
-from collage.timing.child import Contest
 
 _SEEDS = 2
-# Time for timing the plans of one contest: a share of the time limit, within bounds.
-_CONTEST_S, _LEAST_S, _SHARE = 20.0, 3.0, 0.15
 
 
 @dataclass
@@ -89,40 +84,6 @@ class Sampling:
         folder = self.work_dir / "compiled"
         folder.mkdir(exist_ok=True)
         return folder
-
-    def template(self, error_limit: float | None = None, prune: bool = True) -> Contest:
-        """A contest without plans: every sample and its reference outputs as files.
-
-        Args:
-            error_limit: plans with a larger error are failures; None only records it.
-            prune: drop plans that cannot be the fastest.
-        """
-        index = self.model.index
-        # The other outputs are inputs or constants passed through.
-        made = [name for name in index.outputs if name in index.producer]
-        folder = self.work_dir / "contest"
-        folder.mkdir(parents=True, exist_ok=True)
-        samples, expected = folder / "samples.npz", folder / "expected.npz"
-        if not expected.exists():
-            write_samples(samples, [sample for known in self.compared for sample in known.samples])
-            write_samples(
-                expected, [value for known in self.compared for value in known.expected(made)]
-            )
-        share_s = _SHARE * (self.options.time_limit_s or math.inf)
-        return Contest(
-            budget_s=max(_LEAST_S, min(_CONTEST_S, share_s)),
-            plans=(),
-            regions={},
-            inputs=self.info.inputs,
-            outputs=tuple(made),
-            samples_file=samples,
-            expected_file=expected,
-            metric=self.options.metric,
-            error_limit=error_limit,
-            prune=prune,
-            threads=self.threads,
-            cache_dir=self.cache_dir,
-        )
 
     def about_outputs(self) -> list[str]:
         """What the report says of outputs that plans are compared by, where that proves less than it seems to."""

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from collage.artifact.artifact import read_report
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.measurement.timing import Ratio
 from collage.backends.numerics.reference import seeded_inputs, table_bounds
@@ -18,9 +19,8 @@ from collage.partitioner.emit.annotate import PLAN_KEY, ArtifactPlan, read_plan
 from collage.partitioner.emit.plan_json import decode
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
-from collage.report.explain import read_report
-from collage.timing.child import Contest
 from collage.timing.plan_timer import Arena
+from collage.timing.request import Contest
 from collage.timing.timed_plan import Entry, fastest_beside, identity, latency_beside, speedup
 
 # Single targets that take so many times as long as the fastest are timed in one process only.

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from collage.artifact.artifact import REPORT_KEY
+from collage.artifact.artifact import read_report
 from collage.partitioner.emit.annotate import read_plan
-from collage.partitioner.errors import BadInputError
 from collage.report.partition_svg import PartitionTimes, draw
-
-
-def read_report(path: Path) -> dict[str, Any]:
-    """The report inside an artifact.
-
-    Raises:
-        BadInputError: the file is not an artifact, or its report is damaged.
-    """
-    text = read_plan(path).metadata.get(REPORT_KEY)
-    try:
-        report = json.loads(text or "")
-    except ValueError:
-        raise BadInputError(f"{path} carries no report; tune the model again") from None
-    if not isinstance(report, dict):
-        raise BadInputError(f"{path} carries a damaged report; tune the model again")
-    return report
 
 
 def explain(path: Path, picture: Path | None = None) -> dict[str, Any]:

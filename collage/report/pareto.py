@@ -10,8 +10,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from collage.artifact.artifact import read_report
+from collage.artifact.pareto_point import read_front
 from collage.partitioner.emit.plan_json import encode
 from collage.partitioner.graph.model import Model
 from collage.timing.timed_plan import Entry, speedup
@@ -55,6 +58,20 @@ def _point(model: Model, number: int, entry: Entry, first: Entry, winner: Entry)
         "partitions": len(entry.plan.partitions),
         "plan": json.loads(encode(model, entry.plan, steps_us or None)),
     }
+
+
+def write_front(path: Path, folder: Path) -> None:
+    """Write an artifact's front as `front.json` and `front.svg`.
+
+    Raises:
+        BadInputError: its run looked for no front.
+    """
+    points, report = read_front(path), read_report(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "front.json").write_text(json.dumps(points, indent=2) + "\n", encoding="utf-8")
+    (folder / "front.svg").write_text(
+        draw_front(points, report["metric"], report["tolerance"]), encoding="utf-8"
+    )
 
 
 def draw_front(points: Sequence[dict[str, Any]], metric: str, tolerance: float) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from collage.backends.contract import CompileContext, Executable, SubModel, ready
 from collage.backends.machine.process_policy import apply_environment, caller_kept
 from collage.backends.registry import resolve
-from collage.backends.support.one_line import one_line
+from collage.backends.sandbox.native_output import one_line
 from collage.partitioner.errors import CollageError
 from collage.partitioner.target import Target
 

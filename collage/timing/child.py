@@ -15,28 +15,20 @@ from __future__ import annotations
 
 import math
 import statistics
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from pathlib import Path
 
 import numpy as np
 
-from collage.backends.contract import SubModel
-from collage.backends.device_memory import HOST
 from collage.backends.machine.core_distance import CoreWatch, counting
-from collage.backends.measurement.measure import Run
 from collage.backends.numerics.comparison import Expected, output_error
 from collage.backends.numerics.tensor_files import read_expected, read_samples
-from collage.backends.registry import check_options
-from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child, send_message
-from collage.partitioner.errors import CancelledError
-from collage.partitioner.target import Target
-from collage.partitioner.tensor import TensorSpec
+from collage.backends.sandbox.run import send_message
 from collage.runtime.compiled import CompiledRegions, in_short
 from collage.runtime.executor import Executor, Step
+from collage.timing.request import HOPELESS_RATIO, NO_TIME, Contest, PlanTiming
 
 _MIN_CALLS = 3
 _MIN_ROUNDS = 3
@@ -44,105 +36,9 @@ _MIN_ROUNDS = 3
 _MOST_ROUNDS = 1.5
 _MAX_CALLS = 60
 _PRUNE_AFTER_ROUNDS = 4
-# A child killed from outside is started again this often before its plan takes the blame.
-_KILLED_RETRIES = 2
-# The failure of a plan that nobody tried.
-NO_TIME = "there was no time left to compile it"
-# A plan this much slower in its best block than the best plan in its median cannot win.
-HOPELESS_RATIO = 1.06
 # Who takes so long for one call, and so many times as long as the fastest, is not called again and again: a layer
 # without a fast kernel (ncnn's 3-D convolutions) would take minutes.
 _SLOW_US, _FAR_BEHIND = 0.5e6, 10.0
-
-
-@dataclass(frozen=True)
-class PlanStep:
-    """One partition: the name of its region among the request's, and its target."""
-
-    region: str
-    target: Target
-
-
-@dataclass(frozen=True)
-class PlanSteps:
-    """A plan's steps in execution order, and how many of them may run at once."""
-
-    steps: tuple[PlanStep, ...]
-    lanes: int = 1
-
-
-@dataclass(frozen=True)
-class Contest:
-    """Plans to be timed against each other.
-
-    Args:
-        plans: what is timed.
-        regions: sub-models by name.
-        inputs: the graph's inputs.
-        outputs: the graph's outputs that steps make.
-        samples_file: inputs of every sample (`collage.backends.numerics.tensor_files`).
-        expected_file: reference outputs for each of them.
-        metric: how an output's error is measured.
-        error_limit: plans with a larger error are failures; None only records the error.
-        threads: threads of one call.
-        rounds: how many rounds at the most.
-        budget_s: time for timing; at least three rounds are run whatever it says.
-        needed: so many of the first plans are prepared however long that takes.
-        prepare_s: time for preparing the others; one that comes later is a failure. None for no bound.
-        cache_dir: where what was converted or compiled once is kept; None for nowhere.
-        block_s: time of one plan's calls in a round; three calls at the least.
-        prune: drop plans that cannot win any more.
-        backwards: the needed plans are built last to first: of two builds of one plan in a process the later
-            is faster by up to 1 % (docs/refinement.md), so whose turn it is to be first must change.
-        looks_us: the distances of the cores that were seen so far (`collage.backends.machine.core_distance`).
-    """
-
-    plans: tuple[PlanSteps, ...]
-    regions: Mapping[str, SubModel]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[str, ...]
-    samples_file: Path
-    expected_file: Path
-    metric: str = "max"
-    error_limit: float | None = None
-    threads: int = 1
-    rounds: int = 24
-    budget_s: float = 20.0
-    needed: int = 1
-    prepare_s: float | None = None
-    cache_dir: Path | None = None
-    block_s: float = 0.12
-    prune: bool = True
-    backwards: bool = False
-    looks_us: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class PlanTiming:
-    """What was found out about one plan.
-
-    Args:
-        samples_us: the median of each of its blocks, by round.
-        step_us: median time of each partition inside the running plan.
-        error: largest error over outputs and samples.
-        failure: why it was not timed, or None.
-        left_out: how many rounds of the contest do not count, since the cores were far apart.
-        far: they were in all of the contest, or all but too few rounds, so that all rounds are here.
-        looks_us: the distances of the cores that were seen or known (`collage.backends.machine.core_distance`).
-    """
-
-    samples_us: tuple[float, ...] = ()
-    step_us: tuple[float, ...] = ()
-    error: float | None = None
-    failure: str | None = None
-    left_out: int = 0
-    far: bool = False
-    looks_us: tuple[float, ...] = ()
-
-    @property
-    def latency_us(self) -> float:
-        """The median over rounds."""
-        return statistics.median(self.samples_us)
 
 
 @dataclass
@@ -160,62 +56,6 @@ class _Runner:
         """Forget the other rounds."""
         self.samples = list(compress(self.samples, counted))
         self.steps = list(compress(self.steps, counted))
-
-
-def hold(
-    contest: Contest, cancel: threading.Event | None = None, run: Run = run_in_child
-) -> list[PlanTiming]:
-    """Time the plans of a contest; one result for each plan, in order.
-
-    Args:
-        contest: the plans.
-        cancel: stops it when set.
-        run: starts the child, here or on another machine.
-
-    Raises:
-        CancelledError: `cancel` was set.
-    """
-    failures: dict[int, str] = {}
-    killed = 0
-    while len(failures) < len(contest.plans):
-        last_touched: list[int] = []
-        limits = ChildLimits(
-            timeout_s=contest.budget_s * 4 + 300,
-            # GPU drivers reserve address space by the terabyte.
-            memory_bytes=None if _all_on_host(contest) else 0,
-        )
-        try:
-            timings = run(
-                race,
-                contest,
-                sorted(failures),
-                limits=limits,
-                cancel=cancel,
-                on_message=last_touched.append,
-            )
-        except ChildFailed as failure:
-            if failure.kind == "cancelled":
-                raise CancelledError("cancelled while timing plans") from None
-            if failure.kind == "killed" and killed < _KILLED_RETRIES:
-                killed += 1  # from outside: that says nothing about a plan
-                continue
-            culprit = (
-                last_touched[-1]
-                if last_touched
-                else min(set(range(len(contest.plans))) - set(failures))
-            )
-            failures[culprit] = f"{failure.kind}: {failure.reason}"
-            continue
-        return [
-            PlanTiming(failure=failures[i]) if i in failures else timing
-            for i, timing in enumerate(timings)
-        ]
-    return [PlanTiming(failure=failures[i]) for i in range(len(contest.plans))]
-
-
-def _all_on_host(contest: Contest) -> bool:
-    targets = {step.target for plan in contest.plans for step in plan.steps}
-    return all(check_options(target).memory_domain(target) == HOST for target in targets)
 
 
 def race(contest: Contest, skip: list[int]) -> list[PlanTiming]:

@@ -34,7 +34,8 @@ from collage.partitioner.candidate import Plan
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.target import Target
 from collage.runner import Site
-from collage.timing.child import HOPELESS_RATIO, NO_TIME, Contest, PlanStep, PlanSteps, PlanTiming, hold
+from collage.timing.interleaved import hold
+from collage.timing.request import HOPELESS_RATIO, NO_TIME, Contest, PlanStep, PlanSteps, PlanTiming
 from collage.timing.timed_plan import Entry, clearly_faster, identity, meetings
 
 # So many rounds judge, and a contest of fewer is a heat. More say little: builds differ by more than rounds do.

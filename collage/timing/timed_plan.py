@@ -13,7 +13,7 @@ from collage.backends.measurement.timing import Ratio, compare_builds
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.partitioner.target import Target
-from collage.timing.child import PlanTiming
+from collage.timing.request import PlanTiming
 
 Identity = tuple[int, frozenset[tuple[int, Target]]]
 """What makes two plans the same."""

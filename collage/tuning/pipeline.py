@@ -63,6 +63,7 @@ from collage.search.fixed_plans import (
 from collage.search.lazy_search import LazySearch
 from collage.search.single_targets import WholeModels, may_take_all
 from collage.timing.plan_timer import Arena
+from collage.timing.request import without_plans
 from collage.timing.timed_plan import Entry
 from collage.tuning.tuning_cache import KnownTunings, report_again
 
@@ -286,7 +287,7 @@ class _Run:
             return []
         self.budget = BudgetSearch(
             self.model,
-            self.samples.template(),
+            without_plans(self.samples),
             len(self.samples.chosen_by.samples),
             chosen,
             self.estimates,
@@ -300,7 +301,7 @@ class _Run:
     def _open_finals(self) -> None:
         self.arena: Arena = Arena(
             self.regions,
-            self.samples.template(self.goals.error_limit, prune=not self.goals.slower_too),
+            without_plans(self.samples, self.goals.error_limit, prune=not self.goals.slower_too),
             self.listener,
             self.cancel,
             self._respects,

@@ -50,7 +50,11 @@ def operators(domain: str) -> tuple[str, ...]:
 
 @cache
 def _table() -> Mapping[tuple[str, str], OpKind]:
-    text = resources.files("collage.partitioner.graph").joinpath("op_kinds.yaml").read_text(encoding="utf-8")
+    text = (
+        resources.files("collage.partitioner.graph")
+        .joinpath("op_kinds.yaml")
+        .read_text(encoding="utf-8")
+    )
     found: dict[tuple[str, str], OpKind] = {}
     for domain, kinds in yaml.safe_load(text).items():
         for kind, operators in kinds.items():

@@ -160,6 +160,10 @@ def _check_operator(at: Located, key: Key, name: str) -> None:
 
 @cache
 def _schema() -> Mapping[str, Any]:
-    text = resources.files("collage.partitioner.rules").joinpath("rule_file.schema.json").read_text(encoding="utf-8")
+    text = (
+        resources.files("collage.partitioner.rules")
+        .joinpath("rule_file.schema.json")
+        .read_text(encoding="utf-8")
+    )
     schema: Mapping[str, Any] = json.loads(text)
     return schema

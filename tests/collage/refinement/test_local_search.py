@@ -19,8 +19,8 @@ from collage.partitioner.target import Target
 from collage.refinement import optuna_study
 from collage.refinement.local_moves import LocalMoves
 from collage.refinement.local_search import LocalSearch, LocalSettings, worth_a_search
-from collage.timing.child import PlanTiming
 from collage.timing.plan_timer import JUDGING_ROUNDS, Arena
+from collage.timing.request import PlanTiming
 from collage.timing.timed_plan import Entry
 from tests.partitioner.graphs import text_model
 

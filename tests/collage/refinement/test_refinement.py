@@ -18,8 +18,8 @@ from collage.partitioner.target import Target
 from collage.refinement.local_search import LocalSettings
 from collage.refinement.refinement import Finals
 from collage.search.lazy_search import LazySearch
-from collage.timing.child import PlanTiming
 from collage.timing.plan_timer import Arena
+from collage.timing.request import PlanTiming
 from collage.timing.timed_plan import Entry
 from tests.collage.stated_world import INFINITE, TARGETS, StatedCosts, World
 

@@ -22,7 +22,7 @@ from collage.partitioner.target import Target
 from collage.refinement.local_moves import LocalMoves, Move
 from collage.refinement.target_variants import offered, single_rewritten, worth_mixing
 from collage.search.fixed_plans import single_plan
-from collage.timing.child import PlanTiming
+from collage.timing.request import PlanTiming
 from collage.timing.timed_plan import Entry
 from tests.channels_last import channels_last_model
 from tests.models import seeded_input

@@ -13,7 +13,7 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalise
 from collage.partitioner.target import Target
 from collage.report.pareto import front
-from collage.timing.child import PlanTiming
+from collage.timing.request import PlanTiming
 from collage.timing.timed_plan import Entry
 
 EXACT, REDUCED = Target("exact"), Target("reduced")

@@ -18,7 +18,8 @@ from collage.model.sub_models import RegionFiles
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalise
 from collage.partitioner.target import Target
-from collage.timing.child import Contest, PlanStep, PlanSteps, race
+from collage.timing.child import race
+from collage.timing.request import Contest, PlanStep, PlanSteps
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[8] x) => (float[8] y) { a = Relu(x)  b = Exp(a)  c = Neg(b)  y = Abs(c) }"""

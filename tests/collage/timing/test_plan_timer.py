@@ -18,8 +18,8 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalise
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import single_plan
-from collage.timing.child import HOPELESS_RATIO, Contest, PlanTiming
 from collage.timing.plan_timer import Arena, border_surplus_us, residuals, simplest_of_the_fastest
+from collage.timing.request import HOPELESS_RATIO, Contest, PlanTiming
 from collage.timing.timed_plan import (
     Entry,
     clearly_faster,

@@ -10,8 +10,8 @@ from collage.events import ignore
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.search.constraints import Constraints
 from collage.refinement.refinement import Finals
-from collage.timing.child import PlanTiming
 from collage.timing.plan_timer import Arena
+from collage.timing.request import PlanTiming
 from collage.timing.timed_plan import Entry
 from tests.collage.stated_world import INFINITE, TARGETS, StatedCosts, World
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _LOCK = threading.Lock()
+_LONGEST = 600  # characters of a reason
 
 
 @contextmanager
@@ -34,3 +35,13 @@ def quiet() -> Iterator[None]:
                 os.dup2(copy, number)
                 os.close(copy)
             os.close(nowhere)
+
+
+def one_line(text: str) -> str:
+    """The text with its white space put together; of a long one the middle is left out.
+
+    Runtimes name the cause first, or last after all that was called.
+    """
+    line = " ".join(text.split())
+    half = _LONGEST // 2
+    return line if len(line) <= _LONGEST else f"{line[:half]} … {line[-half:]}"

@@ -1,0 +1,72 @@
+"""Starts the process that times plans in turn, again without a plan that crashed it."""
+
+from __future__ import annotations
+
+import threading
+
+from collage.backends.device_memory import HOST
+from collage.backends.measurement.measure import Run
+from collage.backends.registry import check_options
+from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
+from collage.partitioner.errors import CancelledError
+from collage.timing.child import race
+from collage.timing.request import Contest, PlanTiming
+
+# A child killed from outside is started again this often before its plan takes the blame.
+_KILLED_RETRIES = 2
+
+
+def hold(
+    contest: Contest, cancel: threading.Event | None = None, run: Run = run_in_child
+) -> list[PlanTiming]:
+    """Time the plans of a contest; one result for each plan, in order.
+
+    Args:
+        contest: the plans.
+        cancel: stops it when set.
+        run: starts the child, here or on another machine.
+
+    Raises:
+        CancelledError: `cancel` was set.
+    """
+    failures: dict[int, str] = {}
+    killed = 0
+    while len(failures) < len(contest.plans):
+        last_touched: list[int] = []
+        limits = ChildLimits(
+            timeout_s=contest.budget_s * 4 + 300,
+            # GPU drivers reserve address space by the terabyte.
+            memory_bytes=None if _all_on_host(contest) else 0,
+        )
+        try:
+            timings = run(
+                race,
+                contest,
+                sorted(failures),
+                limits=limits,
+                cancel=cancel,
+                on_message=last_touched.append,
+            )
+        except ChildFailed as failure:
+            if failure.kind == "cancelled":
+                raise CancelledError("cancelled while timing plans") from None
+            if failure.kind == "killed" and killed < _KILLED_RETRIES:
+                killed += 1  # from outside: that says nothing about a plan
+                continue
+            culprit = (
+                last_touched[-1]
+                if last_touched
+                else min(set(range(len(contest.plans))) - set(failures))
+            )
+            failures[culprit] = f"{failure.kind}: {failure.reason}"
+            continue
+        return [
+            PlanTiming(failure=failures[i]) if i in failures else timing
+            for i, timing in enumerate(timings)
+        ]
+    return [PlanTiming(failure=failures[i]) for i in range(len(contest.plans))]
+
+
+def _all_on_host(contest: Contest) -> bool:
+    targets = {step.target for plan in contest.plans for step in plan.steps}
+    return all(check_options(target).memory_domain(target) == HOST for target in targets)

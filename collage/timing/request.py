@@ -1,0 +1,151 @@
+"""What is asked of a process that times plans, and what it answers.
+
+Terms: a *round* times one block of calls of every plan.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from collage.backends.contract import SubModel
+from collage.backends.numerics.tensor_files import write_samples
+from collage.model.sampling import Sampling
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
+
+# Time for timing the plans of one contest: a share of the time limit, within bounds.
+_CONTEST_S, _LEAST_S, _SHARE = 20.0, 3.0, 0.15
+# The failure of a plan that nobody tried.
+NO_TIME = "there was no time left to compile it"
+# A plan this much slower in its best block than the best plan in its median cannot win.
+HOPELESS_RATIO = 1.06
+
+
+@dataclass(frozen=True)
+class PlanStep:
+    """One partition: the name of its region among the request's, and its target."""
+
+    region: str
+    target: Target
+
+
+@dataclass(frozen=True)
+class PlanSteps:
+    """A plan's steps in execution order, and how many of them may run at once."""
+
+    steps: tuple[PlanStep, ...]
+    lanes: int = 1
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Plans to be timed against each other.
+
+    Args:
+        plans: what is timed.
+        regions: sub-models by name.
+        inputs: the graph's inputs.
+        outputs: the graph's outputs that steps make.
+        samples_file: inputs of every sample (`collage.backends.numerics.tensor_files`).
+        expected_file: reference outputs for each of them.
+        metric: how an output's error is measured.
+        error_limit: plans with a larger error are failures; None only records the error.
+        threads: threads of one call.
+        rounds: how many rounds at the most.
+        budget_s: time for timing; at least three rounds are run whatever it says.
+        needed: so many of the first plans are prepared however long that takes.
+        prepare_s: time for preparing the others; one that comes later is a failure. None for no bound.
+        cache_dir: where what was converted or compiled once is kept; None for nowhere.
+        block_s: time of one plan's calls in a round; three calls at the least.
+        prune: drop plans that cannot win any more.
+        backwards: the needed plans are built last to first: of two builds of one plan in a process the later
+            is faster by up to 1 % (docs/refinement.md), so whose turn it is to be first must change.
+        looks_us: the distances of the cores that were seen so far (`collage.backends.machine.core_distance`).
+    """
+
+    plans: tuple[PlanSteps, ...]
+    regions: Mapping[str, SubModel]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]
+    samples_file: Path
+    expected_file: Path
+    metric: str = "max"
+    error_limit: float | None = None
+    threads: int = 1
+    rounds: int = 24
+    budget_s: float = 20.0
+    needed: int = 1
+    prepare_s: float | None = None
+    cache_dir: Path | None = None
+    block_s: float = 0.12
+    prune: bool = True
+    backwards: bool = False
+    looks_us: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlanTiming:
+    """What was found out about one plan.
+
+    Args:
+        samples_us: the median of each of its blocks, by round.
+        step_us: median time of each partition inside the running plan.
+        error: largest error over outputs and samples.
+        failure: why it was not timed, or None.
+        left_out: how many rounds of the contest do not count, since the cores were far apart.
+        far: they were in all of the contest, or all but too few rounds, so that all rounds are here.
+        looks_us: the distances of the cores that were seen or known (`collage.backends.machine.core_distance`).
+    """
+
+    samples_us: tuple[float, ...] = ()
+    step_us: tuple[float, ...] = ()
+    error: float | None = None
+    failure: str | None = None
+    left_out: int = 0
+    far: bool = False
+    looks_us: tuple[float, ...] = ()
+
+    @property
+    def latency_us(self) -> float:
+        """The median over rounds."""
+        return statistics.median(self.samples_us)
+
+
+def without_plans(sampling: Sampling, error_limit: float | None = None, prune: bool = True) -> Contest:
+    """A contest without plans: every sample and its reference outputs as files.
+
+    Args:
+        sampling: the samples of the run.
+        error_limit: plans with a larger error are failures; None only records it.
+        prune: drop plans that cannot be the fastest.
+    """
+    index = sampling.model.index
+    # The other outputs are inputs or constants passed through.
+    made = [name for name in index.outputs if name in index.producer]
+    folder = sampling.work_dir / "contest"
+    folder.mkdir(parents=True, exist_ok=True)
+    samples, expected = folder / "samples.npz", folder / "expected.npz"
+    if not expected.exists():
+        write_samples(samples, [sample for known in sampling.compared for sample in known.samples])
+        write_samples(
+            expected, [value for known in sampling.compared for value in known.expected(made)]
+        )
+    share_s = _SHARE * (sampling.options.time_limit_s or math.inf)
+    return Contest(
+        budget_s=max(_LEAST_S, min(_CONTEST_S, share_s)),
+        plans=(),
+        regions={},
+        inputs=sampling.info.inputs,
+        outputs=tuple(made),
+        samples_file=samples,
+        expected_file=expected,
+        metric=sampling.options.metric,
+        error_limit=error_limit,
+        prune=prune,
+        threads=sampling.threads,
+        cache_dir=sampling.cache_dir,
+    )

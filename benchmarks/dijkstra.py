@@ -61,7 +61,7 @@ def dijkstra(
         index: the graph.
         candidates: as for `collage.partitioner.search.search.search`.
         cost_us: per candidate; None where it cannot be used.
-        transitions: calls are counted while searching, the rest only afterwards.
+        transitions: calls are counted while searching, the rest only afterward.
         prune: False to keep all candidates.
         max_states: give up after visiting so many.
 

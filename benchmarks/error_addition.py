@@ -44,7 +44,7 @@ _BLOCKS, _SAMPLES = 12, 2
 _HEAVY_NODE = 50.0
 _FLOOR = 1e-7
 _WAYS = {"sum": "sum", "squares": "root of squares", "fitted": "fitted shares"}
-_COLOURS = ("#06c", "#c40", "#290", "#80b", "#a60", "#088", "#c07", "#555")
+_COLORS = ("#06c", "#c40", "#290", "#80b", "#a60", "#088", "#c07", "#555")
 _SIZE, _EDGE = 460, 56
 
 
@@ -142,7 +142,7 @@ def _joined(found: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def _draw(found: dict[str, Any]) -> str:
-    """Predicted by the root of squares to the right, true upwards, both logarithmic."""
+    """Predicted by the root of squares to the right, true upward, both logarithmic."""
     everything = _joined(found)
     values = [max(v, _FLOOR) for v in (*everything["true"], *everything["squares"])]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
@@ -169,13 +169,13 @@ def _draw(found: dict[str, Any]) -> str:
             f'<text x="{_EDGE - 6}" y="{_SIZE - place + 4:.1f}" text-anchor="end">1e{power}</text>'
         )
     for number, (name, model) in enumerate(found.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
+        color = _COLORS[number % len(_COLORS)]
         parts.append(
-            f'<text x="{right + 14}" y="{_EDGE + 16 * number}" fill="{colour}">● {name}</text>'
+            f'<text x="{right + 14}" y="{_EDGE + 16 * number}" fill="{color}">● {name}</text>'
         )
         for predicted, true in zip(model["squares"], model["true"], strict=True):
             parts.append(
-                f'<circle cx="{at(predicted):.1f}" cy="{_SIZE - at(true):.1f}" r="2.5" fill="{colour}" '
+                f'<circle cx="{at(predicted):.1f}" cy="{_SIZE - at(true):.1f}" r="2.5" fill="{color}" '
                 'fill-opacity="0.7"/>'
             )
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -48,7 +48,7 @@ def choose_cuts(model: Model) -> list[int]:
 def draw_plans(
     stretches: int, allowed: Mapping[tuple[int, int], Sequence[str]], count: int, seed: int
 ) -> list[tuple[Part, ...]]:
-    """Different plans of 2 to 12 partitions on 2 to 3 targets; neighbours differ in target.
+    """Different plans of 2 to 12 partitions on 2 to 3 targets; neighbors differ in target.
 
     Args:
         stretches: how many the model has.

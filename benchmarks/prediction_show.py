@@ -13,7 +13,7 @@ from benchmarks.prediction_estimates import rank_correlation
 from benchmarks.prediction_plans import Outcome, kendall, median_error
 from collage.costs.measurement_context import BORDER_US, CALL_US
 
-_COLOURS = (
+_COLORS = (
     *("#1b6ca8", "#c1440e", "#2e7d32", "#7b1fa2", "#a16a00", "#00838f", "#ad1457"),
     *("#455a64", "#000000", "#6a994e", "#e76f51", "#5e60ce", "#9c6644"),
 )
@@ -121,9 +121,9 @@ def picture(results: Sequence[Mapping[str, Any]], protocol: str) -> str:
         parts.append(f'<text x="54" y="{y + 4:.1f}" text-anchor="end">{ms:g}</text>')
         parts.append(f'<text x="{x:.1f}" y="448" text-anchor="middle">{ms:g}</text>')
     for number, (model, found) in enumerate(points.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
-        parts += [f'<circle {at(o)} r="3" fill="{colour}" fill-opacity="0.7"/>' for o in found]
-        parts.append(f'<text x="475" y="{45 + 18 * number}" fill="{colour}">{model}</text>')
+        color = _COLORS[number % len(_COLORS)]
+        parts += [f'<circle {at(o)} r="3" fill="{color}" fill-opacity="0.7"/>' for o in found]
+        parts.append(f'<text x="475" y="{45 + 18 * number}" fill="{color}">{model}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

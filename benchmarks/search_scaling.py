@@ -26,7 +26,7 @@ from collage.partitioner.search.transition import CopyCost, Transitions
 
 _CANDIDATES_PER_NODE = 10
 _STEPS = 5
-_COLOURS = ("#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#9c6b4e", "#6cc5b0", "#555555")
+_COLORS = ("#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#9c6b4e", "#6cc5b0", "#555555")
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,9 @@ def plot(timings: Sequence[Timing]) -> str:
     for number, family in enumerate(families):
         own = sorted((t for t in timings if t.family == family), key=lambda t: t.nodes)
         points = " ".join(at(t.nodes, max(t.first_s, 1e-3)) for t in own)
-        colour = _COLOURS[number % len(_COLOURS)]
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<text x="565" y="{60 + 20 * number}" fill="{colour}">{family}</text>')
+        color = _COLORS[number % len(_COLORS)]
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
+        parts.append(f'<text x="565" y="{60 + 20 * number}" fill="{color}">{family}</text>')
     own = sorted((t for t in timings if t.family == families[0]), key=lambda t: t.nodes)
     scale = own[-1].first_s / (own[-1].nodes * math.log(own[-1].nodes))
     guide = " ".join(at(t.nodes, max(scale * t.nodes * math.log(t.nodes), 10.0**low)) for t in own)

@@ -89,7 +89,7 @@ class Site:
         """
         wanted = host_of(targets)
         if wanted is not None and wanted != self.hardware.label:
-            own = f"labelled {self.hardware.label!r}" if self.hardware.label else "without a label"
+            own = f"labeled {self.hardware.label!r}" if self.hardware.label else "without a label"
             raise TargetError(
                 f"-host={wanted} names another kind of machine than this one, which is {own}: set "
                 "COLLAGE_HOST_LABEL here, or tune on a server whose workers have that label"

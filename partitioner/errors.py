@@ -17,7 +17,7 @@ class BadInputError(CollageError):
 
 
 class TargetError(BadInputError):
-    """A target is unknown, misspelt, has an unknown option, or its runtime is not installed."""
+    """A target is unknown, misspelled, has an unknown option, or its runtime is not installed."""
 
 
 class ModelError(BadInputError):

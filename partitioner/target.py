@@ -37,7 +37,7 @@ class Target:
         """Read a target from its text form.
 
         Raises:
-            TargetError: the text is empty, misspelt or names an option twice.
+            TargetError: the text is empty, misspelled or names an option twice.
         """
         try:
             words = shlex.split(text)

@@ -73,7 +73,7 @@ def create_app(
         services = Services.build(settings, metrics, traces)
         app.state.services = services
         metrics.watch_jobs(services.jobs.count)
-        services.catalogue.prepare()
+        services.catalog.prepare()
         services.runner.start(job_cores)
         on_started()
         try:

@@ -12,7 +12,7 @@ from collage.cost_db.database import CostDatabase
 from collage.cost_db.jobs.jobs import JobStore
 from collage.cost_db.stored_models import BlobStore, ModelStore
 from collage.cost_db.tokens import TokenStore
-from collage.service.cluster.target_catalog import Catalogue
+from collage.service.cluster.target_catalog import Catalog
 from collage.service.cluster.workers import Fleet
 from collage.service.http.rates import Rates
 from collage.service.jobs.event_feed import EventFeed
@@ -40,7 +40,7 @@ class Services:
     runner: JobRunner
     feed: EventFeed
     fleet: Fleet
-    catalogue: Catalogue
+    catalog: Catalog
     graphs: Graphs
     metrics: Metrics
     rates: Rates
@@ -67,7 +67,7 @@ class Services:
             runner=JobRunner(settings, jobs, register, files, spool, metrics, tracing),
             feed=EventFeed(jobs.events, settings.poll_s),
             fleet=fleet,
-            catalogue=Catalogue(fleet),
+            catalog=Catalog(fleet),
             graphs=Graphs(files, spool),
             metrics=metrics,
             rates=Rates(),

@@ -86,9 +86,9 @@ def measuring_views(services: Services) -> list[WorkerView]:
 
 def runner_views(services: Services) -> list[WorkerView]:
     """This server's runners, and those of other servers that have a job now."""
-    catalogue = services.catalogue.get()
+    catalog = services.catalog.get()
     elsewhere = services.fleet.measures
-    names = [entry["name"] for entry in catalogue["targets"] if entry["available"]]
+    names = [entry["name"] for entry in catalog["targets"] if entry["available"]]
     here = services.runner.current
     views = [
         WorkerView(
@@ -98,8 +98,8 @@ def runner_views(services: Services) -> list[WorkerView]:
             job=here.get(worker),
             backends=[] if elsewhere else names,
             host=platform.node(),
-            label=catalogue["hardware"]["label"],
-            hardware=catalogue["hardware"]["description"],
+            label=catalog["hardware"]["label"],
+            hardware=catalog["hardware"]["description"],
         )
         for worker in services.runner.workers
     ]

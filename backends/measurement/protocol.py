@@ -26,7 +26,7 @@ class Protocol:
     Args:
         evict_bytes: before each timed run so many bytes of other memory are read, and some of them written,
             by all threads together, as the rest of the model would; 0 leaves the caches warm.
-        fresh_inputs: inputs are written anew before each sample, as a neighbour would.
+        fresh_inputs: inputs are written anew before each sample, as a neighbor would.
         precision: timing ends when half the 95 % confidence interval of the median is within this
             share of it, or when its time is up.
         min_runs: timed runs at the least, or two where a call takes longer than `max_s`.

@@ -1,6 +1,6 @@
 """Reference outputs, and seeded inputs where the user gives none.
 
-The reference is ONNX Runtime on one thread with every optimisation off: bit for bit the same on each
+The reference is ONNX Runtime on one thread with every optimzation off: bit for bit the same on each
 run, and nothing is fused that could hide what an operator really computes. What a model computes in half precision
 is computed in single precision and rounded once (`collage.backends.numerics.half_precision`).
 
@@ -54,7 +54,7 @@ _NUMPY_NAME = {
 def run_reference(
     model_path: Path, inputs: Mapping[str, Array], outputs: Sequence[str]
 ) -> dict[str, Array]:
-    """Run a model without optimisation and return values by name.
+    """Run a model without optimzation and return values by name.
 
     Args:
         model_path: an ONNX file; external data lies beside it.
@@ -72,7 +72,7 @@ def run_reference(
 
 
 def reference_session(model_path: Path) -> Any:
-    """An ONNX Runtime session with one thread and optimisation off."""
+    """An ONNX Runtime session with one thread and optimzation off."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -215,5 +215,5 @@ def _normal(raw: Array) -> Array:
     total = np.zeros(raw.shape, dtype=np.int64)
     for shift in (0, 16, 32, 48):
         total += ((raw >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.int64)
-    centred = (total - 2 * 0xFFFF).astype(np.float64)
-    return np.asarray(centred / 65536 * _TO_UNIT_VARIANCE, dtype=np.float32)
+    centered = (total - 2 * 0xFFFF).astype(np.float64)
+    return np.asarray(centered / 65536 * _TO_UNIT_VARIANCE, dtype=np.float32)

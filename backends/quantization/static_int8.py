@@ -79,7 +79,7 @@ def write_static(
 
 
 def idle(model: ir.Model, floats: Collection[str] = ()) -> list[str]:
-    """Names of carriers that carry nothing to an integer kernel, as residual sums before a normalisation.
+    """Names of carriers that carry nothing to an integer kernel, as residual sums before a normalzation.
 
     In int8 they would only err: ViT by 0.03 instead of 0.07, and more slowly. A clipping after a kernel is part of it.
 
@@ -112,9 +112,9 @@ def _is_kernel(node: ir.Node) -> bool:
 def widened(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A range whose ends have few bits and enclose the given ones; any shape, float32 or float16."""
 
-    def outwards(ends: np.ndarray, towards: np.ufunc) -> np.ndarray:
+    def outwards(ends: np.ndarray, toward: np.ufunc) -> np.ndarray:
         mantissa, exponent = np.frexp(ends)
-        rounded = np.ldexp(towards(np.ldexp(mantissa, RANGE_BITS)), exponent - RANGE_BITS)
+        rounded = np.ldexp(toward(np.ldexp(mantissa, RANGE_BITS)), exponent - RANGE_BITS)
         return np.asarray(rounded, dtype=ends.dtype)
 
     return outwards(low, np.floor), outwards(high, np.ceil)

@@ -1,6 +1,6 @@
 """Products whose weights alone are int8 in the file; what they read stays float there.
 
-A runtime that has kernels for it (OpenVINO) rounds what they read while it runs, in groups of neighbouring numbers with a
+A runtime that has kernels for it (OpenVINO) rounds what they read while it runs, in groups of neighboring numbers with a
 scale for each: closer than one scale for a whole tensor, whatever the samples were. Another runtime computes the same file
 with float products. Weights have a scale for each channel and are rounded with regard to what the products read in the
 samples (`error_feedback`).

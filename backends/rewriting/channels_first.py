@@ -1,8 +1,8 @@
 """Channels first where a model has them last between convolutions, as ConvNeXt has in its blocks.
 
-It puts them last for a normalisation over the channels and for products, and first again for the next convolution. OpenVINO keeps an
+It puts them last for a normalzation over the channels and for products, and first again for the next convolution. OpenVINO keeps an
 image's channels last in memory, whichever axis is theirs, so both of these Transposes, and what takes the layout in between, are
-copies for nothing. Products are written as convolutions over one place, normalisations as means over the axis of the channels.
+copies for nothing. Products are written as convolutions over one place, normalzations as means over the axis of the channels.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class _First(Detour):
         )
         return True
 
-    def _normalise(self, node: onnx.NodeProto, first: str) -> bool:
+    def _normalze(self, node: onnx.NodeProto, first: str) -> bool:
         given = attributes(node)
         if given.get("axis", -1) not in (-1, _CHANNELS_LAST) or len(node.output) > 1:
             return False
@@ -130,13 +130,13 @@ class _First(Detour):
         epsilon = self.graph.constant(
             f"{called(node)}/epsilon", np.array(given.get("epsilon", 1e-5), np.float32)
         )
-        centred = self._step(node, "Sub", "centred", first, self._mean(node, "mean", first))
-        squares = self._step(node, "Mul", "squares", centred, centred)
+        centered = self._step(node, "Sub", "centered", first, self._mean(node, "mean", first))
+        squares = self._step(node, "Mul", "squares", centered, centered)
         variance = self._step(
             node, "Add", "variance", self._mean(node, "variance_of", squares), epsilon
         )
         deviation = self._step(node, "Sqrt", "deviation", variance)
-        kind, last = "Mul", [self._step(node, "Div", "normal", centred, deviation), scale]
+        kind, last = "Mul", [self._step(node, "Div", "normal", centered, deviation), scale]
         if bias:
             kind, last = "Add", [self._step(node, "Mul", "scaled", *last), *bias]
         self.make(helper.make_node(kind, last, [self.made_as(node.output[0])], name=called(node)))
@@ -191,7 +191,7 @@ class _First(Detour):
 _WAYS: dict[str, Callable[[_First, onnx.NodeProto, str], bool]] = {
     **dict.fromkeys(REDUCTIONS, _First._reduce),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _First._softmax),
-    "LayerNormalization": _First._normalise,
+    "LayerNormalization": _First._normalze,
     "Split": _First._split,
     "Concat": _First._concatenate,
 }

@@ -1,7 +1,7 @@
 """Keep native libraries from printing.
 
 Some runtimes print from native code while they are imported or convert a model. Programs that write
-JSON to standard output must not be spoilt by that, so both standard streams are closed to native
+JSON to standard output must not be spoiled by that, so both standard streams are closed to native
 code meanwhile. The streams belong to the process: one thread at a time is quiet.
 """
 

@@ -8,7 +8,7 @@ user's main module: neither a guard nor that it can be imported again. Calls may
 thread, several at a time, and from processes that were forked themselves.
 
 What a child gets: its own session and process group, an empty working directory (which is also HOME
-and TMPDIR, and is removed afterwards), an environment of a few harmless names and the policy's thread
+and TMPDIR, and is removed afterward), an environment of a few harmless names and the policy's thread
 settings, a user of its own where the owner is root (`sandbox_user`), resource limits, only the files
 that it was given and no network where the platform allows that (`sandbox_files`), `no_new_privs`, and
 death by the kernel when the nursery or the owner dies. stdout and stderr go to a file whose last lines

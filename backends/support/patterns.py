@@ -24,17 +24,17 @@ def _normed(op: Op, x: Value) -> Value:
 
 
 def _layer_norm(op: Op, x: Value, axes: Value, two: Value, epsilon: Value, s: Value, b: Value) -> Value:
-    centred = op.Sub(x, op.ReduceMean(x, axes))
-    variance = op.ReduceMean(op.Pow(centred, two), axes)
-    return op.Add(op.Mul(op.Div(centred, op.Sqrt(op.Add(variance, epsilon))), s), b)
+    centered = op.Sub(x, op.ReduceMean(x, axes))
+    variance = op.ReduceMean(op.Pow(centered, two), axes)
+    return op.Add(op.Mul(op.Div(centered, op.Sqrt(op.Add(variance, epsilon))), s), b)
 
 
 def _layer_norm_axes_attribute(
     op: Op, x: Value, two: Value, epsilon: Value, s: Value, b: Value
 ) -> Value:
-    centred = op.Sub(x, op.ReduceMean(x))
-    variance = op.ReduceMean(op.Pow(centred, two))
-    return op.Add(op.Mul(op.Div(centred, op.Sqrt(op.Add(variance, epsilon))), s), b)
+    centered = op.Sub(x, op.ReduceMean(x))
+    variance = op.ReduceMean(op.Pow(centered, two))
+    return op.Add(op.Mul(op.Div(centered, op.Sqrt(op.Add(variance, epsilon))), s), b)
 
 
 def _attention(op: Op, q: Value, k: Value, v: Value) -> Value:

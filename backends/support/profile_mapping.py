@@ -2,7 +2,7 @@
 
 A runtime fuses: one step stands for several nodes, and its name is that of one of them, of a value
 that one of them makes, or of neither. An *anchor* is a node that a step certainly stands for. Nodes
-without one were fused into a neighbour: first choice is the step of who reads them, or of who feeds
+without one were fused into a neighbor: first choice is the step of who reads them, or of who feeds
 them, whichever the runtime's names mean; second choice is the other one.
 """
 
@@ -82,9 +82,9 @@ def _members(
         for node in nodes:
             step_of.setdefault(node, step)
     forwards = list(range(len(index.nodes)))
-    for towards_reader in (joins_reader, not joins_reader):
-        for node in reversed(forwards) if towards_reader else forwards:
-            near = index.successors[node] if towards_reader else index.predecessors[node]
+    for toward_reader in (joins_reader, not joins_reader):
+        for node in reversed(forwards) if toward_reader else forwards:
+            near = index.successors[node] if toward_reader else index.predecessors[node]
             steps = [step_of[other] for other in bits(near) if other in step_of]
             if node not in step_of and steps:
                 step_of[node] = steps[0]

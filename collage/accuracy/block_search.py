@@ -6,7 +6,7 @@ goal runs next, until nothing faster is promised. Then the blocks that bind the 
 
 Of many mixes that were run some keep a goal by luck, on these samples. So the most promising are tried on
 held-out samples as well; where none of them keeps the goal there, it is tightened, and the search goes on. What
-is proposed was run as a plan on all samples: with neighbouring blocks of one target joined (`collage.accuracy.merged_mixes`), or
+is proposed was run as a plan on all samples: with neighboring blocks of one target joined (`collage.accuracy.merged_mixes`), or
 left apart.
 
 Invariant: nothing here decides that a plan keeps the tolerance: it proposes, and the contest of whole plans
@@ -80,7 +80,7 @@ class ProbeResult:
 
 
 def whole_layers(index: GraphIndex) -> Line:
-    """A model in a line, without cuts before a normalisation: runtimes fold it into what stands before."""
+    """A model in a line, without cuts before a normalzation: runtimes fold it into what stands before."""
     laid = line(index, index.all_nodes)
     ops = [*(index.nodes[node].op_type for node in laid.order), ""]
     return replace(laid, cuts=tuple(cut for cut in laid.cuts if ops[cut] != "BatchNormalization"))
@@ -322,7 +322,7 @@ class Trials:
                 if not any(chosen) or (mix in self.errors and self.errors[mix] <= goal):
                     break
                 if mix in self.errors:
-                    scale *= _TIGHTER  # what was learnt does not explain it: ask for less
+                    scale *= _TIGHTER  # what was learned does not explain it: ask for less
                 self.error(mix)
         self.grow(goal)
 

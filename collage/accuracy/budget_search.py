@@ -42,7 +42,7 @@ class BudgetSearch:
     """Finds mixes of an exact and some reduced targets within tolerances, and remembers what it ran.
 
     Args:
-        model: the normalised model.
+        model: the normalzed model.
         template: samples, reference outputs and metric.
         used_samples: how many samples probing may see.
         chosen: targets; its base stands where nothing else is mixed in.
@@ -200,7 +200,7 @@ class BudgetSearch:
             others = tuple(target for target in self.mixed if target != culprit)
         if culprit == request.targets[0] or not set(others) & set(self.chosen.reduced):
             return None
-        # Bitsets of the mixes known so far are by target, so what was learnt goes with it.
+        # Bitsets of the mixes known so far are by target, so what was learned goes with it.
         self.mixed, self.found = others, None
         kept = [i for i, target in enumerate(request.targets) if target != culprit]
         return self._run(
@@ -260,7 +260,7 @@ class BudgetSearch:
         return entries
 
     def _plan(self, mix: Mix, exact: Target) -> Plan:
-        """Neighbours that can be one partition are one, unless reduced blocks are to stay apart."""
+        """Neighbors that can be one partition are one, unless reduced blocks are to stay apart."""
         assert self.found is not None
         targets = (exact, *self.mixed)
         laid = line(self.model.index, self.model.index.all_nodes)

@@ -1,10 +1,10 @@
 """Mixes of few pieces: looked for by running them as the plans that they become.
 
-Terms as in `collage.accuracy.error_model`. A *piece* is a run of neighbouring blocks of one target, compiled as one. A mix in
+Terms as in `collage.accuracy.error_model`. A *piece* is a run of neighboring blocks of one target, compiled as one. A mix in
 pieces errs otherwise than the same mix in blocks, since a runtime rounds at other places inside a piece, and it is
 faster, since each border costs a conversion of numbers and layout. So what keeps a goal in pieces is looked for in
 pieces: first the mixes that the program promises, which learns from each; then, from the fastest that was found,
-mixes with one or two borders shifted or pieces taken over by their neighbours, the fastest first. While there is
+mixes with one or two borders shifted or pieces taken over by their neighbors, the fastest first. While there is
 time, it begins anew and asks for more; at last what is near any mix that kept the goal, or nearly, is tried.
 
 Invariant: what is returned kept the goal on every sample, the held-out ones included.
@@ -67,7 +67,7 @@ class Pieces:
         self._blocks = blocks
         self._first_shares = shares
         self._deadline_s = deadline_s
-        self._learnt = (0.0, -1), shares  # what they were fitted to, and the shares
+        self._learned = (0.0, -1), shares  # what they were fitted to, and the shares
         self._errors = runs.errors if in_blocks else runs.joined_errors
         self._error = runs.error if in_blocks else runs.joined_error
         self._pace = self._reckoned_us if in_blocks else runs.joined_us.__getitem__
@@ -113,10 +113,10 @@ class Pieces:
         return time_us(self._blocks, choices(self._blocks, mix), BORDER_FACTOR)
 
     def _shares(self, goal: float) -> np.ndarray:
-        if self._learnt[0] != (goal, len(self._errors)):
+        if self._learned[0] != (goal, len(self._errors)):
             fitted = fit_shares(self._blocks, self._first_shares, self._errors, goal)
-            self._learnt = (goal, len(self._errors)), fitted
-        return self._learnt[1]
+            self._learned = (goal, len(self._errors)), fitted
+        return self._learned[1]
 
     def _learn(self, goal: float, scale: float) -> None:
         """Run what is promised to be the fastest within a goal, learn from it, until it holds.
@@ -134,7 +134,7 @@ class Pieces:
             if not any(chosen):
                 return
             if mix in self._errors:
-                scale *= _TIGHTER  # what was learnt does not explain it: ask for less
+                scale *= _TIGHTER  # what was learned does not explain it: ask for less
             if self._error(mix) <= goal:
                 return
 
@@ -164,7 +164,7 @@ class Pieces:
         return self._first_kept(mix, near, goal) or self._first_kept(mix, far, goal)
 
     def _near(self, chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        yield from neighbours(chosen)
+        yield from neighbors(chosen)
         yield from flips(chosen, self._runs.inside)
 
     def _first_kept(self, mix: Reduced, others: Collection[Reduced], goal: float) -> Reduced | None:
@@ -181,8 +181,8 @@ class Pieces:
         return None
 
 
-def neighbours(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """The mixes with one border shifted, or with one piece taken over by its neighbour."""
+def neighbors(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The mixes with one border shifted, or with one piece taken over by its neighbor."""
     borders = [i for i in range(1, len(chosen)) if chosen[i] != chosen[i - 1]]
     edges = [0, *borders, len(chosen)]
     for number, border in enumerate(borders, 1):

@@ -1,4 +1,4 @@
-"""What the blocks of a mix become: partitions, with neighbours compiled together where one runtime takes both.
+"""What the blocks of a mix become: partitions, with neighbors compiled together where one runtime takes both.
 
 Terms as in `collage.accuracy.error_model`. Two targets go *inside* one partition when one of them writes int8 into the file and the other
 is the same without it: then blocks of both are one model, in which those of the other stay float (`collage.backends.quantization.float_nodes`).
@@ -61,7 +61,7 @@ def parts_of(
     inside: Inside,
     apart: Collection[int] = (),
 ) -> list[Part]:
-    """Neighbours of one target are one part, and neighbours of two that go inside one partition.
+    """Neighbors of one target are one part, and neighbors of two that go inside one partition.
 
     Args:
         blocks: nodes and target of each, in order.

@@ -60,7 +60,7 @@ class Probe:
     """What to try in the child.
 
     Args:
-        model: file of the normalised model.
+        model: file of the normalzed model.
         targets: the exact one first.
         times_us: per target what each node takes in context.
         inputs: the graph's inputs.
@@ -190,7 +190,7 @@ class MixRuns:
         return self.held_out_errors[mix]
 
     def joined_error(self, mix: Reduced) -> float:
-        """The largest error over all samples of the plan that a mix becomes, neighbours of one target in one piece.
+        """The largest error over all samples of the plan that a mix becomes, neighbors of one target in one piece.
 
         Inside a piece a runtime rounds at other places than between two: a mix that just keeps a goal may miss
         it as a plan.
@@ -277,7 +277,7 @@ class MixRuns:
 
         Args:
             mix: of the blocks as they are now.
-            joined: whether neighbours that can be one are one.
+            joined: whether neighbors that can be one are one.
         """
         parts = self._joined(mix) if joined else [Part(*block) for block in self._chosen(mix)]
         return list(itertools.dropwhile(lambda part: not part.target, parts))

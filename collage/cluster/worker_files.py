@@ -81,7 +81,7 @@ class WorkerFiles:
 
     @contextlib.contextmanager
     def laid_out(self, places: Mapping[str, Mapping[str, str]]) -> Iterator[Path | None]:
-        """A folder with these places, which is gone afterwards; None where a blob is not here."""
+        """A folder with these places, which is gone afterward; None where a blob is not here."""
         base = Path(tempfile.mkdtemp(dir=self.folder / "work"))
         try:
             yield base if self._link(base, places) else None

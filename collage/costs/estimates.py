@@ -75,7 +75,7 @@ class Estimates:
 
     An estimate is the sum of the region's nodes, plus what cutting it out costs: a call, and the values
     at its border, which leave the runtime's own layout and the caches. How far both are off on a target
-    is learnt as regions are measured (`collage.costs.region_ratios`).
+    is learned as regions are measured (`collage.costs.region_ratios`).
 
     Args:
         index: the graph.
@@ -141,7 +141,7 @@ class Estimates:
         return max(expected_us, _LEAST_US)
 
     def _of(self, target: Target) -> Lessons:
-        """What was learnt of a target; a node that was never seen there counts as where it is fastest."""
+        """What was learned of a target; a node that was never seen there counts as where it is fastest."""
         if target not in self._lessons:
             known = self._times.get(target, {})
             profile = [known.get(i, self._elsewhere(i)) for i in range(len(self._index.nodes))]

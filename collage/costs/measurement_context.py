@@ -19,7 +19,7 @@ from collage.partitioner.graph.weights import total_bytes
 from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.transition import CopyCost, Transitions
 
-# What a call of a partition, and a value that crosses a border, cost before a run has learnt better.
+# What a call of a partition, and a value that crosses a border, cost before a run has learned better.
 CALL_US = 5.0
 BORDER_US = 20.0
 # Walking through memory takes its time too, so fewer calls must do.
@@ -33,7 +33,7 @@ _VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Uns
 def transitions_between(
     specs: Sequence[TargetSpec], copies: Mapping[tuple[str, str], CopyCost]
 ) -> Transitions:
-    """What borders between targets cost before a run has learnt better; copies are measured."""
+    """What borders between targets cost before a run has learned better; copies are measured."""
     borders = dict.fromkeys([spec.target for spec in specs], BORDER_US)
     known = Transitions.for_specs(specs, copies=copies)
     return replace(known, default_call_us=CALL_US, border_us=borders)

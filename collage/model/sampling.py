@@ -29,7 +29,7 @@ class Sampling:
     """The samples of one run with their reference values.
 
     Args:
-        model: the normalised model.
+        model: the normalzed model.
         info: its inputs.
         options: seed, threads and metric.
         work_dir: where values and compiled blobs are kept.

@@ -3,7 +3,7 @@ set an option of its target, or cut out branches that then run at once.
 
 Terms: the *line* is the model's nodes branch by branch (`collage.partitioner.graph.linear_order`); *where* a move acts
 is a position on it, so that one place keeps its number however the plan changes. Two partitions are
-*neighbours* when one reads what the other makes; their *border* stands where the reader's first node
+*neighbors* when one reads what the other makes; their *border* stands where the reader's first node
 stands on the line.
 
 A *variant* is a target of the caller's with one of its tunable options set; it takes what the target

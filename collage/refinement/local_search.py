@@ -192,7 +192,7 @@ def _tell(study: optuna.Study, trial: Trial, entry: Entry) -> None:
 
 
 def worth_a_search(entries: Sequence[Entry], best: Entry, targets: Sequence[Target]) -> bool:
-    """True where a neighbour may win: the best plan is mixed, or one of other targets is within a tenth."""
+    """True where a neighbor may win: the best plan is mixed, or one of other targets is within a tenth."""
     if len(targets) < 2:
         return False
     others = [e.ratio for e in entries if e.timed and _without_threads(e) != _without_threads(best)]

@@ -58,7 +58,7 @@ class Finals:
     """The contests of one tuning run.
 
     Args:
-        model: the normalised model.
+        model: the normalzed model.
         specs: the targets, in the order in which they were given.
         constraints: what the user asked for.
         arena: where plans are timed.
@@ -149,7 +149,7 @@ class Finals:
         """Time plans whose partitions nobody measured, as long as they promise and bring anything.
 
         First what blocks promise that ran in turn, then what profiles do, corrected by all that ran. A contest tells what
-        each partition takes at one pace and beside its neighbours, which nothing that is measured alone does.
+        each partition takes at one pace and beside its neighbors, which nothing that is measured alone does.
 
         Args:
             lazy: knows what partitions took so far, and is told what they take.
@@ -248,7 +248,7 @@ class Finals:
             if self._late_s() >= 0 and self._arena.latest_s > self._local.seconds:
                 self._arena.say("the time is up: small changes of the best plan are left out")
             else:
-                self._try_neighbours(lazy, self._local)
+                self._try_neighbors(lazy, self._local)
         return self._confirmed(self._arena.winner())
 
     def _hopeful(self, winner: Entry) -> list[Entry]:
@@ -259,7 +259,7 @@ class Finals:
     def _looks_faster(self, entry: Entry, winner: Entry) -> bool:
         return self._arena.may_win(entry) and entry.ratio * PROMISING < winner.ratio
 
-    def _try_neighbours(self, lazy: LazySearch, local: LocalSettings) -> None:
+    def _try_neighbors(self, lazy: LazySearch, local: LocalSettings) -> None:
         best = self._arena.winner()
         targets = tuple(spec.target for spec in self._specs)
         near = worth_a_search(self._arena.entries, best, targets)

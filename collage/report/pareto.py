@@ -75,7 +75,7 @@ def write_front(path: Path, folder: Path) -> None:
 
 
 def draw_front(points: Sequence[dict[str, Any]], metric: str, tolerance: float) -> str:
-    """The front as SVG: error (logarithmic) to the right, milliseconds upwards."""
+    """The front as SVG: error (logarithmic) to the right, milliseconds upward."""
     errors: list[float] = [max(point["max_relative_error"], 1e-7) for point in points]
     times: list[float] = [point["latency_us"] / 1e3 for point in points]
     low, high = math.floor(math.log10(min(errors))), math.ceil(math.log10(max(*errors, tolerance)))

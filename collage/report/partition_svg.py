@@ -1,9 +1,9 @@
-"""The partitioned graph as an SVG picture: one box per partition, coloured by target.
+"""The partitioned graph as an SVG picture: one box per partition, colored by target.
 
 Boxes stand in layers from top to bottom: a partition is one layer below the lowest of those it reads
 from; a long graph goes on in a further column to the right. A box says its target, how many nodes it has,
 which operators these are, and its time; the bar at its foot is its time next to that of the slowest one.
-Colours differ in lightness as well as in hue, so that they can be told apart in grey.
+Colors differ in lightness as well as in hue, so that they can be told apart in gray.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BOX_WIDTH, _BOX_HEIGHT = 290, 78
 _GAP_X, _GAP_Y, _MARGIN = 30, 46, 24
 _GAP_COLUMN = 90
 _LEGEND_ROW, _TITLE = 22, 30
-_COLOURS = ("#4477aa", "#ee8866", "#44bb99", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00", "#dddddd")
+_COLORS = ("#4477aa", "#ee8866", "#44bb99", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00", "#dddddd")
 _MAX_OPS = 3
 _LEAST_WIDTH = 560
 _WIDE = 1.5
@@ -40,7 +40,7 @@ def draw(index: GraphIndex, partitions: Sequence[Candidate], times: Sequence[Par
     """Draw partitions (in execution order) as an SVG document."""
     edges = _edges(index, partitions)
     targets = list(dict.fromkeys(str(p.target) for p in partitions))
-    colours = {target: _COLOURS[i % len(_COLOURS)] for i, target in enumerate(targets)}
+    colors = {target: _COLORS[i % len(_COLORS)] for i, target in enumerate(targets)}
     top = _TITLE + _LEGEND_ROW * len(targets) + 2 * _MARGIN
     columns = _columns(_layers(len(partitions), edges))
     places, width, height = _places(columns, top)
@@ -52,11 +52,11 @@ def draw(index: GraphIndex, partitions: Sequence[Candidate], times: Sequence[Par
         f'<rect width="{width}" height="{height}" fill="white"/>',
         '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" '
         'orient="auto"><path d="M0 0 8 4 0 8z" fill="#555"/></marker></defs>',
-        *_legend(index, partitions, times, colours),
+        *_legend(index, partitions, times, colors),
     ]
     parts += [_edge(places[a], places[b]) for a, b in edges]
     parts += [
-        _box(places[i], i, index, partition, times[i], colours[str(partition.target)], most_us)
+        _box(places[i], i, index, partition, times[i], colors[str(partition.target)], most_us)
         for i, partition in enumerate(partitions)
     ]
     # Over the boxes: the shape of what crosses a border is the smallest print there is.
@@ -68,17 +68,17 @@ def _legend(
     index: GraphIndex,
     partitions: Sequence[Candidate],
     times: Sequence[PartitionTimes],
-    colours: Mapping[str, str],
+    colors: Mapping[str, str],
 ) -> list[str]:
     """What the whole is, and each target's share of it."""
     said = f"{len(partitions)} partitions of {len(index.nodes)} nodes{_total(times)}"
     found = [f'<text x="{_MARGIN}" y="{_MARGIN + 14}" font-size="15" font-weight="bold">{said}</text>']
-    for row, (target, colour) in enumerate(colours.items()):
+    for row, (target, color) in enumerate(colors.items()):
         y = _MARGIN + _TITLE + _LEGEND_ROW * row
         own = [i for i, p in enumerate(partitions) if str(p.target) == target]
         nodes = sum(partitions[i].nodes.bit_count() for i in own)
         share = f"{target}: {len(own)} partitions, {nodes} nodes{_total([times[i] for i in own])}"
-        found.append(f'<rect x="{_MARGIN}" y="{y}" width="14" height="14" fill="{colour}"/>')
+        found.append(f'<rect x="{_MARGIN}" y="{y}" width="14" height="14" fill="{color}"/>')
         found.append(f'<text x="{_MARGIN + 20}" y="{y + 12}">{escape(share)}</text>')
     return found
 
@@ -208,7 +208,7 @@ def _box(
     index: GraphIndex,
     partition: Candidate,
     times: PartitionTimes,
-    colour: str,
+    color: str,
     most_us: float,
 ) -> str:
     x, y = place
@@ -226,12 +226,12 @@ def _box(
     return (
         f'<g><title>{tip}</title><rect x="{x}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6" '
         f'fill="white"/><rect x="{x}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6" '
-        f'fill="{colour}" fill-opacity="0.3" stroke="{colour}" stroke-width="2"/>'
+        f'fill="{color}" fill-opacity="0.3" stroke="{color}" stroke-width="2"/>'
         f'<text x="{x + 10}" y="{y + 18}" font-weight="bold">{escape(title)}</text>'
         f'<text x="{x + 10}" y="{y + 36}">{len(members)} node{plural}, {said}</text>'
         f'<text x="{x + 10}" y="{y + 53}" font-size="11">{escape(_short(names + more, 46))}</text>'
         f'<rect x="{x + 10}" y="{y + 62}" width="{_BOX_WIDTH - 20}" height="7" fill="white" '
-        f'fill-opacity="0.7"/><rect x="{x + 10}" y="{y + 62}" width="{bar}" height="7" fill="{colour}"/></g>'
+        f'fill-opacity="0.7"/><rect x="{x + 10}" y="{y + 62}" width="{bar}" height="7" fill="{color}"/></g>'
     )
 
 

@@ -27,7 +27,7 @@ def parse_targets(texts: Sequence[str]) -> tuple[Target, ...]:
     """Targets, each once, in the order given.
 
     Raises:
-        TargetError: one is misspelt.
+        TargetError: one is misspelled.
         BadInputError: none is given.
     """
     if not texts:

@@ -90,7 +90,7 @@ class LazySearch:
         self._searcher = Searcher(index, candidates.candidates, candidates.refusals)
         self._deadline_s = self._until_s = deadline_s
         self._listener = listener
-        self._learnt: dict[tuple[int, Target], float] = {}
+        self._learned: dict[tuple[int, Target], float] = {}
         self._plausible: dict[tuple[int, Target], float] = {}
         self.corrections: dict[tuple[int, Target], float] = {}
         self._best_us, self._patience, self._idle = float("inf"), 0, 0
@@ -140,7 +140,7 @@ class LazySearch:
             return self._plausible[key]
         larger = [
             us
-            for (nodes, target), us in self._learnt.items()
+            for (nodes, target), us in self._learned.items()
             if target == candidate.target
             and nodes != candidate.nodes
             and nodes & candidate.nodes == candidate.nodes
@@ -325,8 +325,8 @@ class LazySearch:
         key = (candidate.nodes, candidate.target)
         measured_us = cost.latency_us if isinstance(cost, Measured) else None
         latency_us = self.corrections.get(key, measured_us)
-        if latency_us is not None and self._learnt.get(key) != latency_us:
-            self._learnt[key] = latency_us
+        if latency_us is not None and self._learned.get(key) != latency_us:
+            self._learned[key] = latency_us
             self._plausible.clear()
             self._estimates.learn_region(candidate.target, candidate.nodes, latency_us)
 

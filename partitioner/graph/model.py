@@ -1,4 +1,4 @@
-"""A normalised model in memory: the IR with lazy weights, and its index.
+"""A normalzed model in memory: the IR with lazy weights, and its index.
 
 Opening costs parsing and indexing alone: external weights stay on disk until somebody reads them, and
 `sha256` reads them all only when it is asked for.
@@ -22,7 +22,7 @@ from collage.partitioner.graph.graph_index import GraphIndex
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A normalised model (see `collage.partitioner.ingest.normalize`).
+    """A normalzed model (see `collage.partitioner.ingest.normalize`).
 
     Args:
         path: the ONNX file; external weights lie beside it.
@@ -36,10 +36,10 @@ class Model:
 
     @classmethod
     def open(cls, path: Path | str) -> Model:
-        """Open a normalised model or an artifact.
+        """Open a normalzed model or an artifact.
 
         Raises:
-            ModelError: the file is missing, not an ONNX model, or not normalised.
+            ModelError: the file is missing, not an ONNX model, or not normalzed.
         """
         path = Path(path)
         if not path.is_file():

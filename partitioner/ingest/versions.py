@@ -4,7 +4,7 @@ ONNX Runtime 1.31 takes IR up to 13 and opset up to 26. Node metadata, which art
 IR 10 on. Older opsets stay as they are: runtimes take them from 7 on, converting up makes more nodes
 (Softmax before 13 becomes three), and below 7 onnx 1.23's converter computes wrong broadcasts.
 
-A newer opset is relabelled when every operator in use is the same in the older one; only otherwise is
+A newer opset is relabeled when every operator in use is the same in the older one; only otherwise is
 onnx's converter asked, which does not look into bodies.
 """
 
@@ -65,7 +65,7 @@ def _raised(model: ir.Model, target: int, notes: list[str]) -> ir.Model:
     try:
         raised = _converted(model, target)
     except ModelError as error:
-        notes.append(f"left as it is, so nothing in it can be quantised: {error}")
+        notes.append(f"left as it is, so nothing in it can be quantzed: {error}")
         return model
     notes.append(
         f"opset {opset} converted to {target}, in which weights can have a scale for each channel"

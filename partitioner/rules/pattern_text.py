@@ -30,7 +30,7 @@ _NAME = re.compile(r"\w+\Z")
 
 
 class LineError(ValueError):
-    """A line of a pattern is misspelt.
+    """A line of a pattern is misspelled.
 
     Args:
         number: which line, from 0.

@@ -103,7 +103,7 @@ def label(outer: str, inner: str) -> str:
 
 
 def distinct(proposals: Iterable[Proposal], outer: str = "") -> tuple[Proposal, ...]:
-    """Each set of nodes once, under its first name, labelled by an outer rule."""
+    """Each set of nodes once, under its first name, labeled by an outer rule."""
     found: dict[int, Proposal] = {}
     for p in proposals:
         found.setdefault(p.nodes, Proposal(p.nodes, label(outer, p.rule), p.kind))

@@ -130,14 +130,14 @@ def components(index: GraphIndex, nodes: int) -> list[int]:
 def branches(index: GraphIndex, nodes: int) -> list[int]:
     """Sets of at least two nodes that one side of a join or a fork needs for itself alone.
 
-    What one node's ancestors have over another's is convex (both sets are closed towards the
+    What one node's ancestors have over another's is convex (both sets are closed toward the
     inputs), and so is its part inside a convex set; the same holds for descendants.
     """
     found: dict[int, None] = {}
     sides = ((index.predecessors, index.ancestors), (index.successors, index.descendants))
     for node in bits(nodes):
-        for neighbours, reach in sides:
-            near = bits(neighbours[node] & nodes)
+        for neighbors, reach in sides:
+            near = bits(neighbors[node] & nodes)
             if len(near) < 2:
                 continue
             cones = [reach[i] | 1 << i for i in near]

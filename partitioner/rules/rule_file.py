@@ -70,7 +70,7 @@ def load_rule(path: Path) -> Rule:
 
     Raises:
         BadInputError: the file cannot be read.
-        FileError: it is not YAML or JSON, does not fit the schema, or a pattern in it is misspelt;
+        FileError: it is not YAML or JSON, does not fit the schema, or a pattern in it is misspelled;
             the message names file, line and key.
     """
     try:

@@ -1,7 +1,7 @@
 """What a target offers to the search: its word on nodes, its patterns, its style, its rule.
 
 Styles (a backend states one): a *library* computes single operators and named patterns as they are; a
-*fusion* target also joins neighbours by the kinds of their operators; a *graph* target compiles
+*fusion* target also joins neighbors by the kinds of their operators; a *graph* target compiles
 whatever it is given, and gains most from large regions. Every style is offered single nodes and
 `RegionRule`'s regions too, because the search starts from single nodes and maximal regions: a runtime
 of any style can run a sequence of what it takes. A target with a rule of its own is offered what

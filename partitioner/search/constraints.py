@@ -93,7 +93,7 @@ class Constraints:
         """Constraints from text forms; `forbidden` are targets that no node may go to.
 
         Raises:
-            ConstraintError: a text is misspelt, or a number is less than one.
+            ConstraintError: a text is misspelled, or a number is less than one.
         """
         everywhere = tuple(Rule(Selection("*"), TargetGlob.parse(text)) for text in forbidden)
         return cls(

@@ -26,7 +26,7 @@ _FORM = "write NODES=TARGET, for example 'Conv=openvino', '/encoder/*=mnn' or 'v
 
 
 class ConstraintError(BadInputError):
-    """A constraint is misspelt, fits nothing, or contradicts another one or what targets can take."""
+    """A constraint is misspelled, fits nothing, or contradicts another one or what targets can take."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class TargetGlob:
         """Read the text form.
 
         Raises:
-            ConstraintError: it is empty or an option is misspelt.
+            ConstraintError: it is empty or an option is misspelled.
         """
         words = text.split()
         if not words or words[0].startswith("-"):
@@ -147,7 +147,7 @@ class Rule:
         """Read `NODES=TARGET`; the nodes end at the first `=`.
 
         Raises:
-            ConstraintError: the text is misspelt.
+            ConstraintError: the text is misspelled.
         """
         nodes, found, target = text.partition("=")
         if not found or not nodes.strip() or not target.strip():

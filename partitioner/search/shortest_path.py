@@ -120,7 +120,7 @@ def price_bound(structure: Structure, active: Ints, cost_us: Floats, distance: F
 
 def reduced_costs(structure: Structure, active: Ints, cost_us: Floats, distance: Floats) -> Floats:
     """Per active candidate what it costs more than the cheapest ways over the same positions."""
-    # A position that no way reaches may have any price; its neighbour's keeps prices finite.
+    # A position that no way reaches may have any price; its neighbor's keeps prices finite.
     reached = np.maximum.accumulate(np.where(np.isfinite(distance), np.arange(len(distance)), 0))
     price = distance[reached]
     over = price[structure.run_end] - price[structure.run_start]

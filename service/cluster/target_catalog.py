@@ -27,7 +27,7 @@ _MAX_TARGETS = 32
 # An option that names a file would let a request read this machine's disk.
 _FILE_OPTIONS = frozenset({"rules"})
 
-_log = structlog.get_logger("collage.catalogue")
+_log = structlog.get_logger("collage.catalog")
 
 
 def describe() -> dict[str, Any]:
@@ -78,7 +78,7 @@ def refuse_files(target: Target) -> None:
             raise TargetError(f"target {str(target)!r}: -{name} names a file; it works locally only")
 
 
-class Catalogue:
+class Catalog:
     """The description of what can measure; safe from many threads.
 
     Args:
@@ -119,13 +119,13 @@ class Catalogue:
 
     def prepare(self) -> None:
         """Find out in the background, so that the first request need not wait."""
-        threading.Thread(target=self._prepare, name="catalogue", daemon=True).start()
+        threading.Thread(target=self._prepare, name="catalog", daemon=True).start()
 
     def check(self, texts: Sequence[str]) -> list[str]:
         """The targets in canonical text, each once.
 
         Raises:
-            TargetError: one is misspelt, unknown, not installed, or names a file.
+            TargetError: one is misspelled, unknown, not installed, or names a file.
         """
         if not texts:
             raise TargetError("no target is given; name at least one, for example 'onnxruntime'")

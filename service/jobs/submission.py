@@ -63,7 +63,7 @@ def from_form(services: Services, caller: Caller, form: Form) -> Submission:
     # Before the model is registered: a request that is refused leaves nothing behind.
     options = _options(form.fields.get("options", ""))
     given = _targets(form.fields.get("targets", ""))
-    targets = services.catalogue.check(chosen_targets(given, options.get("plan")))
+    targets = services.catalog.check(chosen_targets(given, options.get("plan")))
     inputs = form.files.get("inputs")
     if inputs is not None:
         services.register.add(inputs.blob.sha256, inputs.blob.size_bytes, MODEL_TYPE)
@@ -84,7 +84,7 @@ def from_stored(
     if model is None:
         raise not_found(f"model {model_sha256}")
     checked = _checked(options)
-    chosen = services.catalogue.check(chosen_targets(targets, checked.get("plan")))
+    chosen = services.catalog.check(chosen_targets(targets, checked.get("plan")))
     return Submission(model_sha256, model.name, chosen, checked)
 
 

@@ -47,7 +47,7 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_is_iso)]
 
 
 def _check_names(request: Request) -> None:
-    """A filter that is misspelt or given twice would quietly mean more costs than were meant."""
+    """A filter that is misspelled or given twice would quietly mean more costs than were meant."""
     names = [name for name, _ in request.query_params.multi_items()]
     for name in names:
         if name not in _NAMES:

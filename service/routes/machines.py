@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1", tags=["machines"])
 )
 def list_targets(services: Parts, caller: Reader) -> list[TargetView]:
     """Every backend that this server knows, with its options, and why not where nothing has it."""
-    return [TargetView(**entry) for entry in services.catalogue.targets()]
+    return [TargetView(**entry) for entry in services.catalog.targets()]
 
 
 @router.get(

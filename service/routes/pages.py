@@ -88,7 +88,7 @@ def new_job_page(request: Request, services: Parts, visitor: Visitor) -> HTMLRes
     """The upload form."""
     targets = [
         {**entry, "suggested": entry["name"] in _SUGGESTED}
-        for entry in services.catalogue.targets()
+        for entry in services.catalog.targets()
         if entry["name"] not in _FOR_TESTS
     ]
     return _page(request, services, "new.html", "/new", targets=targets)
@@ -169,7 +169,7 @@ def workers_page(request: Request, services: Parts, visitor: Visitor) -> HTMLRes
         "/workers",
         workers=workers,
         problem=problem,
-        targets=services.catalogue.targets(),
+        targets=services.catalog.targets(),
     )
 
 

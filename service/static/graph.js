@@ -1,4 +1,4 @@
-// The partition graph: one node per partition, coloured by target; a click opens it to its operators.
+// The partition graph: one node per partition, colored by target; a click opens it to its operators.
 // Places come from the server; this only draws. Keyboard: the list of partitions beside the picture
 // has a button for each, which does the same as a click.
 "use strict";
@@ -10,9 +10,9 @@
   if (!answer.ok) { status.textContent = (await answer.json()).detail; return; }
   const data = await answer.json();
   const style = getComputedStyle(document.documentElement);
-  const colour = (name) => style.getPropertyValue(name).trim();
+  const color = (name) => style.getPropertyValue(name).trim();
   const targets = [...new Set(data.partitions.map((part) => part.target))].sort();
-  const colourOf = (target) => colour("--t" + (targets.indexOf(target) % 8));
+  const colorOf = (target) => color("--t" + (targets.indexOf(target) % 8));
   const X = 260, Y = 110, INNER_X = 150, INNER_Y = 56;
 
   const cy = cytoscape({
@@ -25,18 +25,18 @@
     style: [
       { selector: "node", style: {
         "shape": "round-rectangle", "width": "data(w)", "height": "data(h)", "label": "data(label)", "text-wrap": "wrap",
-        "text-valign": "center", "font-size": 13, "color": colour("--paper"),
-        "background-color": "data(colour)", "min-zoomed-font-size": 7 } },
+        "text-valign": "center", "font-size": 13, "color": color("--paper"),
+        "background-color": "data(color)", "min-zoomed-font-size": 7 } },
       // Beside it, since edges come in above and go out below.
-      { selector: "node:parent", style: { "text-valign": "center", "text-halign": "left", "text-margin-x": -8, "background-opacity": 0.15, "border-width": 2, "border-color": "data(colour)",
-        "color": colour("--ink"), "padding": 14 } },
+      { selector: "node:parent", style: { "text-valign": "center", "text-halign": "left", "text-margin-x": -8, "background-opacity": 0.15, "border-width": 2, "border-color": "data(color)",
+        "color": color("--ink"), "padding": 14 } },
       { selector: "node.part:childless", style: { "text-max-width": "data(w)" } },
       { selector: "node.op", style: { "font-size": 11 } },
-      { selector: "node.chosen", style: { "border-width": 4, "border-color": colour("--ink") } },
-      { selector: "edge", style: { "width": 1.5, "line-color": colour("--soft"), "target-arrow-color": colour("--soft"),
+      { selector: "node.chosen", style: { "border-width": 4, "border-color": color("--ink") } },
+      { selector: "edge", style: { "width": 1.5, "line-color": color("--soft"), "target-arrow-color": color("--soft"),
         "target-arrow-shape": "triangle", "curve-style": "straight", "arrow-scale": 0.9 } },
-      { selector: "edge[label]", style: { "label": "data(label)", "font-size": 10, "color": colour("--ink"),
-        "text-background-color": colour("--paper"), "text-background-opacity": 0.85, "text-background-padding": 2, "min-zoomed-font-size": 8 } },
+      { selector: "edge[label]", style: { "label": "data(label)", "font-size": 10, "color": color("--ink"),
+        "text-background-color": color("--paper"), "text-background-opacity": 0.85, "text-background-padding": 2, "min-zoomed-font-size": 8 } },
     ],
     layout: { name: "preset" },
   });
@@ -80,7 +80,7 @@
       const x = part.x * wide.get(part.y), y = top.get(part.y);
       const size = part.nodes.length;
       const label = `${part.target}\n${size} operator${size === 1 ? "" : "s"}`;
-      const common = { id: "p" + part.id, label, colour: colourOf(part.target) };
+      const common = { id: "p" + part.id, label, color: colorOf(part.target) };
       if (!open.has(part.id)) {
         elements.push({ data: { ...common, w: Math.min(240, 130 + 6 * Math.sqrt(size)), h: 58 }, position: { x, y }, classes: "part" });
         continue;
@@ -89,7 +89,7 @@
       for (const node of part.nodes) {
         const at = part.fold.at(node);
         elements.push({ data: { id: "n" + node.id, parent: common.id, label: node.op, title: node.name, output: node.output,
-          colour: common.colour, w: 124, h: 30 }, position: { x: x + at.x, y: y + at.y }, classes: "op" });
+          color: common.color, w: 124, h: 30 }, position: { x: x + at.x, y: y + at.y }, classes: "op" });
       }
       for (const [a, b] of part.edges) elements.push({ data: { id: `n${a}-${b}`, source: "n" + a, target: "n" + b } });
     }

@@ -112,7 +112,7 @@ def layered(
         edges: between them.
 
     Returns:
-        (x, y) per node: y is the layer from the top, x the place in it, centred on 0.
+        (x, y) per node: y is the layer from the top, x the place in it, centered on 0.
     """
     before: dict[Node, list[Node]] = {node: [] for node in nodes}
     after: dict[Node, list[Node]] = {node: [] for node in nodes}

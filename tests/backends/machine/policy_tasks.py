@@ -24,14 +24,14 @@ class Manners:
     Args:
         affinity_kept: the caller may run on the same cores as before.
         denormals_kept: the caller's arithmetic still knows denormal numbers.
-        burnt_ms: processor time of the whole process in 50 ms after a run, median over several.
-        most_burnt_ms: the largest of these.
+        burned_ms: processor time of the whole process in 50 ms after a run, median over several.
+        most_burned_ms: the largest of these.
     """
 
     affinity_kept: bool
     denormals_kept: bool
-    burnt_ms: float
-    most_burnt_ms: float
+    burned_ms: float
+    most_burned_ms: float
 
 
 def manners(name: str) -> Manners:
@@ -46,14 +46,14 @@ def manners(name: str) -> Manners:
     executable.bind([x], [y])
     for _ in range(20):
         executable.run()
-    burnt = []
+    burned = []
     for _ in range(7):
         executable.run()
         begin = time.process_time()
         time.sleep(0.05)
-        burnt.append((time.process_time() - begin) * 1e3)
+        burned.append((time.process_time() - begin) * 1e3)
     kept = os.sched_getaffinity(0) == affinity
-    found = Manners(kept, _has_denormals() == denormals, statistics.median(burnt), max(burnt))
+    found = Manners(kept, _has_denormals() == denormals, statistics.median(burned), max(burned))
     executable.close()
     return found
 

@@ -31,14 +31,14 @@ def test_a_runtime_leaves_no_trace_in_its_caller(name: str) -> None:
     assert found.denormals_kept
     # A worker that spins after the run burns 20 to 50 of these 50 ms, of a core that the next
     # runtime needs.
-    assert found.burnt_ms < 5
+    assert found.burned_ms < 5
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(process_policy.cores_given() < 2, reason="with one core nobody spins")
 def test_the_trap_is_still_there() -> None:
     """ONNX Runtime's own default spins; when this fails, the option may not be needed any more."""
-    assert run_in_child(manners, "onnxruntime -spinning=always").most_burnt_ms > 5
+    assert run_in_child(manners, "onnxruntime -spinning=always").most_burned_ms > 5
 
 
 def test_the_callers_affinity_is_put_back() -> None:

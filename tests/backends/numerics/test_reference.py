@@ -1,4 +1,4 @@
-"""The reference is repeatable and is what ONNX Runtime computes without optimisation."""
+"""The reference is repeatable and is what ONNX Runtime computes without optimzation."""
 
 from __future__ import annotations
 

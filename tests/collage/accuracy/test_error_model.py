@@ -1,4 +1,4 @@
-"""The fastest mix within a goal, and what is learnt from mixes that were run."""
+"""The fastest mix within a goal, and what is learned from mixes that were run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_mixes_and_choices_are_the_same_thing() -> None:
         assert choices(blocks, mix_of(blocks, chosen, 3)) == chosen
 
 
-def test_shares_are_learnt_from_what_was_run() -> None:
+def test_shares_are_learned_from_what_was_run() -> None:
     """Alone each block errs 1e-3; together two of them ten times as much as quadrature says."""
     blocks = [Block(1 << i, (2.0, 1.0), 0.0) for i in range(4)]
     alone = np.array([[0.0, 1e-6]] * 4)

@@ -41,7 +41,7 @@ def test_only_targets_that_differ_in_what_stands_in_the_file_go_inside() -> None
         ((0, 0, 0, 0, 0, 0), [Part(0b111111, 0)]),
     ],
 )
-def test_neighbours_that_can_be_one_partition_are_one(
+def test_neighbors_that_can_be_one_partition_are_one(
     chosen: tuple[int, ...], parts: list[Part]
 ) -> None:
     found = parts_of(zip(BLOCKS, chosen, strict=True), TARGETS, inside_pairs(TARGETS))

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from collage.accuracy.block_search import Trials
 from collage.accuracy.error_model import choices, fit_shares, mix_of, time_us
-from collage.accuracy.merged_mixes import BORDER_FACTOR, Pieces, flips, neighbours
+from collage.accuracy.merged_mixes import BORDER_FACTOR, Pieces, flips, neighbors
 from collage.accuracy.mix_partitions import Part
 from collage.accuracy.mix_runner import Mix, Probe
 from collage.backends.numerics.comparison import output_error
@@ -22,7 +22,7 @@ from collage.backends.numerics.reference import reference_session, run_session
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.registry import check_options
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalise
+from collage.partitioner.ingest.normalize import normalze
 from collage.partitioner.target import Target
 from collage.runtime.compiled import CompiledRegions
 from collage.runtime.executor import Executor
@@ -49,11 +49,11 @@ def layers(folder: Path) -> Path:
     graph = helper.make_graph(nodes, "layers", [given], [made], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     onnx.save(model, folder / "layers.onnx")
-    return normalise(folder / "layers.onnx", folder / "normalised", {}).path
+    return normalze(folder / "layers.onnx", folder / "normalzed", {}).path
 
 
 def convolutions(folder: Path) -> Path:
-    """Convolutions with batch normalisation, which runtimes fold into their weights."""
+    """Convolutions with batch normalzation, which runtimes fold into their weights."""
     rng = np.random.default_rng(0)
     nodes, weights = [], []
 
@@ -76,7 +76,7 @@ def convolutions(folder: Path) -> Path:
     graph = helper.make_graph(nodes, "convolutions", *([end] for end in ends), weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     onnx.save(model, folder / "convolutions.onnx")
-    return normalise(folder / "convolutions.onnx", folder / "normalised", {}).path
+    return normalze(folder / "convolutions.onnx", folder / "normalzed", {}).path
 
 
 def request_for(path: Path, folder: Path, targets: tuple[Target, Target]) -> Probe:
@@ -140,7 +140,7 @@ def test_the_exact_start_of_a_plan_is_computed_as_in_the_plan(
     compiled.close()
 
 
-def test_neighbours_of_one_target_are_joined(trials: Trials) -> None:
+def test_neighbors_of_one_target_are_joined(trials: Trials) -> None:
     blocks = [block.nodes for block in trials.blocks]
     assert len(blocks) == 2 * LAYERS
     chosen = [0, 1, 1, 0, 0, 0, 1, *[0] * (len(blocks) - 7)]
@@ -157,7 +157,7 @@ def test_neighbours_of_one_target_are_joined(trials: Trials) -> None:
 
 @pytest.fixture
 def int8_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trials]:
-    """Three blocks of a convolution with its normalisation, on OpenVINO in fp32 and int8."""
+    """Three blocks of a convolution with its normalzation, on OpenVINO in fp32 and int8."""
     monkeypatch.chdir(tmp_path)
     targets = (Target.parse("openvino"), Target.parse("openvino -quant=static_int8"))
     request = replace(request_for(convolutions(tmp_path), tmp_path, targets), goals=(0.05,))
@@ -241,10 +241,10 @@ def test_a_faster_mix_of_few_pieces_is_found_than_of_blocks(trials: Trials) -> N
     in_blocks = time_us(blocks, choices(blocks, scattered), BORDER_FACTOR)
     assert time_us(blocks, chosen, BORDER_FACTOR) < in_blocks
     assert all(trials.runs.joined_errors[mix.reduced] <= goal for mix in found)
-    # The fastest, for none of its neighbours is faster and keeps the goal.
+    # The fastest, for none of its neighbors is faster and keeps the goal.
     faster = [
         mix
-        for other in neighbours(chosen)
+        for other in neighbors(chosen)
         if time_us(blocks, other, BORDER_FACTOR) < time_us(blocks, chosen, BORDER_FACTOR)
         and trials.runs.joined_errors.get(mix := mix_of(blocks, other, 2), INFINITE) <= goal
     ]
@@ -273,7 +273,7 @@ def test_what_is_near_a_mix_that_keeps_the_goal_is_tried(
         other
         for mix, error in errors.items()
         if error <= goal
-        for other in neighbours(choices(blocks, mix))
+        for other in neighbors(choices(blocks, mix))
         if time_us(blocks, other, BORDER_FACTOR) < best_us
         and sum(shares[i, t] for i, t in enumerate(other)) <= goal**2
     ]
@@ -292,8 +292,8 @@ def test_few_pieces_stay_compiled(trials: Trials) -> None:
     assert trials.runs.joined_error(first) == known  # compiled anew
 
 
-def test_neighbours_shift_a_border_or_give_a_piece_away() -> None:
-    found = set(neighbours((0, 0, 0, 1, 1, 0)))
+def test_neighbors_shift_a_border_or_give_a_piece_away() -> None:
+    found = set(neighbors((0, 0, 0, 1, 1, 0)))
     assert (0, 0, 1, 1, 1, 0) in found
     assert (0, 1, 1, 1, 1, 0) in found
     assert (1, 1, 1, 1, 1, 0) in found
@@ -301,7 +301,7 @@ def test_neighbours_shift_a_border_or_give_a_piece_away() -> None:
     assert (0, 0, 0, 0, 0, 0) in found
     assert (0, 0, 0, 1, 1, 1) in found
     assert all(len(mix) == 6 for mix in found)
-    assert not set(neighbours((1, 1, 1)))
+    assert not set(neighbors((1, 1, 1)))
 
 
 def test_a_plan_that_a_runtime_refuses_keeps_no_goal(trials: Trials) -> None:
@@ -318,7 +318,7 @@ def test_single_blocks_are_flipped_where_that_is_no_border_of_partitions() -> No
     assert not set(flips((0, 1, 2), frozenset()))
 
 
-def test_no_block_begins_with_a_normalisation(int8_trials: Trials) -> None:
+def test_no_block_begins_with_a_normalzation(int8_trials: Trials) -> None:
     ops = [int8_trials.model.index.nodes[node].op_type for node in int8_trials.laid.order]
     assert "BatchNormalization" in ops
     assert all(ops[cut] != "BatchNormalization" for cut in int8_trials.laid.cuts[:-1])

@@ -106,7 +106,7 @@ def test_the_least_used_blobs_make_room(files: WorkerFiles) -> None:
     assert files.lacks([first, second, third]) == (first,)
 
 
-def test_a_call_s_files_are_laid_out_and_gone_afterwards(files: WorkerFiles) -> None:
+def test_a_call_s_files_are_laid_out_and_gone_afterward(files: WorkerFiles) -> None:
     digest = _put(files, b"weights")
     with files.laid_out({"0": {"weights": digest, "gone": _sha256(b"gone")}}) as base:
         assert base is None

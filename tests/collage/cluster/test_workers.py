@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Two machines, labelled `red` and `blue`; only `red` has OpenVINO."""
+    """Two machines, labeled `red` and `blue`; only `red` has OpenVINO."""
     made = Site(tmp_path_factory.mktemp("cluster"), ["red", "blue"])
     try:
         made.work(made.host("red", "red"), "red")

@@ -56,7 +56,7 @@ def test_the_border_nearest_to_the_place_is_meant() -> None:
     assert _shown(index, moved) == ["a: Relu0 Relu1", "b: Relu2", "a: Relu3 Relu4 Relu5"]
 
 
-def test_neighbours_merge_on_the_target_of_the_move() -> None:
+def test_neighbors_merge_on_the_target_of_the_move() -> None:
     index = _chain(4)
     plan = _plan((0b0011, A), (0b0100, B), (0b1000, A))
     merged = _moves(index).apply(plan, Move("merge", 2, 1, "cut", B))
@@ -93,7 +93,7 @@ def test_what_the_caller_forbids_is_not_proposed() -> None:
 def test_moves_that_would_make_partitions_wait_for_each_other_are_none() -> None:
     model = text_model("g (float[4] x) => (float[4] c) { a = Relu(x) b = Exp(a) c = Add(a, b) }")
     plan = _plan((0b001, A), (0b010, B), (0b100, A))
-    # The first and the last partition are neighbours, and what lies between waits for both.
+    # The first and the last partition are neighbors, and what lies between waits for both.
     moves = _moves(model.index)
     found = [moves.apply(plan, Move("merge", where, 1, "cut", A)) for where in range(3)]
     assert all(p is None or len(p.partitions) == 2 for p in found)

@@ -89,7 +89,7 @@ def test_who_takes_the_place_of_a_lucky_winner_is_timed_again_too() -> None:
     ]
 
 
-def test_a_mix_that_two_builds_favoured_by_luck_is_not_returned() -> None:
+def test_a_mix_that_two_builds_favored_by_luck_is_not_returned() -> None:
     arena = StatedContests({"searched 1": (930.0, 940.0, 1060.0, 1050.0)})
     assert len(_refined(arena, World(24, 3)).plan.partitions) == 1
 
@@ -129,7 +129,7 @@ def test_a_change_that_looked_faster_in_a_short_heat_gets_a_second_look() -> Non
     arena = StatedContests({"searched 1": (900.0,) * 9, "change": (850.0, 840.0) * 4})
 
     class Tried(Finals):
-        def _try_neighbours(self, lazy: LazySearch, local: LocalSettings) -> None:
+        def _try_neighbors(self, lazy: LazySearch, local: LocalSettings) -> None:
             (origin,) = [entry for entry in arena.entries if entry.name == "searched 1"]
             change = Entry(Plan(origin.plan.partitions, 2), "change", challenges=origin)
             arena.hold([change], again=[origin])
@@ -155,7 +155,7 @@ def test_small_changes_that_would_take_longer_than_is_set_apart_are_left_out_whe
     asked = []
 
     class Asked(Finals):
-        def _try_neighbours(self, lazy: LazySearch, local: LocalSettings) -> None:
+        def _try_neighbors(self, lazy: LazySearch, local: LocalSettings) -> None:
             asked.append(local)
 
     assert _refined(arena, World(24, 3), Asked).name == "searched 1"
@@ -180,7 +180,7 @@ def test_a_border_inside_one_target_must_earn_itself(
     cut = Entry(Plan(tuple(Candidate(*part) for part in parts)), "cut")
 
     class Tried(Finals):
-        def _try_neighbours(self, lazy: LazySearch, local: LocalSettings) -> None:
+        def _try_neighbors(self, lazy: LazySearch, local: LocalSettings) -> None:
             arena.hold([cut])
 
     winner = _refined(arena, world, Tried)

@@ -41,7 +41,7 @@ def test_the_plan_is_as_good_as_with_everything_measured(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_a_target_without_a_profiler_is_learnt_from_its_regions(seed: int) -> None:
+def test_a_target_without_a_profiler_is_learned_from_its_regions(seed: int) -> None:
     world = World(48, seed)
     costs = StatedCosts(world.truth, most=len(world.candidates) // 4)
     costs.measure([Candidate(world.model.index.all_nodes, target) for target in TARGETS])

@@ -79,7 +79,7 @@ def many(
     def fill(connection: sa.Connection) -> None:
         if not database.connections.is_sqlite:
             connection.execute(sa.text("SET LOCAL session_replication_role = replica"))
-        # Indexes are made anew afterwards: that takes a third of the time.
+        # Indexes are made anew afterward: that takes a third of the time.
         indexes = [index for table in (costs, cost_operators, claims) for index in table.indexes]
         for index in indexes:
             index.drop(connection)

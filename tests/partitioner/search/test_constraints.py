@@ -91,7 +91,7 @@ def test_targets_of_a_text(text: str, targets: list[Target]) -> None:
 @pytest.mark.parametrize(
     "text", ["Conv", "=mnn", "Conv=", "Conv=-x=1", "Conv=mnn threads", "Conv=mnn -x"]
 )
-def test_a_misspelt_pin_is_an_error(text: str) -> None:
+def test_a_misspelled_pin_is_an_error(text: str) -> None:
     with pytest.raises(ConstraintError):
         Constraints.parse(pins=[text])
 

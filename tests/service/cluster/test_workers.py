@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """One machine, labelled `edge`, without OpenVINO."""
+    """One machine, labeled `edge`, without OpenVINO."""
     made = Site(tmp_path_factory.mktemp("cluster"), ["edge"])
     try:
         made.work(made.host("edge", "edge", without=["openvino"]), "edge")

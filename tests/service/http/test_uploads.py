@@ -33,7 +33,7 @@ _TARGETS = _part("targets", "onnxruntime")
         (_MODEL + _TARGETS, "ends too early"),
         (_MODEL + _MODEL + "--b--\r\n", "'model' is there twice"),
         (_part("model", "bytes") + "--b--\r\n", "must be a file"),
-        (_MODEL + _part("colour", "red") + "--b--\r\n", "unknown field 'colour'; known: model, inputs"),
+        (_MODEL + _part("color", "red") + "--b--\r\n", "unknown field 'color'; known: model, inputs"),
         (_MODEL + _part("targets", "[1]") + "--b--\r\n", "list of texts"),
         (_MODEL + _part("targets", "[") + "--b--\r\n", "no JSON list"),
         (_MODEL + _TARGETS + _part("options", "[]") + "--b--\r\n", "must be a JSON object"),

@@ -259,12 +259,12 @@ def test_readable_on_a_phone_in_light_and_dark(
 
 
 def _contrast(a: list[float], b: list[float]) -> float:
-    """WCAG 2 contrast ratio of two sRGB colours."""
+    """WCAG 2 contrast ratio of two sRGB colors."""
     lights = []
-    for colour in (a, b):
+    for color in (a, b):
         linear = [
             c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
-            for c in np.array(colour[:3]) / 255
+            for c in np.array(color[:3]) / 255
         ]
         lights.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
     return float((max(lights) + 0.05) / (min(lights) + 0.05))

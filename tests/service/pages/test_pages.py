@@ -50,7 +50,7 @@ def test_names_are_escaped(server: RunningServer) -> None:
         assert "<img" not in server.http.get(path).text
 
 
-def test_every_vendored_script_has_its_licence() -> None:
+def test_every_vendored_script_has_its_license() -> None:
     for path in (STATIC / "vendor").iterdir():
         if path.suffix in (".js", ".css"):
             name = path.name.split(".")[0].removesuffix("-bundle")

@@ -51,8 +51,8 @@ def test_hadolint_finds_nothing() -> None:
 def test_the_compose_file_keeps_to_the_compose_specification(tmp_path: Path) -> None:
     checker = Path(sys.executable).parent / "check-jsonschema"
     file = ROOT / "docker" / "compose.yaml"
-    misspelt = tmp_path / "compose.yaml"
-    misspelt.write_text(
+    misspelled = tmp_path / "compose.yaml"
+    misspelled.write_text(
         file.read_text(encoding="utf-8").replace("mem_limit:", "memory_limit:"), encoding="utf-8"
     )
 
@@ -62,7 +62,7 @@ def test_the_compose_file_keeps_to_the_compose_specification(tmp_path: Path) -> 
         return done.returncode, done.stdout
 
     assert check(file)[0] == 0
-    status, said = check(misspelt)
+    status, said = check(misspelled)
     assert status == 1 and "memory_limit" in said
 
 

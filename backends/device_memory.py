@@ -71,7 +71,7 @@ def cuda_devices() -> int:
     """How many CUDA devices this process may use; 0 where there is no driver.
 
     The driver is asked: it knows `CUDA_VISIBLE_DEVICES`. A process that has asked forks no children that use CUDA,
-    so the nursery of sandboxed children never does.
+    so the fork_server of sandboxed children never does.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")

@@ -27,7 +27,7 @@ from collage.artifact.export import read_plan_file
 from collage.backends.numerics.comparison import METRICS, Metric
 from collage.events import Event, Listener, ignore
 from collage.model.preparation import least_opset
-from collage.model.reference import take_in
+from collage.model.reference import ingest
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.options import TuneOptions
@@ -35,11 +35,11 @@ from collage.partitioner.emit.plan_json import decode
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
-from collage.runner import Site
+from collage.runner import Runner
 from collage.search.fixed_plans import single_plan
-from collage.timing.plan_timer import Arena
+from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import without_plans
-from collage.timing.timed_plan import Entry, identity, speedup
+from collage.timing.timed_plan import TimedPlan, identity, speedup
 
 _MODELS = (
     *("ppocr_det", "ppocr_rec", "ppocr_cls", "light_resnet50", "light_vgg19", "light_bvlc_alexnet"),
@@ -150,16 +150,16 @@ def _compared(
         work = Path(folder)
         inputs = write_inputs(name, benchmark.path, dims, work, _SAMPLES)
         parsed = [Target.parse(text) for text in targets]
-        opset = least_opset(Site().check(parsed))
-        model, info = take_in(benchmark.path, work / "again", dims, least_opset=opset)
+        opset = least_opset(Runner().check(parsed))
+        model, info = ingest(benchmark.path, work / "again", dims, least_opset=opset)
         sampling = Sampling(
             model, info, TuneOptions(metric=metric), work / "again", inputs, False, listener, None
         )
         regions = RegionFiles(model, work / "regions", sampling.chosen_by.values)
-        arena = Arena(regions, without_plans(sampling, prune=False), listener)
-        singles = [Entry(single_plan(model, target), str(target)) for target in parsed]
+        timer = PlanTimer(regions, without_plans(sampling, prune=False), listener)
+        singles = [TimedPlan(single_plan(model, target), str(target)) for target in parsed]
         ours = {budget: _entry(model, plan, singles, budget) for budget, plan in plans.items()}
-        arena.hold([*singles, *(entry for entry in ours.values() if entry not in singles)])
+        timer.hold([*singles, *(entry for entry in ours.values() if entry not in singles)])
     timed = [entry for entry in singles if entry.timed]
     exact = [entry for entry in timed if (entry.error or 0.0) <= EXACT_ERROR]
     if not exact:
@@ -172,14 +172,16 @@ def _compared(
     }
 
 
-def _entry(model: Model, plan: Mapping[str, Any], singles: Sequence[Entry], budget: str) -> Entry:
+def _entry(
+    model: Model, plan: Mapping[str, Any], singles: Sequence[TimedPlan], budget: str
+) -> TimedPlan:
     """A plan to be timed; where it is a single target, that one's entry."""
     decoded = decode(model, json.dumps(plan)).plan
     same = (entry for entry in singles if identity(entry.plan) == identity(decoded))
-    return next(same, Entry(decoded, f"within {budget}"))
+    return next(same, TimedPlan(decoded, f"within {budget}"))
 
 
-def _against(best: Entry, ours: Entry) -> dict[str, Any]:
+def _against(best: TimedPlan, ours: TimedPlan) -> dict[str, Any]:
     if not ours.timed:
         return {
             "plan": ours.name,

@@ -27,9 +27,9 @@ from collage.partitioner.ingest.normalize import normalze
 from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.target import Target
 from collage.refinement.local_moves import LocalMoves, Move
-from collage.timing.plan_timer import Arena
-from collage.timing.request import Contest
-from collage.timing.timed_plan import Entry, speedup
+from collage.timing.plan_timer import PlanTimer
+from collage.timing.request import TimingRequest
+from collage.timing.timed_plan import TimedPlan, speedup
 
 MODELS = ("light_inception_v1", "nasnet_mobile")
 TARGETS = ("onnxruntime", "openvino")
@@ -60,13 +60,15 @@ def compare(name: str, text: str, count: int, threads: int) -> str:
         samples, expected = folder / "samples.npz", folder / "expected.npz"
         write_samples(samples, reference.samples)
         write_samples(expected, reference.values(outputs))
-        template = Contest(
+        template = TimingRequest(
             (), {}, inputs, tuple(outputs), samples, expected, error_limit=1e-3, threads=threads
         )
-        arena = Arena(RegionFiles(model, folder / "regions"), template, ignore)
-        whole = Entry(Plan((Candidate(model.index.all_nodes, target, "whole"),)), "whole")
-        made = [Entry(plan, f"fork {i}") for i, plan in enumerate(forks(model, target, count, threads))]
-        arena.hold([whole, *made], rounds=_ROUNDS)
+        timer = PlanTimer(RegionFiles(model, folder / "regions"), template, ignore)
+        whole = TimedPlan(Plan((Candidate(model.index.all_nodes, target, "whole"),)), "whole")
+        made = [
+            TimedPlan(plan, f"fork {i}") for i, plan in enumerate(forks(model, target, count, threads))
+        ]
+        timer.hold([whole, *made], rounds=_ROUNDS)
         timed = [entry for entry in made if entry.timed]
         if not whole.timed or not timed:
             why = whole.failure or next((entry.failure for entry in made), "it has no branches")

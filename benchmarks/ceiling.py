@@ -29,7 +29,7 @@ from collage.partitioner.target import Target
 _RESULTS, _DOCUMENT = Path("benchmarks/results/ceiling-xeon.json"), Path("docs/refinement.md")
 _CACHE = Path.home() / ".cache" / "collage" / "ceiling"
 _TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
-_ROUNDS, _CONTEST_S = 24, 40.0
+_ROUNDS, _COMPARISON_S = 24, 40.0
 _PARTS = (2, 3, 5)
 
 
@@ -94,7 +94,7 @@ def _run(name: str, targets: Sequence[str], choose: Choose) -> list[tuple[list[P
     folder = _CACHE / name
     prepare(name, targets, folder, choose)
     facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
-    timings = run_plans(folder, facts, _ROUNDS, _CONTEST_S)
+    timings = run_plans(folder, facts, _ROUNDS, _COMPARISON_S)
     return [(p, t) for p, t in zip(facts["plans"], timings, strict=True) if not t["failure"]]
 
 

@@ -30,7 +30,7 @@ from collage.accuracy.mix_runner import Probe
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.sandbox.run import ChildLimits, run_in_child
-from collage.model.reference import Reference, take_in
+from collage.model.reference import Reference, ingest
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.linear_order import line
 from collage.partitioner.graph.op_kind import OpKind, kind_of
@@ -82,7 +82,7 @@ def _measure(name: str, targets: Sequence[str], mixes: int) -> dict[str, Any]:
     benchmark = benchmark_model(name)
     with tempfile.TemporaryDirectory(prefix="collage-addition-") as folder:
         work = Path(folder)
-        model, info = take_in(benchmark.path, work, dict(benchmark.dims))
+        model, info = ingest(benchmark.path, work, dict(benchmark.dims))
         samples = [seeded_inputs(name, model, seed) for seed in range(_SAMPLES)]
         reference = Reference(model, samples, work / "reference", keep_all=False)
         made = [output for output in model.index.outputs if output in model.index.producer]
@@ -102,7 +102,7 @@ def _measure(name: str, targets: Sequence[str], mixes: int) -> dict[str, Any]:
             expected_file=work / "expected.npz",
             used_samples=_SAMPLES,
             metric="max",
-            goals=(1.0,),
+            error_limits=(1.0,),
             threads=default_threads(),
             cuts=first_cuts(line(model.index, model.index.all_nodes), weights, _BLOCKS),
         )
@@ -158,21 +158,19 @@ def _draw(found: dict[str, Any]) -> str:
         f'<rect width="{width}" height="{_SIZE}" fill="#fff"/>',
         f'<path d="M{_EDGE} {_EDGE}V{floor}H{right}" fill="none" stroke="#333"/>',
         f'<path d="M{_EDGE} {floor}L{right} {_EDGE}" stroke="#999" stroke-dasharray="4 3"/>',
-        f'<text x="{_SIZE / 2}" y="{_SIZE - 14}" text-anchor="middle">root of the sum of squares</text>',
-        f'<text x="14" y="{_SIZE / 2}" text-anchor="middle" transform="rotate(-90 14 {_SIZE / 2})">'
+        f'<text x="{_SIZE / 2}" y="{_SIZE - 14}" text-baseline="middle">root of the sum of squares</text>',
+        f'<text x="14" y="{_SIZE / 2}" text-baseline="middle" transform="rotate(-90 14 {_SIZE / 2})">'
         "true error</text>",
     ]
     for power in range(low, high + 1):
         place = at(10.0**power)
-        parts.append(f'<text x="{place:.1f}" y="{floor + 16}" text-anchor="middle">1e{power}</text>')
+        parts.append(f'<text x="{place:.1f}" y="{floor + 16}" text-baseline="middle">1e{power}</text>')
         parts.append(
-            f'<text x="{_EDGE - 6}" y="{_SIZE - place + 4:.1f}" text-anchor="end">1e{power}</text>'
+            f'<text x="{_EDGE - 6}" y="{_SIZE - place + 4:.1f}" text-baseline="end">1e{power}</text>'
         )
     for number, (name, model) in enumerate(found.items()):
         color = _COLORS[number % len(_COLORS)]
-        parts.append(
-            f'<text x="{right + 14}" y="{_EDGE + 16 * number}" fill="{color}">● {name}</text>'
-        )
+        parts.append(f'<text x="{right + 14}" y="{_EDGE + 16 * number}" fill="{color}">● {name}</text>')
         for predicted, true in zip(model["squares"], model["true"], strict=True):
             parts.append(
                 f'<circle cx="{at(predicted):.1f}" cy="{_SIZE - at(true):.1f}" r="2.5" fill="{color}" '

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from collage.accuracy.block_search import Trials
+from collage.accuracy.block_search import BlockSearch
 from collage.accuracy.error_model import fit_shares, mix_of
 from collage.accuracy.mix_runner import Probe
 from collage.partitioner.graph.model import Model
@@ -18,7 +18,7 @@ from collage.runtime.compiled import CompiledRegions
 def observe(request: Probe, mixes: int) -> dict[str, Any]:
     """Run random mixes in a child; their predicted and true errors."""
     compiled = CompiledRegions(request.threads)
-    trials = Trials(request, Model.open(request.model), compiled)
+    trials = BlockSearch(request, Model.open(request.model), compiled)
     chance = random.Random(0)
     count = len(trials.blocks)
     chosen: dict[tuple[int, ...], float] = {}

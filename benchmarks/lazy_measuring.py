@@ -29,9 +29,9 @@ from collage.backends.registry import target_spec
 from collage.cost_db.costs.key import CostKey
 from collage.cost_db.costs.row import CostRow
 from collage.cost_db.database import CostDatabase
-from collage.costs.measured_costs import CostSettings, CostSource
+from collage.costs.measured_costs import CostSettings, MeasuredCosts
 from collage.events import Event
-from collage.model.reference import Reference, take_in
+from collage.model.reference import Reference, ingest
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.cost import Cost, Measured, Unknown
@@ -44,9 +44,9 @@ from collage.partitioner.search.constraints import Constraints
 from collage.partitioner.search.search import search
 from collage.partitioner.search.transition import Transitions
 from collage.partitioner.target import Target
-from collage.runner import Site
+from collage.runner import Runner
 from collage.search.lazy_search import LazySearch
-from collage.search.single_targets import WholeModels
+from collage.search.single_targets import SingleTargets
 
 _BRIEF = Protocol(min_runs=5, min_s=0.02, max_s=0.3, warm_up_s=0.02, retries=0)
 # What `collage tune` begins with.
@@ -56,7 +56,7 @@ _NEAR = 1.05
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RemoteResult:
     """What lazy search did on one model.
 
     Args:
@@ -89,12 +89,12 @@ class CountedCosts:
         known: where every cost is known.
     """
 
-    def __init__(self, known: CostSource) -> None:
+    def __init__(self, known: MeasuredCosts) -> None:
         self._known = known
         self.asked: set[str] = set()
 
     def key(self, candidate: Candidate) -> CostKey:
-        """As `CostSource.key`."""
+        """As `MeasuredCosts.key`."""
         return self._known.key(candidate)
 
     def cost(self, candidate: Candidate) -> Cost:
@@ -155,16 +155,16 @@ def restricted_candidates(index: GraphIndex, specs: Sequence[TargetSpec], cuts: 
 
 def study(
     name: str, targets: Sequence[str], cuts: int, database: CostDatabase, deadline_s: float | None
-) -> Outcome | None:
+) -> RemoteResult | None:
     """Measure what is not known yet, then search; None when the time ended before all was measured."""
     chosen = benchmark_model(name)
     with tempfile.TemporaryDirectory(prefix="collage-lazy-") as folder:
         work = Path(folder)
-        model, _ = take_in(chosen.path, work, chosen.dims)
+        model, _ = ingest(chosen.path, work, chosen.dims)
         reference = Reference(model, [seeded_inputs(name, model, seed) for seed in (0, 1)], work / "r")
         settings = CostSettings(default_threads(), protocol=_BRIEF, cache_dir=work)
         regions = RegionFiles(model, work / "regions")
-        costs = CostSource(model, regions, reference, database, settings, Site(), _print_count)
+        costs = MeasuredCosts(model, regions, reference, database, settings, Runner(), _print_count)
         specs = [target_spec(Target.parse(text)) for text in targets]
         candidates = restricted_candidates(model.index, specs, cuts)
         everything = costs.unique(candidates.candidates)
@@ -181,8 +181,8 @@ def _searched(
     model: Model,
     specs: Sequence[TargetSpec],
     candidates: CandidateSet,
-    known: CostSource,
-) -> Outcome:
+    known: MeasuredCosts,
+) -> RemoteResult:
     index = model.index
     borders = {spec.target: _BORDER_US for spec in specs}
     transitions = Transitions(default_call_us=_CALL_US, border_us=borders)
@@ -190,7 +190,7 @@ def _searched(
     best = search(index, candidates.candidates, prices, transitions=transitions).plans[0]
     counted = CountedCosts(known)
     targets = [spec.target for spec in specs]
-    whole = WholeModels(index, targets, counted)
+    whole = SingleTargets(index, targets, counted)
     estimates = whole.measure(candidates, lambda: False)
     single_us = min(whole.latencies_us().values(), default=float("inf"))
     seen: list[tuple[int, float]] = []
@@ -211,7 +211,7 @@ def _searched(
     )
     found = lazy.run(_PLANS, single_us).plans[0]
     near = [asked for asked, us in seen if us <= best.objective_us * _NEAR]
-    return Outcome(
+    return RemoteResult(
         model=name,
         candidates=len(candidates),
         everything=known.unique(candidates.candidates),
@@ -233,7 +233,7 @@ def _print_count(event: Event) -> None:
         print(f"  {event.done} {event.message}", flush=True)
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def table(outcomes: Sequence[RemoteResult]) -> str:
     """The outcomes as a Markdown table."""
     head = (
         "| model | candidates | different costs | asked for | of all | within 5 % after | best plan | "
@@ -263,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     deadline_s = None if chosen.seconds is None else begin + chosen.seconds
     database = CostDatabase(chosen.database)
     known = json.loads(chosen.output.read_text(encoding="utf-8")) if chosen.output.exists() else []
-    outcomes = {row["model"]: Outcome(**row) for row in known}
+    outcomes = {row["model"]: RemoteResult(**row) for row in known}
     for name in chosen.models:
         outcome = study(name, chosen.targets, chosen.cuts, database, deadline_s)
         if outcome is None:

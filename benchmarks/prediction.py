@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks.models import benchmark_model, names, seeded_inputs
 from benchmarks.prediction_estimates import estimate_parts
 from benchmarks.prediction_plans import Part, choose_cuts, draw_plans
-from benchmarks.prediction_race import Race, Way, race
+from benchmarks.prediction_race import Race, Way, run_rounds
 from benchmarks.prediction_show import estimate_table, picture, table, write_between
 from collage.backends.contract import Available, SubModel
 from collage.backends.machine.hardware import hardware
@@ -45,7 +45,7 @@ from collage.partitioner.ingest.normalize import normalze
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.timing.interleaved import hold
-from collage.timing.request import Contest, PlanStep, PlanSteps
+from collage.timing.request import PlanStep, PlanSteps, TimingRequest
 
 _RESULTS = Path("benchmarks/results/prediction")
 _CACHE = Path.home() / ".cache" / "collage" / "prediction"
@@ -55,7 +55,7 @@ _DOCUMENT, _MARK, _PICTURE = Path("docs/measurement.md"), "prediction", Path("do
 _TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
 # Given how many stretches there are and which targets take the nodes between two cuts: the plans to run.
 Choose = Callable[[int, Mapping[tuple[int, int], Sequence[str]]], Sequence[tuple[Part, ...]]]
-_ROUNDS, _BLOCK_S, _CONTEST_S, _RACE_S = 24, 0.02, 12.0, 90.0
+_ROUNDS, _BLOCK_S, _COMPARISON_S, _RACE_S = 24, 0.02, 12.0, 90.0
 
 
 def ways_to_measure(weights: int, written: int, touched: int) -> dict[str, Way]:
@@ -170,7 +170,7 @@ def measure(
     )
     try:
         raced = run_in_child(
-            race,
+            run_rounds,
             told,
             limits=ChildLimits(timeout_s=_RACE_S * 10 + 300),
             on_message=lambda number: print(f"{name}: round {number + 1}", flush=True),
@@ -202,10 +202,10 @@ def _values(plan: Sequence[Part], regions: Mapping[str, Any]) -> int:
 
 
 def run_plans(
-    folder: Path, facts: Mapping[str, Any], rounds: int, budget_s: float = _CONTEST_S
+    folder: Path, facts: Mapping[str, Any], rounds: int, budget_s: float = _COMPARISON_S
 ) -> list[dict[str, Any]]:
     """Run the plans that were prepared in turn; what each and each of its parts took, in microseconds."""
-    contest = Contest(
+    comparison = TimingRequest(
         plans=tuple(
             PlanSteps(tuple(PlanStep(f"{a}-{b}", Target.parse(target)) for a, b, target in plan))
             for plan in facts["plans"]
@@ -224,7 +224,8 @@ def run_plans(
         prune=False,
     )
     return [
-        {"samples_us": t.samples_us, "step_us": t.step_us, "failure": t.failure} for t in hold(contest)
+        {"samples_us": t.samples_us, "step_us": t.step_us, "failure": t.failure}
+        for t in hold(comparison)
     ]
 
 

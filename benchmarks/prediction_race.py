@@ -87,7 +87,7 @@ def part_name(part: Part) -> str:
     return f"{start}-{end} {target}"
 
 
-def race(told: Race) -> Found:
+def run_rounds(told: Race) -> Found:
     """Run the plans and their parts in turn (in a child); a message tells of each round."""
     compiled = CompiledRegions(told.threads, told.cache_dir)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.prediction_estimates import rank_correlation
-from benchmarks.prediction_plans import Outcome, kendall, median_error
+from benchmarks.prediction_plans import RemoteResult, kendall, median_error
 from collage.costs.measurement_context import BORDER_US, CALL_US
 
 _COLORS = (
@@ -35,7 +35,7 @@ class Score:
     pairs: int
 
 
-def outcomes(result: Mapping[str, Any], protocol: str) -> list[Outcome]:
+def outcomes(result: Mapping[str, Any], protocol: str) -> list[RemoteResult]:
     """What each plan of a model was promised under a protocol, and what it took, at the pace of its median."""
     found = []
     promises = result["promised_us"][protocol]
@@ -44,7 +44,7 @@ def outcomes(result: Mapping[str, Any], protocol: str) -> list[Outcome]:
         # Each round's promise and plan are of one moment, so their ratio is what counts.
         ratios = [(p + borders_us) / kept for p, kept in zip(promised_us, kept_us, strict=True)]
         measured_us = statistics.median(kept_us)
-        found.append(Outcome(statistics.median(ratios) * measured_us, measured_us))
+        found.append(RemoteResult(statistics.median(ratios) * measured_us, measured_us))
     return found
 
 
@@ -104,7 +104,7 @@ def picture(results: Sequence[Mapping[str, Any]], protocol: str) -> str:
     def place(us: float) -> float:
         return (math.log10(us) - low) / (high - low)
 
-    def at(outcome: Outcome) -> str:
+    def at(outcome: RemoteResult) -> str:
         x, y = 60 + 400 * place(outcome.predicted_us), 430 - 400 * place(outcome.measured_us)
         return f'cx="{x:.1f}" cy="{y:.1f}"'
 
@@ -112,14 +112,14 @@ def picture(results: Sequence[Mapping[str, Any]], protocol: str) -> str:
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 620 475" font-family="sans-serif" '
         'font-size="12"><rect width="620" height="475" fill="white"/>',
         '<line x1="60" y1="430" x2="460" y2="30" stroke="#888" stroke-dasharray="4 4"/>',
-        '<text x="260" y="468" text-anchor="middle">predicted, ms</text>',
+        '<text x="260" y="468" text-baseline="middle">predicted, ms</text>',
         '<text x="10" y="20">measured, ms</text>',
     ]
     for ms in _ticks(low, high):
         x, y = 60 + 400 * place(ms * 1e3), 430 - 400 * place(ms * 1e3)
         parts.append(f'<line x1="60" x2="460" y1="{y:.1f}" y2="{y:.1f}" stroke="#eee"/>')
-        parts.append(f'<text x="54" y="{y + 4:.1f}" text-anchor="end">{ms:g}</text>')
-        parts.append(f'<text x="{x:.1f}" y="448" text-anchor="middle">{ms:g}</text>')
+        parts.append(f'<text x="54" y="{y + 4:.1f}" text-baseline="end">{ms:g}</text>')
+        parts.append(f'<text x="{x:.1f}" y="448" text-baseline="middle">{ms:g}</text>')
     for number, (model, found) in enumerate(points.items()):
         color = _COLORS[number % len(_COLORS)]
         parts += [f'<circle {at(o)} r="3" fill="{color}" fill-opacity="0.7"/>' for o in found]

@@ -26,7 +26,7 @@ from benchmarks.zero_model import TARGETS, zero_model
 from collage.backends.measurement.measure import Measurement, MeasureRequest
 from collage.cost_db.database import CostDatabase
 from collage.options import TuneOptions
-from collage.runner import Site
+from collage.runner import Runner
 from collage.tuning.pipeline import tune_file
 
 ROOT = Path(__file__).parents[1]
@@ -100,7 +100,7 @@ def fly(
 def tuner(database_url: str, measurement_s: float, fresh: bool, folder: Path, log: Path) -> None:
     """One of the tuners: wait for a word, tune, print the plan and since when it is known."""
 
-    class Slow(Site):
+    class Slow(Runner):
         def measure(self, request: MeasureRequest, cancel: threading.Event | None) -> Measurement:
             sub_model = hashlib.sha256(request.model.path.read_bytes()).hexdigest()
             with log.open("a") as lines:
@@ -116,7 +116,9 @@ def tuner(database_url: str, measurement_s: float, fresh: bool, folder: Path, lo
     print("ready", flush=True)
     sys.stdin.readline()
     options = TuneOptions.from_json({"time_limit_s": 600, "fresh": fresh})
-    made = tune_file(source, TARGETS, options, database=database, work_dir=folder / "work", site=Slow())
+    made = tune_file(
+        source, TARGETS, options, database=database, work_dir=folder / "work", runner=Slow()
+    )
     print(json.dumps({"plan": made.plan, "known_since": made.report["known_since"]}))
 
 

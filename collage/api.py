@@ -83,7 +83,7 @@ def tune(
             say=lambda text: on_event(Event("waiting", text)),
         )
         try:
-            with place as site:
+            with place as runner:
                 result = tune_file(
                     source,
                     targets,
@@ -94,7 +94,7 @@ def tune(
                     cancel=cancel,
                     inputs=Path(inputs) if inputs is not None else None,
                     artifact_name=destination.name,
-                    site=site,
+                    runner=runner,
                     check=check,
                 )
         finally:

@@ -18,7 +18,7 @@ _TIMES_THE_MODEL = 3
 
 
 @dataclass(frozen=True)
-class Room:
+class DiskBudget:
     """Room for sub-models, and as much again for what runtimes made of them.
 
     Args:
@@ -30,7 +30,7 @@ class Room:
     compiled: Path
 
     @classmethod
-    def for_model(cls, model: Path, compiled: Path) -> Room:
+    def for_model(cls, model: Path, compiled: Path) -> DiskBudget:
         """The room of one tuning.
 
         Args:

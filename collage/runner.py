@@ -1,10 +1,10 @@
 """Where a tuning's runtimes run: on this machine, or on others of one kind (`collage.workers`).
 
-Terms: a *site* is one kind of machine. All that a tuning compiles, runs or times, runs on one site, since
+Terms: a *runner* is one kind of machine. All that a tuning compiles, runs or times, runs on one runner, since
 a partitioned model runs in one process and costs of different hardware never mix. `-host=LABEL` on a
 target names the kind by the label that its operator gave it.
 
-Invariant: what a site says about a target (its version, what it computes in, how it prepares) is what the
+Invariant: what a runner says about a target (its version, what it computes in, how it prepares) is what the
 machine that measures found out, so that it may have runtimes that the process that tunes has not.
 """
 
@@ -36,7 +36,7 @@ class NoWorkerError(CollageError):
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """What a target is on a site.
+    """What a target is on a runner.
 
     Args:
         version: of its runtime.
@@ -49,7 +49,7 @@ class TargetFacts:
     preparation: Preparation | None
 
 
-class Site:
+class Runner:
     """This machine; others override what is different for them."""
 
     @cached_property

@@ -12,8 +12,8 @@ from collage.cost_db.database import CostDatabase
 from collage.cost_db.jobs.jobs import JobStore
 from collage.cost_db.stored_models import BlobStore, ModelStore
 from collage.cost_db.tokens import TokenStore
-from collage.service.cluster.target_catalog import Catalog
-from collage.service.cluster.workers import Fleet
+from collage.service.cluster.target_catalog import TargetCatalog
+from collage.service.cluster.workers import RemoteWorkers
 from collage.service.http.rates import Rates
 from collage.service.jobs.event_feed import EventFeed
 from collage.service.jobs.runner import JobRunner
@@ -39,8 +39,8 @@ class Services:
     spool: Spool
     runner: JobRunner
     feed: EventFeed
-    fleet: Fleet
-    catalog: Catalog
+    fleet: RemoteWorkers
+    catalog: TargetCatalog
     graphs: Graphs
     metrics: Metrics
     rates: Rates
@@ -54,7 +54,7 @@ class Services:
         files = BlobFiles(settings.resolved_blob_url, spool.path)
         jobs = JobStore(database)
         register = BlobStore(database)
-        fleet = Fleet(settings)
+        fleet = RemoteWorkers(settings)
         return cls(
             settings=settings,
             database=database,
@@ -67,7 +67,7 @@ class Services:
             runner=JobRunner(settings, jobs, register, files, spool, metrics, tracing),
             feed=EventFeed(jobs.events, settings.poll_s),
             fleet=fleet,
-            catalog=Catalog(fleet),
+            catalog=TargetCatalog(fleet),
             graphs=Graphs(files, spool),
             metrics=metrics,
             rates=Rates(),

@@ -12,11 +12,11 @@ import onnx
 
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.reference import run_reference
-from collage.backends.rewriting.graph import FormGraph
+from collage.backends.rewriting.graph import RewriteGraph
 from tests.models import seeded_input
 
 Array = npt.NDArray[Any]
-Form = Callable[[FormGraph], int]
+Form = Callable[[RewriteGraph], int]
 
 
 def parsed(text: str, opset: int = 17, **constants: Array) -> onnx.ModelProto:
@@ -49,7 +49,7 @@ def converted(model: onnx.ModelProto, form: Form, folder: Path) -> tuple[int, li
         for i, value in enumerate(model.graph.input)
     }
     names = [value.name for value in model.graph.output]
-    found = form(FormGraph(model))
+    found = form(RewriteGraph(model))
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, paths[1])
     before, after = (run_reference(path, given, names) for path in paths)

@@ -365,9 +365,7 @@ def _samples(model: SubModel) -> list[dict[str, np.ndarray]]:
 def _check(result: ir.Model, model: SubModel) -> None:
     foreign = {node.op_type for node in result.graph if node.domain}
     if foreign:
-        raise CollageError(
-            f"the quantzer made operators outside ai.onnx: {', '.join(sorted(foreign))}"
-        )
+        raise CollageError(f"the quantzer made operators outside ai.onnx: {', '.join(sorted(foreign))}")
     names = [value.name for value in (*result.graph.inputs, *result.graph.outputs)]
     if names != [spec.name for spec in (*model.inputs, *model.outputs)]:
         raise CollageError("the quantzer changed the inputs or outputs")

@@ -14,7 +14,7 @@ from math import prod
 import onnx
 from onnx import helper
 
-from collage.backends.rewriting.graph import FormGraph, attributes, called, reads, rewired
+from collage.backends.rewriting.graph import RewriteGraph, attributes, called, reads, rewired
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _MAY_HAVE_NO_BIAS = 11  # of Gemm, from this opset
@@ -24,7 +24,7 @@ _SPREADS = ("Expand", "Tile", *_RESIZES)
 _FEWEST = 32
 
 
-def part_spreads(graph: FormGraph) -> int:
+def part_spreads(graph: RewriteGraph) -> int:
     """Write such products as the sum of two; returns how many there were."""
     return _Spreads(graph).run()
 
@@ -47,7 +47,7 @@ class _Whole:
 
 
 class _Spreads:
-    def __init__(self, graph: FormGraph) -> None:
+    def __init__(self, graph: RewriteGraph) -> None:
         self._graph = graph
         self._places = {name: i for i, node in enumerate(graph.nodes) for name in node.output}
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import onnx
 from onnx import helper
 
-from collage.backends.rewriting.graph import FormGraph, attributes, called, reads
+from collage.backends.rewriting.graph import RewriteGraph, attributes, called, reads
 
 _CHANNELS = 1  # axis
 _GROUPS_MET = (0, 2, 1, 3, 4)
@@ -22,13 +22,13 @@ _IMAGE = 4  # axes
 _Order = tuple[tuple[str, int], ...]
 
 
-def absorb_shuffles(graph: FormGraph) -> int:
+def absorb_shuffles(graph: RewriteGraph) -> int:
     """Take shuffles into weights; returns how many fewer there are."""
     return _Shuffles(graph).run()
 
 
 class _Shuffles:
-    def __init__(self, graph: FormGraph) -> None:
+    def __init__(self, graph: RewriteGraph) -> None:
         self._graph = graph
         self._makers = {name: node for node in graph.nodes for name in node.output}
         self._readers = graph.readers()

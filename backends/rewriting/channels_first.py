@@ -19,8 +19,8 @@ from collage.backends.rewriting.graph import (
     BINARY,
     REDUCTIONS,
     UNARY,
-    Detour,
-    FormGraph,
+    LayoutPass,
+    RewriteGraph,
     attributes,
     called,
     set_attributes,
@@ -32,12 +32,12 @@ _CHANNELS_LAST, _CHANNELS_FIRST = 3, 1  # axes
 _SOFTMAX_OF_ONE_AXIS = 13  # opset
 
 
-def put_channels_first(graph: FormGraph) -> int:
+def put_channels_first(graph: RewriteGraph) -> int:
     """Compute with channels first where that leaves fewer Transposes; returns how many fewer."""
     return max(0, _First(graph).run())
 
 
-class _First(Detour):
+class _First(LayoutPass):
     """Images with channels last as images with channels first.
 
     Attributes:
@@ -47,7 +47,7 @@ class _First(Detour):
     tag = "first"
     rank = 4
 
-    def __init__(self, graph: FormGraph) -> None:
+    def __init__(self, graph: RewriteGraph) -> None:
         super().__init__(graph)
         self._read_first = _read_first(graph)
         self._turned: set[str] = set()  # constants
@@ -197,7 +197,7 @@ _WAYS: dict[str, Callable[[_First, onnx.NodeProto, str], bool]] = {
 }
 
 
-def _read_first(graph: FormGraph) -> set[str]:
+def _read_first(graph: RewriteGraph) -> set[str]:
     """Values that come to a Transpose that puts channels first, by products and elementwise operators alone."""
     found: set[str] = set()
     for node in reversed(graph.nodes):

@@ -14,8 +14,8 @@ from onnx import helper
 
 from collage.backends.rewriting.graph import (
     REDUCTIONS,
-    Detour,
-    FormGraph,
+    LayoutPass,
+    RewriteGraph,
     attributes,
     called,
     set_attributes,
@@ -29,12 +29,12 @@ _BEFORE = {"kernel_shape": 1, "strides": 1, "dilations": 1, "output_padding": 0,
 _PADS_ARE_AN_INPUT = 11
 
 
-def to_two_d(graph: FormGraph) -> int:
+def to_two_d(graph: RewriteGraph) -> int:
     """Write convolutions along one axis as two-dimensional; returns how many there were."""
     return _TwoD(graph).run()
 
 
-class _TwoD(Detour):
+class _TwoD(LayoutPass):
     tag = "image"
     rank = 3
 

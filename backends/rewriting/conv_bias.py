@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from collage.backends.rewriting.graph import FormGraph
+from collage.backends.rewriting.graph import RewriteGraph
 
 _BIASED, _BIAS = ("Conv", "ConvTranspose"), 2
 
 
-def part_biases(graph: FormGraph) -> int:
+def part_biases(graph: RewriteGraph) -> int:
     """Copy biases that several convolutions share; returns how many were copied."""
     seen: Counter[str] = Counter()
     copied = 0

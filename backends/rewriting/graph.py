@@ -28,7 +28,7 @@ BINARY = op_names("Add Div Max Min Mul PRelu Pow Sub")
 REDUCTIONS = op_names("ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum")
 
 
-class FormGraph:
+class RewriteGraph:
     """A graph with what a change of form asks for: shapes, constants, who reads what.
 
     Args:
@@ -144,7 +144,7 @@ class FormGraph:
         self.nodes = list(graph.node)
 
 
-class Detour(ABC):
+class LayoutPass(ABC):
     """A pass that runs some operators in another form of their values, and stays in it through elementwise operators.
 
     Every value has its own form, and another one where something was computed in it. Each is made from the other one only
@@ -155,7 +155,7 @@ class Detour(ABC):
     rank: int  # of values that have another form
     broadcasts = True  # whether operands of several sizes meet in the other form as in their own
 
-    def __init__(self, graph: FormGraph) -> None:
+    def __init__(self, graph: RewriteGraph) -> None:
         self.graph = graph
         self.found = 0
         self._other: dict[str, str] = {}

@@ -13,12 +13,12 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from collage.backends.rewriting.graph import AXES_ARE_AN_INPUT, FormGraph, attributes, called
+from collage.backends.rewriting.graph import AXES_ARE_AN_INPUT, RewriteGraph, attributes, called
 
 _CHAIN = "Reshape", "InstanceNormalization", "Reshape"
 
 
-def take_norms_apart(graph: FormGraph) -> int:
+def take_norms_apart(graph: RewriteGraph) -> int:
     """Write group normalzations without Reshapes; returns how many there were."""
     readers = graph.readers()
     places = {node.output[0]: place for place, node in enumerate(graph.nodes)}
@@ -48,7 +48,7 @@ class _Norm:
         chain: the Reshape before, the instance normalzation, the Reshape after.
     """
 
-    def __init__(self, graph: FormGraph, chain: Sequence[onnx.NodeProto]) -> None:
+    def __init__(self, graph: RewriteGraph, chain: Sequence[onnx.NodeProto]) -> None:
         self._graph = graph
         before, self._norm, after = chain
         self._given, self._result = before.input[0], after.output[0]

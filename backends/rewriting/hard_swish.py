@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from collage.backends.rewriting.graph import FormGraph, attributes, reads
+from collage.backends.rewriting.graph import RewriteGraph, attributes, reads
 
 _HAS_HARD_SWISH, _CLIP_TAKES_INPUTS = 14, 11
 # A hard swish is x * max(0, min(1, x / 6 + 1 / 2)).
@@ -18,7 +18,7 @@ _ALPHA, _BETA, _CLOSE = 1 / 6, 0.5, 1e-5
 _NUMBERS = {"collage.three": 3.0, "collage.zero": 0.0, "collage.six": 6.0, "collage.sixth": _ALPHA}
 
 
-def put_swishes_together(graph: FormGraph) -> int:
+def put_swishes_together(graph: RewriteGraph) -> int:
     """Write products of a value and its HardSigmoid as one HardSwish, or with Clip where the opset has none; how many."""
     halves = any(t.data_type == onnx.TensorProto.FLOAT16 for t in graph.constants.values())
     if graph.opset < _CLIP_TAKES_INPUTS or (graph.opset < _HAS_HARD_SWISH and halves):
@@ -40,7 +40,7 @@ def put_swishes_together(graph: FormGraph) -> int:
     return found
 
 
-def _is_gate(graph: FormGraph, node: onnx.NodeProto) -> bool:
+def _is_gate(graph: RewriteGraph, node: onnx.NodeProto) -> bool:
     if not graph.is_ours(node, "HardSigmoid"):
         return False
     given = attributes(node)
@@ -48,7 +48,7 @@ def _is_gate(graph: FormGraph, node: onnx.NodeProto) -> bool:
     return bool(abs(alpha - _ALPHA) < _CLOSE and abs(beta - _BETA) < _CLOSE)
 
 
-def _swished(graph: FormGraph, node: onnx.NodeProto, gates: dict[str, onnx.NodeProto]) -> str | None:
+def _swished(graph: RewriteGraph, node: onnx.NodeProto, gates: dict[str, onnx.NodeProto]) -> str | None:
     """The value that a node multiplies with its own gate."""
     if not graph.is_ours(node, "Mul"):
         return None
@@ -58,7 +58,7 @@ def _swished(graph: FormGraph, node: onnx.NodeProto, gates: dict[str, onnx.NodeP
     return None
 
 
-def _hard_swish(graph: FormGraph, node: onnx.NodeProto, value: str) -> list[onnx.NodeProto]:
+def _hard_swish(graph: RewriteGraph, node: onnx.NodeProto, value: str) -> list[onnx.NodeProto]:
     made = node.output[0]
     if graph.opset >= _HAS_HARD_SWISH:
         return [helper.make_node("HardSwish", [value], [made], name=node.name)]

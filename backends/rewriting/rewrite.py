@@ -20,7 +20,7 @@ from collage.backends.rewriting.channel_shuffle import absorb_shuffles
 from collage.backends.rewriting.channels_first import put_channels_first
 from collage.backends.rewriting.conv1d_as_conv2d import to_two_d
 from collage.backends.rewriting.conv_bias import part_biases
-from collage.backends.rewriting.graph import FormGraph
+from collage.backends.rewriting.graph import RewriteGraph
 from collage.backends.rewriting.group_norm import take_norms_apart
 from collage.backends.rewriting.hard_swish import put_swishes_together
 from collage.backends.rewriting.split_product import split_products
@@ -51,7 +51,7 @@ ROUNDS_TOO_MUCH = (
     "-rewrite=winograd needs float32: coarser numbers would add to its rounding errors; use -rewrite=on"
 )
 # In this order. Those of a runtime are the ones that it was faster with.
-_FORMS: dict[str, Callable[[FormGraph], int]] = {
+_FORMS: dict[str, Callable[[RewriteGraph], int]] = {
     SWISHES: put_swishes_together,
     NORMS: take_norms_apart,
     BIASES: part_biases,
@@ -156,7 +156,7 @@ def _written(
     (folder / WEIGHTS).touch()  # not written where no weight is large enough
     proto = onnx.load(folder / GRAPH, load_external_data=False)
     transposes = sum(node.op_type == "Transpose" for node in proto.graph.node)
-    counts = {name: form(FormGraph(proto)) for name, form in _FORMS.items() if name in forms}
+    counts = {name: form(RewriteGraph(proto)) for name, form in _FORMS.items() if name in forms}
     found = {name: count for name, count in counts.items() if count}
     if found:
         onnx.save(proto, folder / GRAPH)

@@ -15,7 +15,7 @@ import onnx
 from collage.backends.rewriting.graph import (
     BINARY,
     UNARY,
-    FormGraph,
+    RewriteGraph,
     attributes,
     called,
     reads,
@@ -30,7 +30,7 @@ _TURNS = ("Transpose", "Reshape", "Identity")
 _MOST_PARTS = {"Conv": 3, "MatMul": 2}
 
 
-def split_products(graph: FormGraph) -> int:
+def split_products(graph: RewriteGraph) -> int:
     """Write products that are split so; returns how many there were."""
     return _Splits(graph).run()
 
@@ -53,7 +53,7 @@ class _Split:
 
 
 class _Splits:
-    def __init__(self, graph: FormGraph) -> None:
+    def __init__(self, graph: RewriteGraph) -> None:
         self._graph = graph
         self._readers = graph.readers()
         self._places = {name: i for i, node in enumerate(graph.nodes) for name in node.output}

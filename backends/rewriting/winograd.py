@@ -19,7 +19,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from collage.backends.rewriting.graph import Detour, FormGraph, attributes, called
+from collage.backends.rewriting.graph import LayoutPass, RewriteGraph, attributes, called
 from collage.backends.rewriting.winograd_tiles import LONG, TILINGS, Matrix, TiledAxis, TilePlan, Tiling
 
 _IMAGE, _VOLUME = 4, 5  # axes
@@ -46,12 +46,12 @@ _FEWEST = {
 _MOST_PRODUCTS = 0.5
 
 
-def to_winograd(graph: FormGraph) -> int:
+def to_winograd(graph: RewriteGraph) -> int:
     """Write the convolutions that have enough channels and outputs so; returns how many there were."""
     return sum(_Rows(graph, rank).run() for rank in (_IMAGE, _VOLUME))
 
 
-class _Rows(Detour):
+class _Rows(LayoutPass):
     """Images or volumes as rows of channels, [N * D * H * W, C]: what a MatMul reads.
 
     Of two axes, since OpenVINO would permute more once more.
@@ -60,7 +60,7 @@ class _Rows(Detour):
     tag = "rows"
     broadcasts = False
 
-    def __init__(self, graph: FormGraph, rank: int) -> None:
+    def __init__(self, graph: RewriteGraph, rank: int) -> None:
         super().__init__(graph)
         self.rank = rank
 

@@ -1,19 +1,19 @@
-"""The other side of `collage.backends.sandbox.run`: the nursery, and what a child does before and after its task.
+"""The other side of `collage.backends.sandbox.run`: the fork_server, and what a child does before and after its task.
 
-Terms: the *owner* is the process that calls `run_in_child`. The *nursery* is one helper process of
+Terms: the *owner* is the process that calls `run_in_child`. The *fork_server* is one helper process of
 the owner, single-threaded, without its environment and (where the platform allows it) without a
 network. It imports no runtime and forks a *child* for each call, so a child starts in milliseconds
 and in a state that no earlier task has touched.
 
 Invariants:
 
-* Nothing outlives the owner: the nursery ends when its control socket closes or its parent changes,
-  and takes all children with it; a child is killed by the kernel when the nursery dies.
+* Nothing outlives the owner: the fork_server ends when its control socket closes or its parent changes,
+  and takes all children with it; a child is killed by the kernel when the fork_server dies.
 * Nothing outlives its task: a child leads its own session and group, which is killed when it ends;
-  what fled the group is handed to the nursery by the kernel (child subreaper) and killed there.
+  what fled the group is handed to the fork_server by the kernel (child subreaper) and killed there.
 * A child's working directory is empty at the start and gone at the end.
 
-Only the standard library and what needs no more is imported at the top: a nursery is up in about 50 ms.
+Only the standard library and what needs no more is imported at the top: a fork_server is up in about 50 ms.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ _channel: socket.socket | None = None  # set in a child only
 
 
 @dataclass
-class _Nursling:
-    """A running child, as the nursery knows it."""
+class _ForkedChild:
+    """A running child, as the fork_server knows it."""
 
     pid: int
     status: socket.socket
@@ -104,7 +104,7 @@ def in_child() -> bool:
 
 
 def serve(control_fd: int, preload: Sequence[str]) -> None:
-    """Run the nursery until its owner is gone."""
+    """Run the fork_server until its owner is gone."""
     control = socket.socket(fileno=control_fd)
     owner = os.getppid()
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -124,7 +124,7 @@ def serve(control_fd: int, preload: Sequence[str]) -> None:
     signal.signal(signal.SIGCHLD, _on_signal)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what an interrupt means
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    children: dict[int, _Nursling] = {}
+    children: dict[int, _ForkedChild] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(control, selectors.EVENT_READ)
         selector.register(wake_read, selectors.EVENT_READ)
@@ -150,7 +150,7 @@ def serve(control_fd: int, preload: Sequence[str]) -> None:
 
 def _accept(
     control: socket.socket,
-    children: dict[int, _Nursling],
+    children: dict[int, _ForkedChild],
     selector: selectors.BaseSelector,
     own_users: Iterator[int] | None,
 ) -> bool:
@@ -169,7 +169,7 @@ def _accept(
         request["user"] = user_for(next(own_users))
     if request["user"] is not None:
         os.chown(work_dir, request["user"], request["user"])
-    nursery = os.getpid()
+    fork_server = os.getpid()
     pid = os.fork()
     if pid == 0:
         selector.close()
@@ -177,17 +177,19 @@ def _accept(
         status.close()
         for other in children.values():
             other.status.close()
-        _live(request, channel_fd, log_fd, work_dir, nursery)
+        _live(request, channel_fd, log_fd, work_dir, fork_server)
     os.close(channel_fd)
     os.close(log_fd)
     with contextlib.suppress(OSError):  # the owner may have given up already: its end is seen below
         status.send(json.dumps({"work_dir": str(work_dir)}).encode())
-    children[pid] = _Nursling(pid, status, work_dir)
+    children[pid] = _ForkedChild(pid, status, work_dir)
     selector.register(status, selectors.EVENT_READ, pid)
     return True
 
 
-def _reap(children: dict[int, _Nursling], selector: selectors.BaseSelector, wait: bool = False) -> None:
+def _reap(
+    children: dict[int, _ForkedChild], selector: selectors.BaseSelector, wait: bool = False
+) -> None:
     """Bury ended children and kill what they left behind."""
     while True:
         try:
@@ -211,7 +213,7 @@ def _reap(children: dict[int, _Nursling], selector: selectors.BaseSelector, wait
         child.status.close()
 
 
-def _kill_orphans(children: Mapping[int, _Nursling]) -> None:
+def _kill_orphans(children: Mapping[int, _ForkedChild]) -> None:
     """Kill every descendant that the kernel gave us because its parent died."""
     for _ in range(100):  # each round brings the children of those killed in the round before
         orphans = [pid for pid in _own_children() if pid not in children]
@@ -246,13 +248,13 @@ def _kill_group(pid: int) -> None:
 
 
 def _live(
-    request: Mapping[str, Any], channel_fd: int, log_fd: int, work_dir: Path, nursery: int
+    request: Mapping[str, Any], channel_fd: int, log_fd: int, work_dir: Path, fork_server: int
 ) -> NoReturn:
     """A child's whole life."""
     global _channel
     code = 1
     try:
-        _settle(request, log_fd, work_dir, nursery)
+        _settle(request, log_fd, work_dir, fork_server)
         channel = socket.socket(fileno=channel_fd)
         _channel = channel
         code = _work(channel)
@@ -266,7 +268,7 @@ def _live(
         os._exit(code)
 
 
-def _settle(request: Mapping[str, Any], log_fd: int, work_dir: Path, nursery: int) -> None:
+def _settle(request: Mapping[str, Any], log_fd: int, work_dir: Path, fork_server: int) -> None:
     """Give up what the task does not need."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -299,7 +301,7 @@ def _settle(request: Mapping[str, Any], log_fd: int, work_dir: Path, nursery: in
         confine(request["readable"], [*request["writable"], str(work_dir)])
     # After any change of user, which would clear it; then make sure that it was not too late.
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != nursery:
+    if os.getppid() != fork_server:
         os._exit(1)
 
 

@@ -1,6 +1,6 @@
-"""The owner's side of the nursery: one helper process that forks children, started when needed.
+"""The owner's side of the fork_server: one helper process that forks children, started when needed.
 
-A nursery belongs to the process that started it. It is replaced when it has died, and a forked copy of
+A fork_server belongs to the process that started it. It is replaced when it has died, and a forked copy of
 its owner forgets it and starts one of its own.
 """
 
@@ -29,7 +29,7 @@ _KEPT_ENVIRONMENT = (
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES",
 )
-# Modules, and functions that are called in the nursery once, so that no child has to.
+# Modules, and functions that are called in the fork_server once, so that no child has to.
 _PRELOAD = (
     *("numpy", "ml_dtypes", "collage.backends.sandbox.codec", "collage.backends.contract"),
     "collage.backends.registry:warm_up",
@@ -38,7 +38,7 @@ _START_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 5.0
 
 
-class Nursery:
+class ForkServer:
     """This process's helper; see `sandbox_child.serve`."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Nursery:
         self._process.kill()
 
     def forget(self) -> None:
-        """In a forked copy of the owner: let go of the socket, which would keep the nursery alive."""
+        """In a forked copy of the owner: let go of the socket, which would keep the fork_server alive."""
         self._control.close()
         self._process.returncode = 0  # it is not this process's child
 
@@ -102,22 +102,22 @@ class Nursery:
 
 
 _lock = threading.Lock()
-_current: Nursery | None = None
+_current: ForkServer | None = None
 
 
-def nursery() -> Nursery:
-    """This process's nursery, started when there is none."""
+def fork_server() -> ForkServer:
+    """This process's fork_server, started when there is none."""
     global _current
     with _lock:
         if _current is not None and not _current.alive:
             _current.close()
             _current = None
         if _current is None:
-            _current = Nursery()
+            _current = ForkServer()
         return _current
 
 
-def _close_nursery() -> None:
+def _close_fork_server() -> None:
     global _current
     with _lock:
         if _current is not None:
@@ -133,7 +133,7 @@ def _after_fork() -> None:
         _current = None
 
 
-atexit.register(_close_nursery)
+atexit.register(_close_fork_server)
 os.register_at_fork(after_in_child=_after_fork)
 
 

@@ -101,7 +101,7 @@ def interpreter_paths() -> list[str]:
 def package_folders() -> list[str]:
     """Folders of our own packages and of plugins: editable installs lie outside of `sys.path`.
 
-    It takes some milliseconds; the nursery asks once, and its children inherit the answer.
+    It takes some milliseconds; the fork_server asks once, and its children inherit the answer.
     """
     plugins = {point.module.partition(".")[0] for point in entry_points(group="collage.backends")}
     folders = []

@@ -2,7 +2,7 @@
 
     value = run_in_child(measure_once, request, limits=ChildLimits(timeout_s=30))
 
-One child for each call, forked in milliseconds from a helper process (the *nursery*, see
+One child for each call, forked in milliseconds from a helper process (the *fork_server*, see
 `sandbox_child`) that has numpy and our own modules loaded and no runtime. Nothing is asked of the
 user's main module: neither a guard nor that it can be imported again. Calls may come from any
 thread, several at a time, and from processes that were forked themselves.
@@ -11,7 +11,7 @@ What a child gets: its own session and process group, an empty working directory
 and TMPDIR, and is removed afterward), an environment of a few harmless names and the policy's thread
 settings, a user of its own where the owner is root (`sandbox_user`), resource limits, only the files
 that it was given and no network where the platform allows that (`sandbox_files`), `no_new_privs`, and
-death by the kernel when the nursery or the owner dies. stdout and stderr go to a file whose last lines
+death by the kernel when the fork_server or the owner dies. stdout and stderr go to a file whose last lines
 end up in the failure's reason. What it sends back is decoded as plain data (`sandbox_codec`).
 
 Source: the fork server of Python's multiprocessing, whose children import the user's main module and
@@ -38,7 +38,7 @@ from typing import IO, Any, ParamSpec, TypeVar
 from collage.backends.machine import process_policy
 from collage.backends.sandbox.child import frame, in_child, send_message, split_frame
 from collage.backends.sandbox.codec import OWN_PACKAGES, UnsafeValueError, decode
-from collage.backends.sandbox.fork_server import Nursery, import_path, nursery
+from collage.backends.sandbox.fork_server import ForkServer, fork_server, import_path
 from collage.backends.sandbox.landlock import granted
 from collage.backends.sandbox.limits import ChildFailed, ChildLimits, FailureKind
 from collage.backends.sandbox.native_output import one_line
@@ -103,17 +103,17 @@ def run_in_child(
 
 
 def network_isolated() -> bool:
-    """True when children have no network (starts the nursery if there is none)."""
-    return nursery().network_isolated
+    """True when children have no network (starts the fork_server if there is none)."""
+    return fork_server().network_isolated
 
 
 def runs_as_root() -> bool:
     """True when this is root and children stay root too, since the platform lets them be nobody else."""
-    return os.geteuid() == 0 and not nursery().own_users
+    return os.geteuid() == 0 and not fork_server().own_users
 
 
 class _Run:
-    """One call: talks to the child and to the nursery until both are done."""
+    """One call: talks to the child and to the fork_server until both are done."""
 
     def __init__(
         self,
@@ -143,30 +143,30 @@ class _Run:
             raise ChildFailed("cancelled", "cancelled before it started")
         kills_before = _memory_kills()
         self._channel, child_channel = socket.socketpair()
-        self._status, nursery_status = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._status, fork_server_status = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with (
             self._channel,
             self._status,
             child_channel,
-            nursery_status,
+            fork_server_status,
             tempfile.TemporaryFile() as log,
         ):
             request = json.dumps(self._request(preload)).encode()
-            fds = [child_channel.fileno(), nursery_status.fileno(), log.fileno()]
-            helper = nursery()
+            fds = [child_channel.fileno(), fork_server_status.fileno(), log.fileno()]
+            helper = fork_server()
             try:
                 helper.send(request, fds)
             except OSError:  # it died since it was looked at: once more with a new one
-                helper = nursery()
+                helper = fork_server()
                 helper.send(request, fds)
             child_channel.close()
-            nursery_status.close()
+            fork_server_status.close()
             try:
                 self._talk(task, cancel)
             finally:
                 self._bury(helper)
                 if self._exit is None and self._work_dir is not None:
-                    # The nursery, which removes a child's folder, died or was killed.
+                    # The fork_server, which removes a child's folder, died or was killed.
                     shutil.rmtree(self._work_dir, ignore_errors=True)
             return self._conclude(log, kills_before)
 
@@ -271,7 +271,7 @@ class _Run:
         else:
             self._work_dir = word["work_dir"]
 
-    def _bury(self, helper: Nursery) -> None:
+    def _bury(self, helper: ForkServer) -> None:
         """Make sure that child and descendants are gone."""
         deadline = time.monotonic() + _KILL_GRACE_S
         try:

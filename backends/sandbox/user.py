@@ -28,7 +28,7 @@ _CAPABILITY_VERSION = 0x20080522
 
 
 def user_for(number: int) -> int:
-    """The user and group of the nursery's child of this number."""
+    """The user and group of the fork_server's child of this number."""
     return _FIRST_USER + number % _USERS
 
 

@@ -1,7 +1,7 @@
 """From the steps of a runtime's profile back to the nodes of the model.
 
 A runtime fuses: one step stands for several nodes, and its name is that of one of them, of a value
-that one of them makes, or of neither. An *anchor* is a node that a step certainly stands for. Nodes
+that one of them makes, or of neither. An *baseline* is a node that a step certainly stands for. Nodes
 without one were fused into a neighbor: first choice is the step of who reads them, or of who feeds
 them, whichever the runtime's names mean; second choice is the other one.
 """
@@ -37,7 +37,7 @@ class Step:
 def op_times(index: GraphIndex, steps: Sequence[Step], joins_reader: bool = True) -> list[OpTime]:
     """The steps with the names of the nodes that each stands for.
 
-    Steps with the same first anchor are added up. Steps without an anchor stay, with no nodes.
+    Steps with the same first baseline are added up. Steps without an baseline stay, with no nodes.
 
     Args:
         index: the model's structure.
@@ -62,10 +62,10 @@ def op_times(index: GraphIndex, steps: Sequence[Step], joins_reader: bool = True
 
 
 def _anchors(known: dict[str, int], names: Sequence[str]) -> list[int]:
-    return [a for a in (_anchor(known, name) for name in names) if a is not None]
+    return [a for a in (_baseline(known, name) for name in names) if a is not None]
 
 
-def _anchor(known: dict[str, int], name: str) -> int | None:
+def _baseline(known: dict[str, int], name: str) -> int | None:
     """The node that a name means, with what runtimes append to it after a slash taken off."""
     while name:
         if name in known:

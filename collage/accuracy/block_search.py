@@ -9,7 +9,7 @@ held-out samples as well; where none of them keeps the goal there, it is tighten
 is proposed was run as a plan on all samples: with neighboring blocks of one target joined (`collage.accuracy.merged_mixes`), or
 left apart.
 
-Invariant: nothing here decides that a plan keeps the tolerance: it proposes, and the contest of whole plans
+Invariant: nothing here decides that a plan keeps the tolerance: it proposes, and the comparison of whole plans
 disposes.
 """
 
@@ -31,9 +31,9 @@ from collage.accuracy.error_model import (
     mix_of,
     time_us,
 )
-from collage.accuracy.merged_mixes import Pieces
+from collage.accuracy.merged_mixes import MergedMixes
 from collage.accuracy.mix_partitions import Part
-from collage.accuracy.mix_runner import Mix, MixRuns, Probe
+from collage.accuracy.mix_runner import Mix, MixRunner, Probe
 from collage.partitioner.candidate import bits
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.linear_order import Line, line
@@ -109,13 +109,13 @@ def probe(request: Probe) -> ProbeResult:
     """Try mixes until each goal has an answer or the time is up; runs in a child."""
     compiled = CompiledRegions(request.threads, request.cache_dir)
     try:
-        return Trials(request, Model.open(request.model), compiled).go()
+        return BlockSearch(request, Model.open(request.model), compiled).go()
     finally:
         compiled.close()
 
 
 @dataclass
-class Trials:
+class BlockSearch:
     """Runs mixes in this process and remembers their errors.
 
     Args:
@@ -132,29 +132,31 @@ class Trials:
         request = self.request
         self.deadline_s = time.monotonic() + _IN_BLOCKS * request.budget_s
         self.end_s = time.monotonic() + request.budget_s
-        self.runs = MixRuns(request, self.model, self.compiled)
+        self.runs = MixRunner(request, self.model, self.compiled)
         self.error = self.runs.error
         self.errors = self.runs.errors
         self.laid = whole_layers(self.model.index)
         self.blocks: list[Block] = []
-        self.aims = {goal: goal for goal in request.goals}
+        self.aims = {goal: goal for goal in request.error_limits}
         self.cut(request.cuts or first_cuts(self.laid, request.times_us[0]))
 
     def go(self) -> ProbeResult:
         self.deadline_s = max(self.deadline_s, time.monotonic() + _AT_LEAST * self.request.budget_s)
         for _ in range(_ROUNDS):
-            for goal in self.request.goals:
+            for goal in self.request.error_limits:
                 for target in range(1, len(self.request.targets)):
                     self.try_ends(target, self.aims[goal])
                 self.seek(self.aims[goal])
                 self.tighten(goal)
             if self.out_of_time or not self.halve():
                 break
-        shares = self.shares(self.request.goals[0])
+        shares = self.shares(self.request.error_limits[0])
         begin_s = time.monotonic()
         left_s = max(self.end_s - begin_s, _IN_PIECES * self.request.budget_s)
-        each_s = left_s / len(self.request.goals)
-        best = [self.proposed(g, begin_s + n * each_s) for n, g in enumerate(self.request.goals, 1)]
+        each_s = left_s / len(self.request.error_limits)
+        best = [
+            self.proposed(g, begin_s + n * each_s) for n, g in enumerate(self.request.error_limits, 1)
+        ]
         return ProbeResult(
             best=tuple(best),
             tried=tuple(Mix(reduced, error) for reduced, error in self.errors.items()),
@@ -164,7 +166,7 @@ class Trials:
             ),
             cuts=self.cuts,
             shares=tuple(tuple(map(float, row)) for row in shares),
-            bounds=tuple(map(self.bound, self.request.goals)),
+            bounds=tuple(map(self.bound, self.request.error_limits)),
         )
 
     @property
@@ -290,12 +292,12 @@ class Trials:
         if self.runs.inside:
             now_s = time.monotonic()
             half_s = now_s + (end_s - now_s) / 2
-            pieces = Pieces(self.runs, self.blocks, self.shares(goal), half_s, in_blocks=True)
+            pieces = MergedMixes(self.runs, self.blocks, self.shares(goal), half_s, in_blocks=True)
             near = pieces.seek(self.aims[goal], more)
             kept = (mix for mix in near if self.runs.held_out_error(mix.reduced) <= goal)
             more = (*itertools.islice(kept, _KEPT), *more)
         in_blocks = self.fastest_in_blocks(goal)
-        pieces = Pieces(self.runs, self.blocks, self.shares(goal), end_s)
+        pieces = MergedMixes(self.runs, self.blocks, self.shares(goal), end_s)
         found = pieces.seek(goal, more)[:_KEPT]
         apart = [replace(in_blocks, apart=True)] if in_blocks and not self.all_inside(in_blocks) else []
         return (*found[:1], *apart, *found[1:]) or self.ranked(self.aims[goal])
@@ -351,7 +353,7 @@ class Trials:
         """Halve the blocks that bind some goal; False when none is worth it."""
         total = sum(block.times_us[0] for block in self.blocks)
         worth: dict[int, float] = {}
-        for goal in self.request.goals:
+        for goal in self.request.error_limits:
             ranked = self.ranked(goal)
             chosen = choices(self.blocks, ranked[0].reduced) if ranked else (0,) * len(self.blocks)
             shares = self.shares(goal)

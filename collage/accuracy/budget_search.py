@@ -23,9 +23,9 @@ from collage.partitioner.graph.linear_order import line
 from collage.partitioner.graph.model import Model
 from collage.partitioner.search.constraints import Budget
 from collage.partitioner.target import Target
-from collage.runner import Site
-from collage.timing.request import Contest
-from collage.timing.timed_plan import Entry, Identity, identity
+from collage.runner import Runner
+from collage.timing.request import TimingRequest
+from collage.timing.timed_plan import Identity, TimedPlan, identity
 
 # Probing aims below the tolerance: held-out samples err differently.
 _ROOM = 0.9
@@ -48,24 +48,24 @@ class BudgetSearch:
         chosen: targets; its base stands where nothing else is mixed in.
         estimates: profiles of them.
         listener: is told what was found.
-        site: where mixes run.
+        runner: where mixes run.
         cancel: stops the child.
         span_s: `time.monotonic()` at which the run began, and at which it is to end.
     """
 
     model: Model
-    template: Contest
+    template: TimingRequest
     used_samples: int
     chosen: Chosen
     estimates: Estimates
     listener: Listener
-    site: Site
+    runner: Runner
     cancel: threading.Event | None
     span_s: tuple[float, float]
     found: ProbeResult | None = field(default=None, init=False)
     base: Target = field(init=False)
     mixed: tuple[Target, ...] = field(init=False)
-    _goals: dict[float, float] = field(default_factory=dict, init=False)
+    _error_limits: dict[float, float] = field(default_factory=dict, init=False)
     _promised: dict[float, Plan] = field(default_factory=dict, init=False)
     _missed: set[Identity] = field(default_factory=set, init=False)
 
@@ -74,21 +74,21 @@ class BudgetSearch:
         self.base = self.chosen.base
         self.mixed = (*self.chosen.reduced, *self.chosen.rivals)
 
-    def propose(self, tolerances: Sequence[float]) -> list[Entry]:
+    def propose(self, tolerances: Sequence[float]) -> list[TimedPlan]:
         """Plans for each tolerance, the most promising first.
 
         Args:
             tolerances: bounds on the error of the outputs, the most important first.
         """
-        self._goals = {tolerance: tolerance * _ROOM for tolerance in tolerances}
+        self._error_limits = {tolerance: tolerance * _ROOM for tolerance in tolerances}
         # However late it is, nothing else finds mixes of many blocks.
         least_s = min(_MOST_S, _LEAST_SHARE * (self.span_s[1] - self.span_s[0]))
-        return self._probe(self._goals, max(self._seconds, least_s))
+        return self._probe(self._error_limits, max(self._seconds, least_s))
 
-    def correct(self, entries: Sequence[Entry]) -> list[Entry]:
+    def correct(self, entries: Sequence[TimedPlan]) -> list[TimedPlan]:
         """Plans for tolerances whose most promising proposal missed them on all samples.
 
-        Their goals are tightened by as much as it missed, and probing goes on from what it knows.
+        Their error_limits are tightened by as much as it missed, and probing goes on from what it knows.
 
         Args:
             entries: what was timed, or failed for its error.
@@ -102,10 +102,10 @@ class BudgetSearch:
             error = errors.get(identity(plan))
             if error is not None and not error <= tolerance:
                 factor = min(_TIGHTER, max(_TIGHTEST, tolerance / error))
-                tightened[tolerance] = self._goals[tolerance] * factor
+                tightened[tolerance] = self._error_limits[tolerance] * factor
         if not tightened or self._seconds < _LEAST_S:
             return []
-        self._goals |= tightened
+        self._error_limits |= tightened
         self._missed |= {identity(e.plan) for e in entries if e.error is not None and not e.timed}
         said = ", ".join(f"{tolerance:g}" for tolerance in tightened)
         self.listener(Event("accuracy", f"held-out samples exceed {said}: the budget is tightened"))
@@ -127,7 +127,7 @@ class BudgetSearch:
             0.0 if c.target in self.chosen.exact else self._amount(shares.get(c.target), c)
             for c in candidates
         )
-        goal = self._goals.get(tolerance, tolerance * _ROOM)
+        goal = self._error_limits.get(tolerance, tolerance * _ROOM)
         return Budget("squared error", amounts, goal**2)
 
     def _amount(self, shares: Mapping[int, float] | None, candidate: Candidate) -> float:
@@ -145,7 +145,7 @@ class BudgetSearch:
                 found[target] |= dict.fromkeys(members, share / len(members))
         return found
 
-    def _probe(self, goals: Mapping[float, float], budget_s: float) -> list[Entry]:
+    def _probe(self, error_limits: Mapping[float, float], budget_s: float) -> list[TimedPlan]:
         targets = (self.base, *self.mixed)
         times = [self.estimates.times_us(target) or {} for target in targets]
         count = len(self.model.index.nodes)
@@ -158,7 +158,7 @@ class BudgetSearch:
             expected_file=self.template.expected_file,
             used_samples=self.used_samples,
             metric=self.template.metric,
-            goals=tuple(goals.values()),
+            error_limits=tuple(error_limits.values()),
             threads=self.template.threads,
             budget_s=budget_s,
             cache_dir=self.template.cache_dir,
@@ -170,9 +170,9 @@ class BudgetSearch:
         if found is None:
             return []
         self.found = found
-        self._tell(found, list(goals))
-        plans: dict[Plan, Entry] = {}
-        for tolerance, mixes in zip(goals, found.best, strict=True):
+        self._tell(found, list(error_limits))
+        plans: dict[Plan, TimedPlan] = {}
+        for tolerance, mixes in zip(error_limits, found.best, strict=True):
             self._promised.pop(tolerance, None)
             for entry in self._entries(tolerance, mixes, _MOST_OTHERS if plans else _MOST_PROPOSALS):
                 self._promised.setdefault(tolerance, entry.plan)
@@ -182,11 +182,11 @@ class BudgetSearch:
     def _run(self, request: Probe) -> ProbeResult | None:
         limits = ChildLimits(
             timeout_s=request.budget_s * 4 + 300,
-            memory_bytes=address_space(self.model, self.site.hardware),
+            memory_bytes=address_space(self.model, self.runner.hardware),
         )
         last_touched: list[int] = []
         try:
-            found: ProbeResult = self.site.run(
+            found: ProbeResult = self.runner.run(
                 probe, request, limits=limits, cancel=self.cancel, on_message=last_touched.append
             )
             return found
@@ -243,12 +243,12 @@ class BudgetSearch:
         reduced = [i for target, nodes in parts if target in self.chosen.reduced for i in bits(nodes)]
         return sum(times_us[i] for i in reduced) / max(sum(times_us.values()), 1e-9)
 
-    def _entries(self, tolerance: float, mixes: Sequence[Mix], most: int) -> list[Entry]:
+    def _entries(self, tolerance: float, mixes: Sequence[Mix], most: int) -> list[TimedPlan]:
         """Plans of mixes, with the exact rest on the base; that of the first on another exact target too."""
         backends = {target.backend for target in self.chosen.reduced}
         own = [target for target in self.chosen.exact if target.backend in backends]
         others = [target for target in (self.chosen.exact[0], *own[:1]) if target != self.base]
-        entries: list[Entry] = []
+        entries: list[TimedPlan] = []
         for mix in mixes:
             for exact in (self.base, *others[: not entries]):
                 plan = self._plan(mix, exact)
@@ -256,7 +256,7 @@ class BudgetSearch:
                 if identity(plan) not in known and len(entries) < most:
                     shape = " in blocks" if mix.apart else ""
                     name = f"{self._reduced(mix):.0%} reduced{shape}, for {tolerance:g}"
-                    entries.append(Entry(plan, name, proposed=True))
+                    entries.append(TimedPlan(plan, name, proposed=True))
         return entries
 
     def _plan(self, mix: Mix, exact: Target) -> Plan:

@@ -13,12 +13,12 @@ _EXACT_TOLERANCE = 2e-3
 _LOCAL_ERROR = 0.5
 # The front: errors for which plans are proposed, beside the tolerance asked for.
 _FRONT = (1e-2, 5e-2, 3e-3, 1e-1, 2e-2)
-# A whole model may err by this much: the contest judges it, by the caller's own metric.
+# A whole model may err by this much: the comparison judges it, by the caller's own metric.
 _ANY_ERROR = 3.0
 
 
 @dataclass(frozen=True)
-class Goals:
+class ErrorLimits:
     """The errors of one run.
 
     Args:
@@ -27,7 +27,7 @@ class Goals:
         error_limit: plans with a larger error are not timed.
         local_limit: partitions with a larger error on their own outputs are not used.
         whole_limit: the same for the whole model.
-        exact_limit: whole models that err by no more take part in searches and contests as they are.
+        exact_limit: whole models that err by no more take part in searches and comparisons as they are.
         slower_too: True when plans that cannot be the fastest are wanted as well.
     """
 
@@ -40,8 +40,8 @@ class Goals:
     slower_too: bool
 
     @classmethod
-    def of(cls, options: TuneOptions, is_evaluated: bool) -> Goals:
-        """The goals of a run.
+    def of(cls, options: TuneOptions, is_evaluated: bool) -> ErrorLimits:
+        """The error_limits of a run.
 
         Args:
             options: what the caller chose.
@@ -59,7 +59,7 @@ class Goals:
             error_limit=_ANY_ERROR if options.pareto else asked,
             local_limit=_LOCAL_ERROR if budget else asked,
             whole_limit=_ANY_ERROR if budget else asked,
-            # What a whole model errs by another metric is known only after the contest.
+            # What a whole model errs by another metric is known only after the comparison.
             exact_limit=asked if options.metric == "max" else EXACT_ERROR,
             slower_too=many,
         )

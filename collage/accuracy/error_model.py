@@ -27,7 +27,7 @@ Reduced = tuple[int, ...]
 
 _BINS = 600
 _FITTING_STEPS = 60
-# Errors far from the goals teach little about mixes near them, and errors of rounding alone nothing.
+# Errors far from the error_limits teach little about mixes near them, and errors of rounding alone nothing.
 _SMALLEST_SQUARE = 1e-14
 
 INSIDE_SHARE = 0.25

@@ -42,8 +42,8 @@ from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
 from collage.runtime.executor import Executor, Step
-from collage.timing.plan_timer import Arena
-from collage.timing.timed_plan import Entry
+from collage.timing.plan_timer import PlanTimer
+from collage.timing.timed_plan import TimedPlan
 
 _LONGEST_S = 24 * 3600.0
 
@@ -216,17 +216,17 @@ class Evaluation:
 
     Args:
         check: the user's.
-        arena: the plans.
+        timer: the plans.
         regions: sub-models of their partitions.
         samples: threads and folders of the run.
     """
 
     check: Check
-    arena: Arena
+    timer: PlanTimer
     regions: RegionFiles
     samples: Sampling
 
-    def passing(self, winner: Entry) -> Entry:
+    def passing(self, winner: TimedPlan) -> TimedPlan:
         """The first plan that passes, from the fastest on; those that do not are marked as failures.
 
         Args:
@@ -237,10 +237,10 @@ class Evaluation:
         """
         while (reason := self._refusal(winner)) is not None:
             winner.refused = reason
-            winner = self.arena.winner()
+            winner = self.timer.winner()
         return winner
 
-    def _refusal(self, entry: Entry) -> str | None:
+    def _refusal(self, entry: TimedPlan) -> str | None:
         folder = Path(tempfile.mkdtemp(prefix="evaluate-", dir=self.samples.work_dir))
         with PlanSession(
             self.regions,

@@ -27,7 +27,7 @@ from collage.accuracy.error_model import (
     time_us,
 )
 from collage.accuracy.mix_partitions import Inside
-from collage.accuracy.mix_runner import Mix, MixRuns
+from collage.accuracy.mix_runner import Mix, MixRunner
 
 # A border costs more than a call and a copy; how much more depends on layouts, which nobody tells.
 BORDER_FACTOR = 2.0
@@ -44,7 +44,7 @@ _HOPELESS = 2.0
 _NEARLY = 1.3
 
 
-class Pieces:
+class MergedMixes:
     """Looks for mixes of few pieces.
 
     Args:
@@ -57,7 +57,7 @@ class Pieces:
 
     def __init__(
         self,
-        runs: MixRuns,
+        runs: MixRunner,
         blocks: Sequence[Block],
         shares: np.ndarray,
         deadline_s: float,

@@ -68,7 +68,7 @@ class Probe:
         expected_file: reference outputs for each.
         used_samples: how many of them to choose mixes by; the others are held out, and only say no.
         metric: how an output's error is measured.
-        goals: errors to stay below, one answer for each; the most important first.
+        error_limits: errors to stay below, one answer for each; the most important first.
         threads: of one call.
         budget_s: time for trying mixes.
         cache_dir: where what was converted or compiled once is kept; None for nowhere.
@@ -85,7 +85,7 @@ class Probe:
     expected_file: Path
     used_samples: int
     metric: str
-    goals: tuple[float, ...]
+    error_limits: tuple[float, ...]
     threads: int
     budget_s: float = 40.0
     cache_dir: Path | None = None
@@ -94,7 +94,7 @@ class Probe:
     cuts: tuple[int, ...] = ()
 
 
-class MixRuns:
+class MixRunner:
     """Runs mixes and remembers their errors.
 
     Args:
@@ -227,7 +227,7 @@ class MixRuns:
 
     def _worst(self, mix: Reduced, which: slice, joined: bool = False) -> float:
         worst = 0.0
-        limit = (_HOPELESS_PLAN if joined else _HOPELESS) * max(self.request.goals)
+        limit = (_HOPELESS_PLAN if joined else _HOPELESS) * max(self.request.error_limits)
         for made, wanted in zip(self.outputs(mix, which, joined), self.expected[which], strict=True):
             actual = [made[name] for name in wanted]
             worst = max(worst, output_error(self.request.metric, actual, list(wanted.values())))

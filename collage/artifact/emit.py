@@ -16,7 +16,7 @@ from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.partitioner.emit.plan_json import encode
-from collage.runner import Site
+from collage.runner import Runner
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def emit(
     destination: Path,
     regions: RegionFiles,
     samples: Sampling,
-    site: Site,
+    runner: Runner,
     cancel: threading.Event | None,
 ) -> Artifact:
     """Compile a plan afresh, compare it with the reference, and write it.
@@ -51,7 +51,7 @@ def emit(
         destination: the artifact's file; large weights beside it are named after it.
         regions: sub-models of its partitions.
         samples: the run's inputs, of which the seeded ones prove the plan; and its options.
-        site: where the plan is compiled.
+        runner: where the plan is compiled.
         cancel: stops it when set.
 
     Raises:
@@ -61,11 +61,11 @@ def emit(
     threads = samples.threads
     # A folder of its own: where a known plan turns out to be of no use, another one is emitted after it.
     folder = Path(tempfile.mkdtemp(prefix="emit-", dir=samples.work_dir))
-    final = prepared_plan(plan, regions, folder, threads, site, samples.cache_dir, cancel)
+    final = prepared_plan(plan, regions, folder, threads, runner, samples.cache_dir, cancel)
     tolerance = samples.options.tolerance
-    verification = verify_plan(final, samples.seeded, samples.seeds, tolerance, threads, site, cancel)
+    verification = verify_plan(final, samples.seeded, samples.seeds, tolerance, threads, runner, cancel)
     times = [part["latency_us"] for part in report["partitions"]]
-    versions = versions_of(plan, site)
+    versions = versions_of(plan, runner)
     # Rewritten partitions have other nodes: the plan alone speaks of the model that was given.
     text = encode(regions.model, plan, times, versions)
     known = (final.model, final.plan, times, report, verification, versions, destination)

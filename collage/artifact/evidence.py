@@ -15,7 +15,7 @@ from collage.model.preparation import PreparedPlan
 from collage.model.reference import Reference
 from collage.partitioner.candidate import Plan
 from collage.partitioner.errors import CancelledError, NoPlanError
-from collage.runner import Site
+from collage.runner import Runner
 
 
 def verify_plan(
@@ -24,7 +24,7 @@ def verify_plan(
     seeds: Sequence[int],
     tolerance: float,
     threads: int,
-    site: Site,
+    runner: Runner,
     cancel: threading.Event | None = None,
 ) -> Verification:
     """Reference values for `load`, with the errors that the plan shows when it is compiled afresh.
@@ -37,7 +37,7 @@ def verify_plan(
         seeds: of these inputs.
         tolerance: allowed for every value.
         threads: of one call.
-        site: where it is compiled.
+        runner: where it is compiled.
         cancel: stops the child.
 
     Raises:
@@ -55,7 +55,7 @@ def verify_plan(
     inputs = tuple(model.index.values[name] for name in model.index.inputs)
     steps = tuple((regions.get(p.nodes), p.target) for p in plan.partitions)
     try:
-        observed = site.run(observe_errors, steps, kept.to_text(), inputs, threads, cancel=cancel)
+        observed = runner.run(observe_errors, steps, kept.to_text(), inputs, threads, cancel=cancel)
     except ChildFailed as failure:
         if failure.kind == "cancelled":
             raise CancelledError("cancelled while proving the plan") from None
@@ -63,9 +63,9 @@ def verify_plan(
     return make_verification(seeds, reference.samples, values, observed, tolerance, bounds)
 
 
-def versions_of(plan: Plan, site: Site) -> dict[str, str]:
-    """Versions of this program and of the runtimes that a plan uses on a site."""
+def versions_of(plan: Plan, runner: Runner) -> dict[str, str]:
+    """Versions of this program and of the runtimes that a plan uses on a runner."""
     versions = {"collage": version("collage-tuner")}
     for target in plan.targets:
-        versions[target.backend] = site.facts(target).version
+        versions[target.backend] = runner.facts(target).version
     return versions

@@ -19,7 +19,7 @@ from collage.partitioner.candidate import bits
 from collage.partitioner.emit.annotate import read_plan
 from collage.partitioner.emit.plan_json import decode
 from collage.partitioner.errors import BadInputError
-from collage.runner import Site
+from collage.runner import Runner
 
 
 def read_front(path: Path) -> list[dict[str, Any]]:
@@ -58,8 +58,8 @@ def take(path: str | Path, point: int, output: str | Path) -> Artifact:
             f"{path} has int8 partitions in the place of the model's own nodes; {again}"
         )
     known = decode(model, json.dumps(chosen["plan"]))
-    site = Site()
-    if calibrates([site.facts(target) for target in known.plan.targets]):
+    runner = Runner()
+    if calibrates([runner.facts(target) for target in known.plan.targets]):
         raise BadInputError(
             f"point {point} was calibrated on samples that {path} does not hold; {again}"
         )
@@ -71,14 +71,14 @@ def take(path: str | Path, point: int, output: str | Path) -> Artifact:
         samples = [seeded_inputs(inputs, seed, table_bounds(index)) for seed in seeds]
         reference = Reference(model, samples, work / "reference")
         regions = RegionFiles(model, work / "regions")
-        final = prepared_plan(known.plan, regions, work / "emit", default_threads(), site)
+        final = prepared_plan(known.plan, regions, work / "emit", default_threads(), runner)
         verification = verify_plan(
             final,
             reference,
             seeds,
             error,
             default_threads(),
-            site,
+            runner,
         )
         report = {
             **read_report(Path(path)),
@@ -86,7 +86,7 @@ def take(path: str | Path, point: int, output: str | Path) -> Artifact:
                 {
                     "target": str(partition.target),
                     "nodes": [index.nodes[i].name for i in bits(partition.nodes)],
-                    **computed(site.facts(partition.target)),
+                    **computed(runner.facts(partition.target)),
                     "latency_us": latency_us,
                     "alternatives": [],
                     "why": [f"point {point} of the front that was found at tuning"],
@@ -103,7 +103,7 @@ def take(path: str | Path, point: int, output: str | Path) -> Artifact:
             "tolerance": max(error, 1e-3),
             "point": point,
         }
-        versions = versions_of(known.plan, site)
+        versions = versions_of(known.plan, runner)
         artifact = write_artifact(
             *(final.model, final.plan, known.latency_us, report, verification, versions, Path(output)),
             final.notes,

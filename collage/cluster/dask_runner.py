@@ -1,4 +1,4 @@
-"""A tuning's runtimes on workers of one kind, elsewhere: `collage.runner.Site` over a Dask cluster.
+"""A tuning's runtimes on workers of one kind, elsewhere: `collage.runner.Runner` over a Dask cluster.
 
 When its targets are checked, a tuning takes to one kind of machine that has them all and stays with it, since
 a plan runs on one machine and costs of different hardware never mix. A target that no worker has is said at
@@ -20,16 +20,16 @@ from collage.backends.registry import check_options
 from collage.backends.sandbox.run import ChildFailed, ChildLimits
 from collage.cluster.connection import CAPABILITY, KIND, SLOT, Announcement, RemoteWorker, own_version
 from collage.cluster.remote_call import Packer, map_paths
-from collage.cluster.worker_pool import Crew
+from collage.cluster.worker_pool import WorkerPool
 from collage.partitioner.errors import CancelledError, TargetError
 from collage.partitioner.target import Target
-from collage.runner import NoWorkerError, Site, TargetFacts, describe, host_of
+from collage.runner import NoWorkerError, Runner, TargetFacts, describe, host_of
 
 _LOOK_S = 0.5
 _FACTS_S = 120.0
 
 
-class DaskSite(Site):
+class DaskRunner(Runner):
     """Workers of one kind; use it as a context manager.
 
     Args:
@@ -54,7 +54,7 @@ class DaskSite(Site):
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._packer = Packer(uuid.uuid4().hex)
-        self._crew = Crew(scheduler, certificates)
+        self._pool = WorkerPool(scheduler, certificates)
         self._wait_s = wait_s
         self._cancel = cancel
         self._say = say
@@ -63,11 +63,11 @@ class DaskSite(Site):
         self._last: RemoteWorker | None = None
         self._facts: dict[Target, TargetFacts] = {}
 
-    def __enter__(self) -> DaskSite:
+    def __enter__(self) -> DaskRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._crew.close(self._packer.run)
+        self._pool.close(self._packer.run)
 
     @property
     def hardware(self) -> Hardware:  # type: ignore[override]
@@ -107,7 +107,7 @@ class DaskSite(Site):
 
         Raises:
             NoWorkerError: there is none, and none came within the time to wait.
-            TargetError, BadInputError: as for every site.
+            TargetError, BadInputError: as for every runner.
         """
         label = host_of(targets)
         wanted = sorted({check_options(target).name for target in targets})
@@ -130,10 +130,10 @@ class DaskSite(Site):
 
         Messages arrive all together when the child has ended.
         """
-        parcel = self._packer.pack(function, args, limits or ChildLimits())
+        remote_call = self._packer.pack(function, args, limits or ChildLimits())
         near = self._last.address if self._last is not None else None
         try:
-            outcome = self._crew.carry_out(parcel, self._packer.files, self._needs, near, cancel)
+            outcome = self._pool.carry_out(remote_call, self._packer.files, self._needs, near, cancel)
         except CancelledError as error:
             raise ChildFailed("cancelled", str(error)) from None
         self._see(outcome.address)
@@ -144,7 +144,7 @@ class DaskSite(Site):
             raise ChildFailed(*outcome.failure)
         for token, digest in outcome.files.items():
             path = self._packer.local(PurePosixPath(token))
-            self._crew.fetch(outcome.address, digest, Path(path))
+            self._pool.fetch(outcome.address, digest, Path(path))
         return map_paths(outcome.value, self._here)
 
     def alone(self, cancel: threading.Event | None) -> contextlib.AbstractContextManager[None]:
@@ -163,7 +163,7 @@ class DaskSite(Site):
         """Remember who did the last task."""
         if self._last is not None and self._last.address == address:
             return
-        found = (worker for worker in self._crew.workers() if worker.address == address)
+        found = (worker for worker in self._pool.workers() if worker.address == address)
         self._last = next(found, self._last)
 
     def _choose(self, wanted: Sequence[str], label: str | None) -> RemoteWorker:
@@ -171,7 +171,7 @@ class DaskSite(Site):
         deadline = time.monotonic() + self._wait_s
         told = False
         while True:
-            workers = self._crew.workers()
+            workers = self._pool.workers()
             able = [worker for worker in workers if _lack(worker.said, wanted, label) is None]
             if able:
                 kinds = [worker.said.kind for worker in able]
@@ -224,10 +224,10 @@ def site_for(
     wait_s: float,
     cancel: threading.Event | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> Iterator[Site]:
-    """Workers where a scheduler is given, else this machine; see `DaskSite`."""
+) -> Iterator[Runner]:
+    """Workers where a scheduler is given, else this machine; see `DaskRunner`."""
     if scheduler is None:
-        yield Site()
+        yield Runner()
         return
-    with DaskSite(scheduler, certificates, wait_s=wait_s, cancel=cancel, say=say) as site:
-        yield site
+    with DaskRunner(scheduler, certificates, wait_s=wait_s, cancel=cancel, say=say) as runner:
+        yield runner

@@ -22,7 +22,7 @@ PLACES, FOLDERS = "places", "folders"
 
 
 @dataclass(frozen=True)
-class Parcel:
+class RemoteCall:
     """What to do.
 
     Args:
@@ -46,7 +46,7 @@ class Parcel:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RemoteResult:
     """What became of it.
 
     Args:
@@ -67,7 +67,7 @@ class Outcome:
 
 
 class Packer:
-    """Makes parcels of one run, and remembers what its tokens stand for here.
+    """Makes remote_calls of one run, and remembers what its tokens stand for here.
 
     Args:
         run: names the run.
@@ -79,8 +79,10 @@ class Packer:
         self._folders: dict[str, Path] = {}
         self._digests: dict[tuple[str, int, int, int], str] = {}
 
-    def pack(self, function: Callable[..., Any], args: tuple[Any, ...], limits: ChildLimits) -> Parcel:
-        """A call as a parcel; `files` knows where each of its files lies.
+    def pack(
+        self, function: Callable[..., Any], args: tuple[Any, ...], limits: ChildLimits
+    ) -> RemoteCall:
+        """A call as a remote_call; `files` knows where each of its files lies.
 
         Raises:
             ValueError: the function cannot be found by its name.
@@ -104,7 +106,7 @@ class Packer:
             return PurePosixPath(PLACES, parents[whole.parent], whole.name)
 
         content = encode((map_paths(args, token), map_paths(limits, token)))
-        return Parcel(function.__module__, function.__qualname__, content, self.run, places)
+        return RemoteCall(function.__module__, function.__qualname__, content, self.run, places)
 
     def local(self, path: PurePath) -> PurePath:
         """Where a token's file or folder is here; other paths stay as they are."""

@@ -34,7 +34,7 @@ from collage.cluster.connection import (
     quieten_dask,
     security,
 )
-from collage.cluster.remote_call import Outcome, Parcel, map_paths
+from collage.cluster.remote_call import RemoteCall, RemoteResult, map_paths
 from collage.cluster.worker_files import WorkerFiles
 from collage.device_lock import device_slot
 from collage.partitioner.errors import CancelledError
@@ -88,7 +88,7 @@ def files_of(worker: Any) -> WorkerFiles:
 
 
 def carry_out(packed: bytes) -> bytes:
-    """The task that tuners submit: a `Parcel` in, an `Outcome` out.
+    """The task that tuners submit: a `RemoteCall` in, an `RemoteResult` out.
 
     Raises:
         WorkerStopsError: this worker ends.
@@ -96,28 +96,30 @@ def carry_out(packed: bytes) -> bytes:
     from distributed import get_worker
 
     worker = get_worker()
-    parcel = decode(packed)
-    assert isinstance(parcel, Parcel)
+    remote_call = decode(packed)
+    assert isinstance(remote_call, RemoteCall)
     files = files_of(worker)
-    with _watched(worker) as cancel, files.laid_out(parcel.places) as base:
+    with _watched(worker) as cancel, files.laid_out(remote_call.places) as base:
         if base is None:
-            return encode(Outcome(worker.address, files.lacks(parcel.digests)))
+            return encode(RemoteResult(worker.address, files.lacks(remote_call.digests)))
         try:
-            return encode(_in_child(parcel, files, base, worker.address, cancel))
+            return encode(_in_child(remote_call, files, base, worker.address, cancel))
         except (CancelledError, ChildFailed):
             # Nobody waits for the outcome of a task that was cancelled; one that was not is done again.
             raise WorkerStopsError(f"worker {worker.name} ends") from None
 
 
 def _in_child(
-    parcel: Parcel, files: WorkerFiles, base: Path, address: str, cancel: threading.Event
-) -> Outcome:
-    function = getattr(importlib.import_module(parcel.module), parcel.function)
-    packages = OWN_PACKAGES | {parcel.module.partition(".")[0]}
+    remote_call: RemoteCall, files: WorkerFiles, base: Path, address: str, cancel: threading.Event
+) -> RemoteResult:
+    function = getattr(importlib.import_module(remote_call.module), remote_call.function)
+    packages = OWN_PACKAGES | {remote_call.module.partition(".")[0]}
     messages: list[Any] = []
     made: dict[str, str] = {}
     files.tidy()
-    args, limits = map_paths(decode(parcel.content, packages), partial(files.here, base, parcel.run))
+    args, limits = map_paths(
+        decode(remote_call.content, packages), partial(files.here, base, remote_call.run)
+    )
     try:
         with device_slot(cancel):
             value = run_in_child(
@@ -127,14 +129,14 @@ def _in_child(
         if failure.kind == "cancelled":
             raise
         known = (failure.kind, failure.reason, failure.error_type, failure.detail)
-        return Outcome(address, failure=known, messages=tuple(messages))
+        return RemoteResult(address, failure=known, messages=tuple(messages))
 
     def kept(path: Any) -> Any:
-        token, found = files.keep(parcel.run, path)
+        token, found = files.keep(remote_call.run, path)
         made.update(found)
         return token
 
-    return Outcome(address, value=map_paths(value, kept), messages=tuple(messages), files=made)
+    return RemoteResult(address, value=map_paths(value, kept), messages=tuple(messages), files=made)
 
 
 @contextlib.contextmanager

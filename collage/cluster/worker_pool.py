@@ -1,4 +1,4 @@
-"""A tuner's way to the workers of one kind: places its parcels, sends them what they lack, and waits.
+"""A tuner's way to the workers of one kind: places its remote_calls, sends them what they lack, and waits.
 
 Dask places: a task asks for a slot, for the kind of machine and for the runtimes that it needs, and runs on
 whichever worker has them free. A worker that lacks files says so at once; they are sent to it in pieces, and
@@ -28,7 +28,7 @@ from collage.cluster.connection import (
     security,
     unreachable,
 )
-from collage.cluster.remote_call import Outcome, Parcel
+from collage.cluster.remote_call import RemoteCall, RemoteResult
 from collage.cluster.worker_files import PIECE_BYTES
 from collage.partitioner.errors import CancelledError, CollageError
 from collage.runner import NoWorkerError
@@ -44,7 +44,7 @@ class WorkerLostError(CollageError):
     """Workers died again and again over one task."""
 
 
-class Crew:
+class WorkerPool:
     """A connection to a scheduler.
 
     Args:
@@ -78,16 +78,16 @@ class Crew:
 
     def carry_out(
         self,
-        parcel: Parcel,
+        remote_call: RemoteCall,
         files: Mapping[str, Path],
         resources: Mapping[str, float],
         near: str | None,
         cancel: threading.Event | None,
-    ) -> Outcome:
-        """Have a parcel done by a worker that has these resources.
+    ) -> RemoteResult:
+        """Have a remote_call done by a worker that has these resources.
 
         Args:
-            parcel: what to do.
+            remote_call: what to do.
             files: where its files lie, by digest.
             resources: in Dask's terms.
             near: the worker that probably gets it, which is sent its files beforehand; None for nobody.
@@ -100,25 +100,25 @@ class Crew:
             ClusterError: the scheduler went away and does not come back.
         """
         deaths = 0
-        content = encode(parcel)
+        content = encode(remote_call)
         pinned: str | None = None
         if near is not None:
             with contextlib.suppress(_Lost):
-                self._send(near, parcel, files, cancel)
+                self._send(near, remote_call, files, cancel)
         while True:
             try:
-                outcome = self._attempt(content, parcel, resources, pinned, cancel)
+                outcome = self._attempt(content, remote_call, resources, pinned, cancel)
                 if not outcome.missing:
                     return outcome
                 pinned = outcome.address
                 self._sent.get(pinned, set()).difference_update(outcome.missing)
-                self._send(pinned, parcel, files, cancel)
+                self._send(pinned, remote_call, files, cancel)
             except _Lost as lost:
                 deaths += 1
                 pinned = None
                 if deaths == _DEATHS:
                     raise WorkerLostError(
-                        f"{deaths} workers were lost over {parcel.function} ({lost}); look at their logs"
+                        f"{deaths} workers were lost over {remote_call.function} ({lost}); look at their logs"
                     ) from None
 
     def fetch(self, address: str, digest: str, destination: Path) -> None:
@@ -147,11 +147,11 @@ class Crew:
     def _attempt(
         self,
         content: bytes,
-        parcel: Parcel,
+        remote_call: RemoteCall,
         resources: Mapping[str, float],
         pinned: str | None,
         cancel: threading.Event | None,
-    ) -> Outcome:
+    ) -> RemoteResult:
         from distributed import KilledWorker
         from distributed.client import FutureCancelledError
         from distributed.scheduler import NoValidWorkerError
@@ -191,27 +191,27 @@ class Crew:
         finally:
             with contextlib.suppress(Exception):  # without a scheduler there is nothing to release
                 future.release()
-        outcome = decode(answer, OWN_PACKAGES | {parcel.module.partition(".")[0]})
-        assert isinstance(outcome, Outcome)
+        outcome = decode(answer, OWN_PACKAGES | {remote_call.module.partition(".")[0]})
+        assert isinstance(outcome, RemoteResult)
         return outcome
 
     def _send(
         self,
         address: str,
-        parcel: Parcel,
+        remote_call: RemoteCall,
         files: Mapping[str, Path],
         cancel: threading.Event | None,
     ) -> None:
         """Send a worker what it lacks."""
         sent = self._sent.setdefault(address, set())
-        unsure = sorted(parcel.digests - sent)
+        unsure = sorted(remote_call.digests - sent)
         if not unsure:
             return
         lacking = self._tell(address, remote.lacks, unsure)
         for pieces in _loads({digest: files[digest] for digest in lacking}):
             if cancel is not None and cancel.is_set():
                 raise CancelledError("cancelled while files were sent to a worker")
-            self._tell(address, remote.put, parcel.run, pieces)
+            self._tell(address, remote.put, remote_call.run, pieces)
         sent.update(unsure)
 
     def _tell(self, address: str, function: Callable[..., Any], *args: Any) -> Any:

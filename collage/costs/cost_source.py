@@ -11,8 +11,8 @@ from collage.partitioner.candidate import Candidate
 from collage.partitioner.cost import Cost
 
 
-class CostOracle(Protocol):
-    """Costs of one model's candidates; `collage.costs.measured_costs.CostSource` is the one that tuning asks."""
+class CostSource(Protocol):
+    """Costs of one model's candidates; `collage.costs.measured_costs.MeasuredCosts` is the one that tuning asks."""
 
     def key(self, candidate: Candidate) -> CostKey:
         """What makes two costs the same."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from collage.backends.contract import OpTime
-from collage.costs.region_ratios import Lessons
+from collage.costs.region_ratios import RegionRatios
 from collage.partitioner.candidate import bits
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.op_kind import OpKind, kind_of
@@ -84,7 +84,7 @@ class Estimates:
     def __init__(self, index: GraphIndex) -> None:
         self._index = index
         self._times: dict[Target, dict[int, float]] = {}
-        self._lessons: dict[Target, Lessons] = {}
+        self._lessons: dict[Target, RegionRatios] = {}
         self._moving: dict[int, float] = {}
         self._guessed: set[Target] = set()
 
@@ -140,12 +140,12 @@ class Estimates:
         expected_us = self._of(target).expected_us(np.array(bits(nodes)), self._border_us(nodes))
         return max(expected_us, _LEAST_US)
 
-    def _of(self, target: Target) -> Lessons:
+    def _of(self, target: Target) -> RegionRatios:
         """What was learned of a target; a node that was never seen there counts as where it is fastest."""
         if target not in self._lessons:
             known = self._times.get(target, {})
             profile = [known.get(i, self._elsewhere(i)) for i in range(len(self._index.nodes))]
-            self._lessons[target] = Lessons(np.array(profile, float))
+            self._lessons[target] = RegionRatios(np.array(profile, float))
         return self._lessons[target]
 
     def _border_us(self, nodes: int) -> float:

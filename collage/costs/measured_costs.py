@@ -40,7 +40,7 @@ from collage.partitioner.cost import Cost, Infeasible, Measured, Unknown
 from collage.partitioner.graph.fingerprint import fingerprint
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
-from collage.runner import Site
+from collage.runner import Runner
 
 # A kernel whose numbers are this far off is wrong for every tolerance, not merely imprecise.
 _PLAINLY_WRONG = 3.0
@@ -74,8 +74,8 @@ class CostSettings:
     cache_dir: Path | None = None
 
 
-class CostSource:
-    """Costs of one model's candidates on a site."""
+class MeasuredCosts:
+    """Costs of one model's candidates on a runner."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class CostSource:
         reference: Reference,
         database: CostDatabase,
         settings: CostSettings,
-        site: Site,
+        runner: Runner,
         listener: Listener,
         cancel: threading.Event | None = None,
     ) -> None:
@@ -93,10 +93,10 @@ class CostSource:
         self._reference = reference
         self._database = database
         self._settings = settings
-        self._site = site
+        self._runner = runner
         self._listener = listener
         self._cancel = cancel
-        self._hardware = site.hardware.digest
+        self._hardware = runner.hardware.digest
         self._owner = new_owner()
         self._fingerprints: dict[int, str] = {}
         self._rows: dict[str, CostRow] = {}
@@ -177,7 +177,7 @@ class CostSource:
         request = self._request(candidate)
         digest = self.key(candidate).digest
         begin = time.monotonic()
-        measurement = self._site.measure(request, self._cancel)
+        measurement = self._runner.measure(request, self._cancel)
         seconds = time.monotonic() - begin
         row = self._to_row(candidate, measurement)
         # Whoever took a late claim over measures it too; theirs counts for the team, ours for now.
@@ -200,7 +200,7 @@ class CostSource:
             write_samples(expected, self._reference.expected([s.name for s in model.outputs]))
         whole = candidate.nodes == self._model.index.all_nodes
         # Errors of low precision may grow on their way through a model: mixes of it are judged by running them.
-        reduced = self._site.facts(candidate.target).arithmetic.numbers != "f32"
+        reduced = self._runner.facts(candidate.target).arithmetic.numbers != "f32"
         return MeasureRequest(
             target=canonical(candidate.target, self._settings.threads),
             model=model,
@@ -245,15 +245,15 @@ class CostSource:
             compile_s=measurement.compile_s,
             peak_memory_bytes=measurement.peak_memory_bytes,
             yardstick_us=measurement.yardstick_us,
-            host=self._site.host,
-            hardware_description=asdict(self._site.hardware),
+            host=self._runner.host,
+            hardware_description=asdict(self._runner.hardware),
             op_types=" ".join(sorted({node.op for node in nodes})),
             node_count=len(nodes),
             model_sha256=self._model.sha256,
             versions={
                 **measurement.versions,
-                candidate.target.backend: self._site.facts(candidate.target).version,
-                "python": self._site.python,
+                candidate.target.backend: self._runner.facts(candidate.target).version,
+                "python": self._runner.python,
             },
         )
         if isinstance(cost, Measured):
@@ -303,9 +303,9 @@ class CostSource:
 
     def _version(self, target: Target) -> str:
         if target not in self._versions:
-            facts = self._site.facts(target)
+            facts = self._runner.facts(target)
             more = preparation_key(facts, self._model, self._reference.samples)
             if forms_of(target):
-                more += f", rewritten ({EDITION}) by onnxruntime {self._site.facts(REWRITER).version}"
+                more += f", rewritten ({EDITION}) by onnxruntime {self._runner.facts(REWRITER).version}"
             self._versions[target] = facts.version + more
         return self._versions[target]

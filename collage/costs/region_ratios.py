@@ -24,7 +24,7 @@ _LEAST_RATIO = 0.1
 
 
 @dataclass
-class Lessons:
+class RegionRatios:
     """Expectations of one target.
 
     Args:

@@ -66,7 +66,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Undecided:
+class NumericTies:
     """What was found to be undecided.
 
     Args:
@@ -118,13 +118,13 @@ def _smooth_before(index: GraphIndex, nodes: int) -> int:
     return found
 
 
-def find_undecided(
+def find_ties(
     model: Model,
     found: Choices,
     known: Sequence[Mapping[str, Array]],
     folder: Path,
     cancel: threading.Event | None = None,
-) -> Undecided:
+) -> NumericTies:
     """Run the part of a model that chooses again and again, its sums moved.
 
     Args:
@@ -149,7 +149,7 @@ def find_undecided(
         {name: value for name, value in sample.items() if isinstance(value, Ranged)}
         for sample in read_expected(folder / "ranges.npz", ())
     ]
-    return Undecided(ranges, frozenset(beyond))
+    return NumericTies(ranges, frozenset(beyond))
 
 
 def _draw(path: Path, folder: Path, moved: Sequence[str], names: Sequence[str]) -> set[str]:

@@ -24,7 +24,7 @@ from collage.partitioner.emit.splice import splice
 from collage.partitioner.errors import CancelledError, NoPlanError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
-from collage.runner import Site, TargetFacts
+from collage.runner import Runner, TargetFacts
 
 _TIMEOUT_S = 1800.0
 
@@ -51,7 +51,7 @@ def prepared_plan(
     regions: RegionFiles,
     work_dir: Path,
     threads: int,
-    site: Site,
+    runner: Runner,
     cache_dir: Path | None = None,
     cancel: threading.Event | None = None,
 ) -> PreparedPlan:
@@ -62,7 +62,7 @@ def prepared_plan(
         regions: its sub-models.
         work_dir: a folder for what is made; it lives as long as the result.
         threads: of one call.
-        site: where they are rewritten, as they were for measuring.
+        runner: where they are rewritten, as they were for measuring.
         cache_dir: where what was rewritten while measuring is kept.
         cancel: stops the child.
 
@@ -70,7 +70,7 @@ def prepared_plan(
         NoPlanError: a partition cannot be rewritten once more.
         CancelledError: `cancel` was set.
     """
-    notes = tuple(note_of(site.facts(partition.target)) for partition in plan.partitions)
+    notes = tuple(note_of(runner.facts(partition.target)) for partition in plan.partitions)
     positions = [i for i, note in enumerate(notes) if note.prepared]
     if not positions:
         return PreparedPlan(regions.model, plan, notes, regions)
@@ -78,7 +78,7 @@ def prepared_plan(
     folder = work_dir / "prepared"
     folder.mkdir(parents=True)
     try:
-        made = site.run(
+        made = runner.run(
             prepare_parts,
             parts,
             folder.resolve(),

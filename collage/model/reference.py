@@ -22,7 +22,7 @@ from collage.backends.numerics.tensor_files import read_samples as stored_sample
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.events import Event, Listener, ignore
-from collage.model.numeric_ties import Choices, Undecided, choices, find_undecided
+from collage.model.numeric_ties import Choices, NumericTies, choices, find_ties
 from collage.partitioner.emit.extract import with_outputs
 from collage.partitioner.errors import BadInputError, CancelledError, ModelError
 from collage.partitioner.graph.model import Model
@@ -39,7 +39,7 @@ _INGEST_TIMEOUT_S = 600.0
 _REFERENCE_TIMEOUT_S = 1800.0
 
 
-def take_in(
+def ingest(
     source: Path,
     work_dir: Path,
     dims: Mapping[str, int] | None = None,
@@ -126,7 +126,7 @@ class Reference:
         self._known: tuple[dict[str, np.ndarray], ...] = tuple(dict(s) for s in self.samples)
         self._lock, self._once = threading.Lock(), threading.Lock()
         self._choices = choices(model.index)
-        self._undecided: Undecided | None = None
+        self._undecided: NumericTies | None = None
 
     def expected(self, names: Sequence[str], *, last: bool = False) -> tuple[dict[str, Expected], ...]:
         """The same as `values`, with the bounds of elements that the model itself leaves undecided.
@@ -164,18 +164,18 @@ class Reference:
         """Values seen so far that rounding alone decides by more than half, or of which it decides the size."""
         return self._undecided.beyond if self._undecided else frozenset()
 
-    def _find_undecided(self, found: Choices) -> Undecided:
+    def _find_undecided(self, found: Choices) -> NumericTies:
         read = self.values(SubGraph(self.model.index, found.nodes).inputs, last=True)
         begin = time.monotonic()
         try:
-            return find_undecided(self.model, found, read, self._directory / "undecided", self._cancel)
+            return find_ties(self.model, found, read, self._directory / "undecided", self._cancel)
         except ChildFailed as failure:
             if failure.kind == "cancelled":
                 raise CancelledError("cancelled while looking for what is undecided") from None
             # Then all of it counts as decided.
             text = f"it could not be found out what rounding decides ({failure.reason})"
             self._listener(Event("reference", text))
-            return Undecided([{} for _ in self.samples])
+            return NumericTies([{} for _ in self.samples])
         finally:
             self.seconds += time.monotonic() - begin
 

@@ -1,7 +1,7 @@
 """Which inputs a run sees: seeded ones for the artifact's proof, those it chooses by, and held-out ones.
 
 Invariant: plans are chosen by the first samples. The held-out ones only say no: to mixes that are proposed within a
-budget, and in the contest of whole plans.
+budget, and in the comparison of whole plans.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import numpy as np
 
 from collage.backends.contract import SubModel
 from collage.backends.numerics.tensor_files import write_samples
-from collage.disk_space import Room, remove, size_bytes
+from collage.disk_space import DiskBudget, remove, size_bytes
 from collage.partitioner.emit.extract import extract
 from collage.partitioner.graph.model import Model
 
@@ -49,7 +49,7 @@ class RegionFiles:
         directory: Path,
         calibrate: Values | None = None,
         prepared: Collection[int] = (),
-        room: Room | None = None,
+        room: DiskBudget | None = None,
     ) -> None:
         self.model = model
         self._directory = directory

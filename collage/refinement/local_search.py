@@ -1,11 +1,11 @@
 """Optuna drives local moves, on measured end-to-end latency of whole plans.
 
-Terms: the *incumbent* is the best plan so far; a *proposal* is a move applied to it; a *heat* times
+Terms: the *incumbent* is the best plan so far; a *proposal* is a move applied to it; a *screening* times
 several proposals beside the incumbent over a few rounds, and whoever looks faster in it runs a *final*
 of many rounds against the incumbent.
 
 Optuna is asked for a move (kind, place and what its kind needs: step, unit, target, option) and told the latency of the plan that came
-of it relative to the arena's anchor, so that trials of different heats compare. A move that cannot be
+of it relative to the timer's baseline, so that trials of different screenings compare. A move that cannot be
 made, or whose plan cannot be run, is told as pruned, which its sampler counts as bad.
 
 Invariants: a proposal becomes the incumbent only when it is clearly faster (`refine.clearly_faster`) over
@@ -27,30 +27,33 @@ from collage.partitioner.target import Target
 from collage.refinement.local_moves import LocalMoves, Move
 from collage.refinement.optuna_study import PLAN
 from collage.timing.plan_timer import JUDGING_ROUNDS
-from collage.timing.timed_plan import Entry, clearly_faster, speedup
+from collage.timing.timed_plan import TimedPlan, clearly_faster, speedup
 
-# Of the proposals of a heat so many are those that were asked for first, the others those that promise most.
+# Of the proposals of a screening so many are those that were asked for first, the others those that promise most.
 _HEAT, _UNGUIDED = 4, 2
-_HEAT_ROUNDS = 6
-# Who gained so much in a heat runs a contest however late it is: six rounds do not prove it.
+_SCREENING_ROUNDS = 6
+# Who gained so much in a screening runs a comparison however late it is: six rounds do not prove it.
 PROMISING = 1.02
-# Asks per heat: a choice, as most moves can be made. A heat that so many cannot fill is the last one.
+# Asks per screening: a choice, as most moves can be made. A screening that so many cannot fill is the last one.
 _ASKS = 40
 _STEPS = (-4, -2, -1, 1, 2, 4)
 
 
 class Timed(Protocol):
-    """Where plans are timed; `refine.Arena` is one."""
+    """Where plans are timed; `refine.PlanTimer` is one."""
 
-    entries: list[Entry]
+    entries: list[TimedPlan]
 
     def knows(self, plan: Plan) -> bool:
         """True when this very plan was timed."""
 
     def hold(
-        self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), rounds: int = JUDGING_ROUNDS
+        self,
+        newcomers: Sequence[TimedPlan],
+        again: Sequence[TimedPlan] = (),
+        rounds: int = JUDGING_ROUNDS,
     ) -> None:
-        """Time new plans beside the anchor and some known ones."""
+        """Time new plans beside the baseline and some known ones."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class LocalSettings:
 
     Args:
         trials: end after so many timed proposals without a gain; 0 leaves local search out.
-        seconds: begin no new contest after this long.
+        seconds: begin no new comparison after this long.
         seed: of the sampler.
         keep: is given the study when all is done.
     """
@@ -76,20 +79,20 @@ class LocalSearch:
 
     Args:
         moves: makes the proposals.
-        arena: times them.
+        timer: times them.
         settings: how.
-        out_of_time: looked at before each contest.
+        out_of_time: looked at before each comparison.
         promise_us: what a plan would take by what is known of its parts; infinite where that says nothing.
     """
 
     moves: LocalMoves
-    arena: Timed
+    timer: Timed
     settings: LocalSettings
     out_of_time: Callable[[], bool]
     promise_us: Callable[[Plan], float]
     _count: int = field(default=0, init=False)
 
-    def improve(self, incumbent: Entry) -> Entry:
+    def improve(self, incumbent: TimedPlan) -> TimedPlan:
         """The best plan that local moves reach from a timed one; that one itself when none is faster."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(seed=self.settings.seed, n_startup_trials=2 * _HEAT)
@@ -107,7 +110,7 @@ class LocalSearch:
             if not proposals:
                 break
             idle += len(proposals)
-            self.arena.hold([entry for _, entry in proposals], again=[best], rounds=_HEAT_ROUNDS)
+            self.timer.hold([entry for _, entry in proposals], again=[best], rounds=_SCREENING_ROUNDS)
             for trial, entry in proposals:
                 _tell(study, trial, entry)
             challenger = self._fastest([entry for _, entry in proposals], best)
@@ -115,7 +118,7 @@ class LocalSearch:
             if challenger is not None and (
                 not self.out_of_time() or _gain(challenger, best) > PROMISING
             ):
-                self.arena.hold([], again=[best, challenger])
+                self.timer.hold([], again=[best, challenger])
                 improved = challenger.timed and clearly_faster(challenger, best)
             if improved and challenger is not None:
                 best, idle = challenger, 0
@@ -125,14 +128,14 @@ class LocalSearch:
         self.settings.keep(study)
         return best
 
-    def _propose(self, study: optuna.Study, best: Entry) -> list[tuple[Trial, Entry]]:
+    def _propose(self, study: optuna.Study, best: TimedPlan) -> list[tuple[Trial, TimedPlan]]:
         """What was asked for first, and what promises most of all that was."""
         found: dict[Plan, tuple[Trial, Move]] = {}
         for _ in range(_ASKS):
             trial = study.ask()
             move = self._move(trial)
             plan = self.moves.apply(best.plan, move)
-            if plan is None or plan in found or self.arena.knows(plan):
+            if plan is None or plan in found or self.timer.knows(plan):
                 study.tell(trial, state=TrialState.PRUNED)
                 continue
             found[plan] = trial, move
@@ -146,7 +149,7 @@ class LocalSearch:
             self._count += 1
             name = f"local {self._count} ({move.kind})"
             trial.set_user_attr(PLAN, name)
-            proposals.append((trial, Entry(plan, name, challenges=best, proposed=True)))
+            proposals.append((trial, TimedPlan(plan, name, challenges=best, proposed=True)))
         return proposals
 
     def _move(self, trial: Trial) -> Move:
@@ -168,8 +171,8 @@ class LocalSearch:
         )
 
     @staticmethod
-    def _fastest(entries: Sequence[Entry], best: Entry) -> Entry | None:
-        """Who was faster than the incumbent in the heat, by the most; None where nobody was."""
+    def _fastest(entries: Sequence[TimedPlan], best: TimedPlan) -> TimedPlan | None:
+        """Who was faster than the incumbent in the screening, by the most; None where nobody was."""
         gains = {i: _gain(entry, best) for i, entry in enumerate(entries) if entry.timed}
         fastest = max(gains, key=lambda i: gains[i], default=None)
         return entries[fastest] if fastest is not None and gains[fastest] > 1.0 else None
@@ -179,11 +182,11 @@ def _said(setting: tuple[str, str]) -> str:
     return "-{}={}".format(*setting)
 
 
-def _gain(entry: Entry, best: Entry) -> float:
+def _gain(entry: TimedPlan, best: TimedPlan) -> float:
     return speedup(best, entry).ratio
 
 
-def _tell(study: optuna.Study, trial: Trial, entry: Entry) -> None:
+def _tell(study: optuna.Study, trial: Trial, entry: TimedPlan) -> None:
     if entry.timed:
         study.tell(trial, entry.ratio)
     else:
@@ -191,7 +194,7 @@ def _tell(study: optuna.Study, trial: Trial, entry: Entry) -> None:
         study.tell(trial, state=TrialState.PRUNED)
 
 
-def worth_a_search(entries: Sequence[Entry], best: Entry, targets: Sequence[Target]) -> bool:
+def worth_a_search(entries: Sequence[TimedPlan], best: TimedPlan, targets: Sequence[Target]) -> bool:
     """True where a neighbor may win: the best plan is mixed, or one of other targets is within a tenth."""
     if len(targets) < 2:
         return False
@@ -199,6 +202,6 @@ def worth_a_search(entries: Sequence[Entry], best: Entry, targets: Sequence[Targ
     return len(best.plan.partitions) > 1 or min(others, default=float("inf")) <= best.ratio * 1.1
 
 
-def _without_threads(entry: Entry) -> set[Target]:
+def _without_threads(entry: TimedPlan) -> set[Target]:
     """A plan's targets; that one is as fast on one thread says nothing of where to mix."""
     return {target.with_options(**{THREADS.name: ""}) for target in entry.plan.targets}

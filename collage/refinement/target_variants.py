@@ -27,7 +27,7 @@ from collage.partitioner.errors import CancelledError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import single_plan
-from collage.timing.timed_plan import Entry
+from collage.timing.timed_plan import TimedPlan
 
 # Fewer places for a form cost little, but for one product; and so do Transposes where less than this share goes.
 _FEWEST, _LEAST_SHARE = 2, 0.25
@@ -56,7 +56,7 @@ def single_rewritten(
     threads: int,
     listener: Listener = ignore,
     cancel: threading.Event | None = None,
-) -> list[Entry]:
+) -> list[TimedPlan]:
     """Single targets that have the model rewritten; none where that would change little.
 
     Args:
@@ -88,7 +88,7 @@ def single_rewritten(
         found.add(TRANSPOSES)
     told = [t.with_options(**{REWRITE.name: how}) for t, ways in able.items() for how in ways]
     hopeful = [target for target in told if _may_pay(target, found)]
-    return [Entry(single_plan(model, target), f"single {target}") for target in hopeful]
+    return [TimedPlan(single_plan(model, target), f"single {target}") for target in hopeful]
 
 
 def _may_pay(target: Target, found: set[str]) -> bool:
@@ -96,7 +96,7 @@ def _may_pay(target: Target, found: set[str]) -> bool:
     return bool(found & of_it) and check_options(target).check_target(target) is None
 
 
-def worth_mixing(entries: Sequence[Entry], targets: Sequence[Target]) -> list[Target]:
+def worth_mixing(entries: Sequence[TimedPlan], targets: Sequence[Target]) -> list[Target]:
     """Of each of the caller's targets the way of rewriting with which its whole model was clearly faster, if any."""
     singles = {
         next(iter(e.plan.targets)): e for e in entries if e.timed and len(e.plan.partitions) == 1
@@ -116,7 +116,7 @@ def worth_mixing(entries: Sequence[Entry], targets: Sequence[Target]) -> list[Ta
 
 
 def offered(
-    targets: Sequence[Target], threads: int, entries: Sequence[Entry]
+    targets: Sequence[Target], threads: int, entries: Sequence[TimedPlan]
 ) -> dict[Target, dict[str, tuple[str, ...]]]:
     """What local moves may try of each target's options: of rewriting only what whole models were timed with."""
     tried = {target for entry in entries for target in entry.plan.targets}

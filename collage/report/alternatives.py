@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collage.costs.estimates import Estimates
-from collage.costs.measured_costs import CostSource
+from collage.costs.measured_costs import MeasuredCosts
 from collage.partitioner.candidate import Candidate, Plan, bits
 from collage.partitioner.cost import Infeasible, Measured, Unknown
 from collage.partitioner.graph.graph_index import GraphIndex
@@ -38,7 +38,7 @@ class Witness:
     index: GraphIndex
     targets: Sequence[Target]
     candidates: CandidateSet
-    costs: CostSource
+    costs: MeasuredCosts
     estimates: Estimates
     transitions: Transitions = field(default_factory=Transitions)
 

@@ -12,16 +12,16 @@ from collage.backends.measurement.timing import Ratio
 from collage.backends.numerics.reference import seeded_inputs, table_bounds
 from collage.backends.numerics.tensor_files import write_samples
 from collage.events import Listener, ignore
-from collage.model.reference import Reference, take_in
+from collage.model.reference import Reference, ingest
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.emit.annotate import PLAN_KEY, ArtifactPlan, read_plan
 from collage.partitioner.emit.plan_json import decode
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
-from collage.timing.plan_timer import Arena
-from collage.timing.request import Contest
-from collage.timing.timed_plan import Entry, fastest_beside, identity, latency_beside, speedup
+from collage.timing.plan_timer import PlanTimer
+from collage.timing.request import TimingRequest
+from collage.timing.timed_plan import TimedPlan, fastest_beside, identity, latency_beside, speedup
 
 # Single targets that take so many times as long as the fastest are timed in one process only.
 _FAR_BEHIND = 3.0
@@ -55,7 +55,7 @@ class Bench:
     Args:
         path: the artifact.
         work_dir: an empty folder, kept until the last timing; takes what is compiled.
-        listener: is told about the contests.
+        listener: is told about the comparisons.
         against: another artifact of the same model, timed in the same rounds.
         source: the model that was tuned, to time single targets beside an artifact that has other nodes
             in its partitions' place (int8), and to take errors from; not looked at for other artifacts.
@@ -87,7 +87,7 @@ class Bench:
         write_samples(samples, reference.samples)
         write_samples(expected, reference.expected(made))
         (work_dir / "cache").mkdir()
-        template = Contest(
+        template = TimingRequest(
             (),
             {},
             inputs,
@@ -105,21 +105,21 @@ class Bench:
             if note.prepared
         ]
         regions = RegionFiles(stored.model, work_dir / "regions", prepared=done)
-        self._arena = Arena(
+        self._timer = PlanTimer(
             RegionFiles(model, work_dir / "whole", reference.values), template, listener
         )
-        self._ours = Entry(stored.plan, "ours", regions=regions)
+        self._ours = TimedPlan(stored.plan, "ours", regions=regions)
         self._targets: list[str] = report["targets"]
         self._tolerance: float = report["tolerance"]
-        self._singles: dict[str, Entry] = {}
+        self._singles: dict[str, TimedPlan] = {}
         for text in [] if rewritten and source is None else self._targets:
             whole = Plan((Candidate(model.index.all_nodes, Target.parse(text), "whole"),))
             # Two instances of one compiled model differ by a few percent, by where their memory lies.
             same = not rewritten and identity(whole) == identity(stored.plan)
-            self._singles[text] = self._ours if same else Entry(whole, f"single {text}")
-        self._other: Entry | None = None
+            self._singles[text] = self._ours if same else TimedPlan(whole, f"single {text}")
+        self._other: TimedPlan | None = None
         if against is not None:
-            self._other = Entry(_plan_for(stored.model, against), "against", regions=regions)
+            self._other = TimedPlan(_plan_for(stored.model, against), "against", regions=regions)
 
     def time(self, processes: int = 4) -> None:
         """Time all of them once more.
@@ -136,15 +136,15 @@ class Bench:
             *([other] if other else []),
         ]
         for held in range(2 * processes):
-            if not self._arena.entries:
-                self._arena.hold(entries)
+            if not self._timer.entries:
+                self._timer.hold(entries)
                 continue
             timed = [entry for entry in entries if entry.timed]
             limit = _FAR_BEHIND * min((entry.ratio for entry in timed), default=0.0)
             near = [e for e in timed if e is ours or e is other or e.ratio <= limit]
             if not near or (held >= processes and (len(near) == 1 or not self._is_wide())):
                 break
-            self._arena.hold([], again=near)
+            self._timer.hold([], again=near)
 
     def _is_wide(self) -> bool:
         gain = self._gain()
@@ -164,7 +164,7 @@ class Bench:
             "baselines": [self._baseline(text) for text in self._targets],
             "speedup_over_best_single": None if gain is None else gain.ratio,
             "speedup_interval": None if gain is None else [gain.low, gain.high],
-            "warnings": list(self._arena.warnings()),
+            "warnings": list(self._timer.warnings()),
             **({} if other is None else {"against": _compared(ours, other)}),
         }
 
@@ -186,7 +186,7 @@ def _normalzed(source: Path, stored: ArtifactPlan, work_dir: Path) -> Model:
     """The model that was tuned, in the form that it was tuned in."""
     specs = [stored.model.index.values[name] for name in stored.model.index.inputs]
     dims = {f"{s.name}:{axis}": size for s in specs for axis, size in enumerate(s.static_shape)}
-    model, _ = take_in(source, work_dir, dims, least_opset=stored.model.ir.opset_imports.get("", 0))
+    model, _ = ingest(source, work_dir, dims, least_opset=stored.model.ir.opset_imports.get("", 0))
     return model
 
 
@@ -199,7 +199,7 @@ def _plan_for(model: Model, against: Path) -> Plan:
     return decode(model, read_plan(against).metadata[PLAN_KEY]).plan
 
 
-def _compared(ours: Entry, other: Entry) -> dict[str, Any]:
+def _compared(ours: TimedPlan, other: TimedPlan) -> dict[str, Any]:
     found: dict[str, Any] = {"same_plan": identity(ours.plan) == identity(other.plan)}
     if not ours.timed or not other.timed:
         return {**found, "infeasible": other.failure or ours.failure}

@@ -27,8 +27,8 @@ from collage.report.alternatives import (
     refused_operators,
     runner_up,
 )
-from collage.runner import Site
-from collage.timing.timed_plan import Entry, fastest_beside, latency_beside, speedup
+from collage.runner import Runner
+from collage.timing.timed_plan import TimedPlan, fastest_beside, latency_beside, speedup
 
 REPORT_VERSION = 1
 
@@ -54,15 +54,15 @@ class Findings:
         sampled: `given` or `seeded` inputs.
         warnings: of ingest and of the run.
         witness: what is known of the other targets.
-        site: where all this was measured.
+        runner: where all this was measured.
         front: points of latency against error; None where none were asked for.
     """
 
     model_sha256: str
     index: GraphIndex
     targets: Sequence[Target]
-    winner: Entry
-    entries: Sequence[Entry]
+    winner: TimedPlan
+    entries: Sequence[TimedPlan]
     infeasible: Mapping[Target, str]
     candidates: CandidateSet
     unique: int
@@ -74,7 +74,7 @@ class Findings:
     sampled: str
     warnings: Sequence[str]
     witness: Witness
-    site: Site
+    runner: Runner
     front: Sequence[Mapping[str, Any]] | None = None
 
 
@@ -93,9 +93,9 @@ def build_report(found: Findings) -> dict[str, Any]:
         "model_sha256": found.model_sha256,
         "targets": [str(target) for target in found.targets],
         "machine": {
-            "label": found.site.hardware.label,
-            "hardware": found.site.hardware.digest,
-            "description": found.site.hardware.describe(),
+            "label": found.runner.hardware.label,
+            "hardware": found.runner.hardware.digest,
+            "description": found.runner.hardware.describe(),
         },
         "partitions": _partitions(found),
         "latency_us": winner.latency_us,
@@ -138,7 +138,7 @@ def _search(solution: Solution | None) -> dict[str, Any] | None:
     }
 
 
-def single_target(entry: Entry) -> Target | None:
+def single_target(entry: TimedPlan) -> Target | None:
     """The target of a plan that is one partition, else None."""
     partitions = entry.plan.partitions
     return partitions[0].target if len(partitions) == 1 else None
@@ -164,7 +164,7 @@ def _partitions(found: Findings) -> list[dict[str, Any]]:
             {
                 "target": str(partition.target),
                 "nodes": [found.index.nodes[i].name for i in bits(partition.nodes)],
-                **computed(found.site.facts(partition.target)),
+                **computed(found.runner.facts(partition.target)),
                 "latency_us": latency_us,
                 "predicted_us": own_us,
                 "runner_up": runner_up(others),
@@ -175,7 +175,7 @@ def _partitions(found: Findings) -> list[dict[str, Any]]:
     return parts
 
 
-def _baseline(target: Target, entry: Entry | None, found: Findings) -> dict[str, Any]:
+def _baseline(target: Target, entry: TimedPlan | None, found: Findings) -> dict[str, Any]:
     if entry is None:
         return {"target": str(target), "infeasible": found.infeasible.get(target, "not measured")}
     if not entry.timed:
@@ -192,7 +192,7 @@ def _baseline(target: Target, entry: Entry | None, found: Findings) -> dict[str,
     return said
 
 
-def _plan(entry: Entry, best: Entry | None, winner: Entry) -> dict[str, Any]:
+def _plan(entry: TimedPlan, best: TimedPlan | None, winner: TimedPlan) -> dict[str, Any]:
     said: dict[str, Any] = {
         "name": entry.name,
         "partitions": len(entry.plan.partitions),
@@ -210,7 +210,7 @@ def _plan(entry: Entry, best: Entry | None, winner: Entry) -> dict[str, Any]:
     return said
 
 
-def _interval(entry: Entry) -> tuple[float, float]:
+def _interval(entry: TimedPlan) -> tuple[float, float]:
     """A 95 % interval of the median from order statistics of the blocks."""
     samples = sorted(entry.samples_us)
     n = len(samples)

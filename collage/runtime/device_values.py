@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Call = Callable[[], None]
 
 
-class Residence:
+class DeviceValues:
     """The places of a plan's values on devices, and the copies between them and the host.
 
     Args:

@@ -1,7 +1,7 @@
 """Runs a plan: compiled partitions called one after the other on buffers that are bound once, or those
 that do not wait for each other at once, where the plan says so (`lanes`).
 
-Every value that crosses a border between partitions has one place in an arena (`memory_plan`), to
+Every value that crosses a border between partitions has one place in an timer (`memory_plan`), to
 which its producer and its consumers are bound when the executor is made; a run then only calls the
 executables. Values whose shape is known only when the model runs are passed along and bound anew at
 each run. Values of steps on a device stay in its memory (`collage.runtime.device_values`); those that cross from one
@@ -23,7 +23,7 @@ import numpy as np
 
 from collage.backends.contract import Executable
 from collage.partitioner.tensor import TensorSpec
-from collage.runtime.device_values import Residence
+from collage.runtime.device_values import DeviceValues
 from collage.runtime.memory_plan import Life, allocate, plan_memory
 from collage.runtime.parallel import Lanes, waves
 
@@ -71,7 +71,7 @@ class Executor:
         lives = _lives(self._steps, self._inputs, self._outputs, self._waves)
         self._plan = plan_memory(lives)
         self._buffers = allocate(self._plan, lives)
-        self._residence = Residence(self._steps, self._inputs, self._outputs, self._buffers)
+        self._residence = DeviceValues(self._steps, self._inputs, self._outputs, self._buffers)
         self._runs: list[Callable[[], None]] = []
         self._turns: list[Callable[[], None]] = []
         self._dynamic: dict[str, np.ndarray] = {}
@@ -132,7 +132,7 @@ class Executor:
         return times
 
     def value(self, name: str) -> np.ndarray:
-        """A value's array after a run; it is valid until the arena's place is used again."""
+        """A value's array after a run; it is valid until the timer's place is used again."""
         if name not in self._buffers:
             return self._dynamic[name]
         self._residence.fetch(name)

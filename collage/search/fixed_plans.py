@@ -20,7 +20,7 @@ from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.constraints import Constraints
 from collage.partitioner.search.search import search
 from collage.partitioner.target import Target
-from collage.timing.timed_plan import Entry
+from collage.timing.timed_plan import TimedPlan
 
 
 def parse_targets(texts: Sequence[str]) -> tuple[Target, ...]:
@@ -40,16 +40,16 @@ def single_plan(model: Model, target: Target) -> Plan:
     return Plan((Candidate(model.index.all_nodes, target, "whole"),))
 
 
-def given_plan(model: Model, plan: Mapping[str, Any]) -> Entry:
+def given_plan(model: Model, plan: Mapping[str, Any]) -> TimedPlan:
     """A plan as JSON, applied to the model again.
 
     Raises:
         BadInputError: it is damaged, or not for this model.
     """
-    return Entry(decode(model, json.dumps(plan)).plan, "given plan")
+    return TimedPlan(decode(model, json.dumps(plan)).plan, "given plan")
 
 
-def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints) -> Entry:
+def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints) -> TimedPlan:
     """What pins and bans say, in as few partitions as they allow; nothing is measured for it.
 
     Raises:
@@ -68,7 +68,7 @@ def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints
     solution = search(
         model.index, candidates.candidates, free, constraints=constraints, refusals=candidates.refusals
     )
-    return Entry(solution.plans[0].plan, "pinned plan")
+    return TimedPlan(solution.plans[0].plan, "pinned plan")
 
 
 def check_covered(index: GraphIndex, candidates: CandidateSet, targets: Sequence[Target]) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from collage.costs.cost_source import CostOracle
+from collage.costs.cost_source import CostSource
 from collage.costs.estimates import Estimates
 from collage.events import Event, Listener
 from collage.partitioner.candidate import Candidate, Plan
@@ -69,7 +69,7 @@ class LazySearch:
         self,
         index: GraphIndex,
         candidates: CandidateSet,
-        costs: CostOracle,
+        costs: CostSource,
         estimates: Estimates,
         transitions: Transitions,
         constraints: Constraints,

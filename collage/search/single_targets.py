@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from collage.cost_db.costs.row import CostRow
-from collage.costs.cost_source import CostOracle
+from collage.costs.cost_source import CostSource
 from collage.costs.estimates import Estimates
 from collage.partitioner.candidate import Candidate, Plan, bits
 from collage.partitioner.cost import Measured
@@ -43,7 +43,7 @@ def may_take_all(
     ]
 
 
-class WholeModels:
+class SingleTargets:
     """Measures the single-target plans.
 
     Args:
@@ -57,7 +57,7 @@ class WholeModels:
         self,
         index: GraphIndex,
         targets: Sequence[Target],
-        costs: CostOracle,
+        costs: CostSource,
         probing_s: float = math.inf,
     ) -> None:
         self._index = index
@@ -110,10 +110,10 @@ class WholeModels:
         self._probing_s = end_s - time.monotonic()
         return estimates
 
-    def joined_by(self, targets: Sequence[Target]) -> WholeModels:
+    def joined_by(self, targets: Sequence[Target]) -> SingleTargets:
         """These targets and more; what time was spent on blocks stays spent."""
         all_targets = [*(candidate.target for candidate in self._candidates), *targets]
-        return WholeModels(self._index, all_targets, self._costs, self._probing_s)
+        return SingleTargets(self._index, all_targets, self._costs, self._probing_s)
 
     def correct(self, timed_us: Mapping[Target, float], estimates: Estimates) -> None:
         """Take in how the whole models compare where they ran in turn.

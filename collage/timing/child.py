@@ -1,6 +1,6 @@
 """Times whole plans against each other: interleaved, in one child, as `load` will run them.
 
-Terms: a *round* times one block of calls of every plan still in the race; a block's first call is
+Terms: a *round* times one block of calls of every plan still in the run_rounds; a block's first call is
 thrown away and its median kept, so that sample *i* of every plan was taken within the same second.
 Ratios are therefore taken round by round. Rounds in which the cores were further apart than they can be are left out,
 where there are others (`collage.backends.machine.core_distance`). Before it is timed every plan is verified on every sample.
@@ -28,7 +28,7 @@ from collage.backends.numerics.tensor_files import read_expected, read_samples
 from collage.backends.sandbox.run import send_message
 from collage.runtime.compiled import CompiledRegions, in_short
 from collage.runtime.executor import Executor, Step
-from collage.timing.request import HOPELESS_RATIO, NO_TIME, Contest, PlanTiming
+from collage.timing.request import HOPELESS_RATIO, NO_TIME, PlanTiming, TimingRequest
 
 _MIN_CALLS = 3
 _MIN_ROUNDS = 3
@@ -58,35 +58,35 @@ class _Runner:
         self.steps = list(compress(self.steps, counted))
 
 
-def race(contest: Contest, skip: list[int]) -> list[PlanTiming]:
+def run_rounds(request: TimingRequest, skip: list[int]) -> list[PlanTiming]:
     """Time the plans but those to skip; runs in the child."""
-    compiled = CompiledRegions(contest.threads, contest.cache_dir)
-    samples = read_samples(contest.samples_file, contest.inputs)
-    expected = read_expected(contest.expected_file, ())
-    results = [PlanTiming(failure="not run") for _ in contest.plans]
+    compiled = CompiledRegions(request.threads, request.cache_dir)
+    samples = read_samples(request.samples_file, request.inputs)
+    expected = read_expected(request.expected_file, ())
+    results = [PlanTiming(failure="not run") for _ in request.plans]
     runners: list[_Runner] = []
     begin_s = time.monotonic()
-    limit_s = math.inf if contest.prepare_s is None else contest.prepare_s
-    for position in _building_order(contest):
+    limit_s = math.inf if request.prepare_s is None else request.prepare_s
+    for position in _building_order(request):
         if position in skip:
             continue
-        if position >= contest.needed and time.monotonic() - begin_s > limit_s:
+        if position >= request.needed and time.monotonic() - begin_s > limit_s:
             results[position] = PlanTiming(failure=NO_TIME)
             continue
         send_message(position)
         try:
-            runner = _prepare(contest, position, compiled, samples, expected)
+            runner = _prepare(request, position, compiled, samples, expected)
         except Exception as error:
             results[position] = PlanTiming(failure=in_short(error))
             continue
-        if contest.error_limit is not None and not runner.error <= contest.error_limit:
-            failure = f"its error {runner.error:.3g} exceeds {contest.error_limit:.3g}"
+        if request.error_limit is not None and not runner.error <= request.error_limit:
+            failure = f"its error {runner.error:.3g} exceeds {request.error_limit:.3g}"
             results[position] = PlanTiming(error=runner.error, failure=failure)
             continue
         runners.append(runner)
     runners.sort(key=lambda runner: runner.position)
-    watch = CoreWatch(contest.looks_us)
-    near = _take_turns(contest, runners, samples[0], watch)
+    watch = CoreWatch(request.looks_us)
+    near = _take_turns(request, runners, samples[0], watch)
     watch.close()
     counted = counting(near)
     far, left_out = counted != near, counted.count(False)
@@ -101,27 +101,27 @@ def race(contest: Contest, skip: list[int]) -> list[PlanTiming]:
     return results
 
 
-def _building_order(contest: Contest) -> list[int]:
+def _building_order(request: TimingRequest) -> list[int]:
     needed, others = (
-        range(len(contest.plans))[: contest.needed],
-        range(len(contest.plans))[contest.needed :],
+        range(len(request.plans))[: request.needed],
+        range(len(request.plans))[request.needed :],
     )
-    return [*(reversed(needed) if contest.backwards else needed), *others]
+    return [*(reversed(needed) if request.backwards else needed), *others]
 
 
 def _prepare(
-    contest: Contest,
+    request: TimingRequest,
     position: int,
     compiled: CompiledRegions,
     samples: Sequence[Mapping[str, np.ndarray]],
     expected: Sequence[Mapping[str, Expected]],
 ) -> _Runner:
-    plan = contest.plans[position]
+    plan = request.plans[position]
     steps = []
     for step in plan.steps:
-        model = contest.regions[step.region]
+        model = request.regions[step.region]
         steps.append(Step(compiled.get(step.region, model, step.target), model.inputs, model.outputs))
-    runner = _Runner(position, Executor(steps, contest.inputs, contest.outputs, plan.lanes))
+    runner = _Runner(position, Executor(steps, request.inputs, request.outputs, plan.lanes))
     stated = [step.executable.stated_latency_us for step in steps]
     runner.stated_us = tuple(us for us in stated if us is not None) if None not in stated else ()
     runner.executor.bind()
@@ -130,32 +130,32 @@ def _prepare(
         runner.executor.run()
         made = runner.executor.results()
         names = list(wanted)
-        error = output_error(contest.metric, [made[n] for n in names], [wanted[n] for n in names])
+        error = output_error(request.metric, [made[n] for n in names], [wanted[n] for n in names])
         runner.error = max(runner.error, error)
     begin = time.perf_counter()
     runner.executor.run()
     once_s = max(time.perf_counter() - begin, 1e-7)
     runner.once_us = once_s * 1e6
-    runner.calls = int(min(_MAX_CALLS, max(_MIN_CALLS, contest.block_s / once_s)))
+    runner.calls = int(min(_MAX_CALLS, max(_MIN_CALLS, request.block_s / once_s)))
     return runner
 
 
 def _take_turns(
-    contest: Contest, runners: list[_Runner], sample: Mapping[str, np.ndarray], watch: CoreWatch
+    request: TimingRequest, runners: list[_Runner], sample: Mapping[str, np.ndarray], watch: CoreWatch
 ) -> list[bool]:
     """Time rounds; which of them had the cores near."""
     begin = time.perf_counter()
-    racing = _in_the_race(contest, runners)
+    racing = _in_the_race(request, runners)
     # What is near is known better with each round, so distances are kept.
     distances_us: list[float] = []
     near: list[bool] = []
     # Stated times do not depend on the cores.
     watched = any(not runner.stated_us for runner in racing)
-    while racing and sum(near) < contest.rounds:
+    while racing and sum(near) < request.rounds:
         # What nobody can make up for in that time is not waited for.
-        if len(near) >= contest.rounds * (_MOST_ROUNDS if any(near) else 1):
+        if len(near) >= request.rounds * (_MOST_ROUNDS if any(near) else 1):
             break
-        if len(near) >= _MIN_ROUNDS and time.perf_counter() - begin > contest.budget_s:
+        if len(near) >= _MIN_ROUNDS and time.perf_counter() - begin > request.budget_s:
             break
         before_us = watch.settle() if watched else 0.0
         # Rotating the order spreads what one plan leaves behind in caches and thread pools.
@@ -165,7 +165,7 @@ def _take_turns(
             _time_block(runner, sample)
         distances_us.append(max(before_us, watch.look()) if watched else 0.0)
         near = watch.are_near(distances_us)
-        if contest.prune and near[-1] and sum(near) >= _PRUNE_AFTER_ROUNDS:
+        if request.prune and near[-1] and sum(near) >= _PRUNE_AFTER_ROUNDS:
             times = {r.position: list(compress(r.samples, near)) for r in racing}
             best = min(map(statistics.median, times.values()))
             # The first plan is the one that all ratios are taken to, so it stays.
@@ -177,9 +177,9 @@ def _take_turns(
     return near
 
 
-def _in_the_race(contest: Contest, runners: list[_Runner]) -> list[_Runner]:
+def _in_the_race(request: TimingRequest, runners: list[_Runner]) -> list[_Runner]:
     """Who takes turns: the first, and who is not far behind; of the others their one call is the sample."""
-    if not contest.prune or not runners:
+    if not request.prune or not runners:
         return list(runners)
     limit_us = max(_SLOW_US, _FAR_BEHIND * min(runner.once_us for runner in runners))
     racing = []

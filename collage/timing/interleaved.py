@@ -9,20 +9,20 @@ from collage.backends.measurement.measure import Run
 from collage.backends.registry import check_options
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.partitioner.errors import CancelledError
-from collage.timing.child import race
-from collage.timing.request import Contest, PlanTiming
+from collage.timing.child import run_rounds
+from collage.timing.request import PlanTiming, TimingRequest
 
 # A child killed from outside is started again this often before its plan takes the blame.
 _KILLED_RETRIES = 2
 
 
 def hold(
-    contest: Contest, cancel: threading.Event | None = None, run: Run = run_in_child
+    request: TimingRequest, cancel: threading.Event | None = None, run: Run = run_in_child
 ) -> list[PlanTiming]:
-    """Time the plans of a contest; one result for each plan, in order.
+    """Time the plans of a request; one result for each plan, in order.
 
     Args:
-        contest: the plans.
+        request: the plans.
         cancel: stops it when set.
         run: starts the child, here or on another machine.
 
@@ -31,17 +31,17 @@ def hold(
     """
     failures: dict[int, str] = {}
     killed = 0
-    while len(failures) < len(contest.plans):
+    while len(failures) < len(request.plans):
         last_touched: list[int] = []
         limits = ChildLimits(
-            timeout_s=contest.budget_s * 4 + 300,
+            timeout_s=request.budget_s * 4 + 300,
             # GPU drivers reserve address space by the terabyte.
-            memory_bytes=None if _all_on_host(contest) else 0,
+            memory_bytes=None if _all_on_host(request) else 0,
         )
         try:
             timings = run(
-                race,
-                contest,
+                run_rounds,
+                request,
                 sorted(failures),
                 limits=limits,
                 cancel=cancel,
@@ -56,7 +56,7 @@ def hold(
             culprit = (
                 last_touched[-1]
                 if last_touched
-                else min(set(range(len(contest.plans))) - set(failures))
+                else min(set(range(len(request.plans))) - set(failures))
             )
             failures[culprit] = f"{failure.kind}: {failure.reason}"
             continue
@@ -64,9 +64,9 @@ def hold(
             PlanTiming(failure=failures[i]) if i in failures else timing
             for i, timing in enumerate(timings)
         ]
-    return [PlanTiming(failure=failures[i]) for i in range(len(contest.plans))]
+    return [PlanTiming(failure=failures[i]) for i in range(len(request.plans))]
 
 
-def _all_on_host(contest: Contest) -> bool:
-    targets = {step.target for plan in contest.plans for step in plan.steps}
+def _all_on_host(request: TimingRequest) -> bool:
+    targets = {step.target for plan in request.plans for step in plan.steps}
     return all(check_options(target).memory_domain(target) == HOST for target in targets)

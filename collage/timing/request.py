@@ -17,8 +17,8 @@ from collage.model.sampling import Sampling
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 
-# Time for timing the plans of one contest: a share of the time limit, within bounds.
-_CONTEST_S, _LEAST_S, _SHARE = 20.0, 3.0, 0.15
+# Time for timing the plans of one request: a share of the time limit, within bounds.
+_COMPARISON_S, _LEAST_S, _SHARE = 20.0, 3.0, 0.15
 # The failure of a plan that nobody tried.
 NO_TIME = "there was no time left to compile it"
 # A plan this much slower in its best block than the best plan in its median cannot win.
@@ -42,7 +42,7 @@ class PlanSteps:
 
 
 @dataclass(frozen=True)
-class Contest:
+class TimingRequest:
     """Plans to be timed against each other.
 
     Args:
@@ -96,8 +96,8 @@ class PlanTiming:
         step_us: median time of each partition inside the running plan.
         error: largest error over outputs and samples.
         failure: why it was not timed, or None.
-        left_out: how many rounds of the contest do not count, since the cores were far apart.
-        far: they were in all of the contest, or all but too few rounds, so that all rounds are here.
+        left_out: how many rounds of the request do not count, since the cores were far apart.
+        far: they were in all of the request, or all but too few rounds, so that all rounds are here.
         looks_us: the distances of the cores that were seen or known (`collage.backends.machine.core_distance`).
     """
 
@@ -115,8 +115,10 @@ class PlanTiming:
         return statistics.median(self.samples_us)
 
 
-def without_plans(sampling: Sampling, error_limit: float | None = None, prune: bool = True) -> Contest:
-    """A contest without plans: every sample and its reference outputs as files.
+def without_plans(
+    sampling: Sampling, error_limit: float | None = None, prune: bool = True
+) -> TimingRequest:
+    """A request without plans: every sample and its reference outputs as files.
 
     Args:
         sampling: the samples of the run.
@@ -126,7 +128,7 @@ def without_plans(sampling: Sampling, error_limit: float | None = None, prune: b
     index = sampling.model.index
     # The other outputs are inputs or constants passed through.
     made = [name for name in index.outputs if name in index.producer]
-    folder = sampling.work_dir / "contest"
+    folder = sampling.work_dir / "request"
     folder.mkdir(parents=True, exist_ok=True)
     samples, expected = folder / "samples.npz", folder / "expected.npz"
     if not expected.exists():
@@ -135,8 +137,8 @@ def without_plans(sampling: Sampling, error_limit: float | None = None, prune: b
             expected, [value for known in sampling.compared for value in known.expected(made)]
         )
     share_s = _SHARE * (sampling.options.time_limit_s or math.inf)
-    return Contest(
-        budget_s=max(_LEAST_S, min(_CONTEST_S, share_s)),
+    return TimingRequest(
+        budget_s=max(_LEAST_S, min(_COMPARISON_S, share_s)),
         plans=(),
         regions={},
         inputs=sampling.info.inputs,

@@ -18,58 +18,58 @@ from collage.timing.request import PlanTiming
 Identity = tuple[int, frozenset[tuple[int, Target]]]
 """What makes two plans the same."""
 
-# So many contests judge a proposal without the one that chose it.
+# So many comparisons judge a proposal without the one that chose it.
 _ENOUGH = 2
 
 
 @dataclass
-class Entry:
+class TimedPlan:
     """A plan that was timed, with all that is known about it.
 
     Args:
         plan: the plan.
         name: `single openvino`, `greedy`, `searched 1` …
         predicted_us: what the search promised; None where it promised nothing.
-        timings: by the number of the contest.
-        contest_ratios: its samples over the anchor's of the same round, by the number of the contest.
+        timings: by the number of the comparison.
+        baseline_ratios: its samples over the baseline's of the same round, by the number of the comparison.
         challenges: the plan that it is a small change of; it wins only if it is clearly faster.
         refused: why the caller's own check did not let it pass, or None.
-        regions: sub-models of its partitions, where they are not the arena's.
-        heats: the contests that were too short to judge.
-        proposed: whether a search proposed it, as one of many, so that its first contest chose it.
+        regions: sub-models of its partitions, where they are not the timer's.
+        screenings: the comparisons that were too short to judge.
+        proposed: whether a search proposed it, as one of many, so that its first comparison chose it.
     """
 
     plan: Plan
     name: str
     predicted_us: float | None = None
     timings: dict[int, PlanTiming] = field(default_factory=dict)
-    contest_ratios: dict[int, Sequence[float]] = field(default_factory=dict)
-    challenges: Entry | None = None
+    baseline_ratios: dict[int, Sequence[float]] = field(default_factory=dict)
+    challenges: TimedPlan | None = None
     refused: str | None = None
     regions: RegionFiles | None = None
-    heats: set[int] = field(default_factory=set)
+    screenings: set[int] = field(default_factory=set)
     proposed: bool = False
 
     @property
     def counting(self) -> list[int]:
-        """The contests that say how fast it is; those with the cores far apart only where there is no other."""
-        ran = [contest for contest, timing in self.timings.items() if timing.samples_us]
-        return [contest for contest in ran if not self.timings[contest].far] or ran
+        """The comparisons that say how fast it is; those with the cores far apart only where there is no other."""
+        ran = [comparison for comparison, timing in self.timings.items() if timing.samples_us]
+        return [comparison for comparison in ran if not self.timings[comparison].far] or ran
 
     @property
-    def first_contest(self) -> int | None:
-        """The first contest that was no heat."""
-        return min((c for c in self.timings if c not in self.heats), default=None)
+    def first_comparison(self) -> int | None:
+        """The first comparison that was no screening."""
+        return min((c for c in self.timings if c not in self.screenings), default=None)
 
     @property
     def samples_us(self) -> list[float]:
-        """Its samples of the contests that count."""
-        return [us for contest in self.counting for us in self.timings[contest].samples_us]
+        """Its samples of the comparisons that count."""
+        return [us for comparison in self.counting for us in self.timings[comparison].samples_us]
 
     @property
     def ratios(self) -> list[float]:
-        """Its samples over the anchor's, of the contests that count."""
-        return [ratio for contest in self.counting for ratio in self.contest_ratios[contest]]
+        """Its samples over the baseline's, of the comparisons that count."""
+        return [ratio for comparison in self.counting for ratio in self.baseline_ratios[comparison]]
 
     @property
     def failure(self) -> str | None:
@@ -89,7 +89,7 @@ class Entry:
 
     @property
     def ratio(self) -> float:
-        """Median time relative to the anchor."""
+        """Median time relative to the baseline."""
         return statistics.median(self.ratios)
 
     @property
@@ -99,8 +99,10 @@ class Entry:
 
     @property
     def step_us(self) -> tuple[float, ...]:
-        """Median time of each partition inside the running plan: of the newest contest, at the pace of all."""
-        told = [self.timings[contest] for contest in self.counting if self.timings[contest].step_us]
+        """Median time of each partition inside the running plan: of the newest comparison, at the pace of all."""
+        told = [
+            self.timings[comparison] for comparison in self.counting if self.timings[comparison].step_us
+        ]
         if not told:
             return ()
         newest = told[-1]
@@ -109,62 +111,62 @@ class Entry:
 
     @property
     def latency_us(self) -> float:
-        """Median over the rounds of all contests that count."""
+        """Median over the rounds of all comparisons that count."""
         return statistics.median(self.samples_us)
 
 
-def speedup(slow: Entry, fast: Entry) -> Ratio:
-    """How many times slower one plan is than another, from the contests in which both were timed.
+def speedup(slow: TimedPlan, fast: TimedPlan) -> Ratio:
+    """How many times slower one plan is than another, from the comparisons in which both were timed.
 
-    Each contest built both anew, in a process of its own.
+    Each comparison built both anew, in a process of its own.
     """
     builds = [
-        (slow.timings[contest].samples_us, fast.timings[contest].samples_us)
-        for contest in meetings(slow, fast)
+        (slow.timings[comparison].samples_us, fast.timings[comparison].samples_us)
+        for comparison in shared_comparisons(slow, fast)
     ]
-    # They never met: both were timed beside the anchor, so their ratios to it are compared.
+    # They never met: both were timed beside the baseline, so their ratios to it are compared.
     pairs = [
         tuple(zip(a, b, strict=False)) for a, b in builds or [(tuple(slow.ratios), tuple(fast.ratios))]
     ]
     return compare_builds([([a for a, _ in own], [b for _, b in own]) for own in pairs])
 
 
-def fastest_beside(entries: Sequence[Entry], ours: Entry) -> Entry | None:
+def fastest_beside(entries: Sequence[TimedPlan], ours: TimedPlan) -> TimedPlan | None:
     """The timed plan that is fastest by what `speedup` says of it and `ours`; None of none.
 
-    By `Entry.ratio`, the median of all rounds instead of builds, another one may be, of plans that are nearly alike: a
+    By `TimedPlan.ratio`, the median of all rounds instead of builds, another one may be, of plans that are nearly alike: a
     single target was then said to be faster than the best single target.
     """
     return min(entries, key=lambda entry: speedup(entry, ours).ratio, default=None)
 
 
-def latency_beside(entry: Entry, ours: Entry) -> tuple[float, float, float]:
+def latency_beside(entry: TimedPlan, ours: TimedPlan) -> tuple[float, float, float]:
     """What a plan takes at the pace that the machine had for `ours`: microseconds, and a 95 % interval.
 
-    Plans take part in different contests, and from one minute to another a machine may be half as fast: medians of
+    Plans take part in different comparisons, and from one minute to another a machine may be half as fast: medians of
     each one's own rounds would compare the minutes. So it is ours' median, times the ratio where both ran.
     """
     times = speedup(entry, ours)
     return ours.latency_us * times.ratio, ours.latency_us * times.low, ours.latency_us * times.high
 
 
-def meetings(one: Entry, other: Entry) -> list[int]:
-    """The contests that say how two plans compare: both were timed, and not just in a heat.
+def shared_comparisons(one: TimedPlan, other: TimedPlan) -> list[int]:
+    """The comparisons that say how two plans compare: both were timed, and not just in a screening.
 
-    A heat chooses who runs a longer contest, which then judges alone: who was chosen was lucky, as a rule. So was a
-    proposal that runs again because its first contest made it look fast, so where two later ones are, these judge. And
+    A screening chooses who runs a longer comparison, which then judges alone: who was chosen was lucky, as a rule. So was a
+    proposal that runs again because its first comparison made it look fast, so where two later ones are, these judge. And
     those with the cores far apart say something only where no other does.
     """
     shared = [c for c in one.timings if c in other.timings]
     timed = [c for c in shared if one.timings[c].samples_us and other.timings[c].samples_us]
-    judging = [c for c in timed if c not in one.heats] or timed
+    judging = [c for c in timed if c not in one.screenings] or timed
     near = [c for c in judging if not one.timings[c].far] or judging
-    chose = {entry.first_contest for entry in (one, other) if entry.proposed}
+    chose = {entry.first_comparison for entry in (one, other) if entry.proposed}
     later = [c for c in near if c not in chose]
     return later if len(later) >= _ENOUGH else near
 
 
-def clearly_faster(fast: Entry, slow: Entry) -> bool:
+def clearly_faster(fast: TimedPlan, slow: TimedPlan) -> bool:
     """True when the confidence interval of the ratio of two plans lies above one as a whole."""
     return speedup(slow, fast).low > 1.0
 
@@ -174,9 +176,9 @@ def identity(plan: Plan) -> Identity:
     return plan.lanes, frozenset((p.nodes, p.target) for p in plan.partitions)
 
 
-def distinct(entries: Sequence[Entry]) -> list[Entry]:
+def distinct(entries: Sequence[TimedPlan]) -> list[TimedPlan]:
     """The first entry of each plan."""
-    kept: dict[Identity, Entry] = {}
+    kept: dict[Identity, TimedPlan] = {}
     for entry in entries:
         kept.setdefault(identity(entry.plan), entry)
     return list(kept.values())

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from collage.accuracy.budget_search import BudgetSearch
-from collage.accuracy.error_limits import Goals
+from collage.accuracy.error_limits import ErrorLimits
 from collage.accuracy.evaluation import Check, Evaluation
 from collage.accuracy.target_choice import choose_targets
 from collage.artifact.emit import TuneResult, emit
@@ -26,12 +26,12 @@ from collage.backends.registry import target_spec
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.tunings import TuningRecord
 from collage.costs.copy_costs import copy_costs
-from collage.costs.measured_costs import CostSettings, CostSource
+from collage.costs.measured_costs import CostSettings, MeasuredCosts
 from collage.costs.measurement_context import protocol_for, transitions_between
-from collage.disk_space import Room
+from collage.disk_space import DiskBudget
 from collage.events import Event, Listener, ignore
 from collage.model.preparation import calibrates, least_opset
-from collage.model.reference import take_in
+from collage.model.reference import ingest
 from collage.model.sampling import Sampling, about_seeded_inputs
 from collage.model.self_error import allow_own_error
 from collage.model.sub_models import RegionFiles
@@ -46,12 +46,12 @@ from collage.partitioner.target import Target
 from collage.refinement import optuna_study
 from collage.refinement.local_search import LocalSettings
 from collage.refinement.one_thread import on_one_thread
-from collage.refinement.refinement import Finals
+from collage.refinement.refinement import Refinement
 from collage.refinement.target_variants import single_rewritten, worth_mixing
 from collage.report.alternatives import Witness, whole_model_failures
 from collage.report.pareto import front
 from collage.report.report import Findings, build_report
-from collage.runner import Site
+from collage.runner import Runner
 from collage.search.fixed_plans import (
     check_covered,
     given_plan,
@@ -61,11 +61,11 @@ from collage.search.fixed_plans import (
     single_plan,
 )
 from collage.search.lazy_search import LazySearch
-from collage.search.single_targets import WholeModels, may_take_all
-from collage.timing.plan_timer import Arena
+from collage.search.single_targets import SingleTargets, may_take_all
+from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import without_plans
-from collage.timing.timed_plan import Entry
-from collage.tuning.tuning_cache import KnownTunings, report_again
+from collage.timing.timed_plan import TimedPlan
+from collage.tuning.tuning_cache import TuningCache, report_again
 
 _MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
 _PROBING_SHARE = 0.15  # the most for blocks of targets without a profile
@@ -84,7 +84,7 @@ def tune_file(
     cancel: threading.Event | None = None,
     inputs: Path | None = None,
     artifact_name: str = "model.collage.onnx",
-    site: Site | None = None,
+    runner: Runner | None = None,
     check: Check | None = None,
 ) -> TuneResult:
     """Tune a model.
@@ -99,7 +99,7 @@ def tune_file(
         cancel: stops the run when set.
         inputs: sample inputs as an .npz file (see `collage.model.reference.read_samples`).
         artifact_name: file name of the artifact; large weights beside it are named after it.
-        site: where runtimes run; by default on this machine.
+        runner: where runtimes run; by default on this machine.
         check: the caller's own check of the plan that is returned.
 
     Raises:
@@ -108,7 +108,7 @@ def tune_file(
         CancelledError: `cancel` was set.
     """
     given = (source, parse_targets(chosen_targets(targets, options.plan)), options, database, work_dir)
-    return _Run(*given, on_event, cancel, inputs, artifact_name, site or Site(), check).go()
+    return _Run(*given, on_event, cancel, inputs, artifact_name, runner or Runner(), check).go()
 
 
 @dataclass
@@ -124,19 +124,19 @@ class _Run:
     cancel: threading.Event | None
     inputs: Path | None
     artifact_name: str
-    site: Site
+    runner: Runner
     check: Check | None
     seconds: dict[str, float] = field(default_factory=dict)
     blocks: Sequence[Candidate] = ()
 
     def go(self) -> TuneResult:
         self.begin_s = time.monotonic()
-        self.facts = self.site.check(self.targets)
-        threads = self.options.threads or self.site.threads
+        self.facts = self.runner.check(self.targets)
+        threads = self.options.threads or self.runner.threads
         self.options = self.options.model_copy(update={"threads": threads})
-        self.goals = Goals.of(self.options, self.check is not None)
+        self.error_limits = ErrorLimits.of(self.options, self.check is not None)
         with self._stage("ingest", "reading the model"):
-            self.model, self.info = take_in(
+            self.model, self.info = ingest(
                 self.source, self.work_dir, self.options.dims, self.cancel, least_opset(self.facts)
             )
         self.limit_s = self.options.limit_s(total_bytes(self.model.ir.graph.initializers.values()))
@@ -162,13 +162,16 @@ class _Run:
         """Measure, search, and write what wins."""
         known = (self.samples.compared, self.options, self.work_dir / "own-error")
         self.options, self.notes = allow_own_error(*known, self.listener, self.cancel)
-        self.samples.options, self.goals = self.options, Goals.of(self.options, self.check is not None)
-        self.costs.limit_errors(self.goals.local_limit, self.goals.whole_limit)
-        self.copies = copy_costs(self.specs, self.samples.threads, self.site.run)
+        self.samples.options, self.error_limits = (
+            self.options,
+            ErrorLimits.of(self.options, self.check is not None),
+        )
+        self.costs.limit_errors(self.error_limits.local_limit, self.error_limits.whole_limit)
+        self.copies = copy_costs(self.specs, self.samples.threads, self.runner.run)
         self.transitions = transitions_between(self.specs, self.copies)
         with self._stage("measure", f"measuring among {len(self.candidates.candidates)} candidates"):
             probing_s = _PROBING_SHARE * self.limit_s
-            self.whole = WholeModels(self.model.index, self.targets, self.costs, probing_s)
+            self.whole = SingleTargets(self.model.index, self.targets, self.costs, probing_s)
             hopeful = may_take_all(self.model.index, self.specs, self.candidates)
             self.estimates = self.whole.measure(
                 self.candidates, lambda: self._out_of_time, hopeful, may_win=self._respects
@@ -182,9 +185,9 @@ class _Run:
         if proposed or (self._searches and not self._out_of_time):
             with self._stage("end_to_end", "timing the single targets in turn"):
                 self.finals.open(proposed, self.budget.correct if self.budget else lambda entries: ())
-                self._admit(worth_mixing(self.arena.entries, self.targets))
+                self._admit(worth_mixing(self.timer.entries, self.targets))
                 self.whole.correct(self.finals.singles_us(), self.estimates)
-                exact_us = self.whole.within(self.goals.exact_limit)
+                exact_us = self.whole.within(self.error_limits.exact_limit)
                 self.blocks = self.finals.lay_out(self.candidates, self.estimates, exact_us)
         solution = self._search()
         with self._stage("end_to_end", "timing whole plans in turn"):
@@ -194,9 +197,9 @@ class _Run:
                 raise NoPlanError(f"{error}{self.samples.beyond_comparing()}") from None
         if self.check is not None:
             with self._stage("evaluate", "evaluating plans, the fastest first"):
-                winner = Evaluation(self.check, self.arena, self.regions, self.samples).passing(winner)
+                winner = Evaluation(self.check, self.timer, self.regions, self.samples).passing(winner)
         self.seconds["reference"] = self.samples.chosen_by.seconds
-        self.seconds["end_to_end"] = self.arena.seconds
+        self.seconds["end_to_end"] = self.timer.seconds
         self.seconds["total"] = time.monotonic() - self.begin_s
         with self._stage("emit", "writing the artifact"):
             report = self._report(winner, solution)
@@ -218,30 +221,30 @@ class _Run:
 
     def _prepare(self) -> None:
         given = (self.model, self.info, self.options, self.work_dir, self.inputs)
-        self.samples = Sampling(*given, self.goals.has_budget, self.listener, self.cancel)
+        self.samples = Sampling(*given, self.error_limits.has_budget, self.listener, self.cancel)
         values = self.samples.chosen_by.values if calibrates(self.facts) else None
-        room = Room.for_model(self.model.path, self.samples.cache_dir)
+        room = DiskBudget.for_model(self.model.path, self.samples.cache_dir)
         self.regions = RegionFiles(self.model, self.work_dir / "regions", values, room=room)
         settings = CostSettings(
             self.samples.threads,
-            protocol=protocol_for(self.model, self.site.hardware),
+            protocol=protocol_for(self.model, self.runner.hardware),
             cache_dir=self.samples.cache_dir,
         )
-        self.costs = CostSource(
+        self.costs = MeasuredCosts(
             self.model,
             self.regions,
             self.samples.chosen_by,
             self.database,
             settings,
-            self.site,
+            self.runner,
             self.listener,
             self.cancel,
         )
         # What takes no search is timed each time it is asked for; a caller's own check is code, which may change.
-        self.memory: KnownTunings | None = None
+        self.memory: TuningCache | None = None
         if self._searches and self.check is None:
             sought = (self.model, self.targets, self.candidates.candidates, self.costs, self.options)
-            self.memory = KnownTunings(self.database, *sought, self.inputs, self.listener)
+            self.memory = TuningCache(self.database, *sought, self.inputs, self.listener)
 
     def _search(self) -> Solution | None:
         """The best plans by measured costs; None where the strategy needs no search."""
@@ -267,19 +270,19 @@ class _Run:
         if self.budget is None:
             self.finals.explore(self.lazy)
         # What a pin or a limit forbids is no plan to stop at.
-        exact = self.whole.within(self.goals.exact_limit).items()
-        allowed = [us for t, us in exact if self.arena.allows(single_plan(self.model, t))]
+        exact = self.whole.within(self.error_limits.exact_limit).items()
+        allowed = [us for t, us in exact if self.timer.allows(single_plan(self.model, t))]
         incumbent_us = min(allowed, default=float("inf")) * self.finals.lead()
         with self._stage("measure", "searching"):
             return self.lazy.run(self.options.plans, incumbent_us)
 
-    def _spend_budget(self) -> list[Entry]:
+    def _spend_budget(self) -> list[TimedPlan]:
         """Find out which blocks may be less exact, as plans and as a constraint of the search."""
         self.budget: BudgetSearch | None = None
-        if not self.goals.has_budget or not self._searches:
+        if not self.error_limits.has_budget or not self._searches:
             return []
         # What whole models err is known in this metric only.
-        goal = max(self.goals.tolerances) if self.options.metric == "max" else math.inf
+        goal = max(self.error_limits.tolerances) if self.options.metric == "max" else math.inf
         chosen = choose_targets(self.whole.rows(), self.estimates, goal)
         for reason in chosen.refused:
             self.listener(Event("accuracy", f"not mixed in: {reason}"))
@@ -292,29 +295,31 @@ class _Run:
             chosen,
             self.estimates,
             self.listener,
-            self.site,
+            self.runner,
             self.cancel,
             (self.deadline_s - self.limit_s, self.deadline_s),
         )
-        return self.budget.propose(self.goals.tolerances)
+        return self.budget.propose(self.error_limits.tolerances)
 
     def _open_finals(self) -> None:
-        self.arena: Arena = Arena(
+        self.timer: PlanTimer = PlanTimer(
             self.regions,
-            without_plans(self.samples, self.goals.error_limit, prune=not self.goals.slower_too),
+            without_plans(
+                self.samples, self.error_limits.error_limit, prune=not self.error_limits.slower_too
+            ),
             self.listener,
             self.cancel,
             self._respects,
             self.options.tolerance,
-            self.site,
+            self.runner,
             self.deadline_s,
         )
         keep = partial(optuna_study.keep, self.database.connections, self.model.sha256, self.listener)
         moves = LocalSettings(seconds=self._local_s, seed=self.options.seed, keep=keep)
-        known = (self.model, self.specs, self.constraints, self.arena, self.whole.latencies_us())
-        self.finals: Finals = Finals(*known, moves, max(_LEAST_PATIENCE_S, self.limit_s))
+        known = (self.model, self.specs, self.constraints, self.timer, self.whole.latencies_us())
+        self.finals: Refinement = Refinement(*known, moves, max(_LEAST_PATIENCE_S, self.limit_s))
 
-    def _winner(self, solution: Solution | None) -> Entry:
+    def _winner(self, solution: Solution | None) -> TimedPlan:
         finals, strategy = self.finals, self.options.strategy
         if self.options.plan is not None:
             return finals.asked_for(given_plan(self.model, self.options.plan))
@@ -352,25 +357,25 @@ class _Run:
 
     def _emit(self, plan: Plan, report: dict[str, Any], said: str) -> TuneResult:
         destination = self.work_dir / "artifact" / self.artifact_name
-        artifact = emit(plan, report, destination, self.regions, self.samples, self.site, self.cancel)
+        artifact = emit(plan, report, destination, self.regions, self.samples, self.runner, self.cancel)
         self.listener(Event("done", said, data={"report": report}))
         return TuneResult(artifact.path, report, dict(artifact.plan))
 
-    def _report(self, winner: Entry, solution: Solution | None) -> dict[str, Any]:
+    def _report(self, winner: TimedPlan, solution: Solution | None) -> dict[str, Any]:
         targets = [spec.target for spec in self.specs]
         known = (self.model.index, targets, self.candidates, self.costs, self.estimates)
         witness = Witness(*known, self.transitions)
         warnings = [*self.info.warnings, *self.notes, *self.candidates.notes, *self.whole.untried()]
-        warnings += [*self.samples.about_outputs(), *self.arena.warnings()]
+        warnings += [*self.samples.about_outputs(), *self.timer.warnings()]
         if self.inputs is None:
-            warnings += about_seeded_inputs(self.goals.has_budget, calibrates(self.facts))
+            warnings += about_seeded_inputs(self.error_limits.has_budget, calibrates(self.facts))
         return build_report(
             Findings(
                 model_sha256=self.model.sha256,
                 index=self.model.index,
                 targets=self.targets,
                 winner=winner,
-                entries=self.arena.entries,
+                entries=self.timer.entries,
                 infeasible=whole_model_failures(witness),
                 candidates=self.candidates,
                 unique=self.costs.unique(self.candidates.candidates),
@@ -379,11 +384,11 @@ class _Run:
                 seconds=self.seconds,
                 tolerance=self.options.tolerance,
                 metric=self.options.metric,
-                front=front(self.model, self.arena.entries, winner) if self.options.pareto else None,
+                front=front(self.model, self.timer.entries, winner) if self.options.pareto else None,
                 sampled="seeded" if self.inputs is None else "given",
                 warnings=warnings,
                 witness=witness,
-                site=self.site,
+                runner=self.runner,
             )
         )
 

@@ -19,7 +19,7 @@ from collage.cost_db.database import CostDatabase
 from collage.cost_db.errors import DatabaseError
 from collage.cost_db.tunings import TuningRecord, TuningStore
 from collage.costs.leases import LEASE_S, kept, new_owner, wait_a_little
-from collage.costs.measured_costs import CostSource
+from collage.costs.measured_costs import MeasuredCosts
 from collage.events import Event, Listener
 from collage.options import TuneOptions
 from collage.partitioner.candidate import Candidate, Plan
@@ -33,7 +33,7 @@ _SCHEME = "collage-tuning-1"
 _NO_PART = {"dims", "plan", "time_limit_s", "wait_for_worker_s", "fresh"}
 
 
-class KnownTunings:
+class TuningCache:
     """What a database knows of searches like this one.
 
     Args:
@@ -53,7 +53,7 @@ class KnownTunings:
         model: Model,
         targets: Sequence[Target],
         candidates: Sequence[Candidate],
-        costs: CostSource,
+        costs: MeasuredCosts,
         options: TuneOptions,
         inputs: Path | None,
         listener: Listener,

@@ -29,7 +29,7 @@ _CHUNK = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class Structure:
+class CandidateArrays:
     """The candidates of one graph.
 
     Args:
@@ -51,7 +51,7 @@ class Structure:
     run_end: Ints
 
     @classmethod
-    def build(cls, index: GraphIndex, candidates: Sequence[Candidate]) -> Structure:
+    def build(cls, index: GraphIndex, candidates: Sequence[Candidate]) -> CandidateArrays:
         """Lay candidates out as runs; of the model's own order and ours the one with fewer runs."""
         own = np.arange(len(index.nodes))
         runs = _own_runs(candidates)

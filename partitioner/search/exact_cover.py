@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collage.partitioner.search.candidate_arrays import Structure
+from collage.partitioner.search.candidate_arrays import CandidateArrays
 from collage.partitioner.search.constraints import Constraints
 from collage.partitioner.search.cycle_cuts import Ring
 from collage.partitioner.search.milp import Floats, Ints, Program
@@ -49,7 +49,7 @@ class Cover:
 
     def __init__(
         self,
-        structure: Structure,
+        structure: CandidateArrays,
         active: Ints,
         cost_us: Floats,
         transitions: Transitions,
@@ -251,7 +251,7 @@ class Cover:
 
 
 def classes(
-    structure: Structure, transitions: Transitions, constraints: Constraints
+    structure: CandidateArrays, transitions: Transitions, constraints: Constraints
 ) -> tuple[list[list[Target]], Ints]:
     """Targets of each class, and the class of each target of the structure."""
     targets = structure.targets
@@ -268,7 +268,9 @@ def classes(
     return members, np.array([distinct.index(key) for key in keys], np.int64)
 
 
-def _domains_matter(structure: Structure, transitions: Transitions, constraints: Constraints) -> bool:
+def _domains_matter(
+    structure: CandidateArrays, transitions: Transitions, constraints: Constraints
+) -> bool:
     domains = {transitions.domain(target) for target in structure.targets} | {transitions.io_domain}
     if len(domains) == 1:
         return False

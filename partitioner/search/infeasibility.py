@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from collage.partitioner.candidate import bits
-from collage.partitioner.search.candidate_arrays import Structure
+from collage.partitioner.search.candidate_arrays import CandidateArrays
 from collage.partitioner.search.constraints import Constraints
 from collage.partitioner.search.milp import Floats, Ints
 from collage.partitioner.target import Target
@@ -18,7 +18,7 @@ _SHOWN = 3
 
 
 def explain(
-    structure: Structure,
+    structure: CandidateArrays,
     active: Ints,
     cost_us: Floats,
     constraints: Constraints,
@@ -69,13 +69,13 @@ def explain_misfit(constraints: Constraints) -> str:
     return f"no plan keeps to {', '.join(limits)} all at once; relax one of them"
 
 
-def _targets(structure: Structure, node: int, refusals: Refusals) -> list[Target]:
+def _targets(structure: CandidateArrays, node: int, refusals: Refusals) -> list[Target]:
     refusing = [target for at, target in refusals if at == node]
     return list(dict.fromkeys((*structure.targets, *refusing)))
 
 
 def _reason(
-    structure: Structure,
+    structure: CandidateArrays,
     node: int,
     target: Target,
     cost_us: Floats,
@@ -102,7 +102,7 @@ def _reason(
     return " or ".join(list(reasons)[:_SHOWN]) + cannot
 
 
-def _kept_out(structure: Structure, candidate: int, constraints: Constraints) -> str:
+def _kept_out(structure: CandidateArrays, candidate: int, constraints: Constraints) -> str:
     """What takes a candidate away that could run."""
     chosen = structure.candidates[candidate]
     for node in bits(chosen.nodes):

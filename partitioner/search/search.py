@@ -30,7 +30,7 @@ import numpy as np
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.errors import NoPlanError, OutOfTimeError
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.search.candidate_arrays import Bools, Structure
+from collage.partitioner.search.candidate_arrays import Bools, CandidateArrays
 from collage.partitioner.search.constraints import Constraints
 from collage.partitioner.search.cycle_cuts import Ring, rings
 from collage.partitioner.search.exact_cover import Cover
@@ -109,7 +109,7 @@ class Searcher:
     def __init__(
         self, index: GraphIndex, candidates: Sequence[Candidate], refusals: Refusals | None = None
     ) -> None:
-        self._structure = Structure.build(index, candidates)
+        self._structure = CandidateArrays.build(index, candidates)
         self._refusals = refusals or {}
         self._rings: dict[Ring, None] = {}
         self._allowed: tuple[Constraints, Bools] | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collage.partitioner.search.candidate_arrays import Structure
+from collage.partitioner.search.candidate_arrays import CandidateArrays
 from collage.partitioner.search.milp import Floats, Ints
 from collage.partitioner.search.task import Chosen, Task
 
@@ -33,7 +33,7 @@ class Ways:
     distance: Floats
 
 
-def shortest_ways(structure: Structure, active: Ints, cost_us: Floats, k: int) -> Ways:
+def shortest_ways(structure: CandidateArrays, active: Ints, cost_us: Floats, k: int) -> Ways:
     """The k cheapest covers by one-run candidates; none when they do not cover the line.
 
     Args:
@@ -69,7 +69,7 @@ def shortest_ways(structure: Structure, active: Ints, cost_us: Floats, k: int) -
     return Ways(tuple(plans), tuple(found.tolist()), best[:, 0])
 
 
-def first_runs(structure: Structure, active: Ints) -> Ints:
+def first_runs(structure: CandidateArrays, active: Ints) -> Ints:
     """Per active candidate the number of its first run."""
     return np.searchsorted(structure.run_owner, active)
 
@@ -96,7 +96,7 @@ def more_ways(task: Task, active: Ints, cost_us: Floats) -> Iterator[Chosen]:
             yield from shortest_ways(structure, active, cost_us + scale * 4.0**power * weight, 1).plans
 
 
-def price_bound(structure: Structure, active: Ints, cost_us: Floats, distance: Floats) -> float:
+def price_bound(structure: CandidateArrays, active: Ints, cost_us: Floats, distance: Floats) -> float:
     """A lower bound on every plan from the prices that shortest ways put on positions.
 
     A plan costs as much as the shortest way plus the reduced costs of its candidates; of the negative
@@ -118,7 +118,9 @@ def price_bound(structure: Structure, active: Ints, cost_us: Floats, distance: F
     return float(distance[-1] + lowest.sum())
 
 
-def reduced_costs(structure: Structure, active: Ints, cost_us: Floats, distance: Floats) -> Floats:
+def reduced_costs(
+    structure: CandidateArrays, active: Ints, cost_us: Floats, distance: Floats
+) -> Floats:
     """Per active candidate what it costs more than the cheapest ways over the same positions."""
     # A position that no way reaches may have any price; its neighbor's keeps prices finite.
     reached = np.maximum.accumulate(np.where(np.isfinite(distance), np.arange(len(distance)), 0))

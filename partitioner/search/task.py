@@ -12,7 +12,7 @@ import numpy as np
 
 from collage.partitioner.candidate import Plan
 from collage.partitioner.graph.plan_check import execution_order
-from collage.partitioner.search.candidate_arrays import Structure
+from collage.partitioner.search.candidate_arrays import CandidateArrays
 from collage.partitioner.search.constraints import Constraints
 from collage.partitioner.search.exact_cover import classes
 from collage.partitioner.search.milp import Floats, Ints
@@ -37,7 +37,7 @@ class Task:
         deadline: on the monotonic clock.
     """
 
-    structure: Structure
+    structure: CandidateArrays
     transitions: Transitions
     constraints: Constraints
     k: int

@@ -20,7 +20,7 @@ from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.cluster.connection import ClusterError, RemoteWorker
 from collage.partitioner.errors import TargetError
 from collage.partitioner.target import Target
-from collage.service.cluster.workers import Fleet
+from collage.service.cluster.workers import RemoteWorkers
 
 _MAX_TARGETS = 32
 
@@ -78,14 +78,14 @@ def refuse_files(target: Target) -> None:
             raise TargetError(f"target {str(target)!r}: -{name} names a file; it works locally only")
 
 
-class Catalog:
+class TargetCatalog:
     """The description of what can measure; safe from many threads.
 
     Args:
         fleet: workers on other machines, where there are any.
     """
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: RemoteWorkers) -> None:
         self._fleet = fleet
         self._lock = threading.Lock()
         self._found: dict[str, Any] | None = None

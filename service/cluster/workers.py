@@ -13,7 +13,7 @@ _FRESH_S = 2.0
 _AWAY_S = 10.0
 
 
-class Fleet:
+class RemoteWorkers:
     """Asks the scheduler every two seconds at most; safe from many threads.
 
     Args:

@@ -5,7 +5,7 @@ models and makes jobs, and cancels its own; `admin` does all that to everybody's
 costs. `admin` includes `tune`, which includes `read`.
 
 Without tokens (loopback only) everybody is the owner `local` with every scope. Browsers send the token
-as a cookie that no script can read and no other site can make them send.
+as a cookie that no script can read and no other runner can make them send.
 """
 
 from __future__ import annotations

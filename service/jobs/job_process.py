@@ -89,7 +89,7 @@ def _tune(request: Request, cancel: threading.Event, say: Callable[[str, object]
             cancel=cancel,
             say=lambda text: say("event", Event("waiting", text).as_dict()),
         )
-        with place as site:
+        with place as runner:
             result = tune_file(
                 Path(request.source),
                 request.targets,
@@ -99,7 +99,7 @@ def _tune(request: Request, cancel: threading.Event, say: Callable[[str, object]
                 on_event=lambda event: say("event", event.as_dict()),
                 cancel=cancel,
                 inputs=Path(request.inputs) if request.inputs else None,
-                site=site,
+                runner=runner,
             )
     except CancelledError:
         say("error", {"kind": "cancelled", "reason": "cancelled"})

@@ -80,9 +80,9 @@ def test_killed_children_are_replaced_and_the_job_goes_on(start: Start) -> None:
     # One at a time and at most two for what is done: three deaths of one measurement are a reason.
     for _ in range(2):
         (process,) = machine.job_processes()
-        (nursery,) = process.children()
+        (fork_server,) = process.children()
         deadline = time.monotonic() + 30
-        while not (children := nursery.children()):
+        while not (children := fork_server.children()):
             assert time.monotonic() < deadline and machine.job(job)["state"] == "running"
             time.sleep(0.01)
         children[0].kill()

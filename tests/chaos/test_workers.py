@@ -21,14 +21,14 @@ import collage
 from benchmarks.zero_model import TARGETS, best_plan, zero_model
 from collage.backends.sandbox.run import ChildLimits
 from collage.cluster.connection import ClusterError, roll_call
-from collage.cluster.dask_runner import DaskSite
+from collage.cluster.dask_runner import DaskRunner
 from collage.cluster.worker import serve_worker
 from collage.cluster.worker_files import WorkerFiles
-from collage.cluster.worker_pool import Crew
+from collage.cluster.worker_pool import WorkerPool
 from collage.partitioner.target import Target
 from collage.runner import NoWorkerError
 from tests.chaos.machine import gone
-from tests.hosts import Host, Site
+from tests.hosts import Host, Runner
 from tests.processes import children, has_ended
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
@@ -39,9 +39,9 @@ Workers = dict[str, psutil.Popen]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     """A scheduler, and two machines of one kind."""
-    made = Site(tmp_path_factory.mktemp("cluster"), ["one", "two"])
+    made = Runner(tmp_path_factory.mktemp("cluster"), ["one", "two"])
     try:
         yield made
     finally:
@@ -49,7 +49,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def machines(cluster: Site) -> dict[str, Host]:
+def machines(cluster: Runner) -> dict[str, Host]:
     return {name: cluster.host(name) for name in ("one", "two")}
 
 
@@ -59,7 +59,7 @@ def running() -> Workers:
 
 
 @pytest.fixture
-def workers(cluster: Site, machines: dict[str, Host], running: Workers) -> Workers:
+def workers(cluster: Runner, machines: dict[str, Host], running: Workers) -> Workers:
     """A worker on each machine, started where the test before has killed it."""
     for name, machine in machines.items():
         if name not in running or running[name].poll() is not None:
@@ -72,16 +72,16 @@ def workers(cluster: Site, machines: dict[str, Host], running: Workers) -> Worke
 class Task:
     """A call on some worker, from a thread of its own."""
 
-    def __init__(self, cluster: Site, seconds: float) -> None:
+    def __init__(self, cluster: Runner, seconds: float) -> None:
         self._result: Future[None] = Future()
         arguments = (cluster, seconds)
         threading.Thread(target=self._run, args=arguments, daemon=True).start()
 
-    def _run(self, cluster: Site, seconds: float) -> None:
+    def _run(self, cluster: Runner, seconds: float) -> None:
         try:
-            with DaskSite(cluster.address, cluster.tuner) as site:
-                site.check(NULL)
-                site.run(time.sleep, seconds, limits=ChildLimits(timeout_s=100))
+            with DaskRunner(cluster.address, cluster.tuner) as runner:
+                runner.check(NULL)
+                runner.run(time.sleep, seconds, limits=ChildLimits(timeout_s=100))
             self._result.set_result(None)
         except Exception as error:
             self._result.set_exception(error)
@@ -96,8 +96,8 @@ def _busy(workers: Workers, seconds: float = 0.0) -> tuple[str, psutil.Process]:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for name, worker in workers.items():
-            for nursery in children(worker):
-                for child in children(nursery):
+            for fork_server in children(worker):
+                for child in children(fork_server):
                     time.sleep(seconds)
                     if not has_ended(child):
                         return name, child
@@ -106,7 +106,7 @@ def _busy(workers: Workers, seconds: float = 0.0) -> tuple[str, psutil.Process]:
 
 
 def test_a_job_is_done_although_its_worker_was_killed(
-    cluster: Site, workers: Workers, tmp_path: Path
+    cluster: Runner, workers: Workers, tmp_path: Path
 ) -> None:
     model = tmp_path / "zero.onnx"
     model.write_bytes(zero_model())
@@ -133,7 +133,7 @@ def test_a_job_is_done_although_its_worker_was_killed(
     assert plan == best_plan()
 
 
-def test_a_worker_that_is_told_to_stop_gives_its_task_away(cluster: Site, workers: Workers) -> None:
+def test_a_worker_that_is_told_to_stop_gives_its_task_away(cluster: Runner, workers: Workers) -> None:
     task = Task(cluster, 2.0)
     name, child = _busy(workers, 1.0)
     workers[name].terminate()
@@ -142,7 +142,7 @@ def test_a_worker_that_is_told_to_stop_gives_its_task_away(cluster: Site, worker
     task.result()
 
 
-def test_a_task_of_a_suspended_worker_is_done_by_another(cluster: Site, workers: Workers) -> None:
+def test_a_task_of_a_suspended_worker_is_done_by_another(cluster: Runner, workers: Workers) -> None:
     task = Task(cluster, 2.0)
     name, child = _busy(workers, 1.0)
     workers[name].suspend()
@@ -152,7 +152,9 @@ def test_a_task_of_a_suspended_worker_is_done_by_another(cluster: Site, workers:
     cluster.until(lambda there: len(there) == len(workers))
 
 
-def test_a_scheduler_that_comes_back_finds_workers_and_tuners(cluster: Site, workers: Workers) -> None:
+def test_a_scheduler_that_comes_back_finds_workers_and_tuners(
+    cluster: Runner, workers: Workers
+) -> None:
     task = Task(cluster, 2.0)
     _, child = _busy(workers, 1.0)
     cluster.scheduler.kill()
@@ -187,25 +189,25 @@ def hanging_up(monkeypatch: pytest.MonkeyPatch) -> HangingUp:
 
 
 def test_for_a_tuner_a_scheduler_that_hangs_up_is_away(
-    cluster: Site, workers: Workers, hanging_up: HangingUp
+    cluster: Runner, workers: Workers, hanging_up: HangingUp
 ) -> None:
-    crew = Crew(cluster.address, cluster.tuner)
+    pool = WorkerPool(cluster.address, cluster.tuner)
     hanging_up.on = True
     cluster.scheduler.kill()
     cluster.scheduler.wait()
     cluster.start_scheduler()
-    _until_away(crew)
+    _until_away(pool)
     with pytest.raises(ClusterError, match=r"cannot be reached .*is `collage scheduler` running"):
         roll_call(cluster.address, cluster.tuner)
     hanging_up.on = False
     cluster.until(lambda there: len(there) == len(workers))
-    assert [worker.name for worker in crew.workers()] == sorted(workers)
-    crew.close("nothing")
+    assert [worker.name for worker in pool.workers()] == sorted(workers)
+    pool.close("nothing")
     gc.collect()  # what is left of the broken connection must end without an error
 
 
 def test_a_worker_tries_again_where_a_scheduler_hangs_up(
-    cluster: Site, workers: Workers, hanging_up: HangingUp, tmp_path: Path
+    cluster: Runner, workers: Workers, hanging_up: HangingUp, tmp_path: Path
 ) -> None:
     cluster.until(lambda there: len(there) == len(workers))
     said = cluster.workers()[0].said
@@ -231,24 +233,24 @@ def test_a_worker_tries_again_where_a_scheduler_hangs_up(
     cluster.until(lambda there: len(there) == len(workers))
 
 
-def _until_away(crew: Crew) -> None:
-    """Wait until a crew sees that its scheduler is away."""
+def _until_away(pool: WorkerPool) -> None:
+    """Wait until a pool sees that its scheduler is away."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
-            crew.workers()
+            pool.workers()
         except ClusterError:
             return
         time.sleep(0.05)
-    raise AssertionError("the crew still reaches its scheduler")
+    raise AssertionError("the pool still reaches its scheduler")
 
 
-def test_a_killed_tuner_leaves_no_child_on_the_worker(cluster: Site, workers: Workers) -> None:
+def test_a_killed_tuner_leaves_no_child_on_the_worker(cluster: Runner, workers: Workers) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from collage.cluster.dask_runner import DaskSite\n"
+        "import sys, time; from pathlib import Path; from collage.cluster.dask_runner import DaskRunner\n"
         "from collage.partitioner.target import Target\n"
-        "site = DaskSite(sys.argv[1], Path(sys.argv[2])); site.check([Target.parse('null')])\n"
-        "print('ready', flush=True); site.run(time.sleep, 100.0)\n"
+        "runner = DaskRunner(sys.argv[1], Path(sys.argv[2])); runner.check([Target.parse('null')])\n"
+        "print('ready', flush=True); runner.run(time.sleep, 100.0)\n"
     )
     command = [sys.executable, "-c", program, cluster.address, str(cluster.tuner)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as tuner:
@@ -258,7 +260,7 @@ def test_a_killed_tuner_leaves_no_child_on_the_worker(cluster: Site, workers: Wo
     assert gone([child], within_s=10)
 
 
-def test_without_any_worker_left_the_reason_is_said(cluster: Site, workers: Workers) -> None:
+def test_without_any_worker_left_the_reason_is_said(cluster: Runner, workers: Workers) -> None:
     task = Task(cluster, 30.0)
     _, child = _busy(workers, 1.0)
     for worker in workers.values():

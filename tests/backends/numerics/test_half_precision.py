@@ -13,7 +13,7 @@ from collage.backends.numerics.half_precision import is_half, widen
 from collage.backends.numerics.reference import run_reference
 from collage.backends.registry import check_options
 from collage.backends.sandbox.run import run_in_child
-from collage.model.reference import take_in
+from collage.model.reference import ingest
 from collage.partitioner.target import Target
 from tests.tuning import tuned
 
@@ -96,7 +96,7 @@ def _net() -> onnx.ModelProto:
 @pytest.mark.parametrize(("text", "taken"), [("onnxruntime", True), ("mnn", False)])
 def test_onnx_runtime_takes_what_its_sessions_cast(text: str, taken: bool, tmp_path: Path) -> None:
     onnx.save(_net(), tmp_path / "m.onnx")
-    model, _ = take_in(tmp_path / "m.onnx", tmp_path)
+    model, _ = ingest(tmp_path / "m.onnx", tmp_path)
     index, target = model.index, Target.parse(text)
     refusals = [check_options(target).supports(index, node.index, target) for node in index.nodes]
     assert (refusals == [None] * len(refusals)) == taken

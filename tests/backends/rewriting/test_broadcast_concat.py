@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collage.backends.rewriting.broadcast_concat import part_spreads
-from collage.backends.rewriting.graph import FormGraph
+from collage.backends.rewriting.graph import RewriteGraph
 from tests.forms import Array, converted, parsed, weights
 
 _IMAGE = """g (float[2, 6, 5, 4] x) => (float[2, 8, 5, 4] y) {
@@ -129,7 +129,7 @@ def test_a_table_of_another_kind_is_left(opset: int, gemm: str) -> None:
         table=weights(50, 8),
         column=weights(50, 1),
     )
-    assert part_spreads(FormGraph(model)) == 0
+    assert part_spreads(RewriteGraph(model)) == 0
 
 
 def test_what_is_spread_over_channels_too_is_in_each_place(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_rows_one_below_the_other_are_no_channels() -> None:
         shape=_SHAPE,
         k=weights(8, 40, 1, 1),
     )
-    assert part_spreads(FormGraph(model)) == 0
+    assert part_spreads(RewriteGraph(model)) == 0
 
 
 @pytest.mark.parametrize(("other", "kinds"), [("s", ["Expand"]), ("j", ["Expand", "Concat"])])
@@ -219,4 +219,4 @@ def test_what_is_left(change: str, text: str, tmp_path: Path) -> None:
         roi=np.array([0, 0, 0, 0, 1, 1, 1, 1], np.float32),
     )
     model = parsed(text, opset, **given)
-    assert part_spreads(FormGraph(model)) == 0
+    assert part_spreads(RewriteGraph(model)) == 0

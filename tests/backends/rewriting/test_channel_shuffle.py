@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collage.backends.rewriting.channel_shuffle import absorb_shuffles
-from collage.backends.rewriting.graph import FormGraph
+from collage.backends.rewriting.graph import RewriteGraph
 from tests.forms import Array, converted, parsed, weights
 
 
@@ -90,7 +90,7 @@ def test_where_nobody_can_take_it_the_shuffle_stays(reader: str) -> None:
         **_SHAPES,
     )
     before = model.SerializeToString()
-    assert absorb_shuffles(FormGraph(model)) == 0
+    assert absorb_shuffles(RewriteGraph(model)) == 0
     assert model.SerializeToString() == before
 
 
@@ -103,4 +103,4 @@ def test_what_is_turned_otherwise_is_no_shuffle() -> None:
         groups=np.array([2, 2, 4, 5, 6]),
         whole=np.array([2, 8, 30]),
     )
-    assert absorb_shuffles(FormGraph(model)) == 0
+    assert absorb_shuffles(RewriteGraph(model)) == 0

@@ -12,7 +12,7 @@ from collage.backends.contract import CompileContext, SubModel
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.reference import run_reference
 from collage.backends.rewriting.channels_first import put_channels_first
-from collage.backends.rewriting.graph import FormGraph
+from collage.backends.rewriting.graph import RewriteGraph
 from collage.backends.rewriting.rewrite import changes, rewritten
 from collage.backends.sandbox.run import run_in_child
 from collage.partitioner.graph.model import Model
@@ -105,7 +105,7 @@ def test_what_leaves_no_fewer_transposes_stays() -> None:
         rows=np.array([1, 36, 4]),
     )
     before = model.SerializeToString()
-    assert put_channels_first(FormGraph(model)) == 0
+    assert put_channels_first(RewriteGraph(model)) == 0
     assert model.SerializeToString() == before
 
 
@@ -134,7 +134,7 @@ def test_other_numbers_stay(dtype: str) -> None:
         w=weights(4, 4).astype(dtype),
         scale=weights(4).astype(dtype),
     )
-    assert put_channels_first(FormGraph(model)) == 0
+    assert put_channels_first(RewriteGraph(model)) == 0
 
 
 def test_values_that_are_read_both_ways_are_right(tmp_path: Path) -> None:

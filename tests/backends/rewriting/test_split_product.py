@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from collage.backends.rewriting.channels_first import put_channels_first
-from collage.backends.rewriting.graph import FormGraph
+from collage.backends.rewriting.graph import RewriteGraph
 from collage.backends.rewriting.split_product import split_products
 from tests.forms import Array, converted, parsed, weights
 
@@ -108,9 +108,9 @@ def test_what_channels_first_made_is_split_too(tmp_path: Path) -> None:
         sizes=np.array([4, 4]),
     )
 
-    def both(graph: FormGraph) -> int:
+    def both(graph: RewriteGraph) -> int:
         assert put_channels_first(graph) == 2
-        return split_products(FormGraph(graph.proto))
+        return split_products(RewriteGraph(graph.proto))
 
     found, kinds, error = converted(model, both, tmp_path)
     assert (found, kinds.count("Conv"), error < 1e-6) == (1, 2, True)
@@ -154,7 +154,7 @@ def test_what_is_no_such_split_stays(change: str, text: str) -> None:
         many=np.array([99]),
         along=np.array([1]),
     )
-    assert split_products(FormGraph(model)) == 0
+    assert split_products(RewriteGraph(model)) == 0
 
 
 def test_a_constant_that_stands_for_outputs_and_for_places_is_cut_for_the_outputs_alone(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collage.backends.rewriting.graph import FormGraph
+from collage.backends.rewriting.graph import RewriteGraph
 from collage.backends.rewriting.winograd import to_winograd
 from tests.forms import converted, parsed, weights
 
@@ -59,7 +59,7 @@ def test_winograd_leaves_other_convolutions(attributes: str, channels: int, size
         f"g (float[1, {channels}, {size}, {size}] x) => (float y) {{ y = Conv <{attributes}> (x, w) }}",
         w=weights(64, channels // groups, 3, 3),
     )
-    assert to_winograd(FormGraph(model)) == 0
+    assert to_winograd(RewriteGraph(model)) == 0
     assert [node.op_type for node in model.graph.node] == ["Conv"]
 
 
@@ -127,7 +127,7 @@ def test_fewer_tiles_are_worth_more_products_where_weights_weigh_more(
         f"g (float[1, 64, {size}, {size}] x) => (float y) {{ y = Conv <pads = [1, 1, 1, 1]> (x, w) }}",
         w=weights(64, 64, 3, 3),
     )
-    assert to_winograd(FormGraph(model)) == 1
+    assert to_winograd(RewriteGraph(model)) == 1
     names = {tensor.name for tensor in model.graph.initializer}
     assert f"collage.winograd/{made[0]}of3x{made[1]}of3/data" in names
 
@@ -207,7 +207,7 @@ def test_winograd_leaves_other_kernels(
         f"g (float[1, {channels}, {size[0]}, {size[1]}] x) => (float y) {{ y = Conv <pads = {pads}> (x, w) }}",
         w=weights(channels, channels, *kernel),
     )
-    assert to_winograd(FormGraph(model)) == 0
+    assert to_winograd(RewriteGraph(model)) == 0
 
 
 def test_a_kernel_of_several_parts_goes_at_any_operator_set(tmp_path: Path) -> None:
@@ -309,14 +309,14 @@ def test_winograd_leaves_other_convolutions_of_volumes(
         f"g (float[{shape}] x) => (float y) {{ y = Conv <{attributes}> (x, w) }}",
         w=weights(64, 64, *kernel),
     )
-    assert to_winograd(FormGraph(model)) == 0
+    assert to_winograd(RewriteGraph(model)) == 0
 
 
 def test_winograd_leaves_weights_that_are_computed_and_halves() -> None:
     text = "g (float[1, 64, 24, 24] x, float[64, 64, 3, 3] w) => (float y) { y = Conv(x, w) }"
-    assert to_winograd(FormGraph(parsed(text))) == 0
+    assert to_winograd(RewriteGraph(parsed(text))) == 0
     text = "g (float16[1, 64, 24, 24] x) => (float16 y) { y = Conv(x, w) }"
-    assert to_winograd(FormGraph(parsed(text, w=weights(64, 64, 3, 3).astype(np.float16)))) == 0
+    assert to_winograd(RewriteGraph(parsed(text, w=weights(64, 64, 3, 3).astype(np.float16)))) == 0
 
 
 def test_winograd_stays_in_rows_between_convolutions_and_where_blocks_are_added(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 
-from collage.backends.sandbox.fork_server import nursery
+from collage.backends.sandbox.fork_server import fork_server
 from collage.backends.sandbox.run import (
     ChildFailed,
     ChildLimits,
@@ -287,7 +287,7 @@ def test_a_killed_nursery_is_replaced(tmp_path: Path) -> None:
         running = pool.submit(_failure, child_tasks.spin, pid_file)
         pid = int(_wait_for(pid_file))
         folder = Path(f"/proc/{pid}/cwd").readlink()
-        nursery().kill()
+        fork_server().kill()
         assert running.result().kind == "killed"
     assert _is_gone(pid)
     assert not folder.exists()
@@ -299,7 +299,7 @@ import sys
 sys.path[:0] = {path!r}
 from pathlib import Path
 from collage.backends.sandbox.run import run_in_child
-from collage.backends.sandbox.fork_server import nursery
+from collage.backends.sandbox.fork_server import fork_server
 from tests.backends.sandbox import child_tasks
 print(run_in_child(child_tasks.echo, "no guard needed"), flush=True)
 if len(sys.argv) > 1:

@@ -13,7 +13,7 @@ import pytest
 import collage
 from collage.accuracy.evaluation import Check, PlanSession, load_function
 from collage.backends.numerics.reference import reference_session, run_session, seeded_inputs
-from collage.model.reference import take_in
+from collage.model.reference import ingest
 from collage.model.sub_models import RegionFiles
 from collage.options import TuneOptions
 from collage.partitioner.errors import BadInputError, NoPlanError
@@ -47,7 +47,7 @@ def test_a_server_takes_no_function() -> None:
 
 @pytest.mark.slow
 def test_the_session_of_a_check_computes_what_load_computes(tmp_path: Path) -> None:
-    model, _ = take_in(MODELS["ppocr_cls"].path, tmp_path, MODELS["ppocr_cls"].dims)
+    model, _ = ingest(MODELS["ppocr_cls"].path, tmp_path, MODELS["ppocr_cls"].dims)
     (tmp_path / "calls").mkdir()
     plan = single_plan(model, Target.parse("onnxruntime"))
     with PlanSession(RegionFiles(model, tmp_path / "r"), plan, tmp_path / "calls", 1) as session:

@@ -12,9 +12,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from collage.accuracy.block_search import Trials
+from collage.accuracy.block_search import BlockSearch
 from collage.accuracy.error_model import choices, fit_shares, mix_of, time_us
-from collage.accuracy.merged_mixes import BORDER_FACTOR, Pieces, flips, neighbors
+from collage.accuracy.merged_mixes import BORDER_FACTOR, MergedMixes, flips, neighbors
 from collage.accuracy.mix_partitions import Part
 from collage.accuracy.mix_runner import Mix, Probe
 from collage.backends.numerics.comparison import output_error
@@ -101,17 +101,17 @@ def request_for(path: Path, folder: Path, targets: tuple[Target, Target]) -> Pro
         expected_file=folder / "expected",
         used_samples=2,
         metric="max",
-        goals=(4e-3,),
+        error_limits=(4e-3,),
         threads=1,
     )
 
 
 @pytest.fixture
-def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trials]:
+def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BlockSearch]:
     monkeypatch.chdir(tmp_path)
     request = request_for(layers(tmp_path), tmp_path, (EXACT, REDUCED))
     compiled = CompiledRegions(1)
-    yield Trials(request, Model.open(request.model), compiled)
+    yield BlockSearch(request, Model.open(request.model), compiled)
     compiled.close()
 
 
@@ -126,7 +126,7 @@ def test_the_exact_start_of_a_plan_is_computed_as_in_the_plan(
     request = request_for(convolutions(tmp_path), tmp_path, (Target.parse("openvino"), reduced))
     model = Model.open(request.model)
     compiled = CompiledRegions(1)
-    runs = Trials(replace(request, cuts=tuple(range(10))), model, compiled).runs
+    runs = BlockSearch(replace(request, cuts=tuple(range(10))), model, compiled).runs
     mix = mix_of(runs.blocks, [0] * 6 + [1] * 3, 2)
     start, rest = (sum(block.nodes for block in part) for part in (runs.blocks[:6], runs.blocks[6:]))
     found = [made["r3"] for made in runs.outputs(mix, slice(None), joined=True)]
@@ -140,7 +140,7 @@ def test_the_exact_start_of_a_plan_is_computed_as_in_the_plan(
     compiled.close()
 
 
-def test_neighbors_of_one_target_are_joined(trials: Trials) -> None:
+def test_neighbors_of_one_target_are_joined(trials: BlockSearch) -> None:
     blocks = [block.nodes for block in trials.blocks]
     assert len(blocks) == 2 * LAYERS
     chosen = [0, 1, 1, 0, 0, 0, 1, *[0] * (len(blocks) - 7)]
@@ -156,18 +156,18 @@ def test_neighbors_of_one_target_are_joined(trials: Trials) -> None:
 
 
 @pytest.fixture
-def int8_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trials]:
+def int8_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BlockSearch]:
     """Three blocks of a convolution with its normalzation, on OpenVINO in fp32 and int8."""
     monkeypatch.chdir(tmp_path)
     targets = (Target.parse("openvino"), Target.parse("openvino -quant=static_int8"))
-    request = replace(request_for(convolutions(tmp_path), tmp_path, targets), goals=(0.05,))
+    request = replace(request_for(convolutions(tmp_path), tmp_path, targets), error_limits=(0.05,))
     compiled = CompiledRegions(1)
-    yield Trials(replace(request, cuts=(0, 3, 6, 9)), Model.open(request.model), compiled)
+    yield BlockSearch(replace(request, cuts=(0, 3, 6, 9)), Model.open(request.model), compiled)
     compiled.close()
 
 
 @pytest.mark.slow
-def test_int8_and_float_of_one_runtime_are_compiled_as_one(int8_trials: Trials) -> None:
+def test_int8_and_float_of_one_runtime_are_compiled_as_one(int8_trials: BlockSearch) -> None:
     trials = int8_trials
     mix = mix_of(trials.blocks, [0, 1, 0], 2)
     (part,) = trials.runs.parts(mix, joined=True)
@@ -183,9 +183,9 @@ def test_int8_and_float_of_one_runtime_are_compiled_as_one(int8_trials: Trials) 
 
 
 @pytest.mark.slow
-def test_blocks_are_tried_before_what_must_be_compiled(int8_trials: Trials) -> None:
+def test_blocks_are_tried_before_what_must_be_compiled(int8_trials: BlockSearch) -> None:
     trials = int8_trials
-    pieces = Pieces(trials.runs, trials.blocks, trials.shares(0.02), INFINITE, in_blocks=True)
+    pieces = MergedMixes(trials.runs, trials.blocks, trials.shares(0.02), INFINITE, in_blocks=True)
     found = pieces.seek(0.02, [])
     assert not trials.runs.joined_errors
     assert found and all(trials.error(mix.reduced) <= 0.02 for mix in found)
@@ -193,8 +193,8 @@ def test_blocks_are_tried_before_what_must_be_compiled(int8_trials: Trials) -> N
     assert times == sorted(times)
 
 
-def test_what_is_proposed_keeps_the_goal_as_a_plan_on_every_sample(trials: Trials) -> None:
-    (goal,) = trials.request.goals
+def test_what_is_proposed_keeps_the_goal_as_a_plan_on_every_sample(trials: BlockSearch) -> None:
+    (goal,) = trials.request.error_limits
     (proposed,) = trials.go().best
     whole = mix_of(trials.blocks, [1] * len(trials.blocks), 2)
     assert trials.error(whole) > goal  # else nothing had to be chosen
@@ -214,8 +214,8 @@ def test_what_is_proposed_keeps_the_goal_as_a_plan_on_every_sample(trials: Trial
             assert error <= goal
 
 
-def test_a_goal_bounds_the_speed_that_a_mix_is_promised(trials: Trials) -> None:
-    (goal,) = trials.request.goals
+def test_a_goal_bounds_the_speed_that_a_mix_is_promised(trials: BlockSearch) -> None:
+    (goal,) = trials.request.error_limits
     found = trials.go()
     exact_us = sum(block.times_us[0] for block in trials.blocks)
     everything = exact_us / sum(block.times_us[1] for block in trials.blocks)
@@ -226,14 +226,14 @@ def test_a_goal_bounds_the_speed_that_a_mix_is_promised(trials: Trials) -> None:
 
 
 @pytest.mark.slow
-def test_a_faster_mix_of_few_pieces_is_found_than_of_blocks(trials: Trials) -> None:
+def test_a_faster_mix_of_few_pieces_is_found_than_of_blocks(trials: BlockSearch) -> None:
     """All blocks err about the same, so that what keeps the goal may stand together."""
-    (goal,) = trials.request.goals
+    (goal,) = trials.request.error_limits
     count = len(trials.blocks)
     blocks = [replace(block, border_us=2.0) for block in trials.blocks]
     # Every second block keeps the goal too, with a border on each side.
     scattered = mix_of(blocks, [i % 2 for i in range(count)], 2)
-    pieces = Pieces(trials.runs, blocks, trials.shares(goal), INFINITE)
+    pieces = MergedMixes(trials.runs, blocks, trials.shares(goal), INFINITE)
     found = pieces.seek(goal, [Mix(scattered, 0.0)])
     chosen = choices(blocks, found[0].reduced)
     assert 0 < sum(a != b for a, b in itertools.pairwise(chosen)) <= 4
@@ -252,14 +252,14 @@ def test_a_faster_mix_of_few_pieces_is_found_than_of_blocks(trials: Trials) -> N
 
 
 def test_what_is_near_a_mix_that_keeps_the_goal_is_tried(
-    trials: Trials, monkeypatch: pytest.MonkeyPatch
+    trials: BlockSearch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("collage.accuracy.merged_mixes._AMBITIONS", ())
-    (goal,) = trials.request.goals
+    (goal,) = trials.request.error_limits
     blocks = [replace(block, border_us=2.0) for block in trials.blocks]
     first = mix_of(blocks, [0] * (len(blocks) - 1) + [1], 2)
     assert trials.runs.joined_error(first) <= goal
-    pieces = Pieces(trials.runs, blocks, trials.shares(goal), INFINITE)
+    pieces = MergedMixes(trials.runs, blocks, trials.shares(goal), INFINITE)
     # What mixes of microseconds really take says little of which is the fastest.
     monkeypatch.setattr(
         pieces, "_pace", lambda mix: time_us(blocks, choices(blocks, mix), BORDER_FACTOR)
@@ -280,7 +280,7 @@ def test_what_is_near_a_mix_that_keeps_the_goal_is_tried(
     assert all(mix_of(blocks, other, 2) in errors for other in promising)
 
 
-def test_few_pieces_stay_compiled(trials: Trials) -> None:
+def test_few_pieces_stay_compiled(trials: BlockSearch) -> None:
     count = len(trials.blocks)
     for start in range(count - 1):
         chosen = [1 if start <= i <= start + 1 else 0 for i in range(count)]
@@ -304,7 +304,7 @@ def test_neighbors_shift_a_border_or_give_a_piece_away() -> None:
     assert not set(neighbors((1, 1, 1)))
 
 
-def test_a_plan_that_a_runtime_refuses_keeps_no_goal(trials: Trials) -> None:
+def test_a_plan_that_a_runtime_refuses_keeps_no_goal(trials: BlockSearch) -> None:
     """Each block may be taken, and all in one piece not."""
     whole = mix_of(trials.blocks, [1] * len(trials.blocks), 2)
     trials.runs.refused.add(Part(sum(block.nodes for block in trials.blocks), 1))
@@ -318,13 +318,13 @@ def test_single_blocks_are_flipped_where_that_is_no_border_of_partitions() -> No
     assert not set(flips((0, 1, 2), frozenset()))
 
 
-def test_no_block_begins_with_a_normalzation(int8_trials: Trials) -> None:
+def test_no_block_begins_with_a_normalzation(int8_trials: BlockSearch) -> None:
     ops = [int8_trials.model.index.nodes[node].op_type for node in int8_trials.laid.order]
     assert "BatchNormalization" in ops
     assert all(ops[cut] != "BatchNormalization" for cut in int8_trials.laid.cuts[:-1])
 
 
-def test_a_mix_that_is_one_partition_is_not_proposed_in_blocks(int8_trials: Trials) -> None:
+def test_a_mix_that_is_one_partition_is_not_proposed_in_blocks(int8_trials: BlockSearch) -> None:
     first = int8_trials.blocks[0].nodes
     assert int8_trials.all_inside(Mix((first,), 0.0))
     int8_trials.runs.inside = frozenset()

@@ -1,4 +1,4 @@
-"""Calls as parcels, and the files of a worker."""
+"""Calls as remote_calls, and the files of a worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from collage.backends.sandbox.codec import decode, encode
 from collage.backends.sandbox.limits import ChildLimits
-from collage.cluster.remote_call import Packer, Parcel, map_paths
+from collage.cluster.remote_call import Packer, RemoteCall, map_paths
 from collage.cluster.worker_files import WorkerFiles
 from collage.partitioner.errors import CollageError
 from tests.backends.sandbox.child_tasks import copy_beside
@@ -38,21 +38,23 @@ def test_a_parcel_names_files_by_content_with_what_lies_beside(tmp_path: Path) -
     (given / "model.onnx").write_bytes(b"model")
     (given / "weights").write_bytes(b"weights")
     packer = Packer("run")
-    parcel = packer.pack(copy_beside, (given / "model.onnx", folder), ChildLimits())
-    assert parcel.places == {"0": {"model.onnx": _sha256(b"model"), "weights": _sha256(b"weights")}}
+    remote_call = packer.pack(copy_beside, (given / "model.onnx", folder), ChildLimits())
+    assert remote_call.places == {
+        "0": {"model.onnx": _sha256(b"model"), "weights": _sha256(b"weights")}
+    }
     assert {digest: path.name for digest, path in packer.files.items()} == {
         _sha256(b"model"): "model.onnx",
         _sha256(b"weights"): "weights",
     }
-    again = decode(encode(parcel))
-    assert isinstance(again, Parcel)
+    again = decode(encode(remote_call))
+    assert isinstance(again, RemoteCall)
     (file, written), limits = decode(again.content)
     assert file == PurePosixPath("places/0/model.onnx") and limits == ChildLimits()
     assert packer.local(written / "new.bin") == folder / "new.bin"
     assert str(tmp_path) not in repr(again.content), "where files lie here is nobody's business"
     (given / "model.onnx").write_bytes(b"another model")
-    parcel = packer.pack(copy_beside, (given / "model.onnx", folder), ChildLimits())
-    assert parcel.places["0"]["model.onnx"] == _sha256(b"another model")
+    remote_call = packer.pack(copy_beside, (given / "model.onnx", folder), ChildLimits())
+    assert remote_call.places["0"]["model.onnx"] == _sha256(b"another model")
 
 
 def test_tokens_never_lead_outside(tmp_path: Path, files: WorkerFiles) -> None:

@@ -17,14 +17,14 @@ import collage
 from benchmarks.zero_model import TARGETS, best_plan, zero_model
 from collage.backends.sandbox.run import ChildFailed, ChildLimits
 from collage.cluster.connection import roll_call
-from collage.cluster.dask_runner import DaskSite
+from collage.cluster.dask_runner import DaskRunner
 from collage.cost_db.costs.queries import CostFilter
 from collage.cost_db.database import CostDatabase
 from collage.partitioner.errors import BadInputError, CancelledError, TargetError
 from collage.partitioner.target import Target
 from collage.runner import NoWorkerError
 from tests.backends.sandbox.child_tasks import copy_beside
-from tests.hosts import Site
+from tests.hosts import Runner
 from tests.processes import children
 from tests.service.conftest import small_model
 
@@ -32,9 +32,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     """Two machines, labeled `red` and `blue`; only `red` has OpenVINO."""
-    made = Site(tmp_path_factory.mktemp("cluster"), ["red", "blue"])
+    made = Runner(tmp_path_factory.mktemp("cluster"), ["red", "blue"])
     try:
         made.work(made.host("red", "red"), "red")
         made.work(made.host("blue", "blue", without=["openvino"]), "blue")
@@ -51,7 +51,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def _tune(cluster: Site, model: Path, targets: list[str], **more: Any) -> collage.Artifact:
+def _tune(cluster: Runner, model: Path, targets: list[str], **more: Any) -> collage.Artifact:
     return collage.tune(
         model,
         targets,
@@ -73,7 +73,7 @@ def _hosts(folder: Path) -> dict[str, set[str]]:
     return found
 
 
-def test_workers_announce_what_they_have(cluster: Site) -> None:
+def test_workers_announce_what_they_have(cluster: Runner) -> None:
     blue, red = cluster.workers()
     assert (blue.name, red.name) == ("blue", "red")
     assert red.said.resources.keys() >= {"slot", "cap:onnxruntime", "cap:openvino"}
@@ -84,7 +84,7 @@ def test_workers_announce_what_they_have(cluster: Site) -> None:
     assert red.said.kind != blue.said.kind
 
 
-def test_a_job_is_measured_where_its_targets_are(cluster: Site, model: Path) -> None:
+def test_a_job_is_measured_where_its_targets_are(cluster: Runner, model: Path) -> None:
     artifact = _tune(cluster, model, ["onnxruntime", "openvino"], strategy="single")
     assert _hosts(model.parent) == {"onnxruntime": {"red"}, "openvino": {"red"}}
     assert artifact.report["machine"]["label"] == "red"
@@ -94,7 +94,7 @@ def test_a_job_is_measured_where_its_targets_are(cluster: Site, model: Path) -> 
     assert y.sum() == pytest.approx(1.0, abs=1e-5)
 
 
-def test_host_chooses_among_kinds_and_costs_never_mix(cluster: Site, tmp_path: Path) -> None:
+def test_host_chooses_among_kinds_and_costs_never_mix(cluster: Runner, tmp_path: Path) -> None:
     model = tmp_path / "zero.onnx"
     model.write_bytes(zero_model())
     counts = []
@@ -125,7 +125,7 @@ def test_host_chooses_among_kinds_and_costs_never_mix(cluster: Site, tmp_path: P
     ],
 )
 def test_what_nobody_has_is_said_at_once(
-    cluster: Site, model: Path, targets: list[str], said: str
+    cluster: Runner, model: Path, targets: list[str], said: str
 ) -> None:
     begin = time.monotonic()
     with pytest.raises(NoWorkerError, match=said):
@@ -133,46 +133,46 @@ def test_what_nobody_has_is_said_at_once(
     assert time.monotonic() - begin < 60
 
 
-def test_a_plan_never_spans_machines(cluster: Site, model: Path) -> None:
+def test_a_plan_never_spans_machines(cluster: Runner, model: Path) -> None:
     with pytest.raises(BadInputError, match="a plan runs in one process on one machine"):
         _tune(cluster, model, ["onnxruntime -host=red", "openvino -host=blue"])
 
 
-def test_what_a_worker_cannot_do_is_said_with_its_reason(cluster: Site) -> None:
+def test_what_a_worker_cannot_do_is_said_with_its_reason(cluster: Runner) -> None:
     with (
-        DaskSite(cluster.address, cluster.tuner) as site,
+        DaskRunner(cluster.address, cluster.tuner) as runner,
         pytest.raises(TargetError, match=r"on the workers: .*CUDAExecutionProvider"),
     ):
-        site.check([Target.parse("onnxruntime -ep=cuda")])
+        runner.check([Target.parse("onnxruntime -ep=cuda")])
 
 
-def test_waiting_for_a_worker_ends_with_the_time_or_with_cancel(cluster: Site) -> None:
+def test_waiting_for_a_worker_ends_with_the_time_or_with_cancel(cluster: Runner) -> None:
     said: list[str] = []
     wanted = [Target.parse("onnxruntime -host=green")]
-    with DaskSite(cluster.address, cluster.tuner, wait_s=1, say=said.append) as site:
+    with DaskRunner(cluster.address, cluster.tuner, wait_s=1, say=said.append) as runner:
         begin = time.monotonic()
         with pytest.raises(NoWorkerError, match="waited 1 s for one"):
-            site.check(wanted)
+            runner.check(wanted)
         assert time.monotonic() - begin >= 1
     assert len(said) == 1 and "waiting 1 s" in said[0]
     cancel = threading.Event()
     cancel.set()
     with (
-        DaskSite(cluster.address, cluster.tuner, wait_s=60, cancel=cancel) as site,
+        DaskRunner(cluster.address, cluster.tuner, wait_s=60, cancel=cancel) as runner,
         pytest.raises(CancelledError),
     ):
-        site.check(wanted)
+        runner.check(wanted)
 
 
-def test_cancel_stops_the_remote_child(cluster: Site) -> None:
-    with DaskSite(cluster.address, cluster.tuner) as site:
-        site.check([Target.parse("onnxruntime -host=red")])
+def test_cancel_stops_the_remote_child(cluster: Runner) -> None:
+    with DaskRunner(cluster.address, cluster.tuner) as runner:
+        runner.check([Target.parse("onnxruntime -host=red")])
         cancel = threading.Event()
         failed: list[ChildFailed] = []
 
         def run() -> None:
             try:
-                site.run(time.sleep, 60.0, limits=ChildLimits(timeout_s=100), cancel=cancel)
+                runner.run(time.sleep, 60.0, limits=ChildLimits(timeout_s=100), cancel=cancel)
             except ChildFailed as failure:
                 failed.append(failure)
 
@@ -188,26 +188,26 @@ def test_cancel_stops_the_remote_child(cluster: Site) -> None:
         thread.join(10)
         assert not alive and failed[0].kind == "cancelled"
         # The slot is free again.
-        assert site.run(max, 1, 2, limits=ChildLimits(timeout_s=30)) == 2
+        assert runner.run(max, 1, 2, limits=ChildLimits(timeout_s=30)) == 2
 
 
-def test_files_come_and_go_by_content(cluster: Site, tmp_path: Path) -> None:
+def test_files_come_and_go_by_content(cluster: Runner, tmp_path: Path) -> None:
     given, made = tmp_path / "given", tmp_path / "made"
     given.mkdir()
     made.mkdir()
     big = np.random.default_rng(0).bytes(20 << 20)
     (given / "a.bin").write_bytes(big)
     (given / "beside.txt").write_text("beside", encoding="utf-8")
-    with DaskSite(cluster.address, cluster.tuner) as site:
-        site.check([Target.parse("onnxruntime -host=blue")])
-        found = site.run(copy_beside, given / "a.bin", made)
+    with DaskRunner(cluster.address, cluster.tuner) as runner:
+        runner.check([Target.parse("onnxruntime -host=blue")])
+        found = runner.run(copy_beside, given / "a.bin", made)
     assert found == [made / "a.bin", made / "beside.txt"]
     assert (made / "a.bin").read_bytes() == big and (made / "beside.txt").read_text(
         encoding="utf-8"
     ) == "beside"
 
 
-def test_only_certificates_of_the_authority_open_the_door(cluster: Site, tmp_path: Path) -> None:
+def test_only_certificates_of_the_authority_open_the_door(cluster: Runner, tmp_path: Path) -> None:
     from collage.cluster.certificates import make_certificates
     from collage.cluster.connection import ClusterError
 
@@ -220,7 +220,7 @@ def test_only_certificates_of_the_authority_open_the_door(cluster: Site, tmp_pat
         roll_call(cluster.address.replace("tls", "tcp"), None)
 
 
-def test_no_other_port_is_open(cluster: Site) -> None:
+def test_no_other_port_is_open(cluster: Runner) -> None:
     """Dask's own pages would show everything to everybody."""
     found: list[str] = []
     for process in psutil.process_iter(["cmdline"]):
@@ -235,7 +235,7 @@ def test_no_other_port_is_open(cluster: Site) -> None:
     assert found, "the scheduler and the workers were not looked at"
 
 
-def test_the_command_line_tunes_on_workers(cluster: Site, tmp_path: Path) -> None:
+def test_the_command_line_tunes_on_workers(cluster: Runner, tmp_path: Path) -> None:
     model = tmp_path / "zero.onnx"
     model.write_bytes(zero_model())
     host = cluster.host("laptop", without=["openvino"])
@@ -251,18 +251,18 @@ def test_the_command_line_tunes_on_workers(cluster: Site, tmp_path: Path) -> Non
     assert done.returncode == 1 and "no worker has torch" in done.stderr
 
 
-def test_without_dask_the_command_line_says_what_to_install(cluster: Site) -> None:
+def test_without_dask_the_command_line_says_what_to_install(cluster: Runner) -> None:
     host = cluster.host("plain", without=["distributed", "dask", "cryptography"])
     done = host.run("worker", "--scheduler", "tcp://127.0.0.1:1")
     assert done.returncode == 2 and "pip install 'collage-tuner[workers]'" in done.stderr
 
 
-def _children(cluster: Site) -> set[psutil.Process]:
+def _children(cluster: Runner) -> set[psutil.Process]:
     """Sandboxed children of the workers."""
     found: set[psutil.Process] = set()
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
         if "worker" in command and cluster.address in command:
-            for nursery in children(process):
-                found.update(children(nursery))
+            for fork_server in children(process):
+                found.update(children(fork_server))
     return found

@@ -11,7 +11,7 @@ import pytest
 import collage
 from collage.backends.numerics.comparison import Ranged, output_error
 from collage.model.numeric_ties import choices
-from collage.model.reference import Reference, take_in
+from collage.model.reference import Reference, ingest
 from collage.partitioner.errors import NoPlanError
 from tests.tuning import tuned
 
@@ -47,7 +47,7 @@ def choosing_model() -> onnx.ModelProto:
 
 def _reference(model: onnx.ModelProto, folder: Path, size: int = 256) -> Reference:
     onnx.save(model, folder / "m.onnx")
-    taken, _ = take_in(folder / "m.onnx", folder)
+    taken, _ = ingest(folder / "m.onnx", folder)
     sample = {"x": np.random.default_rng(5).standard_normal((1, size)).astype(np.float32)}
     return Reference(taken, [sample], folder / "reference")
 

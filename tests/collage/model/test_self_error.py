@@ -13,7 +13,7 @@ from collage.artifact.artifact import VERIFICATION_KEY
 from collage.artifact.verification import Verification
 from collage.backends.numerics.reference import seeded_inputs
 from collage.events import Event, ignore
-from collage.model.reference import Reference, take_in
+from collage.model.reference import Reference, ingest
 from collage.model.self_error import allow_own_error, rounds_to_integers
 from collage.options import TuneOptions
 from tests.tuning import tuned
@@ -59,7 +59,7 @@ def _model(text: str, step: float = 0.04) -> onnx.ModelProto:
 
 def _reference(text: str, folder: Path, step: float = 0.04) -> Reference:
     onnx.save(_model(text, step), folder / "m.onnx")
-    model, info = take_in(folder / "m.onnx", folder)
+    model, info = ingest(folder / "m.onnx", folder)
     return Reference(model, [seeded_inputs(info.inputs, 0)], folder / "reference")
 
 

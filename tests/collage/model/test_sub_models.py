@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from collage import disk_space as rooms
 from collage.cost_db.database import CostDatabase
-from collage.disk_space import Room, make_room, size_bytes
+from collage.disk_space import DiskBudget, make_room, size_bytes
 from collage.events import Event
 from collage.model.sub_models import RegionFiles
 from collage.options import TuneOptions
@@ -62,7 +62,7 @@ def _layer(number: int) -> int:
 
 def test_what_is_held_stays_and_the_rest_makes_room(model: Model, tmp_path: Path) -> None:
     (tmp_path / "compiled").mkdir()
-    regions = RegionFiles(model, tmp_path / "regions", room=Room(1, tmp_path / "compiled"))
+    regions = RegionFiles(model, tmp_path / "regions", room=DiskBudget(1, tmp_path / "compiled"))
     held = regions.get(_layer(0))
     first = regions.get(_layer(1))
     content, path = first.path.read_bytes(), first.path
@@ -82,7 +82,7 @@ def test_sub_models_that_overlap_take_little_more_than_their_room(
     monkeypatch.setattr(rooms, "_LEAST_BYTES", 0)
     compiled = tmp_path / "compiled"
     compiled.mkdir()
-    regions = RegionFiles(model, tmp_path / "regions", room=Room.for_model(model.path, compiled))
+    regions = RegionFiles(model, tmp_path / "regions", room=DiskBudget.for_model(model.path, compiled))
     asked = 0
     for first, last in itertools.combinations_with_replacement(range(_LAYERS), 2):
         made = regions.get(sum(_layer(n) for n in range(first, last + 1)))
@@ -95,7 +95,7 @@ def test_sub_models_that_overlap_take_little_more_than_their_room(
 
 def test_with_room_enough_each_is_extracted_once(model: Model, tmp_path: Path) -> None:
     (tmp_path / "compiled").mkdir()
-    room = Room.for_model(model.path, tmp_path / "compiled")
+    room = DiskBudget.for_model(model.path, tmp_path / "compiled")
     regions = RegionFiles(model, tmp_path / "regions", room=room)
     paths = [regions.get(_layer(n)).path for n in range(_LAYERS)]
     assert [regions.get(_layer(n)).path for n in range(_LAYERS)] == paths

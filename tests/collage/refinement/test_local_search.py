@@ -1,4 +1,4 @@
-"""The driver on an arena whose costs are stated: no clock, no runtime."""
+"""The driver on an timer whose costs are stated: no clock, no runtime."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from collage.partitioner.target import Target
 from collage.refinement import optuna_study
 from collage.refinement.local_moves import LocalMoves
 from collage.refinement.local_search import LocalSearch, LocalSettings, worth_a_search
-from collage.timing.plan_timer import JUDGING_ROUNDS, Arena
+from collage.timing.plan_timer import JUDGING_ROUNDS, PlanTimer
 from collage.timing.request import PlanTiming
-from collage.timing.timed_plan import Entry
+from collage.timing.timed_plan import TimedPlan
 from tests.partitioner.graphs import text_model
 
 A, B = Target.parse("a"), Target.parse("b")
@@ -44,32 +44,35 @@ def nothing_promised(plan: Plan) -> float:
     return float("inf")
 
 
-class StatedArena(Arena):
-    """An arena in which a plan takes what a function says, give or take less than a percent."""
+class StatedArena(PlanTimer):
+    """An timer in which a plan takes what a function says, give or take less than a percent."""
 
     def __init__(self, cost: Callable[[Plan], float | None]) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[TimedPlan] = []
         self.held: list[tuple[int, int]] = []
         self._cost = cost
         self._tolerance = None
         self._eligible = lambda plan: True
 
     def hold(
-        self, newcomers: Sequence[Entry], again: Sequence[Entry] = (), rounds: int = JUDGING_ROUNDS
+        self,
+        newcomers: Sequence[TimedPlan],
+        again: Sequence[TimedPlan] = (),
+        rounds: int = JUDGING_ROUNDS,
     ) -> None:
         first = self.entries[0] if self.entries else newcomers[0]
         known = [] if not self.entries else [first, *(e for e in again if e is not first)]
         self.entries.extend(newcomers)
-        anchor = self._samples(first, rounds, 0)
+        baseline = self._samples(first, rounds, 0)
         for position, entry in enumerate([*known, *newcomers]):
             samples = self._samples(entry, rounds, position)
             timing = PlanTiming(samples) if samples else PlanTiming(failure="crash: it is stated")
             entry.timings[len(self.held)] = timing
-            pairs = zip(samples, anchor, strict=False)
-            entry.contest_ratios[len(self.held)] = [a / b for a, b in pairs]
+            pairs = zip(samples, baseline, strict=False)
+            entry.baseline_ratios[len(self.held)] = [a / b for a, b in pairs]
         self.held.append((len(newcomers), rounds))
 
-    def _samples(self, entry: Entry, rounds: int, shift: int) -> tuple[float, ...]:
+    def _samples(self, entry: TimedPlan, rounds: int, shift: int) -> tuple[float, ...]:
         cost = self._cost(entry.plan)
         if cost is None:
             return ()
@@ -77,36 +80,36 @@ class StatedArena(Arena):
 
 
 def _search(
-    arena: StatedArena, out_of_time: Callable[[], bool] = lambda: False, **settings: object
-) -> tuple[LocalSearch, Entry]:
-    start = Entry(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
-    arena.hold([start])
+    timer: StatedArena, out_of_time: Callable[[], bool] = lambda: False, **settings: object
+) -> tuple[LocalSearch, TimedPlan]:
+    start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    timer.hold([start])
     moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B))
     limits = LocalSettings(**settings)  # type: ignore[arg-type]
-    return LocalSearch(moves, arena, limits, out_of_time, nothing_promised), start
+    return LocalSearch(moves, timer, limits, out_of_time, nothing_promised), start
 
 
 @pytest.mark.slow
 def test_finds_the_best_plan_from_a_single_target() -> None:
-    arena = StatedArena(cost_us)
-    search, start = _search(arena, trials=60)
+    timer = StatedArena(cost_us)
+    search, start = _search(timer, trials=60)
     best = search.improve(start)
     assert [(str(p.target), bits(p.nodes)) for p in best.plan.partitions] == [
         ("a", [0, 1, 2, 3]),
         ("b", [4, 5, 6]),
         ("a", [7, 8, 9, 10, 11]),
     ]
-    assert arena.winner() is best
+    assert timer.winner() is best
 
 
 @pytest.mark.slow
 def test_the_same_seed_makes_the_same_moves() -> None:
     runs = []
     for _ in range(2):
-        arena = StatedArena(cost_us)
-        search, start = _search(arena, trials=20, seed=3)
+        timer = StatedArena(cost_us)
+        search, start = _search(timer, trials=20, seed=3)
         search.improve(start)
-        runs.append([(entry.name, entry.plan) for entry in arena.entries])
+        runs.append([(entry.name, entry.plan) for entry in timer.entries])
     assert runs[0] == runs[1]
     assert len(runs[0]) > 10
 
@@ -115,11 +118,11 @@ def test_the_same_seed_makes_the_same_moves() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_half_of_a_heat_is_what_promises_most(seed: int) -> None:
     def first_heat(promise_us: Callable[[Plan], float]) -> list[Plan]:
-        arena = StatedArena(cost_us)
-        search, start = _search(arena, lambda: len(arena.held) >= 2, seed=seed)
+        timer = StatedArena(cost_us)
+        search, start = _search(timer, lambda: len(timer.held) >= 2, seed=seed)
         search.promise_us = promise_us
         search.improve(start)
-        return [entry.plan for entry in arena.entries[1:5]]
+        return [entry.plan for entry in timer.entries[1:5]]
 
     asked = first_heat(nothing_promised)
     guided = first_heat(cost_us)
@@ -132,48 +135,48 @@ def test_half_of_a_heat_is_what_promises_most(seed: int) -> None:
 
 @pytest.mark.slow
 def test_what_is_not_clearly_faster_does_not_win() -> None:
-    arena = StatedArena(lambda plan: 100.0)  # all alike: whoever looks faster was lucky
-    search, start = _search(arena, trials=30)
+    timer = StatedArena(lambda plan: 100.0)  # all alike: whoever looks faster was lucky
+    search, start = _search(timer, trials=30)
     assert search.improve(start) is start
-    assert arena.winner() is start
+    assert timer.winner() is start
 
 
 @pytest.mark.slow
 def test_plans_that_fail_are_left_behind() -> None:
-    arena = StatedArena(lambda plan: None if B in plan.targets else cost_us(plan))
-    search, start = _search(arena, trials=30)
+    timer = StatedArena(lambda plan: None if B in plan.targets else cost_us(plan))
+    search, start = _search(timer, trials=30)
     assert search.improve(start) is start
 
 
 @pytest.mark.slow
 def test_losers_cost_few_rounds() -> None:
-    arena = StatedArena(lambda plan: 100.0 if len(plan.partitions) == 1 else 300.0)
-    search, start = _search(arena, trials=30)
+    timer = StatedArena(lambda plan: 100.0 if len(plan.partitions) == 1 else 300.0)
+    search, start = _search(timer, trials=30)
     search.improve(start)
-    assert {rounds for newcomers, rounds in arena.held[1:] if newcomers} == {6}
+    assert {rounds for newcomers, rounds in timer.held[1:] if newcomers} == {6}
 
 
 def test_ends_in_time() -> None:
-    arena = StatedArena(cost_us)
-    search, start = _search(arena, lambda: len(arena.held) >= 3, trials=10_000)
+    timer = StatedArena(cost_us)
+    search, start = _search(timer, lambda: len(timer.held) >= 3, trials=10_000)
     search.improve(start)
-    assert len(arena.held) == 3
+    assert len(timer.held) == 3
 
 
 def test_a_gain_in_the_last_heat_is_proven_however_late_it_is() -> None:
-    arena = StatedArena(lambda plan: 100.0 if len(plan.partitions) == 1 else 90.0)
-    search, start = _search(arena, lambda: len(arena.held) >= 2)
+    timer = StatedArena(lambda plan: 100.0 if len(plan.partitions) == 1 else 90.0)
+    search, start = _search(timer, lambda: len(timer.held) >= 2)
     assert search.improve(start) is not start
-    assert [rounds for _, rounds in arena.held[1:]] == [6, 12]
+    assert [rounds for _, rounds in timer.held[1:]] == [6, 12]
 
 
 def test_ends_when_there_is_nothing_left_to_try() -> None:
     index = text_model("g (float[4] x) => (float[4] y) { y = Relu(x) }").index
-    start = Entry(Plan((Candidate(1, A),)), "single a")
-    arena = StatedArena(lambda plan: 10.0)
-    arena.hold([start])
+    start = TimedPlan(Plan((Candidate(1, A),)), "single a")
+    timer = StatedArena(lambda plan: 10.0)
+    timer.hold([start])
     moves = LocalMoves(index, CandidateSet.build(index, []), (A,))
-    search = LocalSearch(moves, arena, LocalSettings(10_000), lambda: False, nothing_promised)
+    search = LocalSearch(moves, timer, LocalSettings(10_000), lambda: False, nothing_promised)
     assert search.improve(start) is start
 
 
@@ -212,16 +215,16 @@ def test_a_study_that_cannot_be_kept_is_told_and_changes_nothing(tmp_path: Path)
 
 
 def test_is_left_out_where_nothing_can_come_of_it() -> None:
-    single, slow = (Entry(Plan((Candidate(INDEX.all_nodes, t),)), str(t)) for t in (A, B))
+    single, slow = (TimedPlan(Plan((Candidate(INDEX.all_nodes, t),)), str(t)) for t in (A, B))
     for entry, ratio in ((single, 1.0), (slow, 1.5)):
-        entry.timings[0], entry.contest_ratios[0] = PlanTiming((1000.0,)), [ratio]
+        entry.timings[0], entry.baseline_ratios[0] = PlanTiming((1000.0,)), [ratio]
     assert not worth_a_search([single, slow], single, (A, B))
-    slow.contest_ratios[0] = [1.05]
+    slow.baseline_ratios[0] = [1.05]
     assert worth_a_search([single, slow], single, (A, B))
     assert not worth_a_search([single], single, (A,))
-    quick = Entry(Plan((Candidate(INDEX.all_nodes, A.with_options(threads="1")),)), "on one thread")
-    quick.timings[0], quick.contest_ratios[0] = PlanTiming((1000.0,)), [1.0]
-    slow.contest_ratios[0] = [1.5]
+    quick = TimedPlan(Plan((Candidate(INDEX.all_nodes, A.with_options(threads="1")),)), "on one thread")
+    quick.timings[0], quick.baseline_ratios[0] = PlanTiming((1000.0,)), [1.0]
+    slow.baseline_ratios[0] = [1.5]
     assert not worth_a_search([single, slow, quick], single, (A, B))
     assert not worth_a_search([single, slow, quick], quick, (A, B))
 
@@ -230,20 +233,20 @@ def test_is_left_out_where_nothing_can_come_of_it() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_what_the_incumbents_target_may_be_told_begins_each_heat(seed: int) -> None:
     """By chance it might not come up at all: nothing that is known of parts promises anything of it."""
-    arena = StatedArena(lambda plan: 100.0 * len(plan.partitions))
-    start = Entry(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
-    arena.hold([start])
+    timer = StatedArena(lambda plan: 100.0 * len(plan.partitions))
+    start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    timer.hold([start])
     names = ["backoff", "layout", "mode", "opt", "threads"]
     tunable = {A: dict.fromkeys(names, ("1",)), B: {f"x{i}": ("on",) for i in range(9)}}
     moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B), tunable=tunable)
     search = LocalSearch(
-        moves, arena, LocalSettings(seed=seed), lambda: len(arena.entries) > 12, cost_us
+        moves, timer, LocalSettings(seed=seed), lambda: len(timer.entries) > 12, cost_us
     )
     search.improve(start)
-    tried = [str(entry.plan.partitions[0].target) for entry in arena.entries[1:]]
+    tried = [str(entry.plan.partitions[0].target) for entry in timer.entries[1:]]
     assert tried[:2] == ["a -backoff=1", "a -layout=1"]
-    for heats in (1, 2, 3):  # of four proposals; chance may come upon one earlier
-        assert {f"a -{name}=1" for name in names[: 2 * heats]} <= set(tried[: 4 * heats])
+    for screenings in (1, 2, 3):  # of four proposals; chance may come upon one earlier
+        assert {f"a -{name}=1" for name in names[: 2 * screenings]} <= set(tried[: 4 * screenings])
 
 
 @pytest.mark.slow
@@ -254,12 +257,12 @@ def test_what_a_new_incumbents_target_may_be_told_is_asked_for_then() -> None:
         given = [dict(partition.target.options) for partition in plan.partitions]
         return 100.0 * len(given) - 10.0 * sum(map(len, given))
 
-    arena = StatedArena(cost)
-    start = Entry(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
-    arena.hold([start])
+    timer = StatedArena(cost)
+    start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    timer.hold([start])
     tunable = {A: {"fast": ("yes",), "threads": ("1",)}}
     moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A,), tunable=tunable)
-    search = LocalSearch(moves, arena, LocalSettings(8), lambda: False, nothing_promised)
+    search = LocalSearch(moves, timer, LocalSettings(8), lambda: False, nothing_promised)
     best = search.improve(start)
     assert [str(p.target) for p in best.plan.partitions] == ["a -fast=yes -threads=1"]
 
@@ -273,10 +276,10 @@ def test_options_of_partitions_are_tried_where_they_are_open() -> None:
             Plan(tuple(replace(p, target=Target(p.target.backend)) for p in plan.partitions))
         ) - (50 if any(p.target.option("fast", "no") == "yes" for p in plan.partitions) else 0)
 
-    arena = StatedArena(cost)
-    start = Entry(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
-    arena.hold([start])
+    timer = StatedArena(cost)
+    start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    timer.hold([start])
     moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B), tunable={A: {"fast": ("yes",)}})
-    search = LocalSearch(moves, arena, LocalSettings(60), lambda: False, nothing_promised)
+    search = LocalSearch(moves, timer, LocalSettings(60), lambda: False, nothing_promised)
     best = search.improve(start)
     assert "a -fast=yes" in {str(p.target) for p in best.plan.partitions}

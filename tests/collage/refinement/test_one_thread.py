@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from collage.model.reference import take_in
+from collage.model.reference import ingest
 from collage.partitioner.target import Target
 from collage.refinement.one_thread import on_one_thread
 from tests.channels_last import channels_last_model
@@ -21,7 +21,7 @@ Found = Callable[..., list[str]]
 def found(tmp_path: Path) -> Found:
     """The names of what is proposed for targets, which cover the model."""
     onnx.save(channels_last_model(), tmp_path / "m.onnx")
-    model = take_in(tmp_path / "m.onnx", tmp_path)[0]
+    model = ingest(tmp_path / "m.onnx", tmp_path)[0]
 
     def names(targets: list[Target], alone_us: dict[Target, float], threads: int = 2) -> list[str]:
         entries = on_one_thread(model, targets, threads, alone_us)

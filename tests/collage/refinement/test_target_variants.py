@@ -15,7 +15,7 @@ from collage.backends.numerics.reference import run_reference
 from collage.cost_db.costs.queries import CostFilter
 from collage.cost_db.database import CostDatabase
 from collage.events import Event
-from collage.model.reference import take_in
+from collage.model.reference import ingest
 from collage.partitioner.graph.model import Model
 from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.target import Target
@@ -23,7 +23,7 @@ from collage.refinement.local_moves import LocalMoves, Move
 from collage.refinement.target_variants import offered, single_rewritten, worth_mixing
 from collage.search.fixed_plans import single_plan
 from collage.timing.request import PlanTiming
-from collage.timing.timed_plan import Entry
+from collage.timing.timed_plan import TimedPlan
 from tests.channels_last import channels_last_model
 from tests.models import seeded_input
 from tests.tuning import tuned
@@ -34,10 +34,10 @@ MOVED = OPENVINO.with_options(rewrite="on")
 
 def _taken(proto: onnx.ModelProto, folder: Path) -> Model:
     onnx.save(proto, folder / "m.onnx")
-    return take_in(folder / "m.onnx", folder)[0]
+    return ingest(folder / "m.onnx", folder)[0]
 
 
-def _targets(entries: list[Entry]) -> list[str]:
+def _targets(entries: list[TimedPlan]) -> list[str]:
     assert all(len(entry.plan.partitions) == 1 for entry in entries)
     return [str(entry.plan.partitions[0].target) for entry in entries]
 
@@ -122,7 +122,7 @@ def test_a_model_that_cannot_be_rewritten_is_told_of_and_run_as_it_is(tmp_path: 
 
 def test_local_moves_try_it_only_where_whole_models_were_timed_so(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
-    plain, moved = (Entry(single_plan(model, t), f"single {t}") for t in (OPENVINO, MOVED))
+    plain, moved = (TimedPlan(single_plan(model, t), f"single {t}") for t in (OPENVINO, MOVED))
     assert "rewrite" not in offered([OPENVINO], 2, [plain])[OPENVINO]
     options = offered([OPENVINO], 2, [plain, moved])
     assert options[OPENVINO]["rewrite"] == ("on",)
@@ -149,10 +149,10 @@ def test_what_is_faster_rewritten_is_mixed_too(
     ratios: dict[str, float], mixed: str | None, tmp_path: Path
 ) -> None:
     model = _taken(channels_last_model(), tmp_path)
-    entries = [Entry(single_plan(model, Target.parse(text)), text) for text in ratios]
+    entries = [TimedPlan(single_plan(model, Target.parse(text)), text) for text in ratios]
     for entry in entries:
         entry.timings[0] = PlanTiming((1000 * ratios[entry.name],) * 8, (), 0.0)
-        entry.contest_ratios[0] = (ratios[entry.name],) * 8
+        entry.baseline_ratios[0] = (ratios[entry.name],) * 8
     assert [t.option("rewrite", "") for t in worth_mixing(entries, [ORT, OPENVINO])] == [mixed] * bool(
         mixed
     )

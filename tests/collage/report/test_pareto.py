@@ -14,15 +14,15 @@ from collage.partitioner.ingest.normalize import normalze
 from collage.partitioner.target import Target
 from collage.report.pareto import front
 from collage.timing.request import PlanTiming
-from collage.timing.timed_plan import Entry
+from collage.timing.timed_plan import TimedPlan
 
 EXACT, REDUCED = Target("exact"), Target("reduced")
 
 
-def _entry(target: Target, latency_us: float, ratio: float, error: float) -> Entry:
-    entry = Entry(Plan((Candidate(0b11, target),)), str(target))
+def _entry(target: Target, latency_us: float, ratio: float, error: float) -> TimedPlan:
+    entry = TimedPlan(Plan((Candidate(0b11, target),)), str(target))
     entry.timings[0] = PlanTiming((latency_us,) * 8, (latency_us,), error)
-    entry.contest_ratios[0] = [ratio] * 8
+    entry.baseline_ratios[0] = [ratio] * 8
     return entry
 
 

@@ -19,7 +19,7 @@ from collage.partitioner.search.constraints import Budget, Constraints
 from collage.partitioner.search.search import Solution, search
 from collage.search.blocks import blocks
 from collage.search.lazy_search import WORTH_MEASURING, LazySearch
-from collage.search.single_targets import WholeModels
+from collage.search.single_targets import SingleTargets
 from tests.collage.stated_world import INFINITE, TARGETS, StatedCosts, World, chain, plain
 
 
@@ -130,7 +130,7 @@ def test_whole_models_compare_as_they_did_in_turn() -> None:
     for target, us in measured.items():
         estimates.learn(target, dict.fromkeys(range(8), us / 8))
     before = {target: estimates.bound_us(0b1111, target) for target in TARGETS}
-    whole = WholeModels(model.index, TARGETS, costs)  # type: ignore[arg-type]
+    whole = SingleTargets(model.index, TARGETS, costs)  # type: ignore[arg-type]
     # The machine is twice as fast by then.
     whole.correct({fast: 400.0, slow: 400.0, other: 500.0}, estimates)
     assert whole.latencies_us() == {fast: 800.0, slow: 800.0, other: 1000.0}

@@ -19,7 +19,7 @@ from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.rules.rules import OpPredicateRule
 from collage.partitioner.rules.target_spec import TargetSpec, enumerate_candidates
 from collage.partitioner.target import Target
-from collage.search.single_targets import WholeModels, may_take_all
+from collage.search.single_targets import SingleTargets, may_take_all
 from tests.collage.stated_world import TARGETS, StatedCosts, World
 from tests.partitioner.graphs import text_model
 from tests.tuning import tuned
@@ -92,7 +92,7 @@ def test_blocks_without_a_profile_have_so_many_seconds_and_the_longest_come_firs
         return Measured(100.0 * len(bits(candidate.nodes)) if candidate.nodes != everything else 300.0)
 
     costs = ProfiledCosts(truth, most=len(world.candidates))
-    whole = WholeModels(world.model.index, TARGETS[:2], costs, seconds)
+    whole = SingleTargets(world.model.index, TARGETS[:2], costs, seconds)
     whole.measure(world.candidates, late=lambda: False)
     asked = [c for c in costs.asked if c.nodes != everything]
     assert {c.target for c in asked} <= {TARGETS[1]}
@@ -113,7 +113,7 @@ def test_where_there_is_time_for_one_it_is_one_that_may_be_returned(known: tuple
     world = World(24, 0)
     costs = ProfiledCosts(lambda candidate: Measured(300.0), most=2)
     costs.measure([Candidate(world.model.index.all_nodes, target) for target in known])
-    whole = WholeModels(world.model.index, TARGETS, costs)
+    whole = SingleTargets(world.model.index, TARGETS, costs)
     fit = (TARGETS[1],)
     whole.measure(world.candidates, late=lambda: True, may_win=lambda plan: plan.targets == fit)
     assert set(whole.latencies_us()) == {*known, *fit}

@@ -18,15 +18,15 @@ from collage.model.sub_models import RegionFiles
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalze
 from collage.partitioner.target import Target
-from collage.timing.child import race
-from collage.timing.request import Contest, PlanStep, PlanSteps
+from collage.timing.child import run_rounds
+from collage.timing.request import PlanStep, PlanSteps, TimingRequest
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[8] x) => (float[8] y) { a = Relu(x)  b = Exp(a)  c = Neg(b)  y = Abs(c) }"""
 
 
 @pytest.fixture
-def contest(tmp_path: Path) -> Contest:
+def comparison(tmp_path: Path) -> TimingRequest:
     onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "model.onnx")
     model = Model.open(normalze(tmp_path / "model.onnx", tmp_path / "normalzed", {}).path)
     inputs = tuple(model.index.values[name] for name in model.index.inputs)
@@ -36,7 +36,7 @@ def contest(tmp_path: Path) -> Contest:
     whole = RegionFiles(model, tmp_path / "regions", reference.values).get(model.index.all_nodes)
     targets = ("onnxruntime", "onnxruntime -opt=none", "onnxruntime -opt=basic")
     plans = tuple(PlanSteps((PlanStep("whole", Target.parse(target)),)) for target in targets)
-    return Contest(
+    return TimingRequest(
         plans,
         {"whole": whole},
         inputs,
@@ -89,7 +89,7 @@ def _near(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_rounds_with_the_cores_far_apart_are_left_out_where_there_are_others(
-    contest: Contest,
+    comparison: TimingRequest,
     monkeypatch: pytest.MonkeyPatch,
     near: list[bool],
     counted: int,
@@ -97,13 +97,13 @@ def test_rounds_with_the_cores_far_apart_are_left_out_where_there_are_others(
     far: bool,
 ) -> None:
     monkeypatch.setattr("collage.timing.child.CoreWatch", StatedWatch(near))
-    for timing in race(replace(contest, prune=False), []):
+    for timing in run_rounds(replace(comparison, prune=False), []):
         assert len(timing.samples_us) == counted
         assert (timing.left_out, timing.far, timing.looks_us) == (left_out, far, (10.0,))
 
 
 def test_who_leaves_keeps_what_counted_until_then(
-    contest: Contest, monkeypatch: pytest.MonkeyPatch
+    comparison: TimingRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Nearer(StatedWatch):
         """Far cores that count as near until they are seen nearer."""
@@ -113,45 +113,45 @@ def test_who_leaves_keeps_what_counted_until_then(
 
     monkeypatch.setattr("collage.timing.child.CoreWatch", Nearer([False] * 4 + [True]))
     monkeypatch.setattr("collage.timing.child.HOPELESS_RATIO", 0.0)
-    first, *others = race(contest, [])
-    assert len(first.samples_us) == contest.rounds
+    first, *others = run_rounds(comparison, [])
+    assert len(first.samples_us) == comparison.rounds
     assert [len(timing.samples_us) for timing in others] == [4, 4]
 
 
 @pytest.mark.slow
 def test_the_cores_are_watched_while_real_plans_run(
-    contest: Contest, monkeypatch: pytest.MonkeyPatch
+    comparison: TimingRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
-    first = race(contest, [])[0]
+    first = run_rounds(comparison, [])[0]
     assert (len(first.looks_us) >= 6) == (len(os.sched_getaffinity(0)) > 1)
     assert first.far or len(first.samples_us) >= 3
 
 
 def test_who_takes_seconds_where_another_does_not_is_called_only_once(
-    contest: Contest, monkeypatch: pytest.MonkeyPatch
+    comparison: TimingRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("collage.timing.child._SLOW_US", 0.0)
     monkeypatch.setattr("collage.timing.child._FAR_BEHIND", 0.0)
-    first, *others = race(contest, [])
-    assert len(first.samples_us) == contest.rounds
+    first, *others = run_rounds(comparison, [])
+    assert len(first.samples_us) == comparison.rounds
     assert [len(timing.samples_us) for timing in others] == [1, 1]
     assert all(len(timing.step_us) == 1 and timing.failure is None for timing in others)
-    everyone = race(replace(contest, prune=False), [])
-    assert [len(timing.samples_us) for timing in everyone] == [contest.rounds] * 3
+    everyone = run_rounds(replace(comparison, prune=False), [])
+    assert [len(timing.samples_us) for timing in everyone] == [comparison.rounds] * 3
 
 
-def test_who_is_a_little_slower_stays_in_the_race(contest: Contest) -> None:
-    assert all(len(timing.samples_us) >= 4 for timing in race(contest, []))
+def test_who_is_a_little_slower_stays_in_the_race(comparison: TimingRequest) -> None:
+    assert all(len(timing.samples_us) >= 4 for timing in run_rounds(comparison, []))
 
 
 def test_the_needed_are_built_last_to_first_when_it_goes_backwards(
-    contest: Contest, monkeypatch: pytest.MonkeyPatch
+    comparison: TimingRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
     monkeypatch.setattr("collage.timing.child.send_message", told.append)
     for backwards, order in ((False, [0, 1, 2]), (True, [1, 0, 2])):
-        timings = race(replace(contest, needed=2, backwards=backwards, rounds=1), [])
+        timings = run_rounds(replace(comparison, needed=2, backwards=backwards, rounds=1), [])
         assert told[:3] == order
         assert all(timing.failure is None for timing in timings)
         # Turns are taken in the order of the plans, whoever was built first.

@@ -1,4 +1,4 @@
-"""What contests teach: who wins, what partitions took, what borders cost."""
+"""What comparisons teach: who wins, what partitions took, what borders cost."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalze
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import single_plan
-from collage.timing.plan_timer import Arena, border_surplus_us, residuals, simplest_of_the_fastest
-from collage.timing.request import HOPELESS_RATIO, Contest, PlanTiming
+from collage.timing.plan_timer import PlanTimer, border_surplus_us, residuals, simplest_of_the_fastest
+from collage.timing.request import HOPELESS_RATIO, PlanTiming, TimingRequest
 from collage.timing.timed_plan import (
-    Entry,
+    TimedPlan,
     clearly_faster,
     fastest_beside,
     latency_beside,
-    meetings,
+    shared_comparisons,
     speedup,
 )
 from tests.collage.timing.test_child import TEXT
@@ -35,14 +35,14 @@ ONE, TWO = Target("one"), Target("two")
 
 def _entry(
     parts: int, latency_us: float, predicted_us: float | None = None, noise: float = 0.0
-) -> Entry:
+) -> TimedPlan:
     generator = random.Random(parts)
     plan = Plan(tuple(Candidate(1 << i, (ONE, TWO)[i % 2]) for i in range(parts)))
     samples = tuple(latency_us * (1 + generator.uniform(-noise, noise)) for _ in range(16))
     steps = tuple(latency_us / parts for _ in range(parts))
-    entry = Entry(plan, f"{parts} parts", predicted_us)
+    entry = TimedPlan(plan, f"{parts} parts", predicted_us)
     entry.timings[0] = PlanTiming(samples, steps, 0.0)
-    entry.contest_ratios[0] = [sample / 1000.0 for sample in samples]
+    entry.baseline_ratios[0] = [sample / 1000.0 for sample in samples]
     return entry
 
 
@@ -55,7 +55,7 @@ def test_a_clear_difference_is_seen_through_noise_and_a_small_one_is_not() -> No
 
 
 def test_plans_that_ran_in_different_minutes_are_told_at_one_pace() -> None:
-    """Ours runs in both contests, the slower one only while the machine was twice as fast."""
+    """Ours runs in both comparisons, the slower one only while the machine was twice as fast."""
     ours, other = _entry(1, 1000), _entry(1, 1100)
     ours.timings[1] = PlanTiming((2000.0,) * 32, (), 0.0)
     assert ours.latency_us == 2000 and other.latency_us == 1100
@@ -67,77 +67,77 @@ def test_plans_that_ran_in_different_minutes_are_told_at_one_pace() -> None:
 
 def test_a_single_target_is_never_said_to_be_faster_than_the_best_single_target() -> None:
     """Of two that are alike the other is faster in most rounds, and ours in the mean of builds."""
-    ours, other = Entry(_entry(1, 1.0).plan, "ours"), Entry(_entry(2, 1.0).plan, "other")
-    for contest, other_us in enumerate((990.0, 995.0, 1100.0)):
+    ours, other = TimedPlan(_entry(1, 1.0).plan, "ours"), TimedPlan(_entry(2, 1.0).plan, "other")
+    for comparison, other_us in enumerate((990.0, 995.0, 1100.0)):
         for entry, us in ((ours, 1000.0), (other, other_us)):
-            entry.timings[contest] = PlanTiming((us,) * 8, (us,), 0.0)
-            entry.contest_ratios[contest] = [us / 1000.0] * 8
+            entry.timings[comparison] = PlanTiming((us,) * 8, (us,), 0.0)
+            entry.baseline_ratios[comparison] = [us / 1000.0] * 8
     assert other.ratio < ours.ratio < speedup(other, ours).ratio
     assert fastest_beside([other, ours], ours) is ours
     assert fastest_beside([], ours) is None
 
 
 def test_contests_with_the_cores_far_apart_count_only_as_long_as_there_is_no_other() -> None:
-    fast, slow = Entry(_entry(2, 1.0).plan, "fast"), Entry(_entry(1, 1.0).plan, "slow")
+    fast, slow = TimedPlan(_entry(2, 1.0).plan, "fast"), TimedPlan(_entry(1, 1.0).plan, "slow")
 
-    def contest(number: int, fast_us: float, far: bool) -> None:
+    def comparison(number: int, fast_us: float, far: bool) -> None:
         for entry, us in ((fast, fast_us), (slow, 1000.0)):
             entry.timings[number] = PlanTiming((us,) * 8, (us,), 0.0, far=far)
-            entry.contest_ratios[number] = [us / 1000.0] * 8
+            entry.baseline_ratios[number] = [us / 1000.0] * 8
 
-    contest(0, 1300.0, far=True)
+    comparison(0, 1300.0, far=True)
     assert fast.ratio == 1.3 and clearly_faster(slow, fast)
-    contest(1, 1320.0, far=True)
+    comparison(1, 1320.0, far=True)
     assert abs(fast.ratio - 1.31) < 1e-9 and len(fast.ratios) == 16
-    contest(2, 900.0, far=False)
+    comparison(2, 900.0, far=False)
     assert fast.ratio == 0.9 and fast.latency_us == 900.0 and fast.step_us == (900.0,)
     assert clearly_faster(fast, slow)
-    contest(3, 1300.0, far=True)
-    contest(4, 920.0, far=False)
+    comparison(3, 1300.0, far=True)
+    comparison(4, 920.0, far=False)
     assert abs(fast.ratio - 0.91) < 1e-9 and len(fast.ratios) == 16
-    assert meetings(fast, slow) == [2, 4]
-    contest(5, 1000.0, far=False)
-    assert meetings(fast, slow) == [2, 4, 5]
+    assert shared_comparisons(fast, slow) == [2, 4]
+    comparison(5, 1000.0, far=False)
+    assert shared_comparisons(fast, slow) == [2, 4, 5]
     fast.timings[6] = PlanTiming(failure="crash: it is stated")
     assert len(fast.ratios) == 24 and not fast.timed
 
 
 def test_the_contest_that_made_a_mix_look_fast_does_not_judge_it() -> None:
-    mix = Entry(_entry(2, 1.0).plan, "mix", proposed=True)
-    single = Entry(_entry(1, 1.0).plan, "single")
+    mix = TimedPlan(_entry(2, 1.0).plan, "mix", proposed=True)
+    single = TimedPlan(_entry(1, 1.0).plan, "single")
 
-    def contest(number: int, entries: dict[str, float]) -> None:
+    def comparison(number: int, entries: dict[str, float]) -> None:
         for entry in (mix, single):
             if entry.name in entries:
                 us = entries[entry.name]
                 entry.timings[number] = PlanTiming((us,) * 8, (us,), 0.0)
-                entry.contest_ratios[number] = [us / 1000.0] * 8
+                entry.baseline_ratios[number] = [us / 1000.0] * 8
 
-    contest(0, {"single": 1000.0})
-    contest(1, {"single": 1000.0, "mix": 900.0})
-    assert meetings(single, mix) == [1] and clearly_faster(mix, single)
-    contest(2, {"single": 1000.0, "mix": 990.0})
-    assert meetings(single, mix) == [1, 2]
-    contest(3, {"single": 1000.0, "mix": 1020.0})
-    assert meetings(single, mix) == [2, 3] and not clearly_faster(mix, single)
+    comparison(0, {"single": 1000.0})
+    comparison(1, {"single": 1000.0, "mix": 900.0})
+    assert shared_comparisons(single, mix) == [1] and clearly_faster(mix, single)
+    comparison(2, {"single": 1000.0, "mix": 990.0})
+    assert shared_comparisons(single, mix) == [1, 2]
+    comparison(3, {"single": 1000.0, "mix": 1020.0})
+    assert shared_comparisons(single, mix) == [2, 3] and not clearly_faster(mix, single)
     # Whom the caller names, as `bench` does, nobody chose.
     mix.proposed = False
-    assert meetings(single, mix) == [1, 2, 3]
+    assert shared_comparisons(single, mix) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("gain", "least", "most"), [(0.0, 0.0, 0.03), (0.05, 0.9, 1.0)])
 def test_the_luckiest_of_ten_wins_only_if_it_gains(gain: float, least: float, most: float) -> None:
-    """Builds differ by 2 %. Of those that gain nothing 16 % won when all five contests judged, with a bootstrap, and 4 % with Student's interval."""
+    """Builds differ by 2 %. Of those that gain nothing 16 % won when all five comparisons judged, with a bootstrap, and 4 % with Student's interval."""
     generator = np.random.default_rng(0)
     won = 0
     for _ in range(500):
         chosen_at = float(max(generator.normal(gain, 0.02, 10)))
-        mix = Entry(_entry(2, 1.0).plan, "mix", proposed=True)
-        single = Entry(_entry(1, 1.0).plan, "single")
+        mix = TimedPlan(_entry(2, 1.0).plan, "mix", proposed=True)
+        single = TimedPlan(_entry(1, 1.0).plan, "single")
         for number, own in enumerate((chosen_at, *generator.normal(gain, 0.02, 4))):
             for entry, us in ((mix, 1000.0 * math.exp(-own)), (single, 1000.0)):
                 entry.timings[number] = PlanTiming((us,) * 4, (us,), 0.0)
-                entry.contest_ratios[number] = [us / 1000.0] * 4
+                entry.baseline_ratios[number] = [us / 1000.0] * 4
         won += clearly_faster(mix, single)
     assert least <= won / 500 <= most
 
@@ -148,7 +148,7 @@ def test_a_tenth_of_the_rounds_with_the_cores_far_apart_is_told(
     onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "model.onnx")
     model = Model.open(normalze(tmp_path / "model.onnx", tmp_path / "normalzed", {}).path)
     regions = RegionFiles(model, tmp_path / "regions", None)
-    arena = Arena(regions, Contest((), {}, (), (), Path(), Path()), ignore)
+    timer = PlanTimer(regions, TimingRequest((), {}, (), (), Path(), Path()), ignore)
     stated = [
         PlanTiming((1000.0,) * 11, (1000.0,), 0.0, left_out=1, looks_us=(10.0,)),
         PlanTiming((1000.0,) * 12, (1000.0,), 0.0, looks_us=(10.0, 9.0)),
@@ -157,22 +157,22 @@ def test_a_tenth_of_the_rounds_with_the_cores_far_apart_is_told(
     ]
     known: list[tuple[float, ...]] = []
 
-    def hold(contest: Contest, *_: object) -> list[PlanTiming]:
-        known.append(contest.looks_us)
+    def hold(comparison: TimingRequest, *_: object) -> list[PlanTiming]:
+        known.append(comparison.looks_us)
         return [stated[len(known) - 1]]
 
     monkeypatch.setattr("collage.timing.plan_timer.hold", hold)
-    arena.hold([Entry(single_plan(model, ONE), "single one")])
-    assert not arena.warnings()
-    arena.hold([])
-    assert not arena.warnings()
-    arena.hold([])
-    (warning,) = arena.warnings()
+    timer.hold([TimedPlan(single_plan(model, ONE), "single one")])
+    assert not timer.warnings()
+    timer.hold([])
+    assert not timer.warnings()
+    timer.hold([])
+    (warning,) = timer.warnings()
     assert "in 13 of 36 rounds the cores were further apart" in warning
-    arena.hold([])
-    # What one contest saw the next ones know, even after one in which nothing ran.
+    timer.hold([])
+    # What one comparison saw the next ones know, even after one in which nothing ran.
     stated.append(stated[-1])
-    arena.hold([])
+    timer.hold([])
     assert known == [(), (10.0,), (10.0, 9.0), (10.0, 9.0, 18.0), (10.0, 9.0, 18.0)]
 
 
@@ -187,7 +187,7 @@ def test_noise_on_the_second_best_does_not_bring_it_back() -> None:
     best, noisy, mixed = _entry(1, 1000), _entry(1, 1000), _entry(3, 970)
     samples = (900.0, 1110.0) * 8
     noisy.timings[0] = PlanTiming(samples, (), 0.0)
-    noisy.contest_ratios[0] = [us / 1000.0 for us in samples]
+    noisy.baseline_ratios[0] = [us / 1000.0 for us in samples]
     assert best.ratio < noisy.ratio < mixed.ratio * HOPELESS_RATIO
     assert clearly_faster(mixed, best) and not clearly_faster(mixed, noisy)
     assert simplest_of_the_fastest([noisy, best, mixed]) is mixed
@@ -204,7 +204,7 @@ def test_a_tie_with_the_fastest_is_not_enough_against_what_that_beats() -> None:
     single, fastest, noisy = _entry(1, 1000), _entry(3, 960), _entry(2, 970, noise=0.2)
     samples = (880.0, 1100.0) * 8
     noisy.timings[0] = PlanTiming(samples, (), 0.0)
-    noisy.contest_ratios[0] = [us / 1000.0 for us in samples]
+    noisy.baseline_ratios[0] = [us / 1000.0 for us in samples]
     assert fastest.ratio < noisy.ratio < single.ratio
     assert not clearly_faster(fastest, noisy) and not clearly_faster(noisy, single)
     assert simplest_of_the_fastest([single, noisy, fastest]) is fastest
@@ -243,7 +243,7 @@ def test_partitions_are_repriced_by_what_they_took_inside_the_plan() -> None:
 
 
 def test_borders_are_charged_what_the_plans_took_too_long() -> None:
-    # Ratios are to an anchor of 1000 µs.
+    # Ratios are to an baseline of 1000 µs.
     assert border_surplus_us([_entry(3, 1200, predicted_us=1000)], 1000.0) == 100.0
     # A machine that has slowed down altogether says nothing about borders.
     assert border_surplus_us([_entry(3, 2000, predicted_us=1000)], 500.0) == 0.0

@@ -1,4 +1,4 @@
-"""What is said where no plan of any contest can be run."""
+"""What is said where no plan of any comparison can be run."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 from collage.events import ignore
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.search.constraints import Constraints
-from collage.refinement.refinement import Finals
-from collage.timing.plan_timer import Arena
+from collage.refinement.refinement import Refinement
+from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import PlanTiming
-from collage.timing.timed_plan import Entry
+from collage.timing.timed_plan import TimedPlan
 from tests.collage.stated_world import INFINITE, TARGETS, StatedCosts, World
 
 
-class FailingContests(Arena):
+class FailingContests(PlanTimer):
     """Contests in which no plan keeps its tolerance."""
 
-    def hold(self, newcomers: Sequence[Entry], *_: object, **__: object) -> None:
+    def hold(self, newcomers: Sequence[TimedPlan], *_: object, **__: object) -> None:
         self.entries.extend(newcomers)
         for entry in self.entries:
             entry.timings = {0: PlanTiming(failure="its error 0.029 exceeds 0.0119")}
@@ -30,7 +30,7 @@ def test_where_no_plan_can_be_run_each_ones_failure_is_told() -> None:
     costs = StatedCosts(world.truth, most=len(world.candidates))
     solution = world.search(costs).run(2, INFINITE)
     singles = dict.fromkeys(TARGETS, 1000.0)
-    arena = FailingContests(None, None, ignore)
-    finals = Finals(world.model, [], Constraints(), arena, singles)
+    timer = FailingContests(None, None, ignore)
+    finals = Refinement(world.model, [], Constraints(), timer, singles)
     with pytest.raises(NoPlanError, match=rf"single {TARGETS[0]}: its error 0\.029 exceeds 0\.0119"):
         finals.refined(world.search(costs), solution, 2)

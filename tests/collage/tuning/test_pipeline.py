@@ -24,8 +24,8 @@ from collage.partitioner.target import Target
 from collage.report.bench import Bench, bench
 from collage.report.explain import draw_artifact, explain
 from collage.search.fixed_plans import single_plan
-from collage.timing.plan_timer import Arena
-from collage.timing.timed_plan import Entry
+from collage.timing.plan_timer import PlanTimer
+from collage.timing.timed_plan import TimedPlan
 from tests.collage.tuning.test_control import control_model
 from tests.models import MODELS
 from tests.tuning import tuned
@@ -154,13 +154,13 @@ def test_bench_builds_what_is_far_behind_only_once(
     tiny: collage.Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[list[str]] = []
-    hold = Arena.hold
+    hold = PlanTimer.hold
 
-    def told(arena: Arena, newcomers: Sequence[Entry], again: Sequence[Entry] = ()) -> None:
+    def told(timer: PlanTimer, newcomers: Sequence[TimedPlan], again: Sequence[TimedPlan] = ()) -> None:
         held.append([entry.name for entry in (*newcomers, *again)])
-        hold(arena, newcomers, again)
+        hold(timer, newcomers, again)
 
-    monkeypatch.setattr(Arena, "hold", told)
+    monkeypatch.setattr(PlanTimer, "hold", told)
     monkeypatch.setattr("collage.report.bench._FAR_BEHIND", 0.0)
     found = bench(tiny.path)
     everyone = ["ours", *(f"single {target}" for target in TARGETS)]
@@ -173,13 +173,15 @@ def test_bench_repeats_itself_while_the_interval_is_wide(
     tiny: collage.Artifact, monkeypatch: pytest.MonkeyPatch, wide: float, expected: int
 ) -> None:
     held = []
-    hold = Arena.hold
+    hold = PlanTimer.hold
 
-    def counted(arena: Arena, newcomers: Sequence[Entry], again: Sequence[Entry] = ()) -> None:
+    def counted(
+        timer: PlanTimer, newcomers: Sequence[TimedPlan], again: Sequence[TimedPlan] = ()
+    ) -> None:
         held.append(len(newcomers) + len(again))
-        hold(arena, newcomers, again)
+        hold(timer, newcomers, again)
 
-    monkeypatch.setattr(Arena, "hold", counted)
+    monkeypatch.setattr(PlanTimer, "hold", counted)
     monkeypatch.setattr("collage.report.bench._FAR_BEHIND", 1e9)
     monkeypatch.setattr("collage.report.bench._WIDE", wide)
     bench(tiny.path, processes=2)
@@ -190,13 +192,15 @@ def test_a_plan_is_timed_at_two_moments_that_count_together(
     tiny: collage.Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = []
-    hold = Arena.hold
+    hold = PlanTimer.hold
 
-    def counted(arena: Arena, newcomers: Sequence[Entry], again: Sequence[Entry] = ()) -> None:
+    def counted(
+        timer: PlanTimer, newcomers: Sequence[TimedPlan], again: Sequence[TimedPlan] = ()
+    ) -> None:
         held.append(len(newcomers))
-        hold(arena, newcomers, again)
+        hold(timer, newcomers, again)
 
-    monkeypatch.setattr(Arena, "hold", counted)
+    monkeypatch.setattr(PlanTimer, "hold", counted)
     monkeypatch.setattr("collage.report.bench._WIDE", 1e9)
     beside = Bench(tiny.path, tmp_path)
     beside.time(processes=1)

@@ -233,9 +233,7 @@ class TestExternalData:
 
     def test_its_own_data_is_taken(self, tmp_path: Path, folder: Path) -> None:
         (folder / "w.bin").write_bytes(bytes(4) + np.arange(4, dtype=np.float32).tobytes())
-        info = normalze(
-            _saved(folder / "m.onnx", self._proto("w.bin", offset=4)), tmp_path / "out", {}
-        )
+        info = normalze(_saved(folder / "m.onnx", self._proto("w.bin", offset=4)), tmp_path / "out", {})
         assert run(info.path, {"x": np.ones(4, np.float32)})["y"].tolist() == [1, 2, 3, 4]
 
 

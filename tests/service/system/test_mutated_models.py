@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 
 from collage.backends.numerics.reference import seeded_inputs
 from collage.backends.registry import target_spec
-from collage.model.reference import Reference, take_in
+from collage.model.reference import Reference, ingest
 from collage.partitioner.errors import BadInputError, ModelError
 from collage.partitioner.rules.target_spec import enumerate_candidates
 from collage.partitioner.target import Target
@@ -78,7 +78,7 @@ def _go_through(recipe: Recipe, folder: Path, secret: Path) -> None:
     work.mkdir()
     source.write_bytes(recipe.file(str(secret)))
     try:
-        model, _ = take_in(source, work, models.default_dims(recipe.model))
+        model, _ = ingest(source, work, models.default_dims(recipe.model))
     except (ModelError, BadInputError) as error:
         assert len(str(error)) > 10
         hypothesis.event("refused")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -156,19 +156,35 @@ def _measure_executable(
 def _verify(
     executable: Executable,
     request: MeasureRequest,
-    inputs: Sequence[Array],
+    inputs: list[Array],
     outputs: Sequence[Array | None],
     sample: dict[str, Array],
     wanted: dict[str, Expected],
 ) -> Comparison:
     model = request.model
-    for buffer, spec in zip(inputs, model.inputs, strict=True):
-        np.copyto(buffer, sample[spec.name])
+    _feed(executable, model, inputs, outputs, sample)
     for output in outputs:
         _poison(output)
     _attempt("run", executable.run)
     references = [wanted[spec.name] for spec in model.outputs]
     return compare_outputs(request.metric, executable.results, references, request.count_labels)
+
+
+def _feed(
+    executable: Executable,
+    model: SubModel,
+    inputs: list[Array],
+    outputs: Sequence[Array | None],
+    sample: Mapping[str, Array],
+) -> None:
+    """Copy a sample into the buffers; where a shape is another one than before, bind new ones."""
+    given = [sample[spec.name] for spec in model.inputs]
+    if any(buffer.shape != value.shape for buffer, value in zip(inputs, given, strict=True)):
+        inputs[:] = map(_like, given)
+        _attempt("bind", lambda: executable.bind(inputs, outputs))
+        return
+    for buffer, value in zip(inputs, given, strict=True):
+        np.copyto(buffer, value)
 
 
 def _bind_on_device(executable: Executable, model: SubModel, inputs: Sequence[Array]) -> None:

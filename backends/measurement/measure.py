@@ -35,7 +35,13 @@ Run = Callable[..., Any]
 """Calls a function in a sacrificial child, as `collage.backends.sandbox.run.run_in_child` does."""
 
 _ATTEMPTS = 3
-_CATEGORY = {"crash": "crash", "hang": "hang", "out_of_memory": "out of memory", "error": "refused"}
+_OF_THE_MACHINE = ("OSError", "PermissionError", "FileNotFoundError", "BlockingIOError")
+_CATEGORY = {
+    "crash": "crash",
+    "hang": "hang",
+    "out_of_memory": "out of memory",
+    "error": "failed in our own code",
+}
 
 
 def measure(
@@ -156,12 +162,12 @@ def _run(
 
 
 def _failed(request: MeasureRequest, failure: ChildFailed, stage: str) -> Measurement:
-    """The measurement of a request whose child died.
+    """The measurement of a request whose child died: no sub-graph may end a tuning.
 
     Raises:
-        CollageError: our own code failed, not the runtime.
+        CollageError: the machine failed (a full disk), which says nothing about the sub-graph.
     """
-    if failure.kind == "error":
+    if failure.kind == "error" and failure.reason.startswith(_OF_THE_MACHINE):
         raise CollageError(
             f"measuring {request.target} failed in our own code: {failure.reason}\n{failure.detail}"
         ) from failure

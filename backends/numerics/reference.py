@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import json
 import math
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,15 @@ _ROUNDED = "collage.rounded"
 # Integers without a hint are small: they may be ids for a table, steps or lengths.
 _ID_BOUND = 8
 _TO_UNIT_VARIANCE = 1.7320508075688772  # four uniform numbers have a variance of 4/12
+_TENSOR = re.compile(r"tensor\((\w+)\)")
+# ONNX Runtime's names of types that are not numpy's own.
+_NUMPY_OF = {"float": "float32", "double": "float64", "string": "object"} | {
+    name: name
+    for name in (
+        *("bool", "float16", "bfloat16", "int8", "int16", "int32", "int64"),
+        *("uint8", "uint16", "uint32", "uint64"),
+    )
+}
 # Types that numpy cannot hand over itself: its name → the number of ONNX's TensorProto.DataType.
 _ONNX_NUMBER = {
     "bfloat16": 16,
@@ -84,6 +94,26 @@ def reference_session(model_path: Path) -> Any:
     options.enable_mem_pattern = False
     with _computed_in_single(model_path) as path:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def session_types(model_path: Path, names: Sequence[str]) -> dict[str, TensorSpec]:
+    """What ONNX Runtime infers of graph outputs; dimensions that it leaves open are None.
+
+    Args:
+        model_path: an ONNX file.
+        names: of graph outputs; those that are no tensors are left out, and all where it refuses the model.
+    """
+    try:
+        session = reference_session(model_path)
+    except Exception:
+        return {}
+    found = {}
+    for node in session.get_outputs():
+        match = _TENSOR.fullmatch(node.type)
+        if node.name in names and match is not None and match[1] in _NUMPY_OF:
+            shape = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in node.shape)
+            found[node.name] = TensorSpec(node.name, _NUMPY_OF[match[1]], shape)
+    return found
 
 
 @contextmanager

@@ -284,10 +284,11 @@ class OnnxRuntimeExecutable(Executable):
 
     def _collect(self) -> None:
         """Fetch the outputs that the runtime allocated in this run."""
-        values = self._binding.get_outputs()
+        # A binding lists outputs in the order in which they were bound: those with a buffer first.
+        values = self._binding.get_outputs()[-len(self._own) :]
         results = list(self._bound)
-        for i in self._own:
-            results[i] = np.array(values[i].numpy())
+        for i, value in zip(self._own, values, strict=True):
+            results[i] = value.numpy()
         self._results = tuple(results)  # type: ignore[arg-type]
 
 

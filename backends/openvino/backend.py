@@ -184,6 +184,10 @@ class OpenVinoExecutable(Executable):
         self._compiled, self._request = _compile(self._read, _properties(target, context), context)
         self._ports = _ports(self._compiled, model)
         self._passed = _passed_through(self._compiled, self._ports)
+        # A request keeps what a loop collected in its latest run where the next run has no trips.
+        steps = self._compiled.get_runtime_model().get_ordered_ops()
+        kinds = [step.get_rt_info()["layerType"].astype(str) for step in steps]
+        self._has_loops = "TensorIterator" in kinds
         self._inputs: tuple[Array, ...] = ()
         self._bound: tuple[Array | None, ...] = ()
         self._own: list[int] = []
@@ -207,6 +211,9 @@ class OpenVinoExecutable(Executable):
         self._results = tuple(outputs) if not self._own else ()  # type: ignore[arg-type]
 
     def run(self) -> None:
+        if self._has_loops:
+            self._request = self._compiled.create_infer_request()
+            self.bind(self._inputs, self._bound)
         self._request.infer()
         for output, given in self._copies:
             np.copyto(output, given.reshape(output.shape))

@@ -48,6 +48,7 @@ _LEVELS: Mapping[str, str] = {
 _OUTSIDE_BYTES = "1024"
 
 
+@lru_cache(maxsize=1)
 def ort() -> Any:
     """The module, imported under the policy's environment."""
     process_policy.apply_environment()

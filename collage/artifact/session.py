@@ -181,6 +181,8 @@ class Session:
             raise BadInputError(f"inputs missing: {missing or 'none'}, unknown: {unknown or 'none'}")
         for name, spec in wanted.items():
             value = feed[name]
+            if isinstance(value, np.generic):
+                value = np.asarray(value)
             if not isinstance(value, np.ndarray) or value.dtype.name != spec.dtype:
                 found = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
                 raise BadInputError(

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from collage.backends.numerics.comparison import Expected
-from collage.backends.numerics.reference import reference_session, run_session
+from collage.backends.numerics.reference import reference_session, run_session, session_types
 from collage.backends.numerics.tensor_files import read_samples as stored_samples
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
@@ -90,7 +90,7 @@ def _normalize(
     source: Path, destination: Path, dims: dict[str, int], least_opset: int
 ) -> NormalisedInfo | str:
     try:
-        return normalize(source, destination, dims, least_opset)
+        return normalize(source, destination, dims, least_opset, types_from=session_types)
     except ModelError as error:
         return str(error)
 
@@ -312,7 +312,8 @@ def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, np.n
     (count,) = counts
     if count is None:
         return [arrays]
-    return [{name: array[i] for name, array in arrays.items()} for i in range(count)]
+    # Of a row of scalars numpy would give its own scalar types.
+    return [{name: np.asarray(array[i]) for name, array in arrays.items()} for i in range(count)]
 
 
 def _text_as_objects(array: np.ndarray) -> np.ndarray:

@@ -75,6 +75,8 @@ class Executor:
         self._runs: list[Callable[[], None]] = []
         self._turns: list[Callable[[], None]] = []
         self._dynamic: dict[str, np.ndarray] = {}
+        # What a step of values without a fixed shape was bound to last; arrays that are kept stay who they are.
+        self._bound: dict[int, list[np.ndarray]] = {}
 
     @property
     def arena_bytes(self) -> int:
@@ -89,6 +91,7 @@ class Executor:
     def bind(self) -> None:
         """Bind every step's buffers; once, or after another executor used the same executables."""
         self._runs = []
+        self._bound = {}
         for step in self._steps:
             if self._residence.is_on_device(step):
                 self._runs.append(self._residence.bind(step))
@@ -171,7 +174,10 @@ class Executor:
     def _run_dynamic(self, step: Step) -> None:
         inputs = [self.value(spec.name) for spec in step.inputs]
         outputs = [self._buffers.get(spec.name) for spec in step.outputs]
-        step.executable.bind(inputs, outputs)
+        bound = self._bound.get(id(step), [])
+        if len(bound) != len(inputs) or any(a is not b for a, b in zip(bound, inputs, strict=True)):
+            step.executable.bind(inputs, outputs)
+            self._bound[id(step)] = inputs
         step.executable.run()
         for spec, made in zip(step.outputs, step.executable.results, strict=True):
             if spec.name not in self._buffers:

@@ -84,6 +84,8 @@ def structure(
     bare = ir.Model(view, ir_version=model.ir_version)  # type: ignore[arg-type]
     proto = ir.serde.serialize_model(bare)
     _drop_repeated_value_info(proto.graph)
+    for value in [v for v in proto.graph.value_info if not v.HasField("type")]:
+        proto.graph.value_info.remove(value)  # the checker refuses a shape without a type
     return proto
 
 

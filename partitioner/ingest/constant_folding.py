@@ -54,12 +54,15 @@ class _MainGraphFolder(constant_folding.FoldConstantsPass):  # type: ignore[misc
         # The library writes the Unsqueeze of opset 13 whatever the model's opset is.
         if node.op_type == "ConcatFromSequence" and self._opset_imports.get("", 0) < 13:
             return None
+        # It writes the Split of opset 18.
+        if node.op_type == "SplitToSequence" and self._opset_imports.get("", 0) < 18:
+            return None
         return super().process_node(node, is_function)
 
     def _do_inference(self, node: ir.Node) -> None:
         if node.domain == "com.microsoft":
             first = node.inputs[0] if node.inputs else None
-            if node.op_type in _SHAPED_LIKE_INPUT and first is not None:
+            if node.op_type in _SHAPED_LIKE_INPUT and first is not None and first.type is not None:
                 node.outputs[0].type, node.outputs[0].shape = first.type, first.shape
             return
         super()._do_inference(node)
@@ -186,10 +189,13 @@ def _fill_bytes(node: ir.Node) -> int:
 
 
 def _name_constant_outputs(model: ir.Model) -> None:
-    """Let an Identity make a graph output that is a constant or an input, so that a node makes each."""
+    """Let an Identity make a graph output that is a constant, so that a node makes each.
+
+    An input that is an output too stays both: its name can be given only once.
+    """
     graph = model.graph
     for position, output in enumerate(graph.outputs):
-        if output.producer() is not None:
+        if output.producer() is not None or output.is_graph_input():
             continue
         name = output.name
         node = ir.node("Identity", [output], name=f"Identity_{name}")
@@ -197,9 +203,8 @@ def _name_constant_outputs(model: ir.Model) -> None:
         made.shape, made.type = output.shape, output.type
         graph.append(node)
         graph.outputs[position] = made
-        if not output.is_graph_input():
-            output.name = f"{name}_constant"
-            made.name = name
+        output.name = f"{name}_constant"
+        made.name = name
 
 
 def _refuse_huge_values(model: ir.Model) -> None:

@@ -12,10 +12,11 @@ The code is pure and trusts nothing, but it calls native parsers: run it in a sa
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
@@ -25,11 +26,14 @@ from collage.partitioner.candidate import bits
 from collage.partitioner.errors import ModelError
 from collage.partitioner.graph import weights
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.ingest import constant_folding, dimensions, safety, versions
+from collage.partitioner.ingest import constant_folding, dimensions, repair, safety, versions
 from collage.partitioner.ingest.source import model_file
 from collage.partitioner.tensor import TensorSpec
 
 INLINE_LIMIT_BYTES = 32 << 20
+
+TypeSource = Callable[[Path, Sequence[str]], Mapping[str, TensorSpec]]
+"""What a runtime knows of values of a model file: their types and shapes by name."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,11 @@ class _NodeNames(SimpleNameGenerator):
 
 
 def normalize(
-    source: Path, destination: Path, dims: Mapping[str, int], least_opset: int = 0
+    source: Path,
+    destination: Path,
+    dims: Mapping[str, int],
+    least_opset: int = 0,
+    types_from: TypeSource | None = None,
 ) -> NormalisedInfo:
     """Check a source and write it as `destination/model.onnx`.
 
@@ -78,6 +86,7 @@ def normalize(
         destination: a folder; made if it is not there.
         dims: sizes of free dimensions by name or by `input:axis`.
         least_opset: an older model is converted up to this one where that can be done.
+        types_from: asked for the types of values that ONNX cannot infer, such as those of runtimes' operators.
 
     Raises:
         ModelError: the source cannot be taken; the message says why and what to change.
@@ -85,7 +94,8 @@ def normalize(
     destination.mkdir(parents=True, exist_ok=True)
     scratch = destination / ".source"
     try:
-        return _normalize(source, destination / "model.onnx", scratch, dims, least_opset)
+        path = destination / "model.onnx"
+        return _normalize(source, path, scratch, dims, least_opset, types_from)
     except MemoryError:
         raise ModelError(f"{source.name} needs more memory than ingest may use") from None
     finally:
@@ -93,7 +103,12 @@ def normalize(
 
 
 def _normalize(
-    source: Path, path: Path, scratch: Path, dims: Mapping[str, int], least_opset: int
+    source: Path,
+    path: Path,
+    scratch: Path,
+    dims: Mapping[str, int],
+    least_opset: int,
+    types_from: TypeSource | None,
 ) -> NormalisedInfo:
     file = model_file(source, scratch)
     proto = safety.read_checked(file)
@@ -111,9 +126,12 @@ def _normalize(
         raise ModelError("normalizing changed the names of inputs or outputs; please report this model")
 
     initializers = list(model.graph.initializers.values())
+    if types_from is not None and (bare := _without_type(model)):
+        weights.write(_with_outputs(model, bare), initializers, path, INLINE_LIMIT_BYTES)
+        _give_types(bare, types_from(path, [value.name or "" for value in bare]))
     weights.write(weights.whole_structure(model), initializers, path, INLINE_LIMIT_BYTES)
     try:
-        onnx.checker.check_model(str(path))
+        repair.check(onnx.load(path, load_external_data=False), path, changed=False)
     except Exception as error:
         raise ModelError(f"the normalized model fails the ONNX checker: {error}") from error
     index = GraphIndex.from_ir(model)
@@ -151,13 +169,35 @@ def _simplify(model: ir.Model) -> None:
 
 
 def _finish(model: ir.Model) -> None:
-    passes.OutputFixPass()(model)
+    passed_through = [value for value in model.graph.outputs if value.is_graph_input()]
+    if not passed_through:
+        passes.OutputFixPass()(model)
     passes.NameFixPass(_NodeNames())(model)
     passes.ClearMetadataAndDocStringPass()(model)
     passes.TopologicalSortPass()(model)
     passes.RemoveUnusedOpsetsPass()(model)
     if not len(model.graph):
         raise ModelError("the model has no computation: every output is a constant")
+
+
+def _without_type(model: ir.Model) -> list[ir.Value]:
+    """The values of the main graph of which ONNX infers no type or no rank."""
+    made = [value for node in model.graph for value in node.outputs if value.name and value.uses()]
+    return [value for value in made if value.dtype is None or value.shape is None]
+
+
+def _with_outputs(model: ir.Model, more: Sequence[ir.Value]) -> onnx.ModelProto:
+    outputs = dict.fromkeys((*model.graph.outputs, *more))
+    return weights.structure(model, model.graph, model.graph.inputs, list(outputs))
+
+
+def _give_types(values: Sequence[ir.Value], known: Mapping[str, TensorSpec]) -> None:
+    for value in values:
+        spec = known.get(value.name or "")
+        if spec is None or not isinstance(value.type, ir.TensorType | None):
+            continue
+        value.type = ir.TensorType(ir.DataType.from_numpy(np.dtype(spec.dtype)))
+        value.shape = None if spec.shape is None else ir.Shape(spec.shape)
 
 
 def _notes_on_branches(index: GraphIndex) -> list[str]:

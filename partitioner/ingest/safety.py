@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from collage.partitioner.errors import ModelError
+from collage.partitioner.ingest import repair
 
 MAX_PROTOBUF_BYTES = (1 << 31) - 1
 KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
@@ -33,8 +34,11 @@ def read_checked(path: Path) -> onnx.ModelProto:
     for tensor in _tensors(graphs):
         _check_tensor(tensor, path.parent)
     _check_operators(proto)
+    _check_values(proto)
     try:
-        onnx.checker.check_model(str(path))
+        repair.check(proto, path, changed=repair.repair(proto))
+    except ModelError:
+        raise
     except Exception as error:
         raise ModelError(f"the ONNX checker refuses {path.name}: {_first_line(error)}") from error
     return proto
@@ -109,6 +113,19 @@ def _check_operators(proto: onnx.ModelProto) -> None:
                 f"{at_hand} is of an unknown operator domain; known are {known}, and functions "
                 "that the model itself defines. Replace the custom operator or leave it out"
             )
+
+
+def _check_values(proto: onnx.ModelProto) -> None:
+    """Refuse maps, which no partition can be given."""
+    for kind, values in (("input", proto.graph.input), ("output", proto.graph.output)):
+        for value in values:
+            of_maps = value.type.sequence_type.elem_type.HasField("map_type")
+            if of_maps or value.type.HasField("map_type"):
+                held = "a sequence of maps" if of_maps else "a map"
+                raise ModelError(
+                    f"{kind} {value.name!r} is {held}, which partitions cannot pass on; "
+                    "export the model with tensors only (for scikit-learn: zipmap=False)"
+                )
 
 
 def _check_tensor(tensor: onnx.TensorProto, folder: Path) -> None:

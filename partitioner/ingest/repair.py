@@ -1,0 +1,174 @@
+"""Repairs what runtimes take and the ONNX checker refuses, on the protobuf, before anything is checked.
+
+- Nodes out of topological order are sorted.
+- Operators that ONNX Runtime registers in ONNX's own domain pass the checker.
+- An output without a shape gets the one that inference finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+
+from collage.partitioner.errors import ModelError
+
+# ONNX Runtime registers these in ONNX's own domain; ONNX does not know them.
+RUNTIME_OPERATORS = frozenset(
+    {
+        *("Affine", "Crop", "DynamicSlice", "GRUUnit", "GivenTensorFill", "ImageScaler"),
+        *("LayerNormalization", "MeanVarianceNormalization", "ParametricSoftplus", "Scale"),
+        *("ScaledTanh", "SimplifiedLayerNormalization", "ThresholdedRelu"),
+    }
+)
+# A domain that the checker has no operators of, so that it asks nothing.
+_UNCHECKED = "collage.unchecked"
+
+
+def repair(proto: onnx.ModelProto) -> bool:
+    """Sort nodes and complete outputs, in place.
+
+    Returns:
+        Whether anything was changed.
+
+    Raises:
+        ModelError: the graph has a cycle, or an output whose shape nothing tells.
+    """
+    changed = _sort(proto.graph, set())
+    return _complete_outputs(proto) or changed
+
+
+def check(proto: onnx.ModelProto, path: Path, changed: bool) -> None:
+    """Ask the ONNX checker about everything but runtimes' own operators.
+
+    Args:
+        proto: the model.
+        path: its file; external data lies beside it.
+        changed: whether the model differs from the file.
+
+    Raises:
+        Exception: what the checker raises.
+    """
+    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+    foreign = [node for node in nodes_of(proto.graph) if _is_foreign(node, opset)]
+    if not changed and not foreign:
+        onnx.checker.check_model(str(path))
+        return
+    copy = without_external_data(proto)
+    for node in nodes_of(copy.graph):
+        if _is_foreign(node, opset):
+            node.domain = _UNCHECKED
+    copy.opset_import.append(onnx.helper.make_opsetid(_UNCHECKED, 1))
+    onnx.checker.check_model(copy)
+
+
+def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph and of all bodies in it."""
+    for node in graph.node:
+        yield node
+        for body in _bodies(node):
+            yield from nodes_of(body)
+
+
+def without_external_data(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which what lies in external files is an input of the graph."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    known = {value.name for value in copy.graph.input}
+    for tensor in [t for t in copy.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]:
+        if tensor.name not in known:
+            value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            copy.graph.input.append(value)
+        copy.graph.initializer.remove(tensor)
+    return copy
+
+
+def _is_foreign(node: onnx.NodeProto, opset: int) -> bool:
+    if node.domain not in ("", "ai.onnx") or node.op_type not in RUNTIME_OPERATORS:
+        return False
+    return not onnx.defs.has(node.op_type, opset)
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _used(node: onnx.NodeProto) -> Iterator[str]:
+    yield from node.input
+    for body in _bodies(node):
+        for inner in body.node:
+            yield from _used(inner)
+        yield from (value.name for value in body.output)
+
+
+def _sort(graph: onnx.GraphProto, outer: set[str]) -> bool:
+    """Put each node behind those that it reads; whether the order changed."""
+    seen = outer | {value.name for value in graph.input} | {t.name for t in graph.initializer} | {""}
+    own = {name for node in graph.node for name in node.output if name}
+    changed = False
+    for node in graph.node:
+        for body in _bodies(node):
+            changed |= _sort(body, seen | own)
+    made: set[str] = set()
+    ordered = True
+    for node in graph.node:
+        ordered &= all(name in made or name not in own for name in _used(node))
+        made.update(node.output)
+    if ordered:
+        return changed
+    _reorder(graph, own)
+    return True
+
+
+def _reorder(graph: onnx.GraphProto, own: set[str]) -> None:
+    maker = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    needs = [{maker[n] for n in _used(node) if n in own} - {i} for i, node in enumerate(graph.node)]
+    readers: list[list[int]] = [[] for _ in needs]
+    for i, makers in enumerate(needs):
+        for j in makers:
+            readers[j].append(i)
+    left = [len(makers) for makers in needs]
+    ready = [i for i, count in enumerate(left) if not count]
+    order: list[int] = []
+    while ready:
+        order.append(ready.pop())
+        for reader in readers[order[-1]]:
+            left[reader] -= 1
+            if not left[reader]:
+                ready.append(reader)
+    if len(order) < len(needs):
+        stuck = next(i for i, count in enumerate(left) if count)
+        raise ModelError(f"node {graph.node[stuck].name!r} is part of a cycle; export the model again")
+    nodes = [graph.node[i] for i in order]
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def _complete_outputs(proto: onnx.ModelProto) -> bool:
+    """Give outputs without a shape the inferred one; whether there were any."""
+    bare = [v for v in proto.graph.output if _lacks_shape(v)]
+    if not bare:
+        return False
+    light = without_external_data(proto)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(light)
+    except Exception:
+        inferred = light
+    found = {v.name: v for v in (*inferred.graph.output, *inferred.graph.value_info)}
+    for value in bare:
+        known = found.get(value.name)
+        if known is None or _lacks_shape(known):
+            raise ModelError(
+                f"output {value.name!r} has no shape and none can be inferred; give it one with its rank"
+            )
+        value.CopyFrom(known)
+    return True
+
+
+def _lacks_shape(value: onnx.ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")

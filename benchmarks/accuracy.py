@@ -31,7 +31,7 @@ from collage.model.reference import ingest
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.options import TuneOptions
-from collage.partitioner.emit.plan_json import decode
+from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
@@ -176,7 +176,7 @@ def _entry(
     model: Model, plan: Mapping[str, Any], singles: Sequence[TimedPlan], budget: str
 ) -> TimedPlan:
     """A plan to be timed; where it is a single target, that one's entry."""
-    decoded = decode(model, json.dumps(plan)).plan
+    decoded = decode_plan(model, json.dumps(plan)).plan
     same = (entry for entry in singles if identity(entry.plan) == identity(decoded))
     return next(same, TimedPlan(decoded, f"within {budget}"))
 

@@ -24,7 +24,8 @@ from collage.backends.sandbox.run import send_message
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
+from collage.runtime.step import Step
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 40
 # Of a plan in its turn, and of a part in its own; medians of them count.

@@ -11,7 +11,7 @@ from typing import Any
 
 from collage.accuracy.evaluation import Check
 from collage.artifact.artifact import Artifact
-from collage.cluster.dask_runner import site_for
+from collage.cluster.dask_runner import runner_for
 from collage.cost_db.connections import default_url
 from collage.cost_db.database import CostDatabase
 from collage.events import Event, Listener, ignore
@@ -75,7 +75,7 @@ def tune(
         else:
             source = Path(model)
             destination = Path(output) if output is not None else source.with_suffix(".collage.onnx")
-        place = site_for(
+        place = runner_for(
             scheduler,
             Path(certificates) if certificates is not None else None,
             wait_s=chosen.wait_for_worker_s,

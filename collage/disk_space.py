@@ -39,12 +39,12 @@ class DiskBudget:
         """
         return cls(max(_LEAST_BYTES, _TIMES_THE_MODEL * size_bytes(model.parent)), compiled)
 
-    def make_for_compiled(self) -> None:
+    def evict_compiled(self) -> None:
         """Remove what runtimes made and did not use for longest; none of them may run meanwhile."""
-        make_room(self.compiled, self.most_bytes)
+        evict_oldest(self.compiled, self.most_bytes)
 
 
-def make_room(folder: Path, most_bytes: int) -> None:
+def evict_oldest(folder: Path, most_bytes: int) -> None:
     """Remove entries of a folder that were not touched for longest, until the rest fits.
 
     Args:

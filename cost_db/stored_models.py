@@ -34,7 +34,7 @@ _REFERENCES = (
 
 
 @dataclass(frozen=True)
-class Blob:
+class RegisteredBlob:
     """A file: its SHA-256, size in bytes, media type and when it last came."""
 
     sha256: str
@@ -54,13 +54,13 @@ class StoredModel:
     created_at: datetime
 
 
-class BlobStore:
+class BlobRegister:
     """The register of files. Register a blob after its bytes are safe; drop it before they go."""
 
     def __init__(self, database: CostDatabase) -> None:
         self._connections = database.connections
 
-    def add(self, sha256: str, size_bytes: int, media_type: str) -> Blob:
+    def add(self, sha256: str, size_bytes: int, media_type: str) -> RegisteredBlob:
         """Register a file; one that is registered counts as new again, so that nobody drops it now."""
         values = {
             "sha256": sha256,
@@ -69,22 +69,24 @@ class BlobStore:
             "created_at": now(),
         }
 
-        def work(connection: sa.Connection) -> Blob:
+        def work(connection: sa.Connection) -> RegisteredBlob:
             insert = on_conflict(connection, blobs).values(values)
             connection.execute(
                 insert.on_conflict_do_update(
                     index_elements=[blobs.c.sha256], set_={"created_at": insert.excluded.created_at}
                 )
             )
-            return Blob(*connection.execute(sa.select(blobs).where(blobs.c.sha256 == sha256)).one())
+            return RegisteredBlob(
+                *connection.execute(sa.select(blobs).where(blobs.c.sha256 == sha256)).one()
+            )
 
         return self._connections.write(work)
 
-    def get(self, sha256: str) -> Blob | None:
+    def get(self, sha256: str) -> RegisteredBlob | None:
         """A registered file, or None."""
         statement = sa.select(blobs).where(blobs.c.sha256 == plain("sha256", sha256))
         row = self._connections.read(lambda connection: connection.execute(statement).first())
-        return None if row is None else Blob(*row)
+        return None if row is None else RegisteredBlob(*row)
 
     def drop_unused(self, before: datetime, limit: int = 1_000) -> tuple[str, ...]:
         """Unregister files that came before a time and that nothing refers to.

@@ -80,14 +80,14 @@ def measuring_views(services: Services) -> list[WorkerView]:
             label=worker.said.hardware.label,
             hardware=worker.said.hardware.describe(),
         )
-        for worker in services.fleet.workers()
+        for worker in services.remote_workers.workers()
     ]
 
 
 def runner_views(services: Services) -> list[WorkerView]:
     """This server's runners, and those of other servers that have a job now."""
     catalog = services.catalog.get()
-    elsewhere = services.fleet.measures
+    elsewhere = services.remote_workers.measures
     names = [entry["name"] for entry in catalog["targets"] if entry["available"]]
     here = services.runner.current
     views = [

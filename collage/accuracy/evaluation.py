@@ -41,7 +41,8 @@ from collage.partitioner.errors import BadInputError, CollageError
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
+from collage.runtime.step import Step
 from collage.timing.plan_timer import PlanTimer
 from collage.timing.timed_plan import TimedPlan
 

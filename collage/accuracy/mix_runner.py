@@ -30,7 +30,8 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
+from collage.runtime.step import Step
 
 # An error this many times the largest goal is not looked at on the other samples: in blocks, and as a plan.
 _HOPELESS, _HOPELESS_PLAN = 3.0, 1.5

@@ -8,6 +8,7 @@ since partitions share one set of buffers.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 import threading
@@ -20,17 +21,18 @@ from typing import Literal
 
 import numpy as np
 
-from collage.artifact.compiled_cache import default_folder, usable
-from collage.artifact.unpack import parts_of
+from collage.artifact.unpack import unpack
 from collage.artifact.verification import Verification, VerificationError
 from collage.artifact.verify import WrongPartitionError, prove
+from collage.backends.machine.hardware import hardware
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.registry import resolve
 from collage.partitioner.errors import BadInputError, CollageError, TargetError
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions, CompileError
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
+from collage.runtime.step import Step
 
 _ONNX_TYPES = {"float32": "float", "float64": "double", "object": "string"}
 
@@ -85,7 +87,7 @@ class Session:
             raise
 
     def _open(self, path: Path, fallback: str | None, cache_dir: Path | None) -> None:
-        parts = parts_of(path, self._directory, cache_dir)
+        parts = unpack(path, self._directory, cache_dir)
         self.targets = tuple(
             self._placed(i, target, fallback) for i, target in enumerate(parts.targets)
         )
@@ -220,16 +222,34 @@ def load(
         fallback: a target for partitions whose own cannot be used here; None makes that an error.
         threads: threads of one call; None for the number of cores given to this process.
         cache_dir: folder for what runtimes compile and convert, which makes a second load quick; None
-            for `compiled_cache.default_folder()`, False or "" for no cache.
+            for `default_cache_folder()`, False or "" for no cache.
 
     Raises:
         BadInputError: the file is not an artifact.
         LoadError: a target is missing, or a partition is compiled wrongly.
     """
-    cache = default_folder() if cache_dir is None else Path(cache_dir) if cache_dir else None
-    folder = usable(cache)
+    cache = default_cache_folder() if cache_dir is None else Path(cache_dir) if cache_dir else None
+    folder = usable_folder(cache)
     if folder is not None:
         # A cached blob may be damaged: what fails with the cache gets its chance without it.
         with contextlib.suppress(LoadError, CompileError):
             return Session(Path(path), fallback, threads, folder)
     return Session(Path(path), fallback, threads, None)
+
+
+def default_cache_folder() -> Path:
+    """This user's folder for this kind of machine: `collage/compiled/…` under the XDG cache home."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "collage" / "compiled" / hardware().digest[:16]
+
+
+def usable_folder(folder: Path | None) -> Path | None:
+    """The folder, made if need be; None where it cannot be written to, since a cache is never needed."""
+    if folder is None:
+        return None
+    try:
+        # What lies here is given to native code, so nobody else may put files into it.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK | os.X_OK) else None

@@ -42,7 +42,7 @@ _CONSTANTS = "constants.npz"
 
 
 @dataclass(frozen=True)
-class Parts:
+class UnpackedArtifact:
     """An artifact taken apart.
 
     Args:
@@ -64,7 +64,7 @@ class Parts:
     verification: str
 
 
-def parts_of(path: Path, work_dir: Path, cache_dir: Path | None) -> Parts:
+def unpack(path: Path, work_dir: Path, cache_dir: Path | None) -> UnpackedArtifact:
     """Take an artifact apart, or find what was taken apart before.
 
     Args:
@@ -98,7 +98,7 @@ def _digest(path: Path, cache_dir: Path) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def _take_apart(path: Path, folder: Path) -> Parts:
+def _take_apart(path: Path, folder: Path) -> UnpackedArtifact:
     stored = read_plan(path)
     model, index = stored.model, stored.model.index
     if VERIFICATION_KEY not in stored.metadata:
@@ -115,7 +115,7 @@ def _take_apart(path: Path, folder: Path) -> Parts:
         for spec in outputs
         if spec.name in index.constants
     }
-    return Parts(
+    return UnpackedArtifact(
         models=tuple(regions.get(partition.nodes) for partition in stored.plan.partitions),
         targets=tuple(partition.target for partition in stored.plan.partitions),
         inputs=tuple(index.values[name] for name in index.inputs),
@@ -126,7 +126,7 @@ def _take_apart(path: Path, folder: Path) -> Parts:
     )
 
 
-def _write(parts: Parts, folder: Path) -> None:
+def _write(parts: UnpackedArtifact, folder: Path) -> None:
     write_samples(folder / _CONSTANTS, [parts.constants])
     contents = {
         "models": [
@@ -147,10 +147,10 @@ def _write(parts: Parts, folder: Path) -> None:
     (folder / _CONTENTS).write_text(json.dumps(contents), encoding="utf-8")
 
 
-def _read(folder: Path) -> Parts:
+def _read(folder: Path) -> UnpackedArtifact:
     contents = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
     (constants,) = read_samples(folder / _CONSTANTS, ())
-    return Parts(
+    return UnpackedArtifact(
         models=tuple(
             SubModel(
                 folder / m["path"],

@@ -12,7 +12,8 @@ from collage.backends.numerics.reference import seeded_inputs
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
+from collage.runtime.step import Step
 
 
 class WrongPartitionError(VerificationError):

@@ -196,7 +196,7 @@ def tune(
 
 
 @app.command()
-def take(
+def write_pareto_point(
     artifact: Annotated[Path, typer.Argument(help="What `collage tune --pareto` wrote.")],
     point: Annotated[int, typer.Option(help="Number of the point in its front.")],
     output: Annotated[
@@ -204,9 +204,9 @@ def take(
     ] = None,
 ) -> None:
     """Make another point of ARTIFACT's front an artifact of its own."""
-    from collage.artifact.pareto_point import take as take_point
+    from collage.artifact.pareto_point import write_pareto_point
 
-    taken = take_point(artifact, point, output or artifact.with_suffix(f".{point}.onnx"))
+    taken = write_pareto_point(artifact, point, output or artifact.with_suffix(f".{point}.onnx"))
     typer.echo(f"wrote {taken.path}: error {taken.report['max_relative_error']:.2g}")
 
 

@@ -184,7 +184,7 @@ def check_installed() -> None:
         ) from None
 
 
-def roll_call(address: str, certificates: Path | None) -> list[RemoteWorker]:
+def find_workers(address: str, certificates: Path | None) -> list[RemoteWorker]:
     """The workers that a scheduler knows, in order of their names.
 
     Raises:
@@ -194,10 +194,10 @@ def roll_call(address: str, certificates: Path | None) -> list[RemoteWorker]:
     check_installed()
     secured = security(address, certificates)
     # A thread of its own: callers may have a running loop, and Dask must not take it.
-    return asyncio.run(_roll_call(address, secured))
+    return asyncio.run(_find_workers(address, secured))
 
 
-async def _roll_call(address: str, secured: Any) -> list[RemoteWorker]:
+async def _find_workers(address: str, secured: Any) -> list[RemoteWorker]:
     from distributed.core import rpc
 
     arguments = secured.get_connection_args("client") if secured is not None else {}

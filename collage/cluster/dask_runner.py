@@ -217,7 +217,7 @@ def _advice(wait_s: float) -> str:
 
 
 @contextlib.contextmanager
-def site_for(
+def runner_for(
     scheduler: str | None,
     certificates: Path | None,
     *,

@@ -80,7 +80,7 @@ def probe_backends() -> tuple[dict[str, str], dict[str, str]]:
     return versions, reasons
 
 
-def files_of(worker: Any) -> WorkerFiles:
+def worker_files(worker: Any) -> WorkerFiles:
     """The files of a Dask worker that `serve_worker` made."""
     found = worker.collage_files
     assert isinstance(found, WorkerFiles)
@@ -98,7 +98,7 @@ def carry_out(packed: bytes) -> bytes:
     worker = get_worker()
     remote_call = decode(packed)
     assert isinstance(remote_call, RemoteCall)
-    files = files_of(worker)
+    files = worker_files(worker)
     with _watched(worker) as cancel, files.laid_out(remote_call.places) as base:
         if base is None:
             return encode(RemoteResult(worker.address, files.lacks(remote_call.digests)))
@@ -165,24 +165,24 @@ def _watched(worker: Any) -> Iterator[threading.Event]:
 
 def lacks(digests: Sequence[str], dask_worker: Any) -> tuple[str, ...]:
     """Out of band: which files the worker lacks."""
-    return files_of(dask_worker).lacks(digests)
+    return worker_files(dask_worker).lacks(digests)
 
 
 async def put(run: str, pieces: Sequence[tuple[str, int, bytes, bool]], dask_worker: Any) -> None:
     """Out of band: pieces of files (digest, offset, bytes, whether it is the last)."""
-    files = files_of(dask_worker)
+    files = worker_files(dask_worker)
     for digest, offset, piece, last in pieces:
         await asyncio.to_thread(files.put, run, digest, offset, piece, last)
 
 
 async def read(digest: str, offset: int, dask_worker: Any) -> bytes:
     """Out of band: a piece of a file that a task made."""
-    return await asyncio.to_thread(files_of(dask_worker).read, digest, offset)
+    return await asyncio.to_thread(worker_files(dask_worker).read, digest, offset)
 
 
 async def forget(run: str, dask_worker: Any) -> None:
     """Out of band: a run is over."""
-    await asyncio.to_thread(files_of(dask_worker).forget, run)
+    await asyncio.to_thread(worker_files(dask_worker).forget, run)
 
 
 async def serve_worker(

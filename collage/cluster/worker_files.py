@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath, PurePosixPath
 
 from collage.cluster.remote_call import FOLDERS, PLACES
-from collage.disk_space import make_room
+from collage.disk_space import evict_oldest
 from collage.partitioner.errors import CollageError
 
 PIECE_BYTES = 8 << 20
@@ -71,7 +71,7 @@ class WorkerFiles:
             raise CollageError(f"file {digest} arrived with other bytes: {found}")
         arriving.chmod(0o444)
         arriving.replace(blob)
-        self._make_room()
+        self._evict()
 
     def read(self, digest: str, offset: int) -> bytes:
         """A piece of a blob."""
@@ -119,7 +119,7 @@ class WorkerFiles:
         folder = self.folder / "runs" / _plain(run) / _plain(name)
         folder.mkdir(parents=True, exist_ok=True)
         os.utime(folder.parent)
-        make_room(folder, self._most_bytes)
+        evict_oldest(folder, self._most_bytes)
         return folder.joinpath(*rest)
 
     def keep(self, run: str, path: PurePath) -> tuple[PurePath, dict[str, str]]:
@@ -167,7 +167,7 @@ class WorkerFiles:
             raise CollageError(f"{digest!r} is not a SHA-256")
         return self.folder / "blobs" / digest
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         with self._lock:
             found = []
             for blob in (self.folder / "blobs").iterdir():

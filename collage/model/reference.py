@@ -27,7 +27,7 @@ from collage.partitioner.emit.extract import with_outputs
 from collage.partitioner.errors import BadInputError, CancelledError, ModelError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.sub_graph import SubGraph
-from collage.partitioner.ingest.normalize import NormalisedInfo, normalize
+from collage.partitioner.ingest.normalize import NormalizedInfo, normalize
 from collage.partitioner.tensor import TensorSpec
 
 Sample = Mapping[str, np.ndarray]
@@ -45,7 +45,7 @@ def ingest(
     dims: Mapping[str, int] | None = None,
     cancel: threading.Event | None = None,
     least_opset: int = 0,
-) -> tuple[Model, NormalisedInfo]:
+) -> tuple[Model, NormalizedInfo]:
     """Check and normalize a model in a sandboxed child, and open what came out.
 
     Args:
@@ -88,7 +88,7 @@ def ingest(
 
 def _normalize(
     source: Path, destination: Path, dims: dict[str, int], least_opset: int
-) -> NormalisedInfo | str:
+) -> NormalizedInfo | str:
     try:
         return normalize(source, destination, dims, least_opset)
     except ModelError as error:

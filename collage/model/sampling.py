@@ -19,7 +19,7 @@ from collage.events import Listener
 from collage.model.reference import Reference, Sample, read_samples
 from collage.options import TuneOptions
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import NormalisedInfo
+from collage.partitioner.ingest.normalize import NormalizedInfo
 
 _SEEDS = 2
 
@@ -40,7 +40,7 @@ class Sampling:
     """
 
     model: Model
-    info: NormalisedInfo
+    info: NormalizedInfo
     options: TuneOptions
     work_dir: Path
     inputs: Path | None

@@ -52,7 +52,7 @@ def rounds_to_integers(index: GraphIndex) -> bool:
     )
 
 
-def allow_own_error(
+def allow_self_error(
     references: Sequence[Reference],
     options: TuneOptions,
     folder: Path,
@@ -78,7 +78,7 @@ def allow_own_error(
         Event("reference", "moving weights a little, to see what rounding to integers makes of it")
     )
     try:
-        own = own_error(references, options.metric, folder, cancel)
+        own = self_error(references, options.metric, folder, cancel)
     except ChildFailed as failure:
         if failure.kind == "cancelled":
             raise CancelledError("cancelled while looking for the model's own error") from None
@@ -98,7 +98,7 @@ def allow_own_error(
     return options.model_copy(update={"tolerance": own}), [told]
 
 
-def own_error(
+def self_error(
     references: Sequence[Reference],
     metric: str,
     folder: Path,

@@ -40,7 +40,7 @@ class RegionFiles:
         directory: where the files go.
         calibrate: per sample the values named, for targets that calibrate; None where none does.
         prepared: node sets that were rewritten for their targets when the artifact was made.
-        room: how much may be left on disk; None for no bound. No runtime may run while one is extracted.
+        disk_budget: how much may be left on disk; None for no bound. No runtime may run while one is extracted.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class RegionFiles:
         directory: Path,
         calibrate: Values | None = None,
         prepared: Collection[int] = (),
-        room: DiskBudget | None = None,
+        disk_budget: DiskBudget | None = None,
     ) -> None:
         self.model = model
         self._directory = directory
         self._calibrate = calibrate
         self._prepared = frozenset(prepared)
-        self._room = room
+        self._disk_budget = disk_budget
         self._lock = threading.Lock()
         self._extracted = 0
         self._kept: dict[int, _Kept] = {}  # what was used last stands last
@@ -65,7 +65,7 @@ class RegionFiles:
         with self._lock:
             kept = self._kept.pop(nodes, None)
             if kept is None:
-                self._make_room()
+                self._evict()
                 kept = _Kept(self._extract(nodes))
             lent = kept.lent() or replace(kept.model)
             kept.lent = weakref.ref(lent)
@@ -90,12 +90,12 @@ class RegionFiles:
             write_samples(samples, self._calibrate([spec.name for spec in made.inputs]))
         return SubModel(made.path, made.inputs, made.outputs, samples, nodes in self._prepared)
 
-    def _make_room(self) -> None:
-        if self._room is None:
+    def _evict(self) -> None:
+        if self._disk_budget is None:
             return
-        self._room.make_for_compiled()
+        self._disk_budget.evict_compiled()
         sizes = {nodes: size_bytes(kept.model.path.parent) for nodes, kept in self._kept.items()}
-        excess = sum(sizes.values()) - self._room.most_bytes
+        excess = sum(sizes.values()) - self._disk_budget.most_bytes
         for nodes, size in sizes.items():
             if excess > 0 and self._kept[nodes].lent() is None:
                 remove(self._kept.pop(nodes).model.path.parent)

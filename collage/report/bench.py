@@ -16,7 +16,7 @@ from collage.model.reference import Reference, ingest
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.emit.annotate import PLAN_KEY, ArtifactPlan, read_plan
-from collage.partitioner.emit.plan_json import decode
+from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
 from collage.timing.plan_timer import PlanTimer
@@ -196,7 +196,7 @@ def _plan_for(model: Model, against: Path) -> Plan:
     Raises:
         BadInputError: it is for another model.
     """
-    return decode(model, read_plan(against).metadata[PLAN_KEY]).plan
+    return decode_plan(model, read_plan(against).metadata[PLAN_KEY]).plan
 
 
 def _compared(ours: TimedPlan, other: TimedPlan) -> dict[str, Any]:

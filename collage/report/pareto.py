@@ -15,7 +15,7 @@ from typing import Any
 
 from collage.artifact.artifact import read_report
 from collage.artifact.pareto_point import read_front
-from collage.partitioner.emit.plan_json import encode
+from collage.partitioner.emit.plan_json import encode_plan
 from collage.partitioner.graph.model import Model
 from collage.timing.timed_plan import TimedPlan, speedup
 
@@ -58,7 +58,7 @@ def _point(
         "speedup_interval": [gain.low, gain.high],
         "targets": [str(target) for target in entry.plan.targets],
         "partitions": len(entry.plan.partitions),
-        "plan": json.loads(encode(model, entry.plan, steps_us or None)),
+        "plan": json.loads(encode_plan(model, entry.plan, steps_us or None)),
     }
 
 
@@ -97,21 +97,21 @@ def draw_front(points: Sequence[dict[str, Any]], metric: str, tolerance: float) 
         "<title>Latency against error</title>",
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
         f'<path d="M{_LEFT} {_MARGIN}V{floor}H{right}" fill="none" stroke="#333"/>',
-        f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 12}" text-baseline="middle">error ({metric})</text>',
-        f'<text x="16" y="{floor / 2}" text-baseline="middle" transform="rotate(-90 16 {floor / 2})">'
+        f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 12}" text-anchor="middle">error ({metric})</text>',
+        f'<text x="16" y="{floor / 2}" text-anchor="middle" transform="rotate(-90 16 {floor / 2})">'
         "latency, ms</text>",
     ]
     for power in range(low, high + 1):
         at = x(10.0**power)
         parts.append(f'<path d="M{at:.1f} {floor}v5" stroke="#333"/>')
-        parts.append(f'<text x="{at:.1f}" y="{floor + 18}" text-baseline="middle">1e{power}</text>')
+        parts.append(f'<text x="{at:.1f}" y="{floor + 18}" text-anchor="middle">1e{power}</text>')
     for tick in range(5):
         ms = top * tick / 4
-        parts.append(f'<text x="{_LEFT - 8}" y="{y(ms) + 4:.1f}" text-baseline="end">{ms:.3g}</text>')
+        parts.append(f'<text x="{_LEFT - 8}" y="{y(ms) + 4:.1f}" text-anchor="end">{ms:.3g}</text>')
     limit = x(tolerance)
     parts.append(
         f'<path d="M{limit:.1f} {_MARGIN}V{floor}" stroke="#b00" stroke-dasharray="4 3"/>'
-        f'<text x="{limit - 4:.1f}" y="{_MARGIN + 10}" text-baseline="end" fill="#b00">tolerance</text>'
+        f'<text x="{limit - 4:.1f}" y="{_MARGIN + 10}" text-anchor="end" fill="#b00">tolerance</text>'
     )
     places = [(x(error), y(ms)) for error, ms in zip(errors, times, strict=True)]
     steps = "".join(f"H{px:.1f}V{py:.1f}" for px, py in places[1:])

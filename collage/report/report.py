@@ -18,8 +18,8 @@ from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.search.search import Solution
 from collage.partitioner.target import Target
 from collage.report.alternatives import (
-    Place,
-    Witness,
+    KnownCosts,
+    PlacedPartition,
     alone_us,
     alternatives,
     never_measured,
@@ -53,7 +53,7 @@ class Findings:
         metric: how it is measured.
         sampled: `given` or `seeded` inputs.
         warnings: of ingest and of the run.
-        witness: what is known of the other targets.
+        known: what is known of the other targets.
         runner: where all this was measured.
         front: points of latency against error; None where none were asked for.
     """
@@ -73,7 +73,7 @@ class Findings:
     metric: str
     sampled: str
     warnings: Sequence[str]
-    witness: Witness
+    known: KnownCosts
     runner: Runner
     front: Sequence[Mapping[str, Any]] | None = None
 
@@ -121,8 +121,8 @@ def build_report(found: Findings) -> dict[str, Any]:
             "infeasible": found.counts.infeasible,
         },
         "search": _search(found.solution),
-        "refused": refused_operators(found.witness),
-        "never_measured": never_measured(found.witness),
+        "refused": refused_operators(found.known),
+        "never_measured": never_measured(found.known),
         "warnings": list(found.warnings),
         "seconds": {stage: round(spent, 3) for stage, spent in found.seconds.items()},
     }
@@ -157,9 +157,9 @@ def _partitions(found: Findings) -> list[dict[str, Any]]:
     parts = []
     for position, partition in enumerate(winner.plan.partitions):
         latency_us = steps[position] if position < len(steps) else None
-        place = Place(winner.plan, position, latency_us, timed)
-        others = alternatives(found.witness, place)
-        own_us = alone_us(found.witness, partition)
+        place = PlacedPartition(winner.plan, position, latency_us, timed)
+        others = alternatives(found.known, place)
+        own_us = alone_us(found.known, partition)
         parts.append(
             {
                 "target": str(partition.target),

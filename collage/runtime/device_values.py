@@ -14,15 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from collage.backends.device_memory import HOST, DeviceBuffer
 from collage.partitioner.tensor import TensorSpec
-
-if TYPE_CHECKING:
-    from collage.runtime.executor import Step
+from collage.runtime.step import Step
 
 Call = Callable[[], None]
 

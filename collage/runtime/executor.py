@@ -16,30 +16,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from collage.backends.contract import Executable
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.device_values import DeviceValues
 from collage.runtime.memory_plan import Life, allocate, plan_memory
 from collage.runtime.parallel import Lanes, waves
-
-
-@dataclass(frozen=True)
-class Step:
-    """One compiled partition and the names of the values it reads and makes, in its order."""
-
-    executable: Executable
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-
-    @property
-    def is_static(self) -> bool:
-        """True when all its buffers can be bound before the first run."""
-        return all(spec.is_static for spec in (*self.inputs, *self.outputs))
+from collage.runtime.step import Step
 
 
 class Executor:
@@ -69,17 +54,11 @@ class Executor:
         )
         self._lanes = Lanes(max(map(len, self._waves), default=1))
         lives = _lives(self._steps, self._inputs, self._outputs, self._waves)
-        self._plan = plan_memory(lives)
-        self._buffers = allocate(self._plan, lives)
-        self._residence = DeviceValues(self._steps, self._inputs, self._outputs, self._buffers)
+        self._buffers = allocate(plan_memory(lives), lives)
+        self._device_values = DeviceValues(self._steps, self._inputs, self._outputs, self._buffers)
         self._runs: list[Callable[[], None]] = []
         self._turns: list[Callable[[], None]] = []
         self._dynamic: dict[str, np.ndarray] = {}
-
-    @property
-    def arena_bytes(self) -> int:
-        """Size of the memory that values between partitions share."""
-        return self._plan.size_bytes
 
     @property
     def is_concurrent(self) -> bool:
@@ -90,16 +69,16 @@ class Executor:
         """Bind every step's buffers; once, or after another executor used the same executables."""
         self._runs = []
         for step in self._steps:
-            if self._residence.is_on_device(step):
-                self._runs.append(self._residence.bind(step))
+            if self._device_values.is_on_device(step):
+                self._runs.append(self._device_values.bind(step))
             elif step.is_static:
                 step.executable.bind(
                     [self._buffers[s.name] for s in step.inputs],
                     [self._buffers[s.name] for s in step.outputs],
                 )
-                self._runs.append(self._residence.copying(step, step.executable.run))
+                self._runs.append(self._device_values.copying(step, step.executable.run))
             else:
-                self._runs.append(self._residence.copying(step, partial(self._run_dynamic, step)))
+                self._runs.append(self._device_values.copying(step, partial(self._run_dynamic, step)))
         self._turns = self._in_waves(self._runs)
 
     def feed(self, values: Mapping[str, np.ndarray]) -> None:
@@ -109,7 +88,7 @@ class Executor:
                 np.copyto(self._buffers[spec.name], values[spec.name])
             else:
                 self._dynamic[spec.name] = np.ascontiguousarray(values[spec.name])
-        for copy in self._residence.feeds:
+        for copy in self._device_values.feeds:
             copy()
 
     def run(self) -> None:
@@ -135,7 +114,7 @@ class Executor:
         """A value's array after a run; it is valid until the timer's place is used again."""
         if name not in self._buffers:
             return self._dynamic[name]
-        self._residence.fetch(name)
+        self._device_values.fetch(name)
         return self._buffers[name]
 
     def results(self) -> dict[str, np.ndarray]:

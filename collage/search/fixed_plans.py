@@ -10,7 +10,7 @@ from typing import Any
 from collage.backends.quantization.float_nodes import keeping, kept_nodes, without_float
 from collage.backends.registry import check_options, resolve
 from collage.partitioner.candidate import Candidate, Plan
-from collage.partitioner.emit.plan_json import decode
+from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import BadInputError, NoPlanError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.model import Model
@@ -46,7 +46,7 @@ def given_plan(model: Model, plan: Mapping[str, Any]) -> TimedPlan:
     Raises:
         BadInputError: it is damaged, or not for this model.
     """
-    return TimedPlan(decode(model, json.dumps(plan)).plan, "given plan")
+    return TimedPlan(decode_plan(model, json.dumps(plan)).plan, "given plan")
 
 
 def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints) -> TimedPlan:

@@ -27,7 +27,8 @@ from collage.backends.numerics.comparison import Expected, output_error
 from collage.backends.numerics.tensor_files import read_expected, read_samples
 from collage.backends.sandbox.run import send_message
 from collage.runtime.compiled import CompiledRegions, in_short
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
+from collage.runtime.step import Step
 from collage.timing.request import HOPELESS_RATIO, NO_TIME, PlanTiming, TimingRequest
 
 _MIN_CALLS = 3

@@ -33,11 +33,11 @@ from collage.events import Event, Listener, ignore
 from collage.model.preparation import calibrates, least_opset
 from collage.model.reference import ingest
 from collage.model.sampling import Sampling, about_seeded_inputs
-from collage.model.self_error import allow_own_error
+from collage.model.self_error import allow_self_error
 from collage.model.sub_models import RegionFiles
 from collage.options import TuneOptions, chosen_targets
 from collage.partitioner.candidate import Candidate, Plan
-from collage.partitioner.emit.plan_json import decode
+from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import BadInputError, CancelledError, NoPlanError
 from collage.partitioner.graph.weights import total_bytes
 from collage.partitioner.rules.target_spec import enumerate_candidates
@@ -48,7 +48,7 @@ from collage.refinement.local_search import LocalSettings
 from collage.refinement.one_thread import on_one_thread
 from collage.refinement.refinement import Refinement
 from collage.refinement.target_variants import single_rewritten, worth_mixing
-from collage.report.alternatives import Witness, whole_model_failures
+from collage.report.alternatives import KnownCosts, whole_model_failures
 from collage.report.pareto import front
 from collage.report.report import Findings, build_report
 from collage.runner import Runner
@@ -161,7 +161,7 @@ class _Run:
     def _found(self) -> TuneResult:
         """Measure, search, and write what wins."""
         known = (self.samples.compared, self.options, self.work_dir / "own-error")
-        self.options, self.notes = allow_own_error(*known, self.listener, self.cancel)
+        self.options, self.notes = allow_self_error(*known, self.listener, self.cancel)
         self.samples.options, self.error_limits = (
             self.options,
             ErrorLimits.of(self.options, self.check is not None),
@@ -224,7 +224,7 @@ class _Run:
         self.samples = Sampling(*given, self.error_limits.has_budget, self.listener, self.cancel)
         values = self.samples.chosen_by.values if calibrates(self.facts) else None
         room = DiskBudget.for_model(self.model.path, self.samples.cache_dir)
-        self.regions = RegionFiles(self.model, self.work_dir / "regions", values, room=room)
+        self.regions = RegionFiles(self.model, self.work_dir / "regions", values, disk_budget=room)
         settings = CostSettings(
             self.samples.threads,
             protocol=protocol_for(self.model, self.runner.hardware),
@@ -349,7 +349,7 @@ class _Run:
         self.samples.options = self.options.model_copy(update={"tolerance": report["tolerance"]})
         try:
             with self._stage("emit", f"known since {report['known_since']}; writing the artifact"):
-                plan = decode(self.model, record.plan).plan
+                plan = decode_plan(self.model, record.plan).plan
                 return self._emit(plan, report, "the plan was known")
         except (NoPlanError, BadInputError) as error:
             self.listener(Event("emit", f"the known plan fails, so it is searched anew: {error}"))
@@ -364,7 +364,7 @@ class _Run:
     def _report(self, winner: TimedPlan, solution: Solution | None) -> dict[str, Any]:
         targets = [spec.target for spec in self.specs]
         known = (self.model.index, targets, self.candidates, self.costs, self.estimates)
-        witness = Witness(*known, self.transitions)
+        known_costs = KnownCosts(*known, self.transitions)
         warnings = [*self.info.warnings, *self.notes, *self.candidates.notes, *self.whole.untried()]
         warnings += [*self.samples.about_outputs(), *self.timer.warnings()]
         if self.inputs is None:
@@ -376,7 +376,7 @@ class _Run:
                 targets=self.targets,
                 winner=winner,
                 entries=self.timer.entries,
-                infeasible=whole_model_failures(witness),
+                infeasible=whole_model_failures(known_costs),
                 candidates=self.candidates,
                 unique=self.costs.unique(self.candidates.candidates),
                 counts=self.costs.counts,
@@ -387,7 +387,7 @@ class _Run:
                 front=front(self.model, self.timer.entries, winner) if self.options.pareto else None,
                 sampled="seeded" if self.inputs is None else "given",
                 warnings=warnings,
-                witness=witness,
+                known=known_costs,
                 runner=self.runner,
             )
         )

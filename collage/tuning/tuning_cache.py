@@ -23,7 +23,7 @@ from collage.costs.measured_costs import MeasuredCosts
 from collage.events import Event, Listener
 from collage.options import TuneOptions
 from collage.partitioner.candidate import Candidate, Plan
-from collage.partitioner.emit.plan_json import encode
+from collage.partitioner.emit.plan_json import encode_plan
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.weights import file_digest
 from collage.partitioner.target import Target
@@ -109,7 +109,7 @@ class TuningCache:
 
     def keep(self, plan: Plan, report: Mapping[str, Any], limit_s: float) -> None:
         """Remember what was found; where that fails it is told, and nothing else happens."""
-        text = encode(self._model, plan)
+        text = encode_plan(self._model, plan)
         record = TuningRecord(self._digest, self._hardware, limit_s, text, report)
         try:
             self._store.keep(record)

@@ -81,7 +81,7 @@ def annotate(
     Raises:
         BadInputError: the plan is not one for this model, or a key is not `collage.`'s own.
     """
-    text = plan_json.encode(model, plan, latency_us, versions, notes)
+    text = plan_json.encode_plan(model, plan, latency_us, versions, notes)
     proto = weights.whole_structure(model.ir)
     for node in proto.graph.node:
         # An artifact that is annotated anew must not keep its old marks.
@@ -119,7 +119,7 @@ def read_plan(path: Path | str) -> ArtifactPlan:
             f"{Path(path).name} is no artifact: it holds no plan; make one with collage tune"
         )
     try:
-        content = plan_json.decode(model, found[PLAN_KEY])
+        content = plan_json.decode_plan(model, found[PLAN_KEY])
     except BadInputError as error:
         raise type(error)(f"{Path(path).name}: {error}") from error
     metadata = {k: v for k, v in found.items() if k.startswith(weights.METADATA_PREFIX)}

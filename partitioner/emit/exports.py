@@ -19,7 +19,7 @@ import onnx
 from collage.partitioner.candidate import Plan, bits
 from collage.partitioner.emit.annotate import PARTITION_KEY, TARGET_KEY
 from collage.partitioner.emit.extract import constants
-from collage.partitioner.emit.plan_json import PlanText, decode, encode
+from collage.partitioner.emit.plan_json import PlanText, decode_plan, encode_plan
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph import weights
 from collage.partitioner.graph.model import Model
@@ -31,7 +31,7 @@ FUNCTION_DOMAIN = "collage"
 LAYER_KEY = "layer_ann"
 LAYER_SETTING = "session.layer_assignment_settings"
 
-plan_from_json: Callable[[Model, str], PlanText] = decode
+plan_from_json: Callable[[Model, str], PlanText] = decode_plan
 
 
 def plan_json(
@@ -40,8 +40,8 @@ def plan_json(
     latency_us: Sequence[float | None] | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> str:
-    """The plan alone as JSON (`collage.partitioner.emit.plan_json.encode`)."""
-    return encode(model, plan, latency_us, versions)
+    """The plan alone as JSON (`collage.partitioner.emit.plan_json.encode_plan`)."""
+    return encode_plan(model, plan, latency_us, versions)
 
 
 def outline(model: Model, plan: Plan, destination: Path) -> Path:

@@ -9,7 +9,7 @@ out where one runs after the other. Nodes are named, never numbered: the text sp
 model. A partition may also say what it computes in (`"numbers": "bf16 inside the runtime"`) and that its
 nodes were rewritten for its target (`"prepared": "dynamic_int8 by …"`), so that nobody rewrites them again.
 
-Invariant: `decode` gives only plans that `collage.partitioner.graph.plan_check` accepts, for the very model that the
+Invariant: `decode_plan` gives only plans that `collage.partitioner.graph.plan_check` accepts, for the very model that the
 text was made for.
 """
 
@@ -61,7 +61,7 @@ class PlanText:
     notes: tuple[PartitionNote, ...] = ()
 
 
-def encode(
+def encode_plan(
     model: Model,
     plan: Plan,
     latency_us: Sequence[float | None] | None = None,
@@ -96,7 +96,7 @@ def encode(
     return json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
-def decode(model: Model, text: str) -> PlanText:
+def decode_plan(model: Model, text: str) -> PlanText:
     """Read a plan for a model.
 
     Raises:

@@ -33,7 +33,7 @@ INLINE_LIMIT_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
-class NormalisedInfo:
+class NormalizedInfo:
     """What ingest did; picklable.
 
     Args:
@@ -70,7 +70,7 @@ class _NodeNames(SimpleNameGenerator):
 
 def normalize(
     source: Path, destination: Path, dims: Mapping[str, int], least_opset: int = 0
-) -> NormalisedInfo:
+) -> NormalizedInfo:
     """Check a source and write it as `destination/model.onnx`.
 
     Args:
@@ -94,7 +94,7 @@ def normalize(
 
 def _normalize(
     source: Path, path: Path, scratch: Path, dims: Mapping[str, int], least_opset: int
-) -> NormalisedInfo:
+) -> NormalizedInfo:
     file = model_file(source, scratch)
     proto = safety.read_checked(file)
     notes: list[str] = []
@@ -119,7 +119,7 @@ def _normalize(
     index = GraphIndex.from_ir(model)
     notes.extend(_notes_on_branches(index))
     notes.extend(_notes_on_shapes(index))
-    return NormalisedInfo(
+    return NormalizedInfo(
         path=path,
         source_sha256=weights.file_digest(source),
         sha256=weights.digest(ir.load(path)),

@@ -27,7 +27,13 @@ from collage.partitioner.candidate import bits
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.op_kind import OpKind
 from collage.partitioner.graph.sub_graph import Limits, SubGraph
-from collage.partitioner.rules.combiners import ByKind, Combiner, MultiOutputs, Pool, VariadicInputs
+from collage.partitioner.rules.combiners import (
+    ByKind,
+    Combiner,
+    MultiOutputs,
+    ProposalPool,
+    VariadicInputs,
+)
 from collage.partitioner.rules.pattern import Pattern
 from collage.partitioner.rules.proposal import (
     Proposal,
@@ -196,7 +202,7 @@ class CombineRule:
 
     def candidates(self, scope: Scope) -> Proposals:
         inner = self.rule.candidates(scope)
-        pool = Pool(scope.index)
+        pool = ProposalPool(scope.index)
         for part in inner.found:
             pool.add(part)
         too_deep: set[int] = set()
@@ -209,7 +215,7 @@ class CombineRule:
             notes.append(f"{title}: stopped at {self.max_candidates} candidates")
         return Proposals(distinct(pool.items, self.name), tuple(notes))
 
-    def _join_all(self, scope: Scope, pool: Pool, too_deep: set[int]) -> bool:
+    def _join_all(self, scope: Scope, pool: ProposalPool, too_deep: set[int]) -> bool:
         """Fill the pool; True when it became full."""
         first_new, end = 0, len(pool.items)
         while first_new < end:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.search.selection import ConstraintError, Rule, Selection, TargetGlob
+from collage.partitioner.search.selection import ConstraintError, Placement, Selection, TargetGlob
 from collage.partitioner.target import Target
 
-__all__ = ["Budget", "ConstraintError", "Constraints", "Rule", "Selection", "TargetGlob"]
+__all__ = ["Budget", "ConstraintError", "Constraints", "Placement", "Selection", "TargetGlob"]
 
 Refusals = Mapping[tuple[int, Target], str]
 
@@ -65,8 +65,8 @@ class Constraints:
         budgets: see `Budget`.
     """
 
-    pins: tuple[Rule, ...] = ()
-    bans: tuple[Rule, ...] = ()
+    pins: tuple[Placement, ...] = ()
+    bans: tuple[Placement, ...] = ()
     max_partitions: int | None = None
     max_devices: int | None = None
     min_partition_nodes: int = 1
@@ -95,10 +95,10 @@ class Constraints:
         Raises:
             ConstraintError: a text is misspelled, or a number is less than one.
         """
-        everywhere = tuple(Rule(Selection("*"), TargetGlob.parse(text)) for text in forbidden)
+        everywhere = tuple(Placement(Selection("*"), TargetGlob.parse(text)) for text in forbidden)
         return cls(
-            tuple(Rule.parse(text) for text in pins),
-            tuple(Rule.parse(text) for text in bans) + everywhere,
+            tuple(Placement.parse(text) for text in pins),
+            tuple(Placement.parse(text) for text in bans) + everywhere,
             max_partitions,
             max_devices,
             min_partition_nodes,

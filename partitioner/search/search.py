@@ -44,7 +44,7 @@ from collage.partitioner.search.shortest_path import (
     shortest_ways,
 )
 from collage.partitioner.search.solution import Method, ScoredPlan, Solution, Statistics, tolerance_us
-from collage.partitioner.search.task import Chosen, Pool, Task
+from collage.partitioner.search.task import Chosen, KnownPlans, Task
 from collage.partitioner.search.transition import Transitions
 
 __all__ = ["ScoredPlan", "Searcher", "Solution", "Statistics", "search"]
@@ -151,7 +151,7 @@ class Searcher:
             raise NoPlanError(said)
         deadline = math.inf if time_limit_s is None else begin + time_limit_s
         task = Task(structure, transitions, constraints, k, min_difference, costs, deadline)
-        return _Run(task, self._rings, begin).go(active)
+        return _Search(task, self._rings, begin).go(active)
 
     def _allowed_by(self, constraints: Constraints) -> Bools:
         if self._allowed is None or self._allowed[0] is not constraints:
@@ -160,7 +160,7 @@ class Searcher:
         return self._allowed[1]
 
 
-class _Run:
+class _Search:
     """One search; its methods are the steps of the module's docstring.
 
     Args:
@@ -173,7 +173,7 @@ class _Run:
         self._task = task
         self._rings = rings_known
         self._begin = begin
-        self._pool = Pool(task)
+        self._pool = KnownPlans(task)
         self._base_us = -math.inf
         self._bound_us = 0.0
         self._columns = self._rows = self._solves = 0

@@ -136,14 +136,14 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Rule:
+class Placement:
     """Some nodes and some targets: a pin (only there) or a ban (not there)."""
 
     selection: Selection
     target: TargetGlob
 
     @classmethod
-    def parse(cls, text: str) -> Rule:
+    def parse(cls, text: str) -> Placement:
         """Read `NODES=TARGET`; the nodes end at the first `=`.
 
         Raises:

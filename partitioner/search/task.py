@@ -122,7 +122,7 @@ class Task:
 
 
 @dataclass
-class Pool:
+class KnownPlans:
     """Plans that can run and keep to the constraints."""
 
     task: Task

@@ -82,11 +82,11 @@ class TargetCatalog:
     """The description of what can measure; safe from many threads.
 
     Args:
-        fleet: workers on other machines, where there are any.
+        remote_workers: workers on other machines, where there are any.
     """
 
-    def __init__(self, fleet: RemoteWorkers) -> None:
-        self._fleet = fleet
+    def __init__(self, remote_workers: RemoteWorkers) -> None:
+        self._remote_workers = remote_workers
         self._lock = threading.Lock()
         self._found: dict[str, Any] | None = None
 
@@ -108,10 +108,10 @@ class TargetCatalog:
             ChildFailed: as for `get`.
         """
         own: list[dict[str, Any]] = self.get()["targets"]
-        if not self._fleet.measures:
+        if not self._remote_workers.measures:
             return own
         try:
-            workers = self._fleet.workers()
+            workers = self._remote_workers.workers()
         except ClusterError as error:
             lost = {"available": False, "version": None, "reason": str(error), "how_to_install": None}
             return [{**entry, **lost} for entry in own]
@@ -137,7 +137,7 @@ class TargetCatalog:
             check_options(target)
             refuse_files(target)
             entry = known.get(target.backend)
-            if self._fleet.measures:
+            if self._remote_workers.measures:
                 continue
             if entry is not None and not entry["available"]:
                 raise TargetError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from collage.cluster.connection import ClusterError, RemoteWorker, roll_call
+from collage.cluster.connection import ClusterError, RemoteWorker, find_workers
 from collage.service.settings import Settings
 
 _FRESH_S = 2.0
@@ -46,7 +46,7 @@ class RemoteWorkers:
                 self._failure = None
                 try:
                     known = self._settings.scheduler, self._settings.scheduler_certificates
-                    self._found = roll_call(*known)
+                    self._found = find_workers(*known)
                 except ClusterError as error:
                     self._failure = error
                 self._asked_at = time.monotonic()

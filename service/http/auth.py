@@ -20,7 +20,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from collage.cost_db.tokens import Token
 from collage.service.http.problems import ProblemError
-from collage.service.services import Parts, Services
+from collage.service.services import InjectedServices, Services
 
 COOKIE = "collage_token"
 
@@ -70,7 +70,7 @@ def identify(request: Request, services: Services, secret: str | None) -> Caller
 def require(scope: str) -> Callable[..., Caller]:
     """A dependency that gives the caller if it has the scope."""
 
-    def caller(request: Request, services: Parts, credentials: _Credentials) -> Caller:
+    def caller(request: Request, services: InjectedServices, credentials: _Credentials) -> Caller:
         found = identify(request, services, credentials.credentials if credentials else None)
         if not found.may(scope):
             raise ProblemError(403, "forbidden", f"the token lacks the scope {scope!r}")

@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _tune(request: Request, cancel: threading.Event, say: Callable[[str, object], None]) -> None:
-    from collage.cluster.dask_runner import site_for
+    from collage.cluster.dask_runner import runner_for
     from collage.cost_db.database import CostDatabase
     from collage.events import Event
     from collage.options import TuneOptions
@@ -82,7 +82,7 @@ def _tune(request: Request, cancel: threading.Event, say: Callable[[str, object]
     try:
         database = CostDatabase(request.database_url)
         options = TuneOptions.from_json(request.options)
-        place = site_for(
+        place = runner_for(
             request.scheduler,
             Path(request.certificates) if request.certificates else None,
             wait_s=options.wait_for_worker_s,

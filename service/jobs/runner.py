@@ -28,7 +28,7 @@ import structlog
 from collage.cost_db.errors import StaleAttemptError
 from collage.cost_db.jobs.job import Job, JobResult
 from collage.cost_db.jobs.jobs import JobStore
-from collage.cost_db.stored_models import BlobStore
+from collage.cost_db.stored_models import BlobRegister
 from collage.partitioner.errors import CollageError
 from collage.service.jobs.job_child import JobChild
 from collage.service.jobs.job_process import Request
@@ -59,7 +59,7 @@ class JobRunner:
         self,
         settings: Settings,
         jobs: JobStore,
-        register: BlobStore,
+        register: BlobRegister,
         files: BlobFiles,
         spool: Spool,
         metrics: Metrics,

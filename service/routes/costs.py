@@ -23,7 +23,7 @@ from collage.service.api_models import (
 from collage.service.http.auth import Admin, Reader
 from collage.service.http.problems import ProblemError
 from collage.service.routes.common import Cursor, Limit, problems
-from collage.service.services import Parts, Services
+from collage.service.services import InjectedServices, Services
 
 router = APIRouter(prefix="/v1/costs", tags=["costs"])
 
@@ -94,7 +94,11 @@ Filter = Annotated[CostFilter, Depends(cost_filter)]
 
 @router.get("", operation_id="listCosts", response_model=PageView[CostView], responses=problems())
 def list_costs(
-    services: Parts, caller: Reader, wanted: Filter, cursor: Cursor = None, limit: Limit = 100
+    services: InjectedServices,
+    caller: Reader,
+    wanted: Filter,
+    cursor: Cursor = None,
+    limit: Limit = 100,
 ) -> PageView[CostView]:
     """Costs, newest first."""
     page = services.database.query(wanted, cursor, limit)
@@ -102,7 +106,7 @@ def list_costs(
 
 
 @router.get("/stats", operation_id="getCostStats", response_model=CostStatsView, responses=problems())
-def cost_stats(services: Parts, caller: Reader) -> CostStatsView:
+def cost_stats(services: InjectedServices, caller: Reader) -> CostStatsView:
     """How many costs there are."""
     return CostStatsView.model_validate(asdict(services.database.stats()))
 
@@ -113,7 +117,7 @@ def cost_stats(services: Parts, caller: Reader) -> CostStatsView:
     response_class=StreamingResponse,
     responses={200: {"content": {NDJSON: {}}}, **problems()},
 )
-def export_costs(services: Parts, caller: Reader, wanted: Filter) -> StreamingResponse:
+def export_costs(services: InjectedServices, caller: Reader, wanted: Filter) -> StreamingResponse:
     """All wanted costs as JSON lines, raw samples included."""
     return StreamingResponse(_lines(services, wanted), media_type=NDJSON)
 
@@ -126,7 +130,7 @@ def export_costs(services: Parts, caller: Reader, wanted: Filter) -> StreamingRe
     max_body_size=_IMPORT_BYTES,
 )
 def import_costs(
-    services: Parts, caller: Admin, lines: Annotated[bytes, Body(media_type=NDJSON)]
+    services: InjectedServices, caller: Admin, lines: Annotated[bytes, Body(media_type=NDJSON)]
 ) -> ImportView:
     """Bring in JSON lines as the export writes them; each is checked, and bad ones are refused."""
     text = lines.decode("utf-8", "replace")
@@ -137,7 +141,7 @@ def import_costs(
 
 @router.delete("", operation_id="forgetCosts", response_model=ForgottenView, responses=problems())
 def forget_costs(
-    services: Parts, caller: Admin, wanted: Filter, everything: bool = False
+    services: InjectedServices, caller: Admin, wanted: Filter, everything: bool = False
 ) -> ForgottenView:
     """Delete the wanted costs; without any filter only with `everything=true`."""
     return ForgottenView(deleted=services.database.forget(wanted, everything=everything))

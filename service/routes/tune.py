@@ -24,7 +24,7 @@ from collage.service.routes.jobs import (
     artifact_response,
     find_job,
 )
-from collage.service.services import Parts, Services
+from collage.service.services import InjectedServices, Services
 from collage.service.views import job_view
 
 router = APIRouter(prefix="/v1/tune", tags=["jobs"])
@@ -48,7 +48,7 @@ _STATUS = {"model": 422, "target": 422, "bad-input": 422, "no-plan": 422, "time-
 )
 async def tune(
     request: Request,
-    services: Parts,
+    services: InjectedServices,
     caller: Tuner,
     prefer: Annotated[str | None, Header(max_length=200)] = None,
     idempotency_key: IdempotencyKey = None,

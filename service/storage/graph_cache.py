@@ -17,8 +17,8 @@ from collage.service.storage.spool import Spool
 _KEPT = 32
 
 
-class Graphs:
-    """Graphs by the SHA-256 of their artifact; safe from many threads."""
+class GraphCache:
+    """GraphCache by the SHA-256 of their artifact; safe from many threads."""
 
     def __init__(self, files: BlobFiles, spool: Spool) -> None:
         self._files = files

@@ -20,7 +20,7 @@ from tornado.iostream import IOStream
 import collage
 from benchmarks.zero_model import TARGETS, best_plan, zero_model
 from collage.backends.sandbox.run import ChildLimits
-from collage.cluster.connection import ClusterError, roll_call
+from collage.cluster.connection import ClusterError, find_workers
 from collage.cluster.dask_runner import DaskRunner
 from collage.cluster.worker import serve_worker
 from collage.cluster.worker_files import WorkerFiles
@@ -198,7 +198,7 @@ def test_for_a_tuner_a_scheduler_that_hangs_up_is_away(
     cluster.start_scheduler()
     _until_away(pool)
     with pytest.raises(ClusterError, match=r"cannot be reached .*is `collage scheduler` running"):
-        roll_call(cluster.address, cluster.tuner)
+        find_workers(cluster.address, cluster.tuner)
     hanging_up.on = False
     cluster.until(lambda there: len(there) == len(workers))
     assert [worker.name for worker in pool.workers()] == sorted(workers)

@@ -15,8 +15,7 @@ import pytest
 
 import collage
 from benchmarks.load_time import make_artifact
-from collage.artifact.compiled_cache import default_folder, usable
-from collage.artifact.session import Session
+from collage.artifact.session import Session, default_cache_folder, usable_folder
 from collage.backends.contract import Available
 from collage.backends.numerics.reference import seeded_inputs
 from collage.backends.registry import resolve
@@ -188,12 +187,12 @@ def test_the_cache_is_on_by_default_and_can_be_off(
     collage.load(artifact, cache_dir="").close()
     assert not list(tmp_path.iterdir())
     collage.load(artifact).close()
-    assert default_folder().is_relative_to(tmp_path)
-    assert list(default_folder().iterdir())
+    assert default_cache_folder().is_relative_to(tmp_path)
+    assert list(default_cache_folder().iterdir())
 
 
 def test_a_folder_that_cannot_be_made_means_no_cache(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
-    assert usable(tmp_path / "file" / "cache") is None
-    assert usable(None) is None
-    assert usable(tmp_path / "cache") == tmp_path / "cache"
+    assert usable_folder(tmp_path / "file" / "cache") is None
+    assert usable_folder(None) is None
+    assert usable_folder(tmp_path / "cache") == tmp_path / "cache"

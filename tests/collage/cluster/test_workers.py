@@ -16,7 +16,7 @@ import pytest
 import collage
 from benchmarks.zero_model import TARGETS, best_plan, zero_model
 from collage.backends.sandbox.run import ChildFailed, ChildLimits
-from collage.cluster.connection import roll_call
+from collage.cluster.connection import find_workers
 from collage.cluster.dask_runner import DaskRunner
 from collage.cost_db.costs.queries import CostFilter
 from collage.cost_db.database import CostDatabase
@@ -213,11 +213,11 @@ def test_only_certificates_of_the_authority_open_the_door(cluster: Runner, tmp_p
 
     (stranger,) = make_certificates(tmp_path / "other", ["stranger"])
     with pytest.raises(ClusterError, match="cannot be reached"):
-        roll_call(cluster.address, stranger)
+        find_workers(cluster.address, stranger)
     with pytest.raises(BadInputError, match="needs certificates"):
-        roll_call(cluster.address, None)
+        find_workers(cluster.address, None)
     with pytest.raises(ClusterError, match="cannot be reached"):
-        roll_call(cluster.address.replace("tls", "tcp"), None)
+        find_workers(cluster.address.replace("tls", "tcp"), None)
 
 
 def test_no_other_port_is_open(cluster: Runner) -> None:

@@ -37,7 +37,7 @@ from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
-from collage.runtime.onnx_backend import CollageBackend, PreparedModel
+from tests.collage.runtime.onnx_backend import CollageBackend, PreparedModel
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 BATCH = 120

@@ -16,7 +16,8 @@ from collage.backends.testing.null import NullBackend, SimulatedBuffer
 from collage.costs.copy_costs import copy_costs
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
+from collage.runtime.step import Step
 
 Array = np.ndarray
 

@@ -12,8 +12,9 @@ import pytest
 
 from collage.backends.contract import Executable
 from collage.partitioner.tensor import TensorSpec
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
 from collage.runtime.parallel import waves
+from collage.runtime.step import Step
 
 Array = np.ndarray
 

@@ -12,8 +12,8 @@ import pytest
 from onnx.backend.test.case.test_case import TestCase
 
 from collage.partitioner.errors import BadInputError, NoPlanError
-from collage.runtime.onnx_backend import CollageBackend
 from tests.collage.runtime import onnx_suite, onnx_suite_list
+from tests.collage.runtime.onnx_backend import CollageBackend
 from tests.collage.runtime.onnx_suite import FIRST
 
 SELDOM = 3

@@ -14,8 +14,8 @@ import pytest
 
 import collage
 from benchmarks.zero_model import SLOW, TARGETS, best_plan, zero_model
-from collage.artifact.evidence import verify_plan
-from collage.artifact.pareto_point import take
+from collage.artifact.emit import verify_plan
+from collage.artifact.pareto_point import write_pareto_point
 from collage.cost_db.costs.claims import Claims
 from collage.cost_db.costs.key import CostKey
 from collage.cost_db.costs.queries import CostFilter
@@ -243,7 +243,7 @@ def test_the_front_of_a_known_tuning_can_be_taken(tmp_path: Path) -> None:
     points = [tuner.tune(targets, **options).report["front"] for _ in range(2)]
     assert not tuner.searched
     assert points[0] == points[1] and len(points[1]) >= 2
-    taken = take(tuner.folder / "zero.collage.onnx", 0, tmp_path / "exact.onnx")
+    taken = write_pareto_point(tuner.folder / "zero.collage.onnx", 0, tmp_path / "exact.onnx")
     assert taken.report["max_relative_error"] == points[0][0]["max_relative_error"]
 
 

@@ -14,7 +14,7 @@ from collage.cost_db.errors import IdempotencyConflictError, QuotaExceededError,
 from collage.cost_db.jobs.idempotency import IdempotencyStore
 from collage.cost_db.jobs.job import Job, JobResult
 from collage.cost_db.jobs.jobs import JobStore
-from collage.cost_db.stored_models import BlobStore
+from collage.cost_db.stored_models import BlobRegister
 from collage.cost_db.tokens import Quotas, TokenStore
 from collage.partitioner.errors import BadInputError
 
@@ -33,7 +33,7 @@ def _take(jobs: JobStore, lease_s: float = 60.0) -> Job:
 
 
 def test_a_job_lives_from_queued_to_done(database: CostDatabase, jobs: JobStore) -> None:
-    BlobStore(database).add(BLOB, 10, "application/octet-stream")
+    BlobRegister(database).add(BLOB, 10, "application/octet-stream")
     created = jobs.create({"targets": ["openvino"], "é": None}, "ann", model_sha256=BLOB)
     assert (created.state, created.attempt, created.model_sha256) == ("queued", 0, BLOB)
     assert created.spec == {"targets": ["openvino"], "é": None}

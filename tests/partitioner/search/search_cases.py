@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.search.constraints import Budget, Constraints, Rule, Selection, TargetGlob
+from collage.partitioner.search.constraints import Budget, Constraints, Placement, Selection, TargetGlob
 from collage.partitioner.search.transition import CopyCost, Transitions
 from collage.partitioner.target import Target
 from tests.partitioner.random_graphs import random_models
@@ -84,7 +84,7 @@ def _constraints(index: GraphIndex, candidates: int, chance: random.Random) -> C
     pins = []
     if chance.random() < 0.3:
         somewhere = Selection(nodes=chance.randint(1, index.all_nodes))
-        pins.append(Rule(somewhere, TargetGlob(chance.choice(TARGETS).backend)))
+        pins.append(Placement(somewhere, TargetGlob(chance.choice(TARGETS).backend)))
     budgets = []
     if chance.random() < 0.4:
         amounts = tuple(chance.choice((0.0, chance.uniform(0, 1))) for _ in range(candidates))

@@ -10,7 +10,7 @@ from collage.partitioner.search.constraints import (
     Budget,
     ConstraintError,
     Constraints,
-    Rule,
+    Placement,
     Selection,
     TargetGlob,
 )
@@ -98,7 +98,7 @@ def test_a_misspelled_pin_is_an_error(text: str) -> None:
 
 def test_a_rule_reads_back() -> None:
     assert (
-        str(Rule.parse(" /encoder/* = openvino -precision=bf16"))
+        str(Placement.parse(" /encoder/* = openvino -precision=bf16"))
         == "/encoder/*=openvino -precision=bf16"
     )
 

@@ -32,7 +32,8 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.runtime.compiled import CompiledRegions
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
+from collage.runtime.step import Step
 
 Array = np.ndarray
 

@@ -5,8 +5,7 @@ program built from nothing) and of the next one with other costs, partitions, an
 `--dijkstra` the RFC's search runs on the same candidates and costs. With `--plot` sizes up to `--nodes`
 are timed and drawn on logarithmic axes.
 
-Transitions: `none` (only calls), `domains` (one of three targets in a memory domain of its own), `pairs`
-(a penalty for each ordered pair of different targets).
+Transitions: `none` (only calls), `domains` (one of three targets in a memory domain of its own).
 """
 
 from __future__ import annotations
@@ -51,8 +50,6 @@ def transitions_of(kind: str, made: Instance) -> Transitions:
     targets = sorted({candidate.target for candidate in made.candidates})
     if kind == "domains":
         return Transitions(domains={targets[0]: "device"}, default_copy=CopyCost(5.0, 2.0))
-    if kind == "pairs":
-        return Transitions(pair_us={(a, b): 20.0 for a in targets for b in targets if a != b})
     return Transitions()
 
 
@@ -150,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="How search scales with nodes and candidates.")
     parser.add_argument("--nodes", type=int, default=3000)
     parser.add_argument("--family", action="append", choices=sorted(BLOCKS))
-    parser.add_argument("--transitions", action="append", choices=("none", "domains", "pairs"))
+    parser.add_argument("--transitions", action="append", choices=("none", "domains"))
     parser.add_argument("-k", type=int, default=1, help="how many plans")
     parser.add_argument("--dijkstra", action="store_true", help="also the search of the RFC")
     parser.add_argument("--plot", type=Path, metavar="OUT.svg")

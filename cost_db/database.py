@@ -6,8 +6,7 @@ committed as it is made, so a process killed at any moment loses none that `stor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TextIO
+from collections.abc import Iterable, Iterator, Sequence
 
 from collage.cost_db import schema
 from collage.cost_db.connections import Connections
@@ -17,10 +16,11 @@ from collage.cost_db.costs.key import CostKey
 from collage.cost_db.costs.queries import CostFilter, CostStats
 from collage.cost_db.costs.row import CostRow
 from collage.cost_db.costs.transfer import ImportResult
-from collage.cost_db.page import MAX_LIMIT, Page
+from collage.cost_db.page import Page
 from collage.cost_db.plain_text import plain
 from collage.partitioner.errors import BadInputError
 
+_EXPORT_PAGE = 500
 _IMPORT_BATCH = 500
 _FORGET_BATCH = 10_000
 
@@ -113,19 +113,17 @@ class CostDatabase:
         """How many costs there are, by outcome, backend and host."""
         return self.connections.read(queries.stats)
 
-    def export(self, wanted: CostFilter, stream: TextIO) -> int:
-        """Write the wanted costs as JSON lines, newest first, and say how many."""
-        count, after = 0, None
+    def export_lines(self, wanted: CostFilter) -> Iterator[str]:
+        """The wanted costs as JSON lines, newest first; a page of them at a time."""
+        after: str | None = None
         while True:
-            page = self.query(wanted, after, MAX_LIMIT)
-            for row in page.items:
-                stream.write(transfer.write_line(row) + "\n")
-            count += len(page.items)
+            page = self.query(wanted, after, _EXPORT_PAGE)
+            yield "".join(transfer.write_line(row) + "\n" for row in page.items)
             if (after := page.next) is None:
-                return count
+                return
 
     def import_lines(self, stream: Iterable[str]) -> ImportResult:
-        """Read JSON lines as `export` writes them; each is checked, and bad ones are refused.
+        """Read JSON lines as `export_lines` writes them; each is checked, and bad ones are refused.
 
         Batches are committed as they are read; a cost that is known stays as it is.
         """

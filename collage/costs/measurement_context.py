@@ -7,7 +7,6 @@ their parts alone predicts them best; docs/measurement.md has the table.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from collage.backends.machine.hardware import Hardware
 from collage.backends.measurement.protocol import Protocol, eviction_for
@@ -34,9 +33,12 @@ def transitions_between(
     specs: Sequence[TargetSpec], copies: Mapping[tuple[str, str], CopyCost]
 ) -> Transitions:
     """What borders between targets cost before a run has learned better; copies are measured."""
-    borders = dict.fromkeys([spec.target for spec in specs], BORDER_US)
-    known = Transitions.for_specs(specs, copies=copies)
-    return replace(known, default_call_us=CALL_US, border_us=borders)
+    return Transitions(
+        default_call_us=CALL_US,
+        border_us={spec.target: BORDER_US for spec in specs},
+        domains={spec.target: spec.memory_domain for spec in specs},
+        copies=copies,
+    )
 
 
 def protocol_for(model: Model, machine: Hardware) -> Protocol:

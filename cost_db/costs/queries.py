@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from collage.cost_db.costs.row import CostRow, RemoteResult
+from collage.cost_db.costs.row import CostRow, Outcome
 from collage.cost_db.costs.row_mapping import read_row, select_rows
 from collage.cost_db.page import Page, check_limit, cursor, read_cursor
 from collage.cost_db.plain_text import plain
@@ -48,7 +48,7 @@ class CostFilter:
     model: str | None = None
     since: datetime | None = None
     until: datetime | None = None
-    outcome: RemoteResult | None = None
+    outcome: Outcome | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):

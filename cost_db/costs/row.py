@@ -19,7 +19,7 @@ from collage.cost_db.plain_text import plain
 from collage.partitioner.cost import Infeasible, Measured
 from collage.partitioner.errors import BadInputError
 
-RemoteResult = Literal["measured", "infeasible"]
+Outcome = Literal["measured", "infeasible"]
 
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -72,7 +72,7 @@ class CostRow:
     backend_version: str
     hardware: str
     protocol: str
-    outcome: RemoteResult
+    outcome: Outcome
     latency_us: float | None = None
     spread_us: float | None = None
     samples_us: tuple[float, ...] = ()

@@ -319,10 +319,6 @@ class JobStore:
         statement = sa.select(jobs.c.cancel_requested).where(jobs.c.id == job_id)
         return bool(self._connections.read(lambda connection: connection.execute(statement).scalar()))
 
-    def place_in_queue(self, job_id: str) -> int | None:
-        """The job's place in the queue, from 1; None when it does not wait."""
-        return self.places_in_queue([job_id]).get(job_id)
-
     def places_in_queue(self, job_ids: Sequence[str]) -> dict[str, int]:
         """The places, from 1, of those of the jobs that wait: one statement for all of them."""
         if not job_ids:

@@ -1,16 +1,15 @@
-"""A plan in forms that other tools use: functions, ONNX Runtime's layer annotations, JSON alone.
+"""A plan in forms that other tools use: functions, or ONNX Runtime's layer annotations.
 
 * `outline`: one model-local function per partition, weights as its inputs, so that repeated partitions
   share one body and weights stay where they are. ONNX Runtime inlines the functions; OpenVINO refuses
   to read a model that has any.
 * `layer_annotations`: `layer_ann` on each node and the session setting that sends it to a device of
   ONNX Runtime. It is a wish: a provider without a kernel for a node lets it fall to the next.
-* `plan_json`, `plan_from_json`: the plan as `collage.partitioner.emit.plan_json` writes it, to be used elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,6 @@ import onnx
 from collage.partitioner.candidate import Plan, bits
 from collage.partitioner.emit.annotate import PARTITION_KEY, TARGET_KEY
 from collage.partitioner.emit.extract import constants
-from collage.partitioner.emit.plan_json import PlanText, decode_plan, encode_plan
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph import weights
 from collage.partitioner.graph.model import Model
@@ -30,18 +28,6 @@ from collage.partitioner.target import Target
 FUNCTION_DOMAIN = "collage"
 LAYER_KEY = "layer_ann"
 LAYER_SETTING = "session.layer_assignment_settings"
-
-plan_from_json: Callable[[Model, str], PlanText] = decode_plan
-
-
-def plan_json(
-    plan: Plan,
-    model: Model,
-    latency_us: Sequence[float | None] | None = None,
-    versions: Mapping[str, str] | None = None,
-) -> str:
-    """The plan alone as JSON (`collage.partitioner.emit.plan_json.encode_plan`)."""
-    return encode_plan(model, plan, latency_us, versions)
 
 
 def outline(model: Model, plan: Plan, destination: Path) -> Path:

@@ -38,7 +38,6 @@ class NormalizedInfo:
 
     Args:
         path: the normalized model.
-        source_sha256: of the source's bytes as hex text.
         sha256: of the normalized model, as `Model.sha256`.
         nodes: how many nodes the main graph has.
         inputs: graph inputs in order.
@@ -50,7 +49,6 @@ class NormalizedInfo:
     """
 
     path: Path
-    source_sha256: str
     sha256: str
     nodes: int
     inputs: tuple[TensorSpec, ...]
@@ -121,7 +119,6 @@ def _normalize(
     notes.extend(_notes_on_shapes(index))
     return NormalizedInfo(
         path=path,
-        source_sha256=weights.file_digest(source),
         sha256=weights.digest(ir.load(path)),
         nodes=len(index.nodes),
         inputs=tuple(index.values[name] for name in index.inputs),

@@ -53,7 +53,3 @@ class CandidateSet:
 
     def __len__(self) -> int:
         return len(self.candidates)
-
-    def of(self, target: Target) -> tuple[Candidate, ...]:
-        """The candidates of one target, in order."""
-        return tuple(c for c in self.candidates if c.target == target)

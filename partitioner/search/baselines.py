@@ -3,12 +3,11 @@
 * `priority`: an ordered list of targets; each node goes to the first that takes it.
 * `greedy`: the same, the target first that claims the largest region: what providers do when each in turn
   takes all it can.
-* `single`: one target alone, its candidates combined as well as possible.
 
 Nodes of one target become partitions in *turns*: all that are ready and belong to one target, then all
 that are ready then and belong to another, so that they can run one after the other whatever the graph.
 
-No costs are looked at, except by `single`; such plans are the baseline that a search has to beat.
+No costs are looked at; such plans are the baseline that a search has to beat.
 """
 
 from __future__ import annotations
@@ -21,36 +20,9 @@ from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.rules.regions import maximal_regions
 from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.constraints import Constraints
-from collage.partitioner.search.search import Solution, search
-from collage.partitioner.search.transition import Transitions
 from collage.partitioner.target import Target
 
 _UNBOUND = Constraints()
-_FREE_BORDERS = Transitions()
-
-
-def single(
-    index: GraphIndex,
-    candidates: Sequence[Candidate],
-    cost_us: Sequence[float | None],
-    target: Target,
-    *,
-    transitions: Transitions = _FREE_BORDERS,
-    constraints: Constraints = _UNBOUND,
-) -> Solution:
-    """The cheapest plan on one target alone.
-
-    Raises:
-        NoPlanError: the target's candidates do not cover the graph.
-    """
-    alone = [
-        cost if candidate.target == target else None
-        for candidate, cost in zip(candidates, cost_us, strict=True)
-    ]
-    reasons = {i: "another target" for i, cost in enumerate(alone) if cost is None}
-    return search(
-        index, candidates, alone, transitions=transitions, constraints=constraints, infeasible=reasons
-    )
 
 
 def greedy(index: GraphIndex, specs: Sequence[TargetSpec], constraints: Constraints = _UNBOUND) -> Plan:

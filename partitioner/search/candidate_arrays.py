@@ -107,21 +107,12 @@ class CandidateArrays:
     @cached_property
     def input_count(self) -> Ints:
         """Per candidate how many distinct values it reads that nodes outside make."""
-        return self._count_inputs([value for value in self.crossings if value.readers])
-
-    @cached_property
-    def private_input_count(self) -> Ints:
-        """The same, of values that only one node reads."""
-        return self._count_inputs([value for value in self.crossings if len(value.readers) == 1])
-
-    def _count_inputs(self, values: Sequence[Crossing]) -> Ints:
         counts = np.zeros(len(self.candidates), np.int64)
-        made = [value for value in values if value.producer is not None]
+        made = [value for value in self.crossings if value.readers and value.producer is not None]
         for first in range(0, len(self.candidates), _CHUNK):
             part = slice(first, first + _CHUNK)
-            inside = np.ascontiguousarray(_unpacked(self.packed[part], self.node_count).T).view(
-                np.bool_
-            )
+            octets = np.unpackbits(self.packed[part], axis=1, count=self.node_count, bitorder="little")
+            inside = np.ascontiguousarray(octets.T).view(np.bool_)
             for value in made:
                 counts[part] += inside[list(value.readers)].any(axis=0) & ~inside[value.producer]
         return counts
@@ -141,10 +132,6 @@ class CandidateArrays:
         for node in nodes:
             found &= (self.packed[:, node >> 3] >> (node & 7) & 1).astype(np.bool_)
         return found
-
-
-def _unpacked(packed: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.uint8]:
-    return np.unpackbits(packed, axis=1, count=count, bitorder="little")
 
 
 class _Runs(NamedTuple):

@@ -20,8 +20,6 @@ from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.search.selection import ConstraintError, Placement, Selection, TargetGlob
 from collage.partitioner.target import Target
 
-__all__ = ["Budget", "ConstraintError", "Constraints", "Placement", "Selection", "TargetGlob"]
-
 Refusals = Mapping[tuple[int, Target], str]
 
 

@@ -43,8 +43,16 @@ from collage.partitioner.search.shortest_path import (
     reduced_costs,
     shortest_ways,
 )
-from collage.partitioner.search.solution import Method, ScoredPlan, Solution, Statistics, tolerance_us
-from collage.partitioner.search.task import Chosen, KnownPlans, Task
+from collage.partitioner.search.task import (
+    Chosen,
+    KnownPlans,
+    Method,
+    ScoredPlan,
+    Solution,
+    Statistics,
+    Task,
+    tolerance_us,
+)
 from collage.partitioner.search.transition import Transitions
 
 __all__ = ["ScoredPlan", "Searcher", "Solution", "Statistics", "search"]
@@ -76,7 +84,6 @@ def search(
     time_limit_s: float | None = None,
     refusals: Refusals | None = None,
     infeasible: Mapping[int, str] | None = None,
-    min_difference: int = 1,
 ) -> Solution:
     """The k cheapest plans; see `Searcher.solve` for the arguments.
 
@@ -91,7 +98,6 @@ def search(
         k=k,
         time_limit_s=time_limit_s,
         infeasible=infeasible,
-        min_difference=min_difference,
     )
 
 
@@ -109,7 +115,7 @@ class Searcher:
     def __init__(
         self, index: GraphIndex, candidates: Sequence[Candidate], refusals: Refusals | None = None
     ) -> None:
-        self._structure = CandidateArrays.build(index, candidates)
+        self._arrays = CandidateArrays.build(index, candidates)
         self._refusals = refusals or {}
         self._rings: dict[Ring, None] = {}
         self._allowed: tuple[Constraints, Bools] | None = None
@@ -123,7 +129,6 @@ class Searcher:
         k: int = 1,
         time_limit_s: float | None = None,
         infeasible: Mapping[int, str] | None = None,
-        min_difference: int = 1,
     ) -> Solution:
         """The k cheapest plans.
 
@@ -134,8 +139,6 @@ class Searcher:
             k: how many plans; fewer are returned when there are no more.
             time_limit_s: return the best found after so long, with its bound.
             infeasible: per candidate why it cannot be used, for messages.
-            min_difference: how many partitions of each better plan a plan must do without (all of one
-                that has fewer).
 
         Raises:
             NoPlanError: no plan exists.
@@ -143,19 +146,19 @@ class Searcher:
             ConstraintError: a constraint fits nothing.
         """
         begin = time.monotonic()
-        structure = self._structure
+        arrays = self._arrays
         costs = np.array([math.inf if cost is None else cost for cost in cost_us], float)
         active = np.flatnonzero(self._allowed_by(constraints) & np.isfinite(costs))
-        if structure.uncovered(active):
-            said = explain(structure, active, costs, constraints, self._refusals, infeasible or {})
+        if arrays.uncovered(active):
+            said = explain(arrays, active, costs, constraints, self._refusals, infeasible or {})
             raise NoPlanError(said)
         deadline = math.inf if time_limit_s is None else begin + time_limit_s
-        task = Task(structure, transitions, constraints, k, min_difference, costs, deadline)
+        task = Task(arrays, transitions, constraints, k, costs, deadline)
         return _Search(task, self._rings, begin).go(active)
 
     def _allowed_by(self, constraints: Constraints) -> Bools:
         if self._allowed is None or self._allowed[0] is not constraints:
-            allowed = constraints.allowed(self._structure.index, self._structure.candidates)
+            allowed = constraints.allowed(self._arrays.index, self._arrays.candidates)
             self._allowed = constraints, np.array(allowed, np.bool_)
         return self._allowed[1]
 
@@ -183,13 +186,13 @@ class _Search:
         costs = task.own_costs(active)
         kept = task.undominated(active, costs)
         active, costs = active[kept], costs[kept]
-        ways = shortest_ways(task.structure, active, costs, task.k)
+        ways = shortest_ways(task.arrays, active, costs, task.k)
         self._pool.add_all(ways.plans)
         if task.separable and self._proven(ways, active, costs):
             return self._solution(ways.plans, "line", len(active), proven=len(ways.plans))
         self._pool.add_all(more_ways(task, active, costs))
         if ways.plans:
-            self._bound_us = max(0.0, price_bound(task.structure, active, costs, ways.distance))
+            self._bound_us = max(0.0, price_bound(task.arrays, active, costs, ways.distance))
         spare, found = self._relax(active, costs, ways.distance)
         if len(found) == task.k:
             return self._solution(found, "program", len(active), proven=1)
@@ -207,21 +210,19 @@ class _Search:
     def _proven(self, ways: Ways, active: Ints, costs: Floats) -> bool:
         """True when no candidate of several runs can be in a plan better than these ways."""
         task = self._task
-        if not ways.plans or (task.k > 1 and task.min_difference > 1):
+        if not ways.plans:
             return False
-        several = task.structure.run_count[active] > 1
+        several = task.arrays.run_count[active] > 1
         if not several.any():
             return True
         if len(ways.plans) < task.k:
             return False
-        spare = reduced_costs(task.structure, active, costs, ways.distance)
+        spare = reduced_costs(task.arrays, active, costs, ways.distance)
         runs_only = spare[~several].min(initial=0.0) >= -tolerance_us(ways.costs[0])
         return bool(runs_only and spare[several].min() >= ways.costs[-1] - ways.costs[0])
 
     def _cover(self, active: Ints, costs: Floats) -> Cover:
-        cover = Cover(
-            self._task.structure, active, costs, self._task.transitions, self._task.constraints
-        )
+        cover = Cover(self._task.arrays, active, costs, self._task.transitions, self._task.constraints)
         for ring in self._rings:
             cover.add_ring(ring)
         return cover
@@ -246,11 +247,11 @@ class _Search:
 
     def _promising(self, active: Ints, costs: Floats, distance: Floats) -> Ints:
         """Positions in `active` of what the relaxation begins with: cheap ones, and plans known."""
-        structure = self._task.structure
-        few = _FIRST_PER_NODE * structure.node_count
+        arrays = self._task.arrays
+        few = _FIRST_PER_NODE * arrays.node_count
         if few >= len(active):
             return np.arange(len(active))
-        spare = reduced_costs(structure, active, costs, distance)
+        spare = reduced_costs(arrays, active, costs, distance)
         known = np.array([c for plan in self._pool.plans for c in plan], np.int64)
         cheap = np.isin(active, known)
         cheap[np.argpartition(spare, few)[:few]] = True
@@ -264,8 +265,8 @@ class _Search:
         """
         task = self._task
         # What is cheap by reduced costs is near the optimum; it lowers the limit.
-        self._pool.add_all(shortest_ways(task.structure, active, spare, _NEAR * task.k).plans)
-        few = _FEW + int(_FEW_PER_NODE * task.structure.node_count)
+        self._pool.add_all(shortest_ways(task.arrays, active, spare, _NEAR * task.k).plans)
+        few = _FEW + int(_FEW_PER_NODE * task.arrays.node_count)
         while few < len(spare) and math.isfinite(self._base_us):
             guess = self._base_us + float(np.partition(spare, few)[few])
             if guess >= self._pool.limit_us():
@@ -288,10 +289,10 @@ class _Search:
         task = self._task
         cover = self._cover(active, costs)
         for chosen in plans:
-            cover.add_difference(chosen, task.min_difference)
+            cover.exclude(chosen)
         while len(plans) < task.k:
             self._note(cover)
-            start = self._pool.start(active, plans, task.min_difference)
+            start = self._pool.start(active, plans)
             result = solve(cover.program, start=start, time_limit_s=task.left_s())
             self._solves += 1
             if not plans:
@@ -304,20 +305,20 @@ class _Search:
                 cover.add_ring(ring)
             if not waiting and not self._pool.add(chosen):
                 # Within the solver's tolerance of a budget, yet over it.
-                cover.add_difference(chosen, 1)
+                cover.exclude(chosen)
             elif not waiting:
                 if not result.optimal:
                     return plans, len(plans)
                 plans.append(chosen)
-                cover.add_difference(chosen, task.min_difference)
+                cover.exclude(chosen)
             if task.left_s() == 0.0:
                 return plans, len(plans)
         return plans, task.k
 
     def _rings_of(self, chosen: Chosen) -> list[Ring]:
         """Rings among the chosen, remembered."""
-        structure = self._task.structure
-        found = rings(structure.index, [structure.candidates[c].nodes for c in chosen])
+        arrays = self._task.arrays
+        found = rings(arrays.index, [arrays.candidates[c].nodes for c in chosen])
         self._rings.update(dict.fromkeys(found))
         return found
 

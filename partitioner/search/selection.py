@@ -16,7 +16,6 @@ import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from collage.partitioner.candidate import bits
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.target import Target
@@ -68,15 +67,9 @@ class TargetGlob:
 
 @dataclass(frozen=True)
 class Selection:
-    """Nodes by one of the text forms, or (without a text) an explicit set of them.
+    """Nodes by one of the text forms of the module's docstring."""
 
-    Args:
-        text: see the module's docstring.
-        nodes: the set (bitset) where there is no text.
-    """
-
-    text: str = ""
-    nodes: int = 0
+    text: str
 
     def resolve(self, index: GraphIndex) -> int:
         """The nodes (bitset).
@@ -84,8 +77,6 @@ class Selection:
         Raises:
             ConstraintError: none are meant, or a value is not known; the nearest names are given.
         """
-        if not self.text:
-            return self._explicit(index)
         by_name = {node.name: node.index for node in index.nodes}
         if self.text in by_name:
             return 1 << by_name[self.text]
@@ -100,13 +91,6 @@ class Selection:
                 f"{self.text!r} is no operator type, node name, glob or region of this model{_near(self.text, known)}"
             )
         return found
-
-    def _explicit(self, index: GraphIndex) -> int:
-        if self.nodes <= 0 or self.nodes & ~index.all_nodes:
-            raise ConstraintError(
-                "an explicit set of nodes is empty or has nodes that the model has not"
-            )
-        return self.nodes
 
     def _region(self, index: GraphIndex) -> int:
         start, _, end = self.text.partition("..")
@@ -126,13 +110,6 @@ class Selection:
                 f"region {self.text!r} is empty: no way leads from the one value to the other"
             )
         return nodes
-
-    def describe(self, index: GraphIndex) -> str:
-        """For messages."""
-        if self.text:
-            return self.text
-        names = [index.nodes[i].name for i in bits(self.nodes & index.all_nodes)]
-        return "{" + ", ".join(names[:3]) + (", …}" if len(names) > 3 else "}")
 
 
 @dataclass(frozen=True)
@@ -155,7 +132,7 @@ class Placement:
         return cls(Selection(nodes.strip()), TargetGlob.parse(target))
 
     def __str__(self) -> str:
-        return f"{self.selection.text or 'nodes'}={self.target}"
+        return f"{self.selection.text}={self.target}"
 
 
 def _near(name: str, known: list[str]) -> str:

@@ -33,21 +33,21 @@ class Ways:
     distance: Floats
 
 
-def shortest_ways(structure: CandidateArrays, active: Ints, cost_us: Floats, k: int) -> Ways:
+def shortest_ways(arrays: CandidateArrays, active: Ints, cost_us: Floats, k: int) -> Ways:
     """The k cheapest covers by one-run candidates; none when they do not cover the line.
 
     Args:
-        structure: the candidates.
+        arrays: the candidates.
         active: those that may be used.
         cost_us: of the active ones.
         k: how many ways at the most.
     """
-    runs = first_runs(structure, active)
-    single = np.flatnonzero(structure.run_count[active] == 1)
-    single = single[np.argsort(structure.run_end[runs[single]], kind="stable")]
-    starts, ends = structure.run_start[runs[single]], structure.run_end[runs[single]]
+    runs = first_runs(arrays, active)
+    single = np.flatnonzero(arrays.run_count[active] == 1)
+    single = single[np.argsort(arrays.run_end[runs[single]], kind="stable")]
+    starts, ends = arrays.run_start[runs[single]], arrays.run_end[runs[single]]
     costs = cost_us[single]
-    count = structure.node_count
+    count = arrays.node_count
     limits = np.searchsorted(ends, np.arange(count + 2))
     best = np.full((count + 1, k), np.inf)
     via = np.full((count + 1, k, 2), -1, np.int64)
@@ -69,9 +69,9 @@ def shortest_ways(structure: CandidateArrays, active: Ints, cost_us: Floats, k: 
     return Ways(tuple(plans), tuple(found.tolist()), best[:, 0])
 
 
-def first_runs(structure: CandidateArrays, active: Ints) -> Ints:
+def first_runs(arrays: CandidateArrays, active: Ints) -> Ints:
     """Per active candidate the number of its first run."""
-    return np.searchsorted(structure.run_owner, active)
+    return np.searchsorted(arrays.run_owner, active)
 
 
 def more_ways(task: Task, active: Ints, cost_us: Floats) -> Iterator[Chosen]:
@@ -79,11 +79,11 @@ def more_ways(task: Task, active: Ints, cost_us: Floats) -> Iterator[Chosen]:
 
     Each class of targets alone, and all of them with ever higher prices on partitions and on budgets.
     """
-    structure, limits = task.structure, task.constraints
-    kind = task.class_of_target[structure.target_of[active]]
+    arrays, limits = task.arrays, task.constraints
+    kind = task.class_of_target[arrays.target_of[active]]
     for one in range(int(kind.max()) + 1) if kind.any() else ():
         alone = kind == one
-        yield from shortest_ways(structure, active[alone], cost_us[alone], 1).plans
+        yield from shortest_ways(arrays, active[alone], cost_us[alone], 1).plans
     scale = float(np.median(cost_us)) + 1e-3
     weights = []
     if limits.max_partitions is not None or kind.any():
@@ -93,40 +93,38 @@ def more_ways(task: Task, active: Ints, cost_us: Floats) -> Iterator[Chosen]:
         weights.append(amounts * (1.0 / max(float(np.median(amounts)), 1e-30)))
     for weight in weights:
         for power in _POWERS:
-            yield from shortest_ways(structure, active, cost_us + scale * 4.0**power * weight, 1).plans
+            yield from shortest_ways(arrays, active, cost_us + scale * 4.0**power * weight, 1).plans
 
 
-def price_bound(structure: CandidateArrays, active: Ints, cost_us: Floats, distance: Floats) -> float:
+def price_bound(arrays: CandidateArrays, active: Ints, cost_us: Floats, distance: Floats) -> float:
     """A lower bound on every plan from the prices that shortest ways put on positions.
 
     A plan costs as much as the shortest way plus the reduced costs of its candidates; of the negative
     ones each position bears an equal share, and the lowest share there bounds it.
     """
-    reduced = reduced_costs(structure, active, cost_us, distance)
+    reduced = reduced_costs(arrays, active, cost_us, distance)
     sizes = np.bincount(
-        structure.run_owner,
-        structure.run_end - structure.run_start,
-        minlength=len(structure.candidates),
+        arrays.run_owner,
+        arrays.run_end - arrays.run_start,
+        minlength=len(arrays.candidates),
     )
-    lowest = np.zeros(structure.node_count)
-    runs = first_runs(structure, active)
+    lowest = np.zeros(arrays.node_count)
+    runs = first_runs(arrays, active)
     for at in np.flatnonzero(reduced < 0):
         share = reduced[at] / sizes[active[at]]
-        for run in range(runs[at], runs[at] + structure.run_count[active[at]]):
-            part = slice(structure.run_start[run], structure.run_end[run])
+        for run in range(runs[at], runs[at] + arrays.run_count[active[at]]):
+            part = slice(arrays.run_start[run], arrays.run_end[run])
             np.minimum(lowest[part], share, out=lowest[part])
     return float(distance[-1] + lowest.sum())
 
 
-def reduced_costs(
-    structure: CandidateArrays, active: Ints, cost_us: Floats, distance: Floats
-) -> Floats:
+def reduced_costs(arrays: CandidateArrays, active: Ints, cost_us: Floats, distance: Floats) -> Floats:
     """Per active candidate what it costs more than the cheapest ways over the same positions."""
     # A position that no way reaches may have any price; its neighbor's keeps prices finite.
     reached = np.maximum.accumulate(np.where(np.isfinite(distance), np.arange(len(distance)), 0))
     price = distance[reached]
-    over = price[structure.run_end] - price[structure.run_start]
-    spared = np.bincount(structure.run_owner, over, minlength=len(structure.candidates))
+    over = price[arrays.run_end] - price[arrays.run_start]
+    spared = np.bincount(arrays.run_owner, over, minlength=len(arrays.candidates))
     return cost_us - spared[active]
 
 

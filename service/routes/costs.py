@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, fields
 from typing import Annotated, Literal
 
@@ -11,7 +10,6 @@ from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime, BeforeValidator
 
 from collage.cost_db.costs.queries import CostFilter
-from collage.cost_db.costs.transfer import write_line
 from collage.service.api_models import (
     CostStatsView,
     CostView,
@@ -23,12 +21,11 @@ from collage.service.api_models import (
 from collage.service.http.auth import Admin, Reader
 from collage.service.http.problems import ProblemError
 from collage.service.routes.common import Cursor, Limit, problems
-from collage.service.services import InjectedServices, Services
+from collage.service.services import InjectedServices
 
 router = APIRouter(prefix="/v1/costs", tags=["costs"])
 
 NDJSON = "application/x-ndjson"
-_EXPORT_PAGE = 500
 _IMPORT_BYTES = 64 << 20  # split larger files: lines are independent of each other
 
 _NAMES = (*(field.name for field in fields(CostFilter)), "cursor", "limit", "everything")
@@ -119,7 +116,7 @@ def cost_stats(services: InjectedServices, caller: Reader) -> CostStatsView:
 )
 def export_costs(services: InjectedServices, caller: Reader, wanted: Filter) -> StreamingResponse:
     """All wanted costs as JSON lines, raw samples included."""
-    return StreamingResponse(_lines(services, wanted), media_type=NDJSON)
+    return StreamingResponse(services.database.export_lines(wanted), media_type=NDJSON)
 
 
 @router.post(
@@ -145,12 +142,3 @@ def forget_costs(
 ) -> ForgottenView:
     """Delete the wanted costs; without any filter only with `everything=true`."""
     return ForgottenView(deleted=services.database.forget(wanted, everything=everything))
-
-
-def _lines(services: Services, wanted: CostFilter) -> Iterator[str]:
-    after: str | None = None
-    while True:
-        page = services.database.query(wanted, after, _EXPORT_PAGE)
-        yield "".join(write_line(row) + "\n" for row in page.items)
-        if (after := page.next) is None:
-            return

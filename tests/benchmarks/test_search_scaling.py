@@ -23,7 +23,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
 
 
-@pytest.mark.parametrize("kind", ["none", "domains", "pairs"])
+@pytest.mark.parametrize("kind", ["none", "domains"])
 def test_borders_raise_the_cost(kind: str) -> None:
     made = synthetic.instance("resnet", 40, 400)
     free = search_scaling.measure("resnet", 40, "none", 1, with_dijkstra=False)

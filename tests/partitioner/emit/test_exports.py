@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from collage.partitioner.candidate import Candidate, Plan, bits
-from collage.partitioner.emit import exports
+from collage.partitioner.emit import exports, plan_json
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
@@ -143,11 +143,11 @@ class TestLayerAnnotations:
 def test_the_plan_alone_goes_through_json(normalized: Open) -> None:
     model = normalized("silero_16k")
     plan = plan_of(model, 7, 9)
-    text = exports.plan_json(plan, model, [1.5, None, 2.0], {"openvino": "1"})
-    again = exports.plan_from_json(Model.open(model.path), text)
+    text = plan_json.encode_plan(model, plan, [1.5, None, 2.0], {"openvino": "1"})
+    again = plan_json.decode_plan(Model.open(model.path), text)
     assert [(bits(p.nodes), p.target) for p in again.plan.partitions] == [
         (bits(p.nodes), p.target) for p in plan.partitions
     ]
     assert again.latency_us == (1.5, None, 2.0) and again.versions == {"openvino": "1"}
     with pytest.raises(BadInputError, match="another model"):
-        exports.plan_from_json(normalized("magika"), text)
+        plan_json.decode_plan(normalized("magika"), text)

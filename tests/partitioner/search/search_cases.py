@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from collage.partitioner.candidate import Candidate
+from collage.partitioner.candidate import Candidate, bits
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.search.constraints import Budget, Constraints, Placement, Selection, TargetGlob
+from collage.partitioner.search.constraints import Budget, Constraints
+from collage.partitioner.search.selection import Placement, Selection, TargetGlob
 from collage.partitioner.search.transition import CopyCost, Transitions
 from collage.partitioner.target import Target
 from tests.partitioner.random_graphs import random_models
@@ -69,13 +70,11 @@ def _transitions(chance: random.Random) -> Transitions:
     names = ("host", "device", "other")
     ways = [(a, b) for a in names for b in names if a != b and chance.random() < 0.7]
     copies = {way: CopyCost(chance.uniform(0, 3), chance.uniform(0, 3e4)) for way in ways}
-    pairs = [(a, b) for a in TARGETS for b in TARGETS if chance.random() < 0.5]
     return Transitions(
         default_call_us=chance.choice((0.0, 0.01, 1.0)),
         domains=dict(zip(TARGETS, chance.choice(_DOMAINS), strict=True)),
         copies=copies if chance.random() < 0.6 else {},
         default_copy=CopyCost(chance.choice((0.0, 0.5))),
-        pair_us={pair: chance.uniform(0, 3) for pair in pairs} if chance.random() < 0.5 else {},
         border_us={TARGETS[0]: 1.0, TARGETS[1]: 0.3} if chance.random() < 0.5 else {},
     )
 
@@ -83,8 +82,9 @@ def _transitions(chance: random.Random) -> Transitions:
 def _constraints(index: GraphIndex, candidates: int, chance: random.Random) -> Constraints:
     pins = []
     if chance.random() < 0.3:
-        somewhere = Selection(nodes=chance.randint(1, index.all_nodes))
-        pins.append(Placement(somewhere, TargetGlob(chance.choice(TARGETS).backend)))
+        nodes = bits(chance.randint(1, index.all_nodes))
+        there = TargetGlob(chance.choice(TARGETS).backend)
+        pins += [Placement(Selection(index.nodes[i].name), there) for i in nodes]
     budgets = []
     if chance.random() < 0.4:
         amounts = tuple(chance.choice((0.0, chance.uniform(0, 1))) for _ in range(candidates))

@@ -14,7 +14,7 @@ from collage.partitioner.errors import NoPlanError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.plan_check import check_plan
 from collage.partitioner.rules.target_spec import TargetSpec
-from collage.partitioner.search.baselines import greedy, priority, single
+from collage.partitioner.search.baselines import greedy, priority
 from collage.partitioner.search.constraints import Constraints
 from collage.partitioner.search.search import search
 from collage.partitioner.search.transition import Transitions
@@ -81,18 +81,6 @@ def test_greedy_plans_can_run(model: TextModel, claims: list[set[str]]) -> None:
     specs.append(taking(Target("rest"), *ALL))
     for plan in (greedy(model.index, specs), priority(model.index, specs)):
         check_plan(model.index, plan)
-
-
-def test_single_uses_one_target_alone() -> None:
-    candidates = [
-        Candidate(0b0011, A),
-        Candidate(0b1100, A),
-        Candidate(0b1111, B),
-        Candidate(0b0001, C),
-    ]
-    assert single(CHAIN, candidates, [1.0, 1.0, 1.0, 0.1], A).plans[0].candidates == (0, 1)
-    with pytest.raises(NoPlanError, match="'Exp1'"):
-        single(CHAIN, candidates, [1.0, 1.0, 1.0, 0.1], C)
 
 
 FREE = Transitions(default_call_us=0.0)

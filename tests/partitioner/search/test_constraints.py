@@ -6,15 +6,9 @@ import pytest
 
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.errors import BadInputError
-from collage.partitioner.search.constraints import (
-    Budget,
-    ConstraintError,
-    Constraints,
-    Placement,
-    Selection,
-    TargetGlob,
-)
+from collage.partitioner.search.constraints import Budget, Constraints
 from collage.partitioner.search.search import search
+from collage.partitioner.search.selection import ConstraintError, Placement, Selection, TargetGlob
 from collage.partitioner.target import Target
 from tests.partitioner.graphs import names, text_model
 
@@ -65,12 +59,6 @@ def test_a_text_that_means_nothing(text: str, said: str) -> None:
     with pytest.raises(ConstraintError, match=said) as error:
         Selection(text).resolve(INDEX)
     assert isinstance(error.value, BadInputError)
-
-
-@pytest.mark.parametrize("nodes", [0, -1, 1 << 6])
-def test_an_explicit_set_must_be_of_this_model(nodes: int) -> None:
-    with pytest.raises(ConstraintError):
-        Selection(nodes=nodes).resolve(INDEX)
 
 
 @pytest.mark.parametrize(

@@ -216,15 +216,6 @@ def test_no_time_still_gives_a_plan_with_an_honest_bound() -> None:
     assert hurried.optimal == (hurried.gap == 0.0)
 
 
-def test_diverse_plans_differ_in_as_many_partitions_as_asked() -> None:
-    made = synthetic.instance("resnet", 30, 300)
-    solution = search(made.index, made.candidates, made.cost_us, k=4, min_difference=3)
-    assert len(solution.plans) == 4
-    for better, plan in itertools.combinations(solution.plans, 2):
-        least = min(3, len(better.candidates))
-        assert len(set(better.candidates) - set(plan.candidates)) >= least
-
-
 def test_a_budget_of_small_amounts_is_kept_exactly() -> None:
     index = text_model("g (float[4] x) => (float[4] c) { a = Relu(x)  b = Exp(a)  c = Neg(b) }").index
     candidates = singles(index, A, B)

@@ -55,20 +55,11 @@ def test_borders_are_paid_per_value_and_reading_partition() -> None:
     assert cost(transitions) == 10.0 + 10.0 + 1.0 + 1.0
 
 
-def test_pairs_are_paid_per_value_and_reading_target() -> None:
-    transitions = Transitions(default_call_us=0.0, pair_us={(A, B): 1.0, (B, A): 10.0, (A, A): 100.0})
-    # a is read by two partitions of one target: once.
-    assert cost(transitions) == 1.0 + 10.0 + 10.0
-    on_a = [Candidate(1 << i, A) for i in range(4)]
-    assert cost(transitions, on_a) == 300.0
-    assert cost(transitions, [Candidate(0b1111, A)]) == 0.0
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
         {"default_call_us": -1.0},
-        {"pair_us": {(A, B): float("nan")}},
+        {"border_us": {A: float("nan")}},
         {"default_copy": CopyCost(fixed_us=-1.0)},
         {"copies": {("host", "device"): CopyCost(us_per_mib=float("inf"))}},
     ],

@@ -1,6 +1,6 @@
 """One measurement at a time on a machine's device, across processes.
 
-A slot is a lock file: the kernel lets go of it when its holder dies, however it dies.
+The lock is on a file: the kernel releases it when its process ends.
 """
 
 from __future__ import annotations

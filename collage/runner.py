@@ -1,11 +1,10 @@
-"""Where a tuning's runtimes run: on this machine, or on others of one kind (`collage.workers`).
+"""Where a tuning's runtimes run: on this machine, or on others of one kind (`collage.cluster`).
 
-Terms: a *runner* is one kind of machine. All that a tuning compiles, runs or times, runs on one runner, since
-a partitioned model runs in one process and costs of different hardware never mix. `-host=LABEL` on a
-target names the kind by the label that its operator gave it.
+Terms: a *runner* is one kind of machine. A tuning compiles, runs and times on one runner, since a plan runs
+in one process and costs of different hardware never mix. `-host=LABEL` on a target names the kind.
 
-Invariant: what a runner says about a target (its version, what it computes in, how it prepares) is what the
-machine that measures found out, so that it may have runtimes that the process that tunes has not.
+Invariant: what a runner says about a target (version, arithmetic, preparation) was found on the machine that
+measures.
 """
 
 from __future__ import annotations
@@ -31,18 +30,12 @@ from collage.partitioner.target import Target
 
 
 class NoWorkerError(CollageError):
-    """No machine has what a tuning needs; the message says what there is."""
+    """No machine has all targets of a tuning; the message says what there is."""
 
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """What a target is on a runner.
-
-    Args:
-        version: of its runtime.
-        arithmetic: what it computes in.
-        preparation: how it rewrites sub-models, or None.
-    """
+    """A target on a runner: its runtime's version, its arithmetic, and how it rewrites sub-models, or None."""
 
     version: str
     arithmetic: Arithmetic
@@ -50,7 +43,7 @@ class TargetFacts:
 
 
 class Runner:
-    """This machine; others override what is different for them."""
+    """This machine; subclasses override what is different for them."""
 
     @cached_property
     def hardware(self) -> Hardware:
@@ -64,7 +57,7 @@ class Runner:
 
     @property
     def threads(self) -> int:
-        """How many threads one call has where nobody says otherwise."""
+        """Default number of threads of one call."""
         return default_threads()
 
     @property
@@ -81,7 +74,7 @@ class Runner:
         return describe(target)
 
     def check(self, targets: Sequence[Target]) -> list[TargetFacts]:
-        """What a tuning's targets are here, all of which can be used.
+        """The facts of a tuning's targets, all of which can be used.
 
         Raises:
             TargetError: one cannot, or is wanted on another kind of machine.

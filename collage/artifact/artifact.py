@@ -1,4 +1,4 @@
-"""The artifact: one ONNX file that carries its plan, its evidence and the means to prove itself."""
+"""The artifact: one ONNX file that carries its plan, its report and reference values."""
 
 from __future__ import annotations
 
@@ -30,13 +30,7 @@ _OF_EXACT = 1e-3
 
 @dataclass(frozen=True)
 class Artifact:
-    """A partitioned model on disk.
-
-    Args:
-        path: the ONNX file.
-        report: how it was found and how fast it is, as docs/report.md describes it.
-        plan: the plan as JSON-ready data.
-    """
+    """A partitioned model on disk: the ONNX file, its report (docs/report.md) and its plan as JSON-ready data."""
 
     path: Path
     report: Mapping[str, Any]
@@ -56,13 +50,13 @@ def make_verification(
     tolerance: float,
     bounds: Mapping[str, int] | None = None,
 ) -> Verification:
-    """What the artifact carries to prove its partitions.
+    """Reference values for the artifact, with the error that each may have.
 
     Args:
         seeds: of the samples.
         samples: inputs by name.
         reference: per sample the reference of each value.
-        observed: the error of each value that the plan showed when it was made.
+        observed: per value the error that the plan showed when it was made.
         tolerance: allowed for a value that showed less.
         bounds: what integer inputs of the samples stay below.
     """
@@ -97,7 +91,7 @@ def write_artifact(
         latency_us: per partition what was measured.
         report: see docs/report.md.
         verification: reference values.
-        versions: of whatever made the plan.
+        versions: of the programs that made the plan.
         destination: the file to write.
         notes: one for each partition; nothing is said without them.
         source_plan: the plan for the model that was given, where partitions were rewritten since.

@@ -1,4 +1,4 @@
-"""The artifact of a plan: its partitions as they will run, proven once more and written with the evidence."""
+"""The artifact of a plan: compiled once more, compared with the reference, and written with what proves it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,7 @@ from collage.runner import Runner
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What a tuning run leaves.
-
-    Args:
-        artifact_path: the partitioned model.
-        report: the report as JSON-ready data.
-        plan: the plan alone, as `TuneOptions.plan` takes it.
-    """
+    """What a tuning run leaves: the partitioned model, the report, and the plan as `TuneOptions.plan` takes it."""
 
     artifact_path: Path
     report: dict[str, Any]
@@ -56,7 +50,7 @@ def emit(
         report: about it.
         destination: the artifact's file; large weights beside it are named after it.
         regions: sub-models of its partitions.
-        samples: the run's inputs, of which the seeded ones prove the plan; and its options.
+        samples: the run's inputs and options; the seeded inputs prove the plan.
         runner: where the plan is compiled.
         cancel: stops it when set.
 
@@ -96,9 +90,9 @@ def verify_plan(
     runner: Runner,
     cancel: threading.Event | None = None,
 ) -> Verification:
-    """Reference values for `load`, with the errors that the plan shows when it is compiled afresh.
+    """Reference values for `load`, with the errors of the plan when it is compiled afresh.
 
-    They are those of the model as it is emitted: int8 is compared with int8, computed without fusing.
+    Values are compared with the model as it is emitted: int8 with int8, computed without fusing.
 
     Args:
         final: the plan on the model as it is emitted.

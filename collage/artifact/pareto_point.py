@@ -1,4 +1,4 @@
-"""`collage take`: another point of an artifact's front as an artifact of its own."""
+"""Another point of an artifact's Pareto front as an artifact of its own (`collage take`)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from collage.runner import Runner
 
 
 def read_front(path: Path) -> list[dict[str, Any]]:
-    """The points that a run with `pareto` left in its artifact.
+    """The points of an artifact's Pareto front.
 
     Raises:
-        BadInputError: the file is no artifact, or its run looked for no front.
+        BadInputError: the file is no artifact, or its run had no `pareto`.
     """
     points: list[dict[str, Any]] | None = read_report(path).get("front")
     if not points:
@@ -35,15 +35,10 @@ def read_front(path: Path) -> list[dict[str, Any]]:
 
 
 def write_pareto_point(path: str | Path, point: int, output: str | Path) -> Artifact:
-    """Write a point of an artifact's front as an artifact; its plan is compiled and proven here again.
-
-    Args:
-        path: what a run with `pareto` wrote.
-        point: its number in the front.
-        output: where the new artifact goes.
+    """Write a point of an artifact's Pareto front as an artifact; its plan is compiled and verified here.
 
     Raises:
-        BadInputError: there is no such point.
+        BadInputError: there is no such point, or it needs more than the artifact holds.
         NoPlanError: its plan cannot be compiled here.
     """
     points = read_front(Path(path))

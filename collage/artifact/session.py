@@ -1,8 +1,7 @@
 """`collage.load`: an artifact becomes a session that runs, with the calls ONNX Runtime has.
 
-A session compiles each partition for its target, proves each against the reference values that the
-artifact carries, and only then serves. It is safe to call from several threads: runs are serialized,
-since partitions share one set of buffers.
+A session compiles each partition for its target and compares it with the artifact's reference values before
+it serves. It is safe to call from several threads; runs go one after the other, since they share buffers.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ class NodeArg:
 
     @classmethod
     def of(cls, spec: TensorSpec) -> NodeArg:
-        """Describe a tensor."""
         return cls(spec.name, spec.shape, f"tensor({_ONNX_TYPES.get(spec.dtype, spec.dtype)})")
 
 
@@ -108,7 +106,7 @@ class Session:
         self._verify(Verification.from_text(parts.verification))
 
     def _placed(self, position: int, target: Target, fallback: str | None) -> Target:
-        """The target, or its fallback where it is not to be had and the caller allows one."""
+        """The target, or its fallback where it cannot be used and the caller allows one."""
         try:
             resolve(target)
         except TargetError as error:
@@ -221,8 +219,7 @@ def load(
         path: the artifact.
         fallback: a target for partitions whose own cannot be used here; None makes that an error.
         threads: threads of one call; None for the number of cores given to this process.
-        cache_dir: folder for what runtimes compile and convert, which makes a second load quick; None
-            for `default_cache_folder()`, False or "" for no cache.
+        cache_dir: folder for what runtimes compile; None for `default_cache_folder()`, False or "" for none.
 
     Raises:
         BadInputError: the file is not an artifact.
@@ -238,13 +235,13 @@ def load(
 
 
 def default_cache_folder() -> Path:
-    """This user's folder for this kind of machine: `collage/compiled/…` under the XDG cache home."""
+    """This user's folder for what is compiled on this kind of machine; it may be deleted at any time."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "collage" / "compiled" / hardware().digest[:16]
 
 
 def usable_folder(folder: Path | None) -> Path | None:
-    """The folder, made if need be; None where it cannot be written to, since a cache is never needed."""
+    """The folder, made if need be; None where it cannot be written to."""
     if folder is None:
         return None
     try:

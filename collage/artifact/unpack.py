@@ -1,13 +1,9 @@
-"""What `load` needs of an artifact, kept in the cache so that a second load takes nothing apart.
+"""An artifact unpacked: its partitions as models on disk, kept in the cache for the next load.
 
-Terms: the *parts* of an artifact are its partitions as models of their own on disk, and what a session
-says and checks: inputs, outputs, constants, reference values. Parsing a model, proving its plan and
-writing its partitions take longer than many a runtime takes to open them, and give the same each time.
-Runtimes that key their blobs by a model's path (OpenVINO) find them again only because the parts stay.
+Runtimes that key compiled models by path (OpenVINO) find theirs again only because these files stay.
 
-Invariants: the folder is named by the SHA-256 of every byte of the artifact, so a changed artifact is
-another one; it is complete or absent. Nothing here replaces verification: whatever is compiled from
-the parts is proven by each load.
+Invariants: the folder is named by the SHA-256 of every byte of the artifact; it is complete or absent. What
+is compiled from it is verified by each load.
 """
 
 from __future__ import annotations
@@ -43,7 +39,7 @@ _CONSTANTS = "constants.npz"
 
 @dataclass(frozen=True)
 class UnpackedArtifact:
-    """An artifact taken apart.
+    """What `load` needs of an artifact.
 
     Args:
         models: each partition as a model of its own, in execution order; equal ones share a file.
@@ -52,7 +48,7 @@ class UnpackedArtifact:
         outputs: the model's outputs.
         constants: outputs that are weights.
         lanes: how many partitions may run at once.
-        verification: reference values (`collage.verification`).
+        verification: reference values as text.
     """
 
     models: tuple[SubModel, ...]
@@ -65,12 +61,12 @@ class UnpackedArtifact:
 
 
 def unpack(path: Path, work_dir: Path, cache_dir: Path | None) -> UnpackedArtifact:
-    """Take an artifact apart, or find what was taken apart before.
+    """Unpack an artifact, or find what was unpacked before.
 
     Args:
         path: the artifact.
-        work_dir: an empty folder that lives as long as the parts are used.
-        cache_dir: where parts are kept, or None.
+        work_dir: an empty folder that lives as long as the result is used.
+        cache_dir: where unpacked artifacts are kept, or None.
 
     Raises:
         ModelError, BadInputError: the file is no artifact.

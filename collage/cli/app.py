@@ -196,7 +196,7 @@ def tune(
 
 
 @app.command()
-def write_pareto_point(
+def take(
     artifact: Annotated[Path, typer.Argument(help="What `collage tune --pareto` wrote.")],
     point: Annotated[int, typer.Option(help="Number of the point in its front.")],
     output: Annotated[

@@ -1,7 +1,7 @@
 """What it costs to copy a value between the host and a device's memory, measured once for each device.
 
-The time of a copy is taken as a fixed part and a part for each byte: the medians of copies of a tiny value
-and of a large one. From device to device a value goes by way of the host, and costs both ways.
+A copy takes a fixed time and a time per byte, from the medians of a tiny and a large value. From device to
+device a value goes by way of the host.
 """
 
 from __future__ import annotations
@@ -36,10 +36,7 @@ def copy_costs(
 ) -> dict[tuple[str, str], CopyCost]:
     """The copies between every two memory domains of some targets; empty where all are on the host.
 
-    Args:
-        specs: of the targets.
-        threads: of one call.
-        run: starts the child that copies, here or on another machine.
+    `run` starts the child that copies, here or on another machine.
     """
     one_of = {spec.memory_domain: spec.target for spec in specs if spec.memory_domain != HOST}
     found: dict[tuple[str, str], CopyCost] = {}

@@ -1,12 +1,10 @@
 """`costs.cost(candidate)`: from the database, or extract → measure in a child → verify → store.
 
-Terms: two candidates with one fingerprint and one target are *alike*: they share a key, and are
-measured once. A claim in the database makes sure that of several tuners only one measures a key; the
-others wait for its result.
+Terms: two candidates with one fingerprint and one target share a key, and are measured once. Of several
+tuners only the one with the claim in the database measures a key; the others wait for its result.
 
-Invariants: every measurement is committed as it is made; a cost that `cost` returns as `Measured` was
-measured on this hardware with this version of the runtime. An inexact result is stored with its error;
-whether that error is too large is decided here, for the tolerance of the run.
+Invariants: every measurement is committed as it is made; a `Measured` cost was measured on this hardware with
+this version of the runtime. A result is stored with its error; this run's tolerance decides here.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from collage.cost_db.costs.row import CostRow
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.errors import StaleFenceError
 from collage.costs.estimates import node_times_us
-from collage.costs.leases import LEASE_S, kept, new_owner, wait_a_little
+from collage.costs.leases import LEASE_S, new_owner, renewed, wait_a_little
 from collage.events import Event, Listener
 from collage.model.preparation import preparation_key
 from collage.model.reference import Reference
@@ -48,7 +46,7 @@ _PLAINLY_WRONG = 3.0
 
 @dataclass
 class Counts:
-    """How the costs of a run were come by."""
+    """How many costs of a run were measured, known before, or infeasible."""
 
     measured: int = 0
     from_cache: int = 0
@@ -64,7 +62,7 @@ class CostSettings:
         error_limit: a candidate with a larger error on its own outputs is infeasible.
         whole_limit: the same for the whole model, whose outputs are what the tolerance is about.
         protocol: how to measure.
-        cache_dir: where what was converted or compiled once is kept for this run; None for nowhere.
+        cache_dir: where what was converted or compiled is kept for this run; None for nowhere.
     """
 
     threads: int
@@ -106,11 +104,11 @@ class MeasuredCosts:
         self.counts = Counts()
 
     def limit_errors(self, error_limit: float, whole_limit: float) -> None:
-        """Judge by other limits from now on; they are those of `CostSettings`."""
+        """Use other error limits from now on (see `CostSettings`)."""
         self._settings = replace(self._settings, error_limit=error_limit, whole_limit=whole_limit)
 
     def key(self, candidate: Candidate) -> CostKey:
-        """The key under which the team remembers this candidate's cost."""
+        """The key under which this candidate's cost is stored."""
         identity = (candidate.nodes, candidate.target)
         if identity not in self._keys:
             self._keys[identity] = CostKey(
@@ -138,7 +136,7 @@ class MeasuredCosts:
         return self._rows.get(self.key(candidate).digest)
 
     def recall(self, candidates: Iterable[Candidate]) -> None:
-        """Take in what the database knows about these candidates."""
+        """Look up what the database knows about these candidates."""
         digests = {self.key(c).digest for c in candidates} - self._rows.keys()
         self._remember(self._database.look_up(sorted(digests)))
 
@@ -160,7 +158,7 @@ class MeasuredCosts:
             claims = self._database.claim([self.key(c) for c in wanted.values()], self._owner, LEASE_S)
             self._remember(claims.known)
             granted = [digest for digest in wanted if digest in claims.granted]
-            with kept(self._database, self._owner, partial(self._unknown, granted)):
+            with renewed(self._database, self._owner, partial(self._unknown, granted)):
                 for digest in granted:
                     if stop():
                         return

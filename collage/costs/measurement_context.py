@@ -1,8 +1,4 @@
-"""What costs assume about the plan around a region, chosen by evidence.
-
-`python -m benchmarks.prediction` runs random coarse plans end to end and asks which way of measuring
-their parts alone predicts them best; docs/measurement.md has the table.
-"""
+"""What costs assume about the plan around a region; docs/measurement.md says why."""
 
 from __future__ import annotations
 
@@ -42,31 +38,29 @@ def transitions_between(
 
 
 def protocol_for(model: Model, machine: Hardware) -> Protocol:
-    """How to measure parts of this model there: with the caches as the rest of it leaves them."""
+    """How to measure parts of this model: with the caches as the rest of it leaves them."""
     evict = eviction_for(touched_bytes(model), machine.last_level_cache_bytes)
     return Protocol(evict_bytes=evict, min_s=_MIN_S, max_s=_MAX_S) if evict else Protocol()
 
 
 def touched_bytes(model: Model) -> int:
-    """How much memory a run of the model touches: its weights and what it writes, in bytes.
+    """How much memory a run of the model touches: its weights and what it writes.
 
-    Runtimes use the memory of intermediate values again, each partition its own: so no more than twelve
-    times the largest value counts as written, one for each partition of a plan with many.
+    Runtimes reuse the memory of intermediate values. So at most twelve times the largest value counts as written,
+    one for each partition of a plan with many.
     """
     written = written_sizes(model)
     return weight_bytes(model) + min(sum(written), _MOST_LARGEST * max(written, default=0))
 
 
 def weight_bytes(model: Model) -> int:
-    """The size of all initializers."""
     return total_bytes(model.ir.graph.initializers.values())
 
 
 def written_sizes(model: Model) -> list[int]:
     """The sizes of inputs and intermediate values in bytes.
 
-    Views are not written, nor is a value that one elementwise node alone reads: it is computed in place or
-    fused into its maker.
+    Views are not written. A value that one elementwise node alone reads is computed in place or fused.
     """
     index = model.index
     made = (

@@ -1,15 +1,14 @@
-"""What a model itself leaves undecided: elements that rounding alone decides.
+"""Numeric ties: elements of a model's values that rounding alone decides.
 
-An operator that chooses (TopK, ArgMax, a comparison) makes of two numbers that are equal but for rounding this
-index or that one, and what is gathered by it follows. Every runtime adds up in an order of its own, so each of them is
-right, and a comparison with one of them says nothing there.
+An operator that chooses (TopK, ArgMax, a comparison) picks either of two numbers that are equal but for
+rounding, and what is gathered by it follows. Runtimes sum in different orders, so each choice is right.
 
-Which elements these are is found by running the model: what sums of products feed such operators is moved by as
-much as runtimes differ, all that follows is computed again on the reference runtime, several times, and an
-element that comes out otherwise is undecided (`collage.backends.numerics.comparison.Ranged`), between the least and the most that was seen.
+Ties are found by running the model: the sums of products that feed such operators are moved by as much as
+runtimes differ, and all that follows is computed again. An element that changes is a tie between the least
+and the most that was seen (`collage.backends.numerics.comparison.Ranged`).
 
-Invariants: what no such operator stands before is always decided, and so is a value of which more than
-half would not be: nothing would be left to prove.
+Invariants: a value with no such operator before it has no ties. A value of which more than half are ties is
+compared as it is: nothing would be left to compare.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ class Choices:
     """The part of a model in which choices are made or followed.
 
     Args:
-        nodes: what is computed again (bitset).
-        moved: the values that sums of products feed it.
-        values: what a choice stands before.
+        nodes: computed again (bitset).
+        moved: the sums of products that feed them.
+        values: made by a choosing operator or after one.
     """
 
     nodes: int
@@ -67,18 +66,18 @@ class Choices:
 
 @dataclass(frozen=True)
 class NumericTies:
-    """What was found to be undecided.
+    """The ties that were found.
 
     Args:
-        ranges: per sample the values with undecided elements.
-        beyond: values that are compared as they are, though most elements are undecided, or how many there are.
+        ranges: per sample the values with ties.
+        beyond: values compared as they are: most elements are ties, or their number is.
     """
 
     ranges: Sequence[Mapping[str, Ranged]]
     beyond: frozenset[str] = frozenset()
 
 
-def choices(index: GraphIndex) -> Choices | None:
+def find_choices(index: GraphIndex) -> Choices | None:
     """Where a model chooses by sums of products; None where it does not."""
     choosing = sum(1 << node.index for node in index.nodes if _chooses(index, node))
     following = choosing | index.descendants_of(choosing)
@@ -107,7 +106,7 @@ def _chooses(index: GraphIndex, node: NodeInfo) -> bool:
 
 
 def _smooth_before(index: GraphIndex, nodes: int) -> int:
-    """What stands between some nodes and the sums of products before them (bitset)."""
+    """The nodes between some nodes and the sums of products before them (bitset)."""
     found, waiting = 0, list(bits(nodes))
     while waiting:
         for i in bits(index.predecessors[waiting.pop()] & ~found):
@@ -125,12 +124,12 @@ def find_ties(
     folder: Path,
     cancel: threading.Event | None = None,
 ) -> NumericTies:
-    """Run the part of a model that chooses again and again, its sums moved.
+    """Run the part of a model that chooses several times, its sums moved.
 
     Args:
         model: the normalized model.
         found: of its index.
-        known: per sample the reference of what `found.nodes` read from outside, by name.
+        known: per sample the reference of the values that `found.nodes` read from outside.
         folder: for files of its own.
         cancel: stops the child when set.
 
@@ -153,7 +152,7 @@ def find_ties(
 
 
 def _draw(path: Path, folder: Path, moved: Sequence[str], names: Sequence[str]) -> set[str]:
-    """Run the part, write what differed, and return what is beyond comparing (runs in the child)."""
+    """Run the part, write the ranges, and return the values beyond comparing (runs in the child)."""
     session = reference_session(path)
     samples = read_samples(folder / "given.npz", ())
     found: list[dict[str, Ranged]] = []
@@ -194,7 +193,6 @@ def _moved(sample: Mapping[str, Array], names: Sequence[str], draw: int) -> dict
 
 
 def _moved_by(array: Array) -> float:
-    """Half precision is rounded by more than sums differ by."""
     return max(MOVED, float(ml_dtypes.finfo(array.dtype).eps))
 
 
@@ -205,7 +203,7 @@ def _has_range(array: Array) -> bool:
 
 
 def _narrowed(value: Array, low: Array, high: Array) -> Ranged:
-    """Only what differs by more than what follows smoothly is undecided."""
+    """Elements that differ by more than what follows smoothly are ties."""
     differs = low != high
     if value.dtype.kind in "fV":
         wide = [array.astype(np.float64) for array in (low, high, value)]

@@ -1,7 +1,7 @@
-"""Before a plan is emitted: partitions whose targets rewrite their nodes are rewritten in the model.
+"""Partitions whose targets rewrite their nodes are rewritten in the model before a plan is emitted.
 
-Terms: a target that *prepares* (int8, see `Backend.prepare`) is measured on rewritten nodes; the artifact
-has those very nodes in the partition's place, so that any runtime computes the same file.
+Terms: a target that *prepares* (int8, see `Backend.prepare`) is measured on rewritten nodes. The artifact has
+those very nodes in the partition's place, so that any runtime computes the same file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PreparedPlan:
     """A plan on the model as it is emitted.
 
     Args:
-        model: the model with rewritten partitions; the given one where there are none.
+        model: with rewritten partitions; the given one where there are none.
         plan: the same partitions on it.
         notes: of each partition.
         regions: its sub-models.
@@ -55,7 +55,7 @@ def prepared_plan(
     cache_dir: Path | None = None,
     cancel: threading.Event | None = None,
 ) -> PreparedPlan:
-    """Rewrite what targets of a plan want rewritten, in a child.
+    """Rewrite the partitions of a plan whose targets prepare, in a child.
 
     Args:
         plan: for the model of `regions`.
@@ -136,7 +136,7 @@ def least_opset(targets: Sequence[TargetFacts]) -> int:
 def preparation_key(facts: TargetFacts, model: Model, samples: Sequence[Sample]) -> str:
     """What a target's preparation adds to the keys of costs; empty where it has none.
 
-    It is a digest of who prepares and, where that is calibrated, of the model and the samples.
+    It is a digest of the preparing code and, where that calibrates, of the model and the samples.
     """
     found = facts.preparation
     if found is None:

@@ -1,11 +1,10 @@
-"""How far a model that rounds to integers is from itself when its numbers move by as little as runtimes differ.
+"""How far a model that rounds to integers is from itself when its numbers move as little as runtimes differ.
 
-A value that lies between two integers is rounded up by one runtime and down by another, and such steps reach the
-outputs. No runtime can be held to less than that, be its arithmetic ever so exact.
+A value between two integers is rounded up by one runtime and down by another, and the step reaches the
+outputs. No runtime can be asked for less error than that.
 
-Invariants: only weights, scales and biases in floating point are moved, as a sum in another order is; the samples
-stay. Where a model differs from itself by a large part of its outputs, nothing more is allowed: it would leave
-nothing to prove.
+Invariants: only floating-point weights, scales and biases are moved; the samples stay. Where a model differs
+from itself by a large part of its outputs, the tolerance stays as it is.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def allow_self_error(
     """A run's options with at least the model's own error as tolerance, and what the report says of that.
 
     Args:
-        references: the samples that plans are compared by, and their values; steps may show in one of them only.
+        references: the samples that plans are compared by; steps may show in one of them only.
         options: as the caller gave them.
         folder: for files of its own.
         listener: is told when the model is run for it.
@@ -106,12 +105,6 @@ def self_error(
 ) -> float:
     """The largest error, with headroom, of the model against itself.
 
-    Args:
-        references: the samples and their values.
-        metric: how it is measured.
-        folder: for files of its own.
-        cancel: stops the child when set.
-
     Raises:
         ModelError: the reference runtime cannot run the model.
         ChildFailed: the child did not come back with an answer.
@@ -128,7 +121,7 @@ def self_error(
 
 
 def _draw(path: Path, folder: Path, names: Sequence[str], metric: str) -> float:
-    """Move the weights again and again, and compare (runs in the child)."""
+    """Move the weights several times, and compare (runs in the child)."""
     samples = read_samples(folder / "samples.npz", ())
     expected = read_expected(folder / "expected.npz", ())
     model = onnx.load(path)

@@ -1,9 +1,7 @@
-"""Sub-graphs as files: each is extracted when it is first needed, and handed to children by path.
+"""Sub-graphs as files: each is extracted when it is first needed, and given to children by path.
 
-Terms: a sub-model is *held* as long as somebody keeps what `get` returned.
-
-Invariants: the files of a held sub-model stay. No path is given to two sub-models, since runtimes remember by
-path what they compiled.
+Invariants: the files of a sub-model stay while the object that `get` returned lives. No path is given to two
+sub-models, since runtimes remember by path what they compiled.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ class RegionFiles:
         directory: where the files go.
         calibrate: per sample the values named, for targets that calibrate; None where none does.
         prepared: node sets that were rewritten for their targets when the artifact was made.
-        disk_budget: how much may be left on disk; None for no bound. No runtime may run while one is extracted.
+        disk_budget: how much may stay on disk; None for no bound. No runtime may run while one is extracted.
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class RegionFiles:
         self._kept: dict[int, _Kept] = {}  # what was used last stands last
 
     def get(self, nodes: int) -> SubModel:
-        """The sub-model of a node set (bitset); its files stay while it is held."""
+        """The sub-model of a node set (bitset); its files stay while the result lives."""
         with self._lock:
             kept = self._kept.pop(nodes, None)
             if kept is None:
@@ -73,7 +71,7 @@ class RegionFiles:
             return lent
 
     def drop(self, nodes: int) -> None:
-        """Delete the files of a sub-model that nobody uses any more."""
+        """Delete the files of a sub-model that is no longer used."""
         with self._lock:
             kept = self._kept.pop(nodes, None)
         if kept is not None:

@@ -1,6 +1,6 @@
-"""Why a partition is where it is: what every other target would cost there, or why it is refused.
+"""What every other target would cost in a partition's place, or why it is refused.
 
-Invariant: a number that was measured and one that was only estimated are never said alike.
+Invariant: measured and estimated numbers are never worded alike.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class KnownCosts:
 
 @dataclass(frozen=True)
 class PlacedPartition:
-    """A partition where it stands.
+    """A partition at its place in a plan.
 
     Args:
         plan: the plan.
         position: of the partition in it.
         latency_us: what it took inside the running plan; None where that was not seen.
-        timed: by (nodes, target) of their partitions, by how much other plans that were timed took longer.
+        timed: by the (node set, target) pairs of other timed plans, by how much they took longer.
     """
 
     plan: Plan
@@ -61,16 +61,14 @@ class PlacedPartition:
 
     @property
     def partition(self) -> Candidate:
-        """The partition itself."""
         return self.plan.partitions[self.position]
 
 
 def alternatives(known: KnownCosts, place: PlacedPartition) -> list[dict[str, Any]]:
     """For every other target what a partition would cost there: measured, estimated or refused.
 
-    `moved_us` says by how much the whole plan would change with this partition there and all else where it
-    is, what its borders cost included; beside an estimate it is the least that it can be. Where that very
-    plan was timed, `moved_measured_us` says what came out.
+    `moved_us` is by how much the whole plan would change with this partition there, borders included; beside an
+    estimate it is a lower bound. Where that plan was timed, `moved_measured_us` is what came out.
     """
     partition = place.partition
     offered = {(c.nodes, c.target) for c in known.candidates.candidates}
@@ -141,7 +139,7 @@ def runner_up(others: Sequence[dict[str, Any]]) -> str | None:
 def reasons(
     place: PlacedPartition, own_us: float | None, others: Sequence[dict[str, Any]]
 ) -> list[str]:
-    """The same in sentences: this target, the runner-up, then the rest.
+    """The alternatives in sentences: this target, the runner-up, then the rest.
 
     Args:
         place: the partition.

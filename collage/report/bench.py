@@ -1,4 +1,4 @@
-"""`collage bench`: an artifact's plan against every single target, measured again on this machine."""
+"""An artifact's plan against every single target, timed again on this machine (`collage bench`)."""
 
 from __future__ import annotations
 
@@ -45,20 +45,18 @@ def bench(
 
 
 class Bench:
-    """An artifact's plan beside every single target of its report; timed as often as is asked for.
+    """An artifact's plan beside every single target of its report.
 
-    The first process compiles, the others read what it has cached, as `load` does: matrix products of weights
-    that OpenVINO read from its cache are some 8 % faster (AlexNet's largest).
-
-    Where the plan is a single target, the two are one and are timed once.
+    The first process compiles, the others read its cache, as `load` does: runtimes may run faster what they
+    read from a cache. Where the plan is a single target, the two are one and timed once.
 
     Args:
         path: the artifact.
         work_dir: an empty folder, kept until the last timing; takes what is compiled.
         listener: is told about the comparisons.
         against: another artifact of the same model, timed in the same rounds.
-        source: the model that was tuned, to time single targets beside an artifact that has other nodes
-            in its partitions' place (int8), and to take errors from; not looked at for other artifacts.
+        source: the model that was tuned; needed for single targets and errors where the artifact has other
+            nodes in its partitions' place (int8).
 
     Raises:
         BadInputError: a file is no artifact, or the two are of different models.
@@ -125,9 +123,8 @@ class Bench:
         """Time all of them once more.
 
         Args:
-            processes: how often all of them are built and timed; two builds of one plan differ by some 4 %. Twice as
-                often where the interval of the speedup is wider than 6 %. Single targets that take three times as long
-                as the fastest are timed once.
+            processes: how often all are built and timed. Twice as often where the speedup's interval is wide;
+                single targets far behind the fastest are timed once.
         """
         ours, other = self._ours, self._other
         entries = [
@@ -153,7 +150,7 @@ class Bench:
     def found(self) -> dict[str, Any]:
         """What all timings say: `latency_us`, `baselines`, `speedup_over_best_single` and its interval.
 
-        As in the report; with `against` also whether its plan is the same, its latency, and its time over ours.
+        With `against` also whether its plan is the same, its latency, and its time over ours.
         """
         ours, other, gain = self._ours, self._other, self._gain()
         return {
@@ -176,7 +173,7 @@ class Bench:
         return {"target": text, "latency_us": us, "max_relative_error": entry.error}
 
     def _gain(self) -> Ratio | None:
-        """How many times slower the best single target within the tolerance is; None where nothing says so."""
+        """How many times slower the best single target within the tolerance is; None where it is not known."""
         allowed = [e for e in self._singles.values() if e.timed and (e.error or 0.0) <= self._tolerance]
         best = fastest_beside(allowed, self._ours) if self._ours.timed else None
         return None if best is None else speedup(best, self._ours)
@@ -191,7 +188,7 @@ def _normalized(source: Path, stored: ArtifactPlan, work_dir: Path) -> Model:
 
 
 def _plan_for(model: Model, against: Path) -> Plan:
-    """Another artifact's plan, for the model at hand.
+    """Another artifact's plan, for this model.
 
     Raises:
         BadInputError: it is for another model.

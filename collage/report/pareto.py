@@ -1,8 +1,8 @@
-"""The front of latency against error: which timed plans nobody beats in both.
+"""The Pareto front of latency against error: the timed plans that no other beats in both.
 
 A point is a plan that ran and was verified on every sample. The most exact come first: the fastest plan that
 computes exactly, then each faster one that errs more. A plan that is hardly faster than a more exact one is
-left out, since nobody would take it.
+left out.
 """
 
 from __future__ import annotations
@@ -26,13 +26,7 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _MARGIN = 640, 400, 70, 50, 24
 
 
 def front(model: Model, entries: Sequence[TimedPlan], winner: TimedPlan) -> list[dict[str, Any]]:
-    """The points of the front as JSON-ready data, the most exact first.
-
-    Args:
-        model: that the plans are for.
-        entries: all that was timed.
-        winner: at whose pace times are told, as all times of a report.
-    """
+    """The points of the front as JSON-ready data, the most exact first; times are told at the winner's pace."""
     timed = [entry for entry in entries if entry.timed and entry.error is not None]
     by_error = sorted(timed, key=lambda e: (max(e.error or 0.0, _ROUNDING), e.ratio))
     kept: list[TimedPlan] = []
@@ -66,7 +60,7 @@ def write_front(path: Path, folder: Path) -> None:
     """Write an artifact's front as `front.json` and `front.svg`.
 
     Raises:
-        BadInputError: its run looked for no front.
+        BadInputError: its run had no `pareto`.
     """
     points, report = read_front(path), read_report(path)
     folder.mkdir(parents=True, exist_ok=True)

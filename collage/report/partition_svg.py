@@ -1,9 +1,8 @@
-"""The partitioned graph as an SVG picture: one box per partition, colored by target.
+"""The partitioned graph as an SVG: one box per partition, colored by target.
 
-Boxes stand in layers from top to bottom: a partition is one layer below the lowest of those it reads
-from; a long graph goes on in a further column to the right. A box says its target, how many nodes it has,
-which operators these are, and its time; the bar at its foot is its time next to that of the slowest one.
-Colors differ in lightness as well as in hue, so that they can be told apart in gray.
+Boxes stand in layers from top to bottom: a partition is one layer below the lowest of those it reads from; a
+long graph goes on in a further column to the right. The bar at a box's foot is its time next to that of the
+slowest one. Colors differ in lightness as well as in hue, so that they can be told apart in gray.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _WIDE = 1.5
 
 @dataclass(frozen=True)
 class PartitionTimes:
-    """What a box says about time, in microseconds; None where it is not known."""
+    """A partition's times in microseconds; None where not known."""
 
     measured_us: float | None
     predicted_us: float | None = None
@@ -117,7 +116,7 @@ def _layers(count: int, edges: dict[tuple[int, int], str]) -> list[list[int]]:
 
 
 def _columns(layers: Sequence[list[int]]) -> list[list[list[int]]]:
-    """Layers broken into columns side by side, so that a long graph is no ribbon."""
+    """Layers broken into columns side by side."""
     best = [list(layers)]
     for count in range(2, len(layers) + 1):
         rows = -(-len(layers) // count)
@@ -132,7 +131,7 @@ def _columns(layers: Sequence[list[int]]) -> list[list[list[int]]]:
 def _places(
     columns: Sequence[Sequence[Sequence[int]]], top: int
 ) -> tuple[dict[int, tuple[int, int]], int, int]:
-    """Where each box stands, and the size of the picture."""
+    """Where each box stands, and the size of the drawing."""
     places = {}
     left = _MARGIN
     for column in columns:

@@ -1,7 +1,6 @@
 """The report: what was found, how it was measured, and what it is worth.
 
-Fields that hold latencies are microseconds of one call, medians over interleaved rounds. A field is
-null where there is nothing honest to say: no single target could run the model, say.
+Latencies are microseconds of one call, medians over interleaved rounds. A field is null where nothing is known.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ class Findings:
         infeasible: per target why it cannot run the whole model.
         candidates: all that could be used.
         unique: how many different keys they have.
-        counts: how costs were come by.
+        counts: how many costs were measured or known.
         solution: of the search; None where the strategy made none.
         seconds: per stage.
         tolerance: bound on the error of every output.
         metric: how it is measured.
         sampled: `given` or `seeded` inputs.
         warnings: of ingest and of the run.
-        known: what is known of the other targets.
+        known: costs of the other targets.
         runner: where all this was measured.
         front: points of latency against error; None where none were asked for.
     """

@@ -1,4 +1,4 @@
-"""Compiles sub-models for their targets and owns what came out until it is closed."""
+"""Compiles sub-models for their targets and owns the executables until it is closed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from collage.partitioner.target import Target
 
 
 class CompileError(CollageError):
-    """A runtime refused a partition; the message names the target and the runtime's own words."""
+    """A runtime refused a partition; the message names the target and quotes the runtime."""
 
 
 class CompiledRegions:
-    """Executables by (node set, target); each sub-model is compiled once for a target.
+    """Executables by (name, target); each sub-model is compiled once for a target.
 
     Args:
         threads: threads of one call.
@@ -52,9 +52,11 @@ class CompiledRegions:
         """Compile a sub-model, or return what was compiled under this name before.
 
         Args:
-            name: what identifies the sub-model among those of this object.
+            name: identifies the sub-model.
+            model: the sub-model.
+            target: to compile for.
             samples: real values of its inputs, for targets that calibrate.
-            lasting: False for what runs a few times only: what the runtime compiles is not cached.
+            lasting: False for what runs a few times only and is not cached.
 
         Raises:
             CompileError: the runtime refused it.
@@ -78,7 +80,7 @@ class CompiledRegions:
         return self._made[key]
 
     def drop(self, name: str, target: Target) -> None:
-        """Close what was compiled under a name, if anything was; nobody may use it any more."""
+        """Close what was compiled under a name, if anything was."""
         executable = self._made.pop((name, target), None)
         if executable is not None:
             executable.close()
@@ -93,10 +95,7 @@ class CompiledRegions:
 
 
 def in_short(error: BaseException) -> str:
-    """What an exception says, in one line, or its type where it says nothing.
-
-    Where OpenVINO raises from, its exceptions say first and in lines of their own.
-    """
+    """An exception's message in one line, or its type; lines that say where OpenVINO raised are left out."""
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith("Exception from ")]
     return one_line(" ".join(said)) or type(error).__name__

@@ -1,13 +1,11 @@
 """Where values live when steps compute on devices, and what is copied from one memory to another.
 
-Terms: a step is *on* a device when its executable has a memory domain of its own and all its values have
-static shapes; every other step is on the host. A value is at *home* where its maker is; graph inputs
-are at home on the host. Its other places are the domains that read it, and the host where it is a graph
-output.
+Terms: a step is *on* a device when its executable has a memory domain of its own and its values have static
+shapes; other steps are on the host. A value's *home* is the domain of its maker; graph inputs are at home on
+the host. It also has a place in each domain that reads it, and on the host where it is a graph output.
 
-Invariants: a value is copied once for each place beyond its home, right after it is made, and never when
-all who read it are at its home; from device to device it goes by way of the host. Without a step on a
-device nothing is copied, and nothing is added to a run.
+Invariants: a value is copied once for each place beyond its home, right after it is made; from device to
+device it goes by way of the host. Without a step on a device nothing is copied.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ class DeviceValues:
     """The places of a plan's values on devices, and the copies between them and the host.
 
     Args:
-        steps: compiled partitions in execution order.
+        steps: in execution order.
         inputs: the graph's inputs.
         outputs: names of the graph's outputs.
         arrays: the places on the host.
@@ -57,15 +55,14 @@ class DeviceValues:
 
     @property
     def feeds(self) -> Sequence[Call]:
-        """What brings graph inputs from the host to the devices that read them, before a run."""
+        """The copies of graph inputs to the devices that read them, before a run."""
         return self._fed
 
     def is_on_device(self, step: Step) -> bool:
-        """True when a step's values live in a device's memory."""
         return _domain(step) != HOST
 
     def bind(self, step: Step) -> Call:
-        """Bind a step on a device; what runs it and copies what it made to where that is wanted."""
+        """Bind a step on a device; returns the call that runs it and copies what it made."""
         domain = _domain(step)
         step.executable.bind_device(
             [self._buffers[spec.name, domain] for spec in step.inputs],
@@ -79,7 +76,7 @@ class DeviceValues:
         return partial(_in_turn, (run, *copies)) if copies else run
 
     def fetch(self, name: str) -> None:
-        """Bring a value to its place on the host where a run leaves it on a device."""
+        """Copy a value to the host where a run leaves it on a device."""
         home = self._home.get(name, HOST)
         if home != HOST and HOST not in self._through(name):
             self._buffers[name, home].read(self._arrays[name])

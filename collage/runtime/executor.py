@@ -1,15 +1,11 @@
-"""Runs a plan: compiled partitions called one after the other on buffers that are bound once, or those
-that do not wait for each other at once, where the plan says so (`lanes`).
+"""Runs a plan: compiled partitions called in order, or at once where the plan says so (`lanes`).
 
-Every value that crosses a border between partitions has one place in an timer (`memory_plan`), to
-which its producer and its consumers are bound when the executor is made; a run then only calls the
-executables. Values whose shape is known only when the model runs are passed along and bound anew at
-each run. Values of steps on a device stay in its memory (`collage.runtime.device_values`); those that cross from one
-memory domain to another are copied once for each domain that reads them.
+Every value between partitions has one place in memory (`memory_plan`), to which its producer and its readers
+are bound once; a run only calls the executables. Values whose shape is known only at run time are bound anew
+at each run. Values of steps on a device stay in its memory (`device_values`).
 
-Invariants: steps stand in an order in which they can run; an executor is used by one thread at a
-time; executables may be shared between executors, so `bind` must be called after another executor
-has used them.
+Invariants: steps stand in an order in which they can run; an executor is used by one thread at a time.
+Executors may share executables, so `bind` must be called after another one has used them.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ class Executor:
     """Runs steps in order, or wave after wave, on planned memory.
 
     Args:
-        steps: compiled partitions in execution order.
+        steps: in execution order.
         inputs: the graph's inputs.
         outputs: names of the graph's outputs; each is made by a step or is a graph input.
         lanes: how many steps may run at once.
@@ -82,7 +78,7 @@ class Executor:
         self._turns = self._in_waves(self._runs)
 
     def feed(self, values: Mapping[str, np.ndarray]) -> None:
-        """Copy graph inputs into their places. Shapes and types are the caller's to check."""
+        """Copy graph inputs into their places; the caller checks shapes and types."""
         for spec in self._inputs:
             if spec.name in self._buffers:
                 np.copyto(self._buffers[spec.name], values[spec.name])
@@ -111,7 +107,7 @@ class Executor:
         return times
 
     def value(self, name: str) -> np.ndarray:
-        """A value's array after a run; it is valid until the timer's place is used again."""
+        """A value's array after a run; valid until its memory is used again."""
         if name not in self._buffers:
             return self._dynamic[name]
         self._device_values.fetch(name)
@@ -129,7 +125,7 @@ class Executor:
                 check(position, spec.name, self.value(spec.name))
 
     def check_outputs(self, check: Callable[[int, str, np.ndarray], None]) -> None:
-        """Run once as `run` does and hand every output to `check(step that makes it, name, value)`."""
+        """Run once and hand every output to `check(step that makes it, name, value)`."""
         self.run()
         for position, step in enumerate(self._steps):
             for spec in step.outputs:
@@ -137,7 +133,7 @@ class Executor:
                     check(position, spec.name, self.value(spec.name))
 
     def close(self) -> None:
-        """End the threads of other lanes; the executables are not the executor's. Twice is no error."""
+        """End the threads of other lanes; may be called twice. Executables stay open."""
         self._lanes.close()
 
     def _in_waves(self, calls: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:

@@ -1,8 +1,7 @@
-"""Where the values between partitions live: one block, planned once, reused over time.
+"""Where the values between partitions live: one block of memory, planned once and reused over time.
 
-A value lives from the step that makes it to the last step that reads it. Two values whose lives do
-not overlap may share bytes. Values are placed largest first at the lowest offset that is free during
-their whole life ("greedy by size"), which is within a few percent of the best on network graphs.
+Two values may share bytes when no step needs both. Values are placed largest first, each at the lowest offset
+that is free during its whole life ("greedy by size").
 
 Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020).
 """

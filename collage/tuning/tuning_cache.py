@@ -18,7 +18,7 @@ from typing import Any
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.errors import DatabaseError
 from collage.cost_db.tunings import TuningRecord, TuningStore
-from collage.costs.leases import LEASE_S, kept, new_owner, wait_a_little
+from collage.costs.leases import LEASE_S, new_owner, renewed, wait_a_little
 from collage.costs.measured_costs import MeasuredCosts
 from collage.events import Event, Listener
 from collage.options import TuneOptions
@@ -99,7 +99,7 @@ class TuningCache:
         if record is not None:
             yield record
             return
-        with kept(self._database, owner, lambda: [self._digest]):
+        with renewed(self._database, owner, lambda: [self._digest]):
             # Whoever had the claim before may have kept its result and let go since it was looked for.
             yield self._find(limit_s)
 

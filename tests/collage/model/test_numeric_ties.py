@@ -64,7 +64,7 @@ def test_equal_scores_are_undecided_and_all_others_decided(tmp_path: Path) -> No
         value = found[name]
         assert isinstance(value, Ranged)
         assert value.undecided[0].tolist() == twins.tolist()
-    assert reference.undecided() == {"place": (32, 80), "chosen": (32, 80)}
+    assert reference.ties() == {"place": (32, 80), "chosen": (32, 80)}
     assert not reference.beyond_comparing
 
 
@@ -133,7 +133,7 @@ def _finding_model(threshold: float) -> onnx.ModelProto:
 def test_a_size_that_rounding_decides_is_beyond_comparing(tmp_path: Path) -> None:
     reference = _reference(_finding_model(0.0), tmp_path, 2048)
     reference.expected(["y"])
-    assert reference.beyond_comparing == {"larger", "y"} and not reference.undecided()
+    assert reference.beyond_comparing == {"larger", "y"} and not reference.ties()
 
 
 def test_so_is_one_that_is_empty_by_rounding(tmp_path: Path) -> None:

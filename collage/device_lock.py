@@ -29,11 +29,7 @@ def slot_path(device: str = "cpu") -> Path:
 
 @contextlib.contextmanager
 def device_slot(cancel: threading.Event | None = None, device: str = "cpu") -> Iterator[None]:
-    """Hold the device's slot inside the block.
-
-    Raises:
-        CancelledError: `cancel` was set while waiting.
-    """
+    """Hold the device's slot inside the block."""
     with slot_path(device).open("w", encoding="utf-8") as file:
         while True:
             try:

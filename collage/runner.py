@@ -101,19 +101,11 @@ class Runner:
         return run_in_child(function, *args, limits=limits, cancel=cancel, on_message=on_message)
 
     def alone(self, cancel: threading.Event | None) -> contextlib.AbstractContextManager[None]:
-        """Nothing else is measured on the device inside the block.
-
-        Raises:
-            CancelledError: `cancel` was set while waiting.
-        """
+        """Nothing else is measured on the device inside the block."""
         return device_slot(cancel)
 
     def measure(self, request: MeasureRequest, cancel: threading.Event | None) -> Measurement:
-        """Measure a candidate, alone on its device.
-
-        Raises:
-            CancelledError: `cancel` was set.
-        """
+        """Measure a candidate, alone on its device."""
         with self.alone(cancel):
             return measure(request, cancel, self.run)
 

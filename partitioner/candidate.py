@@ -1,11 +1,10 @@
 """A candidate: a sub-graph on a target; and a plan: candidates that cover the graph.
 
-Node sets are Python integers used as bitsets: bit *i* is set when node *i* of the `GraphIndex` is
-inside. Node indexes are positions in a topological order.
+Node sets are Python integers used as bitsets: bit *i* is set when node *i* of the `GraphIndex` is inside.
+Node indexes are positions in a topological order.
 
-Invariants of a `Plan`: its partitions cover every node exactly once, the quotient graph is acyclic,
-and the partitions stand in an order in which they can run. `collage.partitioner.search.search` builds only such
-plans and `collage.partitioner.graph.plan_check.check_plan` proves it for plans from elsewhere.
+Invariants of a `Plan`: its partitions cover every node exactly once, the quotient graph is acyclic, and the
+partitions stand in an order in which they can run. `graph.plan_check` proves it for plans from elsewhere.
 
 Source: RFC 0062 (candidate partitions), extended by the global check for cycles.
 """
@@ -33,15 +32,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """Candidates that cover every node exactly once, in an order in which they can run.
+    """Candidates that cover every node exactly once, in an order in which they can run."""
 
-    Args:
-        partitions: the candidates.
-        lanes: how many partitions that do not wait for each other may run at once.
-    """
-
-    partitions: tuple[Candidate, ...]
-    lanes: int = 1
+    partitions: tuple[Candidate, ...]  # the candidates
+    lanes: int = 1  # how many partitions that do not wait for each other may run at once
 
     @property
     def targets(self) -> tuple[Target, ...]:

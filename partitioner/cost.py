@@ -1,7 +1,7 @@
 """What running a candidate costs: measured, infeasible or unknown, and never a bare number.
 
-Invariant: only `Measured` carries a time that somebody measured. `Unknown` may carry an optimistic
-bound, which search uses to decide what to measure next and which is never shown as a cost.
+Invariant: only `Measured` carries a measured time. `Unknown` may carry an optimistic bound, by which search
+decides what to measure next; it is never shown as a cost.
 
 Source: TVM v0.18 `src/relay/collage/cost.h`, where the same three cases share one double.
 """
@@ -13,17 +13,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measured:
-    """A measured latency.
+    """A measured latency."""
 
-    Args:
-        latency_us: median time of one call in microseconds.
-        spread_us: half the width of the 95 % confidence interval of that median.
-        samples: how many timed calls the median stands on.
-    """
-
-    latency_us: float
-    spread_us: float = 0.0
-    samples: int = 1
+    latency_us: float  # median time of one call in microseconds
+    spread_us: float = 0.0  # half the width of the 95 % confidence interval of that median
+    samples: int = 1  # how many timed calls the median stands on
 
 
 @dataclass(frozen=True)
@@ -35,13 +29,9 @@ class Infeasible:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Not measured yet.
+    """Not measured yet."""
 
-    Args:
-        bound_us: an optimistic estimate in microseconds (what it may cost at best).
-    """
-
-    bound_us: float = 0.0
+    bound_us: float = 0.0  # an optimistic estimate in microseconds (what it may cost at best)
 
 
 Cost = Measured | Infeasible | Unknown

@@ -1,14 +1,7 @@
 """A target: one backend with options, written as in TVM.
 
-Examples of the text form::
-
-    onnxruntime
-    openvino -precision=bf16
-    onnxruntime -ep=cuda -device=1
-
-Options are sorted in the canonical form, so two spellings of one target compare and hash equal.
-Whether a backend knows an option is the registry's question (`collage.backends.registry.resolve`), not
-this file's: here is syntax alone.
+Examples: `onnxruntime`, `openvino -precision=bf16`, `onnxruntime -ep=cuda -device=1`. Options are sorted, so two
+spellings of one target compare and hash equal. Here is syntax alone; the registry knows the options.
 
 Source: TVM's target strings and RFC 0062 (targets as device, unit and code generator).
 """

@@ -1,4 +1,4 @@
-"""The JSON that the API takes and gives. Requests are strict: no coercion, no unknown fields."""
+"""The JSON of the API. Requests are strict: no coercion, no unknown fields."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class TargetView(_Answer):
 
 
 class WorkerView(_Answer):
-    """One that runs jobs, or that measures for jobs on another machine."""
+    """A worker that runs jobs, or that measures for jobs on another machine."""
 
     name: str
     role: Literal["runs jobs", "measures"]

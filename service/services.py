@@ -1,4 +1,4 @@
-"""Everything that routes need, made once for an app and handed to them by FastAPI's dependencies."""
+"""Everything that routes need, made once for an app and injected by FastAPI."""
 
 from __future__ import annotations
 

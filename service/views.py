@@ -55,7 +55,7 @@ def _view(job: Job, position: int | None) -> JobView:
 
 
 def worker_views(services: Services) -> list[WorkerView]:
-    """Who measures elsewhere, this server's runners, and those of other servers that have a job now.
+    """Workers that measure elsewhere, this server's runners, and runners of other servers that have a job.
 
     Raises:
         ClusterError: the scheduler cannot be reached.

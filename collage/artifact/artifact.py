@@ -53,8 +53,6 @@ def make_verification(
     """Reference values for the artifact, with the error that each may have.
 
     Args:
-        seeds: of the samples.
-        samples: inputs by name.
         reference: per sample the reference of each value.
         observed: per value the error that the plan showed when it was made.
         tolerance: allowed for a value that showed less.
@@ -87,12 +85,9 @@ def write_artifact(
 
     Args:
         model: as it is emitted.
-        plan: for it.
         latency_us: per partition what was measured.
         report: see docs/report.md.
-        verification: reference values.
         versions: of the programs that made the plan.
-        destination: the file to write.
         notes: one for each partition; nothing is said without them.
         source_plan: the plan for the model that was given, where partitions were rewritten since.
     """

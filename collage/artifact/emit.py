@@ -52,11 +52,9 @@ def emit(
         regions: sub-models of its partitions.
         samples: the run's inputs and options; the seeded inputs prove the plan.
         runner: where the plan is compiled.
-        cancel: stops it when set.
 
     Raises:
         NoPlanError: it cannot be compiled once more.
-        CancelledError: `cancel` was set.
     """
     threads = samples.threads
     # A folder of its own: where a known plan turns out to be of no use, another one is emitted after it.
@@ -97,15 +95,11 @@ def verify_plan(
     Args:
         final: the plan on the model as it is emitted.
         reference: of the model before partitions were rewritten, on seeded inputs.
-        seeds: of these inputs.
         tolerance: allowed for every value.
-        threads: of one call.
         runner: where it is compiled.
-        cancel: stops the child.
 
     Raises:
         NoPlanError: it cannot be compiled once more.
-        CancelledError: `cancel` was set.
     """
     plan, regions, model = final.plan, final.regions, final.model
     if model is not reference.model:

@@ -23,7 +23,6 @@ def export(
     """Write an artifact in other forms.
 
     Args:
-        artifact: a partitioned model.
         plan: where the plan alone goes, as JSON that `tune --plan` takes.
         outlined: where the model with one function per partition goes.
         layers: where the model with ONNX Runtime's layer annotations goes.

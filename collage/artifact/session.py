@@ -216,7 +216,6 @@ def load(
     """Compile an artifact's partitions, verify each, and return a session that runs it.
 
     Args:
-        path: the artifact.
         fallback: a target for partitions whose own cannot be used here; None makes that an error.
         threads: threads of one call; None for the number of cores given to this process.
         cache_dir: folder for what runtimes compile; None for `default_cache_folder()`, False or "" for none.

@@ -39,32 +39,22 @@ _CONSTANTS = "constants.npz"
 
 @dataclass(frozen=True)
 class UnpackedArtifact:
-    """What `load` needs of an artifact.
+    """What `load` needs of an artifact."""
 
-    Args:
-        models: each partition as a model of its own, in execution order; equal ones share a file.
-        targets: of the partitions.
-        inputs: the model's inputs.
-        outputs: the model's outputs.
-        constants: outputs that are weights.
-        lanes: how many partitions may run at once.
-        verification: reference values as text.
-    """
-
+    # each partition as a model of its own, in execution order; equal ones share a file
     models: tuple[SubModel, ...]
     targets: tuple[Target, ...]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    constants: Mapping[str, np.ndarray]
-    lanes: int
-    verification: str
+    inputs: tuple[TensorSpec, ...]  # the model's inputs
+    outputs: tuple[TensorSpec, ...]  # the model's outputs
+    constants: Mapping[str, np.ndarray]  # outputs that are weights
+    lanes: int  # how many partitions may run at once
+    verification: str  # reference values as text
 
 
 def unpack(path: Path, work_dir: Path, cache_dir: Path | None) -> UnpackedArtifact:
     """Unpack an artifact, or find what was unpacked before.
 
     Args:
-        path: the artifact.
         work_dir: an empty folder that lives as long as the result is used.
         cache_dir: where unpacked artifacts are kept, or None.
 

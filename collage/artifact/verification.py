@@ -33,23 +33,15 @@ class VerificationError(CollageError):
 
 @dataclass(frozen=True)
 class ValueDigest:
-    """What is kept of one value for one seed.
+    """What is kept of one value for one seed."""
 
-    Args:
-        shape: of the value.
-        elements: some hundred of its elements.
-        mean: of all finite elements.
-        rms: root mean square of all finite elements.
-        scale: largest magnitude of all finite elements; errors are relative to it.
-        undecided: positions among `elements` that are numeric ties (`collage.model.numeric_ties`); None where
-            the value has none.
-    """
-
-    shape: tuple[int, ...]
-    elements: np.ndarray
-    mean: float
-    rms: float
-    scale: float
+    shape: tuple[int, ...]  # of the value
+    elements: np.ndarray  # some hundred of its elements
+    mean: float  # of all finite elements
+    rms: float  # root mean square of all finite elements
+    scale: float  # largest magnitude of all finite elements; errors are relative to it
+    # positions among `elements` that are numeric ties (`collage.model.numeric_ties`); None where the
+    # value has none
     undecided: tuple[int, ...] | None = None
 
     @classmethod
@@ -125,20 +117,13 @@ class ValueDigest:
 
 @dataclass(frozen=True)
 class Verification:
-    """Digests of one or more seeded runs.
+    """Digests of one or more seeded runs."""
 
-    Args:
-        seeds: of the inputs.
-        inputs: per seed the SHA-256 of each input's bytes.
-        values: per seed the digest of each value, by name.
-        tolerance: the relative error that each value may have, by name.
-        bounds: what the seeded values of integer inputs stay below, where a short table says so.
-    """
-
-    seeds: tuple[int, ...]
-    inputs: tuple[Mapping[str, str], ...]
-    values: tuple[Mapping[str, ValueDigest], ...]
-    tolerance: Mapping[str, float]
+    seeds: tuple[int, ...]  # of the inputs
+    inputs: tuple[Mapping[str, str], ...]  # per seed the SHA-256 of each input's bytes
+    values: tuple[Mapping[str, ValueDigest], ...]  # per seed the digest of each value, by name
+    tolerance: Mapping[str, float]  # the relative error that each value may have, by name
+    # what the seeded values of integer inputs stay below, where a short table says so
     bounds: Mapping[str, int] = field(default_factory=dict)
 
     def error_of(self, seed_position: int, name: str, value: np.ndarray) -> float:

@@ -31,8 +31,6 @@ def prove(
 
     Args:
         executor: bound.
-        inputs: the graph's inputs.
-        verification: the reference.
         strict: raise where an error is over the tolerance.
 
     Returns:

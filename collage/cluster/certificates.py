@@ -1,8 +1,8 @@
-"""A small certificate authority for scheduler, workers and server, for those who have none.
+"""A small certificate authority for scheduler, workers and server, for users who have none.
 
-A folder holds the authority (`ca.crt`, `ca.key`) and one folder for each machine with what belongs on it:
-`ca.crt`, `tls.crt`, `tls.key`. Whoever has a certificate of the authority is trusted by all others, so
-`ca.key` stays where it was made. Keys can be read by their owner alone (0600).
+A folder holds the authority (`ca.crt`, `ca.key`) and one folder for each machine (`ca.crt`, `tls.crt`,
+`tls.key`). Every certificate of the authority is trusted, so `ca.key` stays where it was made. Only their
+owner can read keys (0600).
 """
 
 from __future__ import annotations
@@ -47,9 +47,6 @@ def make_certificates(
         hosts: names and addresses by which clients reach these machines, for HTTPS.
         days: how long the certificates are good.
 
-    Returns:
-        The folders of the machines.
-
     Raises:
         BadInputError: a name cannot be used, or a machine has a certificate already.
     """
@@ -74,11 +71,7 @@ def make_certificates(
 
 
 def _authority(folder: Path) -> _Authority:
-    """The authority of a folder, made when it has none.
-
-    Raises:
-        BadInputError: its certificate is there without its key.
-    """
+    """The authority of a folder, made when it has none."""
     certificate, key = folder / CA, folder / _CA_KEY
     if not certificate.exists():
         made = _new_authority()

@@ -1,8 +1,7 @@
-"""A tuning's runtimes on workers of one kind, elsewhere: `collage.runner.Runner` over a Dask cluster.
+"""A tuning's runtimes on remote workers of one kind: `collage.runner.Runner` over a Dask cluster.
 
-When its targets are checked, a tuning takes to one kind of machine that has them all and stays with it, since
-a plan runs on one machine and costs of different hardware never mix. A target that no worker has is said at
-once; a tuning waits for such a worker only as long as it was asked to.
+When its targets are checked, a tuning chooses one kind of machine that has them all and stays with it. A target
+that no worker has is an error at once, or after `wait_s`.
 """
 
 from __future__ import annotations
@@ -33,11 +32,9 @@ class DaskRunner(Runner):
     """Workers of one kind; use it as a context manager.
 
     Args:
-        scheduler: its address.
         certificates: a folder with certificate and key, or None on this machine alone.
         wait_s: how long to wait for a worker that has all targets.
-        cancel: ends waiting when set.
-        say: is told, once, that nobody has the targets yet.
+        say: is told once when no worker has the targets yet.
 
     Raises:
         ClusterError: the scheduler cannot be reached.
@@ -71,7 +68,6 @@ class DaskRunner(Runner):
 
     @property
     def hardware(self) -> Hardware:  # type: ignore[override]
-        """What the workers are."""
         return self._known.hardware
 
     @property
@@ -81,16 +77,13 @@ class DaskRunner(Runner):
 
     @property
     def threads(self) -> int:
-        """What a worker's machine gives to one call."""
         return self._known.threads
 
     @property
     def python(self) -> str:
-        """Of the workers."""
         return self._known.python
 
     def facts(self, target: Target) -> TargetFacts:
-        """What a target is there."""
         if target not in self._facts:
             try:
                 limits = ChildLimits(timeout_s=_FACTS_S)
@@ -103,7 +96,7 @@ class DaskRunner(Runner):
         return self._facts[target]
 
     def check(self, targets: Sequence[Target]) -> list[TargetFacts]:
-        """Take to a kind of machine that has all targets.
+        """Choose a kind of machine that has all targets.
 
         Raises:
             NoWorkerError: there is none, and none came within the time to wait.
@@ -126,9 +119,9 @@ class DaskRunner(Runner):
         cancel: threading.Event | None = None,
         on_message: Callable[[Any], None] | None = None,
     ) -> Any:
-        """Call a function in a sacrificial child on a worker, alone on its device.
+        """Call a function in a sandboxed child on a worker, alone on its device.
 
-        Messages arrive all together when the child has ended.
+        Messages arrive together when the child has ended.
         """
         remote_call = self._packer.pack(function, args, limits or ChildLimits())
         near = self._last.address if self._last is not None else None
@@ -148,7 +141,7 @@ class DaskRunner(Runner):
         return map_paths(outcome.value, self._here)
 
     def alone(self, cancel: threading.Event | None) -> contextlib.AbstractContextManager[None]:
-        """Every task has its worker's device to itself, so there is nothing to hold here."""
+        """Every task has its worker's device to itself, so nothing is locked here."""
         return contextlib.nullcontext()
 
     def _here(self, path: PurePath) -> PurePath:
@@ -160,14 +153,13 @@ class DaskRunner(Runner):
         return self._kind
 
     def _see(self, address: str) -> None:
-        """Remember who did the last task."""
         if self._last is not None and self._last.address == address:
             return
         found = (worker for worker in self._pool.workers() if worker.address == address)
         self._last = next(found, self._last)
 
     def _choose(self, wanted: Sequence[str], label: str | None) -> RemoteWorker:
-        """A worker of the kind to take to: the kind with the most of them."""
+        """A worker of the kind to choose: the kind with the most of them."""
         deadline = time.monotonic() + self._wait_s
         told = False
         while True:

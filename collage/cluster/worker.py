@@ -1,8 +1,8 @@
 """One worker: a process that measures for tuners on other machines, one task at a time.
 
-It finds out what it has, announces that to the scheduler, and does each task in a sacrificial child
-(`collage.backends.sandbox.run`), alone on the device. A child ends when its tuner cancels, is gone, or when this
-process ends. A scheduler that went away is looked for again, for as long as the worker runs.
+It announces its hardware and runtimes to the scheduler, and runs each task in a sandboxed child, alone on the
+device. A child ends when its tuner cancels or is gone, or when this process ends. A worker looks again for a
+scheduler that went away.
 """
 
 from __future__ import annotations
@@ -47,15 +47,11 @@ _ALIVE_S = 10.0
 
 
 class WorkerStopsError(Exception):
-    """This worker ends before its task does; another may do it."""
+    """This worker ends before its task does; another may run it."""
 
 
 def announcement(label: str | None) -> Announcement:
-    """What this machine has, found out in a child.
-
-    Args:
-        label: tells machines apart that look alike; by default the environment's.
-    """
+    """What this machine has, found out in a child; by default `label` is the environment's."""
     found = run_in_child(probe_backends, limits=ChildLimits(timeout_s=_PROBE_S))
     return Announcement(
         host=socket.gethostname(),
@@ -69,7 +65,7 @@ def announcement(label: str | None) -> Announcement:
 
 
 def probe_backends() -> tuple[dict[str, str], dict[str, str]]:
-    """Versions of the runtimes that are here, and why others are not. Loads runtimes: for a child."""
+    """Versions of the runtimes that are here, and why others are not (loads runtimes: runs in a child)."""
     versions, reasons = {}, {}
     for name, backend in backends().items():
         probed = backend.probe()
@@ -88,7 +84,7 @@ def worker_files(worker: Any) -> WorkerFiles:
 
 
 def carry_out(packed: bytes) -> bytes:
-    """The task that tuners submit: a `RemoteCall` in, an `RemoteResult` out.
+    """The task that tuners submit: a `RemoteCall` in, a `RemoteResult` out.
 
     Raises:
         WorkerStopsError: this worker ends.
@@ -141,7 +137,7 @@ def _in_child(
 
 @contextlib.contextmanager
 def _watched(worker: Any) -> Iterator[threading.Event]:
-    """An event that is set when nobody wants the running task any more, or the worker ends."""
+    """An event that is set when the running task is no longer wanted, or the worker ends."""
     cancel, done = threading.Event(), threading.Event()
     key = worker.get_current_task()
 
@@ -196,13 +192,7 @@ async def serve_worker(
 ) -> None:
     """Work for a scheduler until cancelled; one that is away is waited for.
 
-    Args:
-        scheduler: its address.
-        certificates: see `collage.cluster.connection.security`.
-        said: what is announced.
-        name: of this worker.
-        files: of this worker.
-        listen: address to listen on; by default what the system chooses.
+    `listen` is the address to listen on; by default the system chooses.
     """
     secured = security(scheduler, certificates)
     quieten_dask()

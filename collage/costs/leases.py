@@ -50,10 +50,6 @@ def renewed(database: CostDatabase, owner: str, claims: Callable[[], Sequence[st
 
 
 def wait_a_little(cancel: threading.Event | None) -> None:
-    """Wait before the database is asked again.
-
-    Raises:
-        CancelledError: `cancel` was set.
-    """
+    """Wait before the database is asked again."""
     if (cancel or threading.Event()).wait(_POLL_S):
         raise CancelledError("cancelled while another tuner works on the same")

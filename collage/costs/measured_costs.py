@@ -55,20 +55,14 @@ class Counts:
 
 @dataclass(frozen=True)
 class CostSettings:
-    """What costs depend on beside the candidate.
-
-    Args:
-        threads: threads of one call.
-        error_limit: a candidate with a larger error on its own outputs is infeasible.
-        whole_limit: the same for the whole model, whose outputs are what the tolerance is about.
-        protocol: how to measure.
-        cache_dir: where what was converted or compiled is kept for this run; None for nowhere.
-    """
+    """What costs depend on beside the candidate."""
 
     threads: int
-    error_limit: float = 1e-3
+    error_limit: float = 1e-3  # a candidate with a larger error on its own outputs is infeasible
+    # the same for the whole model, whose outputs are what the tolerance is about
     whole_limit: float = 1e-3
-    protocol: Protocol = field(default_factory=Protocol)
+    protocol: Protocol = field(default_factory=Protocol)  # how to measure
+    # where what was converted or compiled is kept for this run; None for nowhere
     cache_dir: Path | None = None
 
 

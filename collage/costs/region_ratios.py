@@ -24,13 +24,9 @@ _LEAST_RATIO = 0.1
 
 @dataclass
 class RegionRatios:
-    """Expectations of one target.
+    """Expectations of one target."""
 
-    Args:
-        profile_us: per node what it takes inside the whole model.
-    """
-
-    profile_us: Floats
+    profile_us: Floats  # per node what it takes inside the whole model
     _regions: dict[bytes, tuple[Ints, float, float]] = field(default_factory=dict)
     _fitted: tuple[Floats, float] | None = None
 

@@ -51,29 +51,19 @@ _TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Choices:
-    """The part of a model in which choices are made or followed.
+    """The part of a model in which choices are made or followed."""
 
-    Args:
-        nodes: computed again (bitset).
-        moved: the sums of products that feed them.
-        values: made by a choosing operator or after one.
-    """
-
-    nodes: int
-    moved: tuple[str, ...]
-    values: tuple[str, ...]
+    nodes: int  # computed again (bitset)
+    moved: tuple[str, ...]  # the sums of products that feed them
+    values: tuple[str, ...]  # made by a choosing operator or after one
 
 
 @dataclass(frozen=True)
 class NumericTies:
-    """The ties that were found.
+    """The ties that were found."""
 
-    Args:
-        ranges: per sample the values with ties.
-        beyond: values compared as they are: most elements are ties, or their number is.
-    """
-
-    ranges: Sequence[Mapping[str, Ranged]]
+    ranges: Sequence[Mapping[str, Ranged]]  # per sample the values with ties
+    # values compared as they are: most elements are ties, or their number is
     beyond: frozenset[str] = frozenset()
 
 
@@ -127,11 +117,8 @@ def find_ties(
     """Run the part of a model that chooses several times, its sums moved.
 
     Args:
-        model: the normalized model.
         found: of its index.
         known: per sample the reference of the values that `found.nodes` read from outside.
-        folder: for files of its own.
-        cancel: stops the child when set.
 
     Raises:
         ChildFailed: the child did not come back with an answer.

@@ -31,18 +31,11 @@ _TIMEOUT_S = 1800.0
 
 @dataclass(frozen=True)
 class PreparedPlan:
-    """A plan on the model as it is emitted.
+    """A plan on the model as it is emitted."""
 
-    Args:
-        model: with rewritten partitions; the given one where there are none.
-        plan: the same partitions on it.
-        notes: of each partition.
-        regions: its sub-models.
-    """
-
-    model: Model
-    plan: Plan
-    notes: tuple[PartitionNote, ...]
+    model: Model  # with rewritten partitions; the given one where there are none
+    plan: Plan  # the same partitions on it
+    notes: tuple[PartitionNote, ...]  # of each partition
     regions: RegionFiles
 
 
@@ -59,16 +52,12 @@ def prepared_plan(
 
     Args:
         plan: for the model of `regions`.
-        regions: its sub-models.
         work_dir: a folder for what is made; it lives as long as the result.
-        threads: of one call.
         runner: where they are rewritten, as they were for measuring.
         cache_dir: where what was rewritten while measuring is kept.
-        cancel: stops the child.
 
     Raises:
         NoPlanError: a partition cannot be rewritten once more.
-        CancelledError: `cancel` was set.
     """
     notes = tuple(note_of(runner.facts(partition.target)) for partition in plan.partitions)
     positions = [i for i, note in enumerate(notes) if note.prepared]

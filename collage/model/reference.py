@@ -51,7 +51,6 @@ def ingest(
         source: an ONNX file, or a zip with an ONNX file and its external data.
         work_dir: where `model/model.onnx` is written.
         dims: sizes of free dimensions.
-        cancel: stops the child when set.
         least_opset: an older model is converted up to this one where that can be done.
 
     Raises:
@@ -98,11 +97,8 @@ class Reference:
     """Sample inputs and the reference value of every tensor for each of them.
 
     Args:
-        model: the normalized model.
         samples: inputs by name; values of graph inputs need no run.
         directory: where the values are kept.
-        listener: is told when values are computed.
-        cancel: stops the child that computes them.
         keep_all: compute all values at once when they fit in memory, since more will be asked for.
     """
 
@@ -132,7 +128,6 @@ class Reference:
 
         Raises:
             ModelError: the reference runtime cannot run the model.
-            CancelledError: the run was cancelled.
         """
         values = self.values(names, last=last)
         if self._choices is None or not {*self._choices.values} & {*names}:

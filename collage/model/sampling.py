@@ -26,25 +26,14 @@ _SEEDS = 2
 
 @dataclass
 class Sampling:
-    """The samples of one run with their reference values.
-
-    Args:
-        model: the normalized model.
-        info: its inputs.
-        options: seed, threads and metric.
-        work_dir: where values and compiled blobs are kept.
-        inputs: the user's own samples as .npz; None for seeded ones.
-        hold_out: make seeded held-out samples where the user gives none.
-        listener: is told when values are computed.
-        cancel: stops the child that computes them.
-    """
+    """The samples of one run with their reference values."""
 
     model: Model
-    info: NormalizedInfo
-    options: TuneOptions
-    work_dir: Path
-    inputs: Path | None
-    hold_out: bool
+    info: NormalizedInfo  # its inputs
+    options: TuneOptions  # seed, threads and metric
+    work_dir: Path  # where values and compiled blobs are kept
+    inputs: Path | None  # the user's own samples as .npz; None for seeded ones
+    hold_out: bool  # make seeded held-out samples where the user gives none
     listener: Listener
     cancel: threading.Event | None
     seeds: tuple[int, ...] = field(init=False)

@@ -62,14 +62,9 @@ def allow_self_error(
 
     Args:
         references: the samples that plans are compared by; steps may show in one of them only.
-        options: as the caller gave them.
-        folder: for files of its own.
-        listener: is told when the model is run for it.
-        cancel: stops the child when set.
 
     Raises:
         ModelError: the reference runtime cannot run the model.
-        CancelledError: `cancel` was set.
     """
     if not rounds_to_integers(references[0].model.index):
         return options, []

@@ -34,7 +34,6 @@ class RegionFiles:
     """Extracts sub-graphs of one model into a folder on demand; safe from several threads.
 
     Args:
-        model: the model.
         directory: where the files go.
         calibrate: per sample the values named, for targets that calibrate; None where none does.
         prepared: node sets that were rewritten for their targets when the artifact was made.

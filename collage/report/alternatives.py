@@ -24,39 +24,25 @@ _SHOWN_REFUSALS = 3
 
 @dataclass(frozen=True)
 class KnownCosts:
-    """What is known when a plan has been chosen.
-
-    Args:
-        index: the graph.
-        targets: all that the search had.
-        candidates: all that could be used.
-        costs: what was measured.
-        estimates: optimistic bounds of the rest.
-        transitions: what borders cost.
-    """
+    """What is known when a plan has been chosen."""
 
     index: GraphIndex
-    targets: Sequence[Target]
-    candidates: CandidateSet
-    costs: MeasuredCosts
-    estimates: Estimates
+    targets: Sequence[Target]  # all that the search had
+    candidates: CandidateSet  # all that could be used
+    costs: MeasuredCosts  # what was measured
+    estimates: Estimates  # optimistic bounds of the rest
     transitions: Transitions = field(default_factory=Transitions)
 
 
 @dataclass(frozen=True)
 class PlacedPartition:
-    """A partition at its place in a plan.
-
-    Args:
-        plan: the plan.
-        position: of the partition in it.
-        latency_us: what it took inside the running plan; None where that was not seen.
-        timed: by the (node set, target) pairs of other timed plans, by how much they took longer.
-    """
+    """A partition at its place in a plan."""
 
     plan: Plan
     position: int
+    # what it took inside the running plan; None where that was not seen
     latency_us: float | None = None
+    # by the (node set, target) pairs of other timed plans, by how much they took longer
     timed: Mapping[frozenset[tuple[int, Target]], float] = field(default_factory=dict)
 
     @property

@@ -51,9 +51,7 @@ class Bench:
     read from a cache. Where the plan is a single target, the two are one and timed once.
 
     Args:
-        path: the artifact.
         work_dir: an empty folder, kept until the last timing; takes what is compiled.
-        listener: is told about the comparisons.
         against: another artifact of the same model, timed in the same rounds.
         source: the model that was tuned; needed for single targets and errors where the artifact has other
             nodes in its partitions' place (int8).

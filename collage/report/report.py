@@ -34,46 +34,26 @@ REPORT_VERSION = 1
 
 @dataclass(frozen=True)
 class Findings:
-    """What a tuning run hands to the report; see `build_report`.
+    """What a tuning run hands to the report; see `build_report`."""
 
-    Args:
-        model_sha256: of the normalized model.
-        index: the graph.
-        targets: as the caller gave them.
-        winner: the plan returned.
-        entries: every plan that was timed or failed.
-        infeasible: per target why it cannot run the whole model.
-        candidates: all that could be used.
-        unique: how many different keys they have.
-        counts: how many costs were measured or known.
-        solution: of the search; None where the strategy made none.
-        seconds: per stage.
-        tolerance: bound on the error of every output.
-        metric: how it is measured.
-        sampled: `given` or `seeded` inputs.
-        warnings: of ingest and of the run.
-        known: costs of the other targets.
-        runner: where all this was measured.
-        front: points of latency against error; None where none were asked for.
-    """
-
-    model_sha256: str
+    model_sha256: str  # of the normalized model
     index: GraphIndex
-    targets: Sequence[Target]
-    winner: TimedPlan
-    entries: Sequence[TimedPlan]
-    infeasible: Mapping[Target, str]
-    candidates: CandidateSet
-    unique: int
-    counts: Counts
-    solution: Solution | None
-    seconds: Mapping[str, float]
-    tolerance: float
+    targets: Sequence[Target]  # as the caller gave them
+    winner: TimedPlan  # the plan returned
+    entries: Sequence[TimedPlan]  # every plan that was timed or failed
+    infeasible: Mapping[Target, str]  # per target why it cannot run the whole model
+    candidates: CandidateSet  # all that could be used
+    unique: int  # how many different keys they have
+    counts: Counts  # how many costs were measured or known
+    solution: Solution | None  # of the search; None where the strategy made none
+    seconds: Mapping[str, float]  # per stage
+    tolerance: float  # bound on the error of every output
     metric: str
-    sampled: str
-    warnings: Sequence[str]
-    known: KnownCosts
-    runner: Runner
+    sampled: str  # `given` or `seeded` inputs
+    warnings: Sequence[str]  # of ingest and of the run
+    known: KnownCosts  # costs of the other targets
+    runner: Runner  # where all this was measured
+    # points of latency against error; None where none were asked for
     front: Sequence[Mapping[str, Any]] | None = None
 
 

@@ -27,7 +27,6 @@ class CompiledRegions:
     """Executables by (name, target); each sub-model is compiled once for a target.
 
     Args:
-        threads: threads of one call.
         cache_dir: folder for compiled blobs of this machine, or None.
     """
 
@@ -53,8 +52,6 @@ class CompiledRegions:
 
         Args:
             name: identifies the sub-model.
-            model: the sub-model.
-            target: to compile for.
             samples: real values of its inputs, for targets that calibrate.
             lasting: False for what runs a few times only and is not cached.
 

@@ -26,8 +26,6 @@ class DeviceValues:
     """The places of a plan's values on devices, and the copies between them and the host.
 
     Args:
-        steps: in execution order.
-        inputs: the graph's inputs.
         outputs: names of the graph's outputs.
         arrays: the places on the host.
     """

@@ -27,8 +27,6 @@ class Executor:
     """Runs steps in order, or wave after wave, on planned memory.
 
     Args:
-        steps: in execution order.
-        inputs: the graph's inputs.
         outputs: names of the graph's outputs; each is made by a step or is a graph input.
         lanes: how many steps may run at once.
     """

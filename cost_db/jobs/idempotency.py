@@ -1,6 +1,6 @@
-"""Requests that were made under an Idempotency-Key, so that making one again changes nothing.
+"""Requests made under an Idempotency-Key, so that repeating one changes nothing.
 
-A key belongs to its owner; it stands for one request (by hash) and the job that came of it.
+A key belongs to its owner and stands for one request (by hash) and its job.
 
 Source: IETF draft-ietf-httpapi-idempotency-key-header.
 """
@@ -18,7 +18,7 @@ KEY_LIMIT = 255
 
 
 def find(connection: sa.Connection, owner: str, key: str, request_sha256: str) -> str | None:
-    """The job that came of this request before, or None.
+    """The job of this request, or None.
 
     Raises:
         IdempotencyConflictError: the key came with another request.
@@ -38,7 +38,7 @@ def find(connection: sa.Connection, owner: str, key: str, request_sha256: str) -
 
 
 def remember(connection: sa.Connection, owner: str, key: str, request_sha256: str, job_id: str) -> None:
-    """Write down which job came of a request, within the transaction that makes the job."""
+    """Store the job of a request, within the transaction that makes the job."""
     connection.execute(
         sa.insert(idempotency_keys).values(
             owner=owner, key=key, request_sha256=request_sha256, job_id=job_id, created_at=now()

@@ -1,4 +1,4 @@
-"""A job as a value: what was asked for, how it stands, and what came of it."""
+"""A job as a value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FINISHED: tuple[State, ...] = ("done", "failed", "cancelled")
 
 @dataclass(frozen=True)
 class JobResult:
-    """What a job made: SHA-256 of blobs that are registered in `collage.cost_db.stored_models`."""
+    """What a job made: SHA-256 of registered blobs."""
 
     artifact: str | None = None
     report: str | None = None
@@ -29,34 +29,22 @@ class Job:
     """A job as it is now.
 
     Args:
-        id: 32 hexadecimal digits that cannot be guessed.
-        owner: id of the token that asked for it, or any other name of an owner.
-        state: see `collage.cost_db.jobs.jobs`.
-        spec: what was asked for.
-        model_sha256: the model's blob.
         created_at, started_at, finished_at: started is the last attempt's start.
-        worker: who works on it, or did last.
-        attempt: number of the present or last attempt, 0 before the first.
-        cancel_requested: somebody wants it to stop.
-        last_event: `seq` of its last event, 0 before the first.
-        progress: what the worker said last about how far it is.
-        reason: why it failed or was cancelled.
-        result: what it made.
     """
 
-    id: str
-    owner: str
-    state: State
-    spec: Json
-    model_sha256: str | None
+    id: str  # 32 hexadecimal digits that cannot be guessed
+    owner: str  # id of the token that asked for it, or any other name of an owner
+    state: State  # see `collage.cost_db.jobs.jobs`
+    spec: Json  # what was asked for
+    model_sha256: str | None  # the model's blob
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    worker: str | None
-    attempt: int
-    cancel_requested: bool
-    last_event: int
-    progress: Json | None
+    worker: str | None  # who works on it, or did last
+    attempt: int  # number of the present or last attempt, 0 before the first
+    cancel_requested: bool  # somebody wants it to stop
+    last_event: int  # `seq` of its last event, 0 before the first
+    progress: Json | None  # what the worker said last about how far it is
     reason: str | None
     result: JobResult
 

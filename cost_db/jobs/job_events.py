@@ -1,4 +1,4 @@
-"""A job's story: events numbered from 1 without gaps, so that a reader can go on where it stopped."""
+"""A job's events, numbered from 1 without gaps, so that a reader can go on where it stopped."""
 
 from __future__ import annotations
 

@@ -1,14 +1,11 @@
-"""A set of nodes in a line, and where the line can be cut.
+"""A convex set of nodes in a line, and where the line can be cut.
 
-Terms: `linear_order` lists the nodes of a convex set in a topological order that finishes one branch
-before it begins the next. A *position* p lies before the p-th node of that line. A value is *live* at
-a position when it is made before it and needed after it. A value is *global* when many nodes over a
-long stretch of the line read it (an attention mask, an encoder's output): it would be live nearly
-everywhere and says nothing about where to cut, so it does not count; nor do values that come from
-outside the set (graph inputs).
+Terms: the line is a topological order that finishes one branch before it begins the next. A *position* p lies
+before its p-th node. A value is *live* at a position when it is made before it and read after it. A value is
+*global* when many nodes over a long stretch read it (an attention mask): it would be live nearly everywhere, so
+it does not count; nor do values from outside the set.
 
-Every run of nodes between two positions is convex, because the line is a topological order of a
-convex set.
+Every run of nodes between two positions is convex.
 """
 
 from __future__ import annotations
@@ -26,16 +23,12 @@ _GLOBAL_SPAN = 0.25
 
 @dataclass(frozen=True)
 class Line:
-    """A convex set in a line.
+    """A convex set in a line."""
 
-    Args:
-        order: the nodes.
-        waists: positions with at most one live value; the first is 0, the last `len(order)`.
-        cuts: the waists, and in long stretches between them the positions with few live values.
-    """
-
-    order: tuple[int, ...]
+    order: tuple[int, ...]  # the nodes
+    # positions with at most one live value; the first is 0, the last `len(order)`
     waists: tuple[int, ...]
+    # the waists, and in long stretches between them the positions with few live values
     cuts: tuple[int, ...]
 
     def run(self, start: int, end: int) -> int:
@@ -47,13 +40,9 @@ class Line:
 
 
 def line(index: GraphIndex, nodes: int, *, max_gap: int = 8, max_live: int = 4) -> Line:
-    """Put a convex set in a line and find its cuts.
+    """Put a convex set (bitset) in a line and find its cuts.
 
-    Args:
-        index: the graph.
-        nodes: a convex set (bitset).
-        max_gap: stretches longer than this many nodes are cut further where possible.
-        max_live: no cut has more live values.
+    Stretches of more than `max_gap` nodes are cut further, where at most `max_live` values are live.
     """
     order = linear_order(index, nodes)
     live = live_counts(index, nodes, order)

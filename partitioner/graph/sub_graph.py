@@ -1,13 +1,11 @@
 """A sub-graph: a set of nodes of one `GraphIndex`, and what crosses its border.
 
-Terms, as in RFC 0062: a node is *inside*; an *entry* is an inside node that reads a value from
-outside; an *exit* is an inside node whose output is read outside or is a graph output; an *input* is
-a value from outside that is read inside (constants are not inputs); an *output* is a value made
-inside and needed outside; a *tap* is an exit whose output is also read inside. *Depth* is the number
-of nodes on the longest path inside.
+Terms, as in RFC 0062: a node is *inside*; an *entry* is an inside node that reads a value from outside; an
+*exit* is an inside node whose output is read outside or is a graph output; an *input* is a value from outside
+that is read inside (constants are not inputs); an *output* is a value made inside and needed outside; a *tap*
+is an exit whose output is also read inside. *Depth* is the number of nodes on the longest path inside.
 
-A sub-graph is valid under `Limits` when it is convex (no path leaves and comes back) and does not
-exceed the limits on depth, exits and taps.
+A sub-graph is valid under `Limits` when it is convex and does not exceed them.
 
 Source: TVM v0.18 `src/relay/collage/sub_graph.h`.
 """

@@ -1,12 +1,11 @@
 """Ingest: a source becomes a normalized model, the one form that everything else works on.
 
-A normalized model has: only known operator domains, no functions, IR 10 to 13 and opset 7 to 26; every
-node named uniquely; no Constant nodes; no initializer among the graph inputs; every free dimension
-bound and shapes inferred; constants folded; nothing unused; weights inline up to 32 MiB together, else
-in `model.onnx.weights` beside `model.onnx`, so that opening it is cheap. What bodies (If, Loop,
-Scan) use from outside, constants too, lives in the main graph.
+A normalized model has: only known operator domains, no functions, IR 10 to 13 and opset 7 to 26; unique node
+names; no Constant nodes; no initializer among the graph inputs; free dimensions bound, shapes inferred,
+constants folded, nothing unused; weights inline up to 32 MiB, else in `model.onnx.weights`. Values that bodies
+(If, Loop, Scan) use from outside live in the main graph.
 
-The code is pure and trusts nothing, but it calls native parsers: run it in a sandboxed child.
+It calls native parsers on untrusted data: run it in a sandboxed child.
 """
 
 from __future__ import annotations
@@ -34,29 +33,18 @@ INLINE_LIMIT_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class NormalizedInfo:
-    """What ingest did; picklable.
+    """What ingest did; picklable."""
 
-    Args:
-        path: the normalized model.
-        sha256: of the normalized model, as `Model.sha256`.
-        nodes: how many nodes the main graph has.
-        inputs: graph inputs in order.
-        outputs: graph outputs in order.
-        ir_version: of the result.
-        opsets: operator set versions of the result by domain, `ai.onnx` as empty text, sorted.
-        dims: the dimensions that were bound, sorted.
-        warnings: what a user should know, one sentence each.
-    """
-
-    path: Path
-    sha256: str
-    nodes: int
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    ir_version: int
+    path: Path  # the normalized model
+    sha256: str  # of the normalized model, as `Model.sha256`
+    nodes: int  # how many nodes the main graph has
+    inputs: tuple[TensorSpec, ...]  # graph inputs in order
+    outputs: tuple[TensorSpec, ...]  # graph outputs in order
+    ir_version: int  # of the result
+    # operator set versions of the result by domain, `ai.onnx` as empty text, sorted
     opsets: tuple[tuple[str, int], ...]
-    dims: tuple[tuple[str, int], ...]
-    warnings: tuple[str, ...]
+    dims: tuple[tuple[str, int], ...]  # the dimensions that were bound, sorted
+    warnings: tuple[str, ...]  # what a user should know, one sentence each
 
 
 class _NodeNames(SimpleNameGenerator):
@@ -73,7 +61,6 @@ def normalize(
 
     Args:
         source: an ONNX file, or a zip with one and its external data.
-        destination: a folder; made if it is not there.
         dims: sizes of free dimensions by name or by `input:axis`.
         least_opset: an older model is converted up to this one where that can be done.
 

@@ -1,20 +1,16 @@
 """How smaller proposals are joined to larger ones.
 
-Terms: *upstream* and *downstream* are two disjoint proposals of which the first feeds the second and
-not the other way. A `ProposalPool` holds the proposals found so far; a combiner looks through it and yields
-joins in which at least one part is new, so that a round never repeats the one before.
+Terms: *upstream* and *downstream* are two disjoint proposals of which the first feeds the second and not the
+other way. A `ProposalPool` holds the proposals found so far; a combiner yields joins of which at least one part
+is new, so that rounds do not repeat each other.
 
 The combiners of RFC 0062 in terms of ONNX:
 
-* `ByKind(A, B)` joins an upstream of at most kind A with a downstream of at most kind B (FuseOps is
-  OUT_FUSABLE → BROADCAST, BROADCAST → REDUCTION and INJECTIVE → INJECTIVE);
+* `ByKind(A, B)` joins an upstream of at most kind A with a downstream of at most kind B;
 * `JoinAnything` joins any two that touch;
-* `VariadicInputs` is the RFC's rule for tuple arguments: ONNX has no tuples but operators with a list
-  of inputs (Concat, Sum, Max): the consumer is joined with one producer for every input at once;
-* `MultiOutputs` is the RFC's rule for tuple projection: a node with several outputs (Split) is joined
-  with one reader for every node that reads them, at once;
-* `ConstantInputs` joins the nodes that compute from constants alone (weights that are dequantized or
-  cast) to whoever reads them. Initializers need no rule: they are part of every candidate.
+* `VariadicInputs` joins a reader of a list of inputs (Concat, Sum) with one producer for every input at once;
+* `MultiOutputs` joins a node with several outputs (Split) with one reader for every node that reads them;
+* `ConstantInputs` joins nodes that compute from constants alone to their reader.
 
 Source: TVM v0.18 `src/relay/collage/combiner_rule.h`.
 """

@@ -1,13 +1,10 @@
-"""Plans without search: what a user would do by hand, and what a runtime's own partitioner does.
+"""Plans without search, which a search has to beat: what runtimes' own partitioners do.
 
 * `priority`: an ordered list of targets; each node goes to the first that takes it.
-* `greedy`: the same, the target first that claims the largest region: what providers do when each in turn
-  takes all it can.
+* `greedy`: the same, the target first that claims the largest region.
 
-Nodes of one target become partitions in *turns*: all that are ready and belong to one target, then all
-that are ready then and belong to another, so that they can run one after the other whatever the graph.
-
-No costs are looked at; such plans are the baseline that a search has to beat.
+Nodes of one target become partitions in *turns*: all that are ready and belong to one target, then all that are
+ready then and belong to another, so that they can run one after the other.
 """
 
 from __future__ import annotations
@@ -26,12 +23,7 @@ _UNBOUND = Constraints()
 
 
 def greedy(index: GraphIndex, specs: Sequence[TargetSpec], constraints: Constraints = _UNBOUND) -> Plan:
-    """What runtimes' own partitioners give: the target with the largest region takes all it can.
-
-    Args:
-        index: the graph.
-        specs: the targets; of equally large claims the first one counts.
-        constraints: only pins and bans are respected.
+    """The plan in which the target with the largest region takes all it can; only pins and bans are respected.
 
     Raises:
         NoPlanError: no target takes some node.
@@ -48,12 +40,7 @@ def greedy(index: GraphIndex, specs: Sequence[TargetSpec], constraints: Constrai
 def priority(
     index: GraphIndex, specs: Sequence[TargetSpec], constraints: Constraints = _UNBOUND
 ) -> Plan:
-    """Each node on the first target that takes it.
-
-    Args:
-        index: the graph.
-        specs: the targets, the most wanted first.
-        constraints: only pins and bans are respected.
+    """Each node on the first target that takes it; only pins and bans are respected.
 
     Raises:
         NoPlanError: no target takes some node.
@@ -87,7 +74,7 @@ def supported_nodes(
 
 
 def _in_turns(index: GraphIndex, shares: Sequence[tuple[Target, int]]) -> list[Candidate]:
-    """Partitions in running order; of the targets that are ready the one with the most to do goes on."""
+    """Partitions in running order; of the targets that are ready, the one with the most nodes goes on."""
     waiting = [mask.bit_count() for mask in index.predecessors]
     owner = {i: number for number, (_, nodes) in enumerate(shares) for i in bits(nodes)}
     ready: list[list[int]] = [[] for _ in shares]
@@ -111,7 +98,7 @@ def _in_turns(index: GraphIndex, shares: Sequence[tuple[Target, int]]) -> list[C
 def _turn(
     index: GraphIndex, ready: Sequence[int], waiting: Sequence[int], owner: dict[int, int], number: int
 ) -> int:
-    """All that one target can do at once when it begins with what is ready (bitset)."""
+    """All that one target can run at once when it begins with what is ready (bitset)."""
     turn = 0
     missing: dict[int, int] = {}
     stack = list(ready)

@@ -1,9 +1,8 @@
-"""Candidates as arrays: what search needs of them and costs do not change.
+"""Candidates as arrays: the part of a search that does not depend on costs.
 
-Terms: nodes stand in a *line*, a topological order (if it can be, one that finishes a branch before it
-begins the next). A candidate is a few *runs* of that line, most often one. To cover every node once is to cover the first
-one and to end, at every later position, as many runs as begin there: so a candidate has two entries per
-run in the program, however many nodes it has.
+Terms: nodes stand in a *line*, a topological order. A candidate is a few *runs* of that line, most often one. To
+cover every node once is to cover the first one and to end, at every later position, as many runs as begin
+there: so a candidate has two entries per run in the program.
 """
 
 from __future__ import annotations
@@ -30,29 +29,19 @@ _CHUNK = 4096
 
 @dataclass(frozen=True, eq=False)
 class CandidateArrays:
-    """The candidates of one graph.
-
-    Args:
-        index: the graph.
-        candidates: in the order in which costs are given.
-        line: node at each position.
-        position: position of each node.
-        run_owner: per run the candidate; runs of one candidate stand together and ascend.
-        run_start: per run its first position.
-        run_end: per run the position after its last.
-    """
+    """The candidates of one graph."""
 
     index: GraphIndex
-    candidates: tuple[Candidate, ...]
-    line: Ints
-    position: Ints
-    run_owner: Ints
-    run_start: Ints
-    run_end: Ints
+    candidates: tuple[Candidate, ...]  # in the order in which costs are given
+    line: Ints  # node at each position
+    position: Ints  # position of each node
+    run_owner: Ints  # per run the candidate; runs of one candidate stand together and ascend
+    run_start: Ints  # per run its first position
+    run_end: Ints  # per run the position after its last
 
     @classmethod
     def build(cls, index: GraphIndex, candidates: Sequence[Candidate]) -> CandidateArrays:
-        """Lay candidates out as runs; of the model's own order and ours the one with fewer runs."""
+        """Lay candidates out as runs, of the model's own order or of `linear_order`, whichever gives fewer runs."""
         own = np.arange(len(index.nodes))
         runs = _own_runs(candidates)
         if len(runs.start) == len(candidates):

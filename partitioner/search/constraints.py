@@ -1,12 +1,10 @@
 """What a plan must respect, beside covering the model.
 
 Terms: a *pin* says that some nodes go only to some targets, a *ban* that they do not go there. Both, and
-`min_partition_nodes`, only take candidates away. The others bind a plan as a whole: at most so many
-partitions or devices (distinct memory domains), and *budgets*: sums over the partitions that must not
-exceed a limit (error, memory).
+`min_partition_nodes`, only take candidates away. The others bind a plan as a whole: the number of partitions or
+devices (memory domains), and *budgets*: sums over the partitions with a limit (error, memory).
 
-Pins that contradict each other, a ban, or what the targets take, are found by `Constraints.check` before
-anything is measured.
+`Constraints.check` finds contradictions before anything is measured.
 """
 
 from __future__ import annotations
@@ -25,18 +23,13 @@ Refusals = Mapping[tuple[int, Target], str]
 
 @dataclass(frozen=True)
 class Budget:
-    """A sum over a plan's partitions that must not exceed a limit.
+    """A sum over a plan's partitions that must not exceed a limit."""
 
-    Args:
-        name: for messages, e.g. `error` or `memory`.
-        amounts: per candidate, in the order of the candidates given to search; none may be negative,
-            infinity takes a candidate away.
-        limit: in the unit of the amounts.
-    """
-
-    name: str
+    name: str  # for messages, e.g. `error` or `memory`.
+    # per candidate, in the order of the candidates given to search; none may be negative, infinity
+    # takes a candidate away
     amounts: tuple[float, ...]
-    limit: float
+    limit: float  # in the unit of the amounts
 
     def __post_init__(self) -> None:
         if math.isnan(self.limit) or any(math.isnan(a) or a < 0 for a in self.amounts):
@@ -52,23 +45,15 @@ class Budget:
 
 @dataclass(frozen=True)
 class Constraints:
-    """Everything that a plan must respect; the default is nothing.
+    """Everything that a plan must respect; the default is nothing."""
 
-    Args:
-        pins: only there.
-        bans: not there.
-        max_partitions: None for no bound.
-        max_devices: distinct memory domains of the partitions' targets; None for no bound.
-        min_partition_nodes: no smaller partition, unless it is the whole graph.
-        budgets: see `Budget`.
-    """
-
-    pins: tuple[Placement, ...] = ()
-    bans: tuple[Placement, ...] = ()
-    max_partitions: int | None = None
+    pins: tuple[Placement, ...] = ()  # only there
+    bans: tuple[Placement, ...] = ()  # not there
+    max_partitions: int | None = None  # None for no bound
+    # distinct memory domains of the partitions' targets; None for no bound
     max_devices: int | None = None
-    min_partition_nodes: int = 1
-    budgets: tuple[Budget, ...] = ()
+    min_partition_nodes: int = 1  # no smaller partition, unless it is the whole graph
+    budgets: tuple[Budget, ...] = ()  # see `Budget`
 
     def __post_init__(self) -> None:
         for name in ("max_partitions", "max_devices", "min_partition_nodes"):
@@ -155,15 +140,11 @@ class Constraints:
     ) -> None:
         """Find contradictions, before anything is measured.
 
-        Args:
-            index: the graph.
-            targets: those the user gave.
-            refusals: why a target takes a node in no way.
-            domains: per target its memory domain; `host` where it is not named.
+        `refusals` says why a target takes a node in no way; `domains` gives memory domains other than `host`.
 
         Raises:
-            ConstraintError: a pin names no node or none of the targets; some node is left without a
-                target that takes it; or the pins need more partitions or devices than are allowed.
+            ConstraintError: a pin names no node or none of the targets; some node is left without a target that
+                takes it; or the pins need more partitions or devices than are allowed.
         """
         for rule in self.pins:
             if not any(target in rule.target for target in targets):
@@ -205,7 +186,7 @@ class Constraints:
     def _check_counts(
         self, choices: Iterable[frozenset[Target]], domains: Mapping[Target, str]
     ) -> None:
-        """Nodes whose choices are disjoint two by two need a partition each, and perhaps a device."""
+        """Nodes whose choices are pairwise disjoint need a partition each, and perhaps a device."""
         apart: list[frozenset[Target]] = []
         devices: list[frozenset[str]] = []
         for choice in sorted(set(choices), key=len):

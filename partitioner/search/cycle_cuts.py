@@ -1,10 +1,8 @@
 """Rings of partitions that wait for each other, and rows of the program that forbid them.
 
-A ring is given by *legs*: per partition a pair (entry, exit) of its nodes such that each exit feeds the
-next partition's entry. Whatever partitions hold the legs, if every leg lies inside one partition and they
-are not all inside the same one, they wait for each other. So of m legs at most m - 1 lie inside one
-partition, unless one partition holds them all: a cut on every candidate that joins a leg, not only on the
-partitions that were caught.
+A ring is given by *legs*: per partition a pair (entry, exit) of its nodes such that each exit feeds the next
+partition's entry. Partitions that hold the legs wait for each other unless one holds them all. So of m legs at
+most m - 1 lie inside one partition, unless one holds them all: a cut on every candidate that joins a leg.
 """
 
 from __future__ import annotations
@@ -28,12 +26,7 @@ class Ring:
 
 
 def rings(index: GraphIndex, node_sets: Sequence[int]) -> list[Ring]:
-    """The shortest rings through each partition that is in one; empty when the sets can be ordered.
-
-    Args:
-        index: the graph.
-        node_sets: disjoint sets (bitsets) that cover it.
-    """
+    """The shortest rings through each of the disjoint sets (bitsets) that is in one; empty when they can be ordered."""
     readers = quotient(index, node_sets)
     found: dict[Ring, None] = {}
     for component in _knots(readers):
@@ -84,7 +77,7 @@ def _knots(readers: Sequence[set[int]]) -> list[set[int]]:
 
 
 def _shortest_ring(readers: Sequence[set[int]], start: int, component: set[int]) -> list[int]:
-    """The partitions of a shortest ring through one of a knot's partitions, by breadth first search."""
+    """The partitions of a shortest ring through one partition, by breadth first search."""
     before: dict[int, int] = {}
     queue = deque([start])
     while queue:

@@ -26,13 +26,10 @@ from collage.partitioner.search.transition import Crossing, Transitions
 
 
 class Cover:
-    """Builds the program for some of the candidates.
+    """The program for some of the candidates.
 
     Args:
-        arrays: all candidates.
-        active: those that may be chosen.
-        cost_us: of the active ones, with what their borders cost by themselves.
-        transitions: what borders cost.
+        cost_us: of the active ones, with the borders' cost that depends on them alone.
         constraints: what binds the plan as a whole.
     """
 
@@ -61,7 +58,7 @@ class Cover:
         self._add_limits()
 
     def add_ring(self, ring: Ring) -> None:
-        """Forbid what waits in a ring; see `collage.partitioner.search.cycle_cuts`."""
+        """Forbid a ring; see `cycle_cuts`."""
         legs = [self._arrays.holds(*leg)[self.active] for leg in ring.legs]
         count = np.sum(legs, axis=0)
         count[count == len(legs)] = 0

@@ -1,4 +1,4 @@
-"""Why there is no plan, in words that say what to change."""
+"""Why there is no plan, in messages that say what to change."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ def explain(
     """Name the first nodes that nothing covers, with each target's reason.
 
     Args:
-        arrays: all candidates.
-        active: those that may be chosen.
         cost_us: per candidate; infinite where it cannot be used.
         constraints: what took candidates away.
         refusals: why a target has no candidate for a node.
@@ -50,7 +48,7 @@ def explain(
 
 
 def explain_misfit(constraints: Constraints) -> str:
-    """No node is left out, yet nothing fits together."""
+    """The message where every node is covered, yet nothing fits together."""
     limits = [
         f"{name}={value}"
         for name, value in (
@@ -103,7 +101,7 @@ def _reason(
 
 
 def _kept_out(arrays: CandidateArrays, candidate: int, constraints: Constraints) -> str:
-    """What takes a candidate away that could run."""
+    """What takes a feasible candidate away."""
     chosen = arrays.candidates[candidate]
     for node in bits(chosen.nodes):
         rule = constraints.kept_away_by(arrays.index, node, chosen.target)

@@ -2,21 +2,18 @@
 
 Three steps, each exact in what it claims:
 
-1. shortest ways over the line (`collage.partitioner.search.shortest_path`): a first plan, and often already a proof;
-2. the linear relaxation of the program (`collage.partitioner.search.exact_cover`), whose reduced costs tell which candidates
-   cannot be in any plan as good as the best known;
+1. shortest paths over the line (`shortest_path`): a first plan, and often already a proof;
+2. the linear relaxation of the program (`exact_cover`), whose reduced costs tell which candidates cannot be in
+   any plan as good as the best known;
 3. the program with the rest. A solution whose partitions wait for each other is forbidden by cuts
-   (`collage.partitioner.search.cycle_cuts`) and the program solved again; each further plan demands to differ from those
-   before it.
+   (`cycle_cuts`) and the program solved again; each further plan must differ from those before it.
 
-A `Searcher` keeps what does not depend on costs, cuts included, so the second search of the same
-candidates costs only its solution.
+A `Searcher` keeps what does not depend on costs, cuts included.
 
-Invariants: a candidate without a cost is never chosen; every plan returned can run; `bound_us` is proven
-even when the time ran out.
+Invariants: a candidate without a cost is never chosen; every plan returned can run; `bound_us` is proven even
+when the time ran out.
 
-Source: exact cover with lazily added cuts is our own; RFC 0062 searches by Dijkstra (see
-`benchmarks.dijkstra`).
+Source: exact cover with lazily added cuts is our own; RFC 0062 searches by Dijkstra (`benchmarks.dijkstra`).
 """
 
 from __future__ import annotations
@@ -102,12 +99,9 @@ def search(
 
 
 class Searcher:
-    """Searches one graph's candidates again and again while their costs become known.
-
-    Not safe for use by several threads at once.
+    """Searches one graph's candidates as often as their costs change; for one thread at a time.
 
     Args:
-        index: the graph.
         candidates: convex, not empty and distinct.
         refusals: why a target has no candidate for a node, for messages.
     """
@@ -130,13 +124,11 @@ class Searcher:
         time_limit_s: float | None = None,
         infeasible: Mapping[int, str] | None = None,
     ) -> Solution:
-        """The k cheapest plans.
+        """The k cheapest plans, fewer when there are no more.
 
         Args:
             cost_us: per candidate; None where it cannot be used.
-            transitions: what borders cost.
-            constraints: what a plan must respect.
-            k: how many plans; fewer are returned when there are no more.
+            k: how many plans.
             time_limit_s: return the best found after so long, with its bound.
             infeasible: per candidate why it cannot be used, for messages.
 
@@ -260,8 +252,7 @@ class _Search:
     def _limits(self, active: Ints, spare: Floats) -> Iterator[float]:
         """Costs up to which to look for plans: guesses that leave few candidates, then what is known.
 
-        Plans that use what a limit leaves out cost more than the limit; so when the plans found cost no
-        more, they are the best of all.
+        Plans that use what a limit leaves out cost more than the limit; so plans that cost no more are the best of all.
         """
         task = self._task
         # What is cheap by reduced costs is near the optimum; it lowers the limit.

@@ -1,12 +1,11 @@
-"""What a pin or a ban speaks of: some nodes, and some targets.
+"""The nodes and the targets of a pin or a ban.
 
-Text forms of nodes: an operator type (`Conv`, `com.microsoft::Gelu`), a node's name or a glob over
-names (`/encoder/*`), or a region `value_a..value_b`: every node on a way from the one value to the other,
-the maker of the second included. Either value may be left out: up to a value, or from a value on.
+Text forms of nodes: an operator type (`Conv`, `com.microsoft::Gelu`), a node's name or a glob over names
+(`/encoder/*`), or a region `value_a..value_b`: every node on a path from the one value to the other. Either value
+may be left out.
 
-Text forms of targets: a backend's name or glob, and if wanted some options, each a name with a glob for
-its value. `openvino` stands for every openvino target, `openvino -precision=bf16` for those with that
-option, `* -device=cuda:*` for a device, whatever the backend.
+Text forms of targets: a backend's name or glob, and options, each a name with a glob for its value:
+`openvino -precision=bf16`, `* -device=cuda:*`.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class Selection:
         """The nodes (bitset).
 
         Raises:
-            ConstraintError: none are meant, or a value is not known; the nearest names are given.
+            ConstraintError: there are none, or a value is not known; the nearest names are given.
         """
         by_name = {node.name: node.index for node in index.nodes}
         if self.text in by_name:

@@ -1,7 +1,7 @@
-"""Best covers among candidates that are one run of the line each: shortest ways, in linear time.
+"""Best covers among candidates that are one run of the line each: shortest paths, in linear time.
 
-Runs of one topological order never wait for each other, so what is found here can always run. Its
-distances also price every position, which bounds from below what any other candidate can gain.
+Runs of one topological order never wait for each other, so these covers can always run. Their distances also
+price every position, which bounds from below what any other candidate can gain.
 """
 
 from __future__ import annotations
@@ -20,28 +20,16 @@ _POWERS = range(-6, 7, 2)
 
 @dataclass(frozen=True)
 class Ways:
-    """The shortest ways from the line's begin to its end.
+    """The shortest ways from the line's begin to its end."""
 
-    Args:
-        plans: candidates of each way, in the order of the line, the cheapest way first.
-        costs: of each way.
-        distance: per position the cost of the cheapest way to it; infinite where there is none.
-    """
-
+    # candidates of each way, in the order of the line, the cheapest way first
     plans: tuple[tuple[int, ...], ...]
-    costs: tuple[float, ...]
-    distance: Floats
+    costs: tuple[float, ...]  # of each way
+    distance: Floats  # per position the cost of the cheapest way to it; infinite where there is none
 
 
 def shortest_ways(arrays: CandidateArrays, active: Ints, cost_us: Floats, k: int) -> Ways:
-    """The k cheapest covers by one-run candidates; none when they do not cover the line.
-
-    Args:
-        arrays: the candidates.
-        active: those that may be used.
-        cost_us: of the active ones.
-        k: how many ways at the most.
-    """
+    """The k cheapest covers by one-run candidates; none when they do not cover the line."""
     runs = first_runs(arrays, active)
     single = np.flatnonzero(arrays.run_count[active] == 1)
     single = single[np.argsort(arrays.run_end[runs[single]], kind="stable")]
@@ -97,10 +85,10 @@ def more_ways(task: Task, active: Ints, cost_us: Floats) -> Iterator[Chosen]:
 
 
 def price_bound(arrays: CandidateArrays, active: Ints, cost_us: Floats, distance: Floats) -> float:
-    """A lower bound on every plan from the prices that shortest ways put on positions.
+    """A lower bound on every plan from the prices that shortest paths put on positions.
 
-    A plan costs as much as the shortest way plus the reduced costs of its candidates; of the negative
-    ones each position bears an equal share, and the lowest share there bounds it.
+    A plan costs as much as the shortest path plus the reduced costs of its candidates; of the negative ones each
+    position bears an equal share, and the lowest share there bounds it.
     """
     reduced = reduced_costs(arrays, active, cost_us, distance)
     sizes = np.bincount(

@@ -1,4 +1,4 @@
-"""What one search is asked for, and the plans it knows."""
+"""What one search is asked for, the plans it knows, and what it returns."""
 
 from __future__ import annotations
 
@@ -27,64 +27,41 @@ Method = Literal["line", "program", "fallback"]
 
 @dataclass(frozen=True)
 class ScoredPlan:
-    """A plan with what it costs.
+    """A plan with what it costs."""
 
-    Args:
-        plan: its partitions, in execution order.
-        candidates: their positions in the candidates given to search, in the same order.
-        objective_us: partitions and borders together, in microseconds.
-    """
-
-    plan: Plan
-    candidates: tuple[int, ...]
-    objective_us: float
+    plan: Plan  # its partitions, in execution order
+    candidates: tuple[int, ...]  # their positions in the candidates given to search, in the same order
+    objective_us: float  # partitions and borders together, in microseconds
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """How a search went.
+    """How a search went."""
 
-    Args:
-        method: `line` (shortest ways were proven best), `program` (HiGHS), `fallback` (out of time, the
-            plan found beforehand).
-        candidates: that constraints and costs left.
-        columns: of the largest program solved; 0 when none was.
-        rows: likewise.
-        cuts: rows that forbid rings of waiting partitions.
-        solves: how many programs were solved.
-        seconds: in all.
-    """
-
+    # `line` (shortest ways were proven best), `program` (HiGHS), `fallback` (out of time, the plan
+    # found beforehand)
     method: Method
-    candidates: int
-    columns: int
-    rows: int
-    cuts: int
-    solves: int
-    seconds: float
+    candidates: int  # that constraints and costs left
+    columns: int  # of the largest program solved; 0 when none was
+    rows: int  # likewise
+    cuts: int  # rows that forbid rings of waiting partitions
+    solves: int  # how many programs were solved
+    seconds: float  # in all
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The best plans, the best first; at least one.
+    """The best plans, the best first; at least one."""
 
-    Args:
-        plans: distinct ones.
-        bound_us: no plan costs less.
-        optimal: True when the first plan is proven to be the best.
-        complete: True when there are proven to be no better plans than those given (or none other).
-        statistics: how it was found.
-    """
-
-    plans: tuple[ScoredPlan, ...]
-    bound_us: float
-    optimal: bool
-    complete: bool
-    statistics: Statistics
+    plans: tuple[ScoredPlan, ...]  # distinct ones
+    bound_us: float  # no plan costs less
+    optimal: bool  # True when the first plan is proven to be the best
+    complete: bool  # True when there are proven to be no better plans than those given (or none other)
+    statistics: Statistics  # how it was found
 
     @property
     def gap(self) -> float:
-        """How much of the best plan's cost is not proven to be needed; 0 when it is optimal."""
+        """The share of the best plan's cost that is not proven to be needed; 0 when it is optimal."""
         cost = self.plans[0].objective_us
         if self.optimal or cost <= self.bound_us:
             return 0.0
@@ -103,23 +80,14 @@ def tolerance_us(cost_us: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One search.
-
-    Args:
-        arrays: all candidates.
-        transitions: what borders cost.
-        constraints: what a plan must respect.
-        k: how many plans.
-        cost_us: per candidate; infinite where it cannot be used.
-        deadline: on the monotonic clock.
-    """
+    """One search."""
 
     arrays: CandidateArrays
     transitions: Transitions
     constraints: Constraints
-    k: int
-    cost_us: Floats
-    deadline: float = math.inf
+    k: int  # how many plans
+    cost_us: Floats  # per candidate; infinite where it cannot be used
+    deadline: float = math.inf  # on the monotonic clock
 
     def left_s(self) -> float | None:
         """Seconds until the deadline, at least 0; None without one."""
@@ -138,7 +106,7 @@ class Task:
         return not bound and not self.class_of_target.any()
 
     def own_costs(self, active: Ints) -> Floats:
-        """Per active candidate its cost with what its borders cost whoever is on their other side."""
+        """Per active candidate its cost with the borders' cost that depends on it alone."""
         arrays, transitions = self.arrays, self.transitions
         targets = arrays.target_of[active]
         calls = np.array([transitions.partition_us(target) for target in arrays.targets])
@@ -151,8 +119,7 @@ class Task:
     def undominated(self, active: Ints, costs: Floats) -> Ints:
         """Positions in `active`, ascending, of what may be in one of the k best plans.
 
-        Of candidates with the same nodes and class, any k that are not worse in cost and budgets take
-        the place of all others.
+        Of candidates with the same nodes and class, any k that are not worse in cost and budgets replace the others.
         """
         arrays = self.arrays
         kind = self.class_of_target[arrays.target_of[active]]
@@ -201,7 +168,7 @@ class KnownPlans:
     plans: dict[frozenset[int], ScoredPlan] = field(default_factory=dict)
 
     def add(self, chosen: Iterable[int]) -> bool:
-        """Take in a plan whose partitions do not wait for each other; False when it breaks a limit."""
+        """Add a plan whose partitions do not wait for each other; False when it breaks a limit."""
         positions = tuple(chosen)
         key = frozenset(positions)
         if key not in self.plans:
@@ -211,12 +178,10 @@ class KnownPlans:
         return True
 
     def add_all(self, plans: Iterable[Chosen]) -> None:
-        """Take in those plans that keep to the constraints."""
         for chosen in plans:
             self.add(chosen)
 
     def cost_us(self, chosen: Chosen) -> float:
-        """What a plan that was taken in costs."""
         return self.plans[frozenset(chosen)].objective_us
 
     def limit_us(self) -> float:

@@ -4,11 +4,10 @@ The objective of a plan is the sum of its partitions' costs and of
 
 * `call_us`: once per partition, by its target;
 * `border_us`: by its target, for each distinct value that a partition reads and another one makes;
-* a *copy*, for each value and each memory domain other than its own in which it is read: once, however
-  many partitions read it there. Graph inputs come from, and graph outputs go to, `io_domain`.
+* a *copy*, once for each value and each memory domain other than its own in which it is read. Graph inputs come
+  from, and graph outputs go to, `io_domain`.
 
-`Transitions.plan_cost` is the one definition of it; the program that search solves is another way to
-write the same sum.
+`Transitions.plan_cost` defines it; the program that search solves writes the same sum in another way.
 """
 
 from __future__ import annotations
@@ -28,15 +27,10 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class CopyCost:
-    """What it takes to copy a value from one memory domain to another.
+    """What it takes to copy a value from one memory domain to another."""
 
-    Args:
-        fixed_us: per copy.
-        us_per_mib: per 2^20 bytes.
-    """
-
-    fixed_us: float = 0.0
-    us_per_mib: float = 0.0
+    fixed_us: float = 0.0  # per copy
+    us_per_mib: float = 0.0  # per 2^20 bytes
 
     def us(self, size_bytes: int) -> float:
         """Microseconds for a value; one of unknown size counts as empty."""
@@ -48,25 +42,20 @@ FREE = CopyCost()
 
 @dataclass(frozen=True)
 class Transitions:
-    """Costs of borders in microseconds; none may be negative.
+    """Costs of borders in microseconds; none may be negative."""
 
-    Args:
-        call_us: per target; `default_call_us` where it is not named.
-        default_call_us: small, so that of two plans of equal cost the one with fewer partitions wins.
-        border_us: per target; nothing where it is not named.
-        domains: per target its memory domain; `host` where it is not named.
-        copies: per (from, to) pair of memory domains; `default_copy` where two differ and are not named.
-        default_copy: see `copies`.
-        io_domain: where graph inputs come from and graph outputs are wanted.
-    """
-
+    # per target; `default_call_us` where it is not named
     call_us: Mapping[Target, float] = field(default_factory=dict)
+    # small, so that of two plans of equal cost the one with fewer partitions wins
     default_call_us: float = 0.01
+    # per target; nothing where it is not named
     border_us: Mapping[Target, float] = field(default_factory=dict)
+    # per target its memory domain; `host` where it is not named
     domains: Mapping[Target, str] = field(default_factory=dict)
+    # per (from, to) pair of memory domains; `default_copy` where two differ and are not named
     copies: Mapping[tuple[str, str], CopyCost] = field(default_factory=dict)
-    default_copy: CopyCost = FREE
-    io_domain: str = HOST
+    default_copy: CopyCost = FREE  # see `copies`
+    io_domain: str = HOST  # where graph inputs come from and graph outputs are wanted
 
     def __post_init__(self) -> None:
         copies = (*self.copies.values(), self.default_copy)
@@ -90,12 +79,7 @@ class Transitions:
         return self.copies.get((source, destination), self.default_copy).us(size_bytes)
 
     def plan_cost(self, index: GraphIndex, partitions: Sequence[Candidate]) -> float:
-        """What a plan costs beside its partitions' own costs, in microseconds.
-
-        Args:
-            index: the graph.
-            partitions: a cover of it, in any order.
-        """
+        """What a cover of the graph costs beside its partitions' own costs, in microseconds."""
         owner = {i: p for p, partition in enumerate(partitions) for i in bits(partition.nodes)}
         total = sum(self.partition_us(partition.target) for partition in partitions)
         for value in crossings(index):
@@ -113,19 +97,12 @@ class Transitions:
 
 @dataclass(frozen=True)
 class Crossing:
-    """A value that may cross a border.
+    """A value that may cross a border."""
 
-    Args:
-        producer: the node that makes it; None for a graph input.
-        readers: the nodes that read it.
-        is_output: True for a graph output.
-        size_bytes: 0 where it is not known.
-    """
-
-    producer: int | None
-    readers: tuple[int, ...]
-    is_output: bool
-    size_bytes: int
+    producer: int | None  # the node that makes it; None for a graph input
+    readers: tuple[int, ...]  # the nodes that read it
+    is_output: bool  # True for a graph output
+    size_bytes: int  # 0 where it is not known
 
 
 def crossings(index: GraphIndex) -> list[Crossing]:

@@ -1,8 +1,7 @@
-"""Which targets there are: those of this machine, found out once in a child, or those of its workers.
+"""The targets of this machine, found out once in a child, or of its workers.
 
-What a request's targets may be is checked here before a job is made: names and options against the
-registry's tables; availability against what the child found, where this machine measures. What workers have
-may change while a job waits for them, so there the job itself says when nobody has its targets.
+A request's targets are checked before a job is made: names and options, and availability where this machine
+measures. Workers may come while a job waits, so there the job itself says when none has its targets.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _log = structlog.get_logger("collage.catalog")
 
 
 def describe() -> dict[str, Any]:
-    """Backends and hardware of this machine, as JSON-ready data. Loads runtimes: run it in a child."""
+    """Backends and hardware of this machine, as JSON-ready data (loads runtimes: runs in a child)."""
     found = []
     for name, backend in backends().items():
         probed = backend.probe()
@@ -68,7 +67,7 @@ def describe() -> dict[str, Any]:
 
 
 def refuse_files(target: Target) -> None:
-    """Refuse a target from a request when it names a file of this machine.
+    """Refuse a target of a request that names a file of this machine.
 
     Raises:
         TargetError: it does.
@@ -79,11 +78,7 @@ def refuse_files(target: Target) -> None:
 
 
 class TargetCatalog:
-    """The description of what can measure; safe from many threads.
-
-    Args:
-        remote_workers: workers on other machines, where there are any.
-    """
+    """The targets that can be measured; safe from many threads."""
 
     def __init__(self, remote_workers: RemoteWorkers) -> None:
         self._remote_workers = remote_workers
@@ -91,7 +86,7 @@ class TargetCatalog:
         self._found: dict[str, Any] | None = None
 
     def get(self) -> dict[str, Any]:
-        """This machine: what `describe` found, when it was first asked for.
+        """The description of this machine, made on the first call.
 
         Raises:
             ChildFailed: probing failed; the next call tries again.
@@ -102,7 +97,7 @@ class TargetCatalog:
             return self._found
 
     def targets(self) -> list[dict[str, Any]]:
-        """Every backend, and whether what measures has it.
+        """Every backend, and whether this machine or a worker has it.
 
         Raises:
             ChildFailed: as for `get`.
@@ -118,7 +113,7 @@ class TargetCatalog:
         return [{**entry, **_among(workers, entry["name"])} for entry in own]
 
     def prepare(self) -> None:
-        """Find out in the background, so that the first request need not wait."""
+        """Probe in the background, so that the first request need not wait."""
         threading.Thread(target=self._prepare, name="catalog", daemon=True).start()
 
     def check(self, texts: Sequence[str]) -> list[str]:
@@ -154,7 +149,7 @@ class TargetCatalog:
 
 
 def _among(workers: Sequence[RemoteWorker], backend: str) -> dict[str, Any]:
-    """Whether some worker has a backend, as an entry of `describe` says it."""
+    """Whether some worker has a backend, as an entry of `describe`."""
     versions = sorted({w.said.backends[backend] for w in workers if backend in w.said.backends})
     if versions:
         there = {"available": True, "version": ", ".join(versions)}

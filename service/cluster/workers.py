@@ -1,4 +1,4 @@
-"""The workers on other machines that measure for this server, as its scheduler knows them."""
+"""The workers on other machines that measure for this server."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ _AWAY_S = 10.0
 
 
 class RemoteWorkers:
-    """Asks the scheduler every two seconds at most; safe from many threads.
-
-    Args:
-        settings: of this server.
-    """
+    """Asks the scheduler every two seconds at most; safe from many threads."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -33,7 +29,7 @@ class RemoteWorkers:
         return self._settings.scheduler is not None
 
     def workers(self) -> list[RemoteWorker]:
-        """Who is there.
+        """The workers that are there.
 
         Raises:
             ClusterError: the scheduler cannot be reached.

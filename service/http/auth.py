@@ -1,11 +1,10 @@
-"""Who is asking, and may they: bearer tokens with scopes.
+"""Bearer tokens with scopes.
 
-Scopes: `read` looks at everything that is tuned and measured here (a team shares it), `tune` uploads
-models and makes jobs, and cancels its own; `admin` does all that to everybody's, imports and deletes
-costs. `admin` includes `tune`, which includes `read`.
+Scopes: `read` sees everything that is tuned and measured here (a team shares it), `tune` uploads models, makes jobs
+and cancels its own; `admin` cancels all jobs, imports and deletes costs. Each includes the one before.
 
-Without tokens (loopback only) everybody is the owner `local` with every scope. Browsers send the token
-as a cookie that no script can read and no other runner can make them send.
+Without tokens (loopback only) every caller is the owner `local` with every scope. Browsers send the token as a
+cookie that no script can read and that no other site can make them send.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 @dataclass(frozen=True)
 class Caller:
-    """Whoever makes a request; `owner` owns what comes of it."""
+    """The sender of a request; `owner` owns what comes of it."""
 
     owner: str
     scopes: frozenset[str]

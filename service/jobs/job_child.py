@@ -27,9 +27,7 @@ _OUTPUT_BYTES = 2000
 class JobChild:
     """A running job process. Use as a context manager: on leaving, the process and its group are gone.
 
-    Args:
-        request: what it is to do.
-        directory: for its output; the process must not write anywhere else but into its work folder.
+    `directory` gets its output; the process must write only there and into its work folder.
     """
 
     def __init__(self, request: Request, directory: Path) -> None:
@@ -73,7 +71,7 @@ class JobChild:
         return message if message is not None else self._death()
 
     def is_suspended(self) -> bool:
-        """True while somebody has stopped the process (SIGSTOP), so that it does nothing at all."""
+        """True while the process is stopped (SIGSTOP)."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED
         return False

@@ -1,14 +1,12 @@
-"""Runs queued jobs, each in a process of its own (`collage.service.jobs.job_process`), and writes down what happens.
+"""Runs queued jobs, each in a process of its own (`collage.service.jobs.job_process`), and stores what happens.
 
-A runner thread takes the job whose turn it is, holds its lease while the process lives, and ends the
-job with its result or a reason. Everything that matters is in the database before it is acted upon,
-so a server that is killed loses nothing: the lease ends, the job is queued again, and costs that were
-measured are known then.
+A runner thread takes the next job, renews its lease while the process lives, and ends the job with its result or
+a reason. Everything is in the database before it is acted upon: when a server is killed, the lease ends and the
+job is queued again.
 
-A runner whose lease was lost (it was stopped for longer than the lease) kills its process and says
-nothing more: the job is somebody else's. A job goes back to the queue when the server stops, when the
-database was away for longer than the process had patience, and when the process stood still for as
-long as a lease; a disk that is full is a failed job that says so.
+A runner that lost its lease kills its process and writes nothing more. A job goes back to the queue when the
+server stops, when the database is away for too long, and when the process is suspended for as long as a lease. A
+full disk fails the job.
 """
 
 from __future__ import annotations
@@ -99,14 +97,14 @@ class JobRunner:
             thread.start()
 
     def stop(self) -> None:
-        """Give running jobs back to the queue and end the threads."""
+        """Requeue running jobs and end the threads."""
         self._stopping.set()
         self._wake.set()
         for thread in self._threads:
             thread.join(timeout=10)
 
     def wake(self) -> None:
-        """Look at the queue now: there is a new job."""
+        """Look at the queue now."""
         self._wake.set()
 
     def _run_jobs(self, worker: str) -> None:

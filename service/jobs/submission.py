@@ -39,7 +39,7 @@ class Submission:
 async def receive_form(
     request: Request, services: Services, files: list[str], fields: list[str]
 ) -> Form:
-    """Read an upload, if there is room for one more now."""
+    """Read an upload, unless too many run now."""
     if services.uploads.locked():
         raise ProblemError(503, "busy", "too many uploads at once; try again", {"Retry-After": "5"})
     async with services.uploads:

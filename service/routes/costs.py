@@ -1,4 +1,4 @@
-"""`/v1/costs`: the shared memory of measurements: look, take along, bring in, forget."""
+"""`/v1/costs`: stored measurements: list, export, import, delete."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_is_iso)]
 
 
 def _check_names(request: Request) -> None:
-    """A filter that is misspelled or given twice would quietly mean more costs than were meant."""
+    """Refuse a filter that is misspelled or given twice: it would mean more costs than intended."""
     names = [name for name, _ in request.query_params.multi_items()]
     for name in names:
         if name not in _NAMES:

@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz`, `/metrics`: for those who watch over the server."""
+"""`/healthz`, `/readyz`, `/metrics`: for monitoring."""
 
 from __future__ import annotations
 

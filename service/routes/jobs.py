@@ -1,4 +1,4 @@
-"""`/v1/jobs`: make, list, look at, watch, cancel, and fetch what came out."""
+"""`/v1/jobs`: make, list, show, watch, cancel, and fetch the results."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _KEPT = 32
 
 
 class GraphCache:
-    """GraphCache by the SHA-256 of their artifact; safe from many threads."""
+    """Partition graphs by the SHA-256 of their artifact; safe from many threads."""
 
     def __init__(self, files: BlobFiles, spool: Spool) -> None:
         self._files = files

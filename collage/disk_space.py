@@ -1,7 +1,7 @@
 """How much disk a tuning keeps for files that can be made again: sub-models and what runtimes compiled.
 
-The files unused for longest go first. The budget grows with the model, since each timed plan needs files
-about as large as the model.
+The files unused for longest go first. The budget grows with the model, since each timed plan needs
+files about as large as the model.
 """
 
 from __future__ import annotations
@@ -60,6 +60,6 @@ def remove(path: Path) -> None:
 
 
 def _own_size(path: Path) -> int:
-    with contextlib.suppress(OSError):  # gone meanwhile
+    with contextlib.suppress(OSError):  # already gone
         return path.stat().st_size
     return 0

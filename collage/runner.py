@@ -1,10 +1,10 @@
 """Where a tuning's runtimes run: on this machine, or on others of one kind (`collage.cluster`).
 
-Terms: a *runner* is one kind of machine. A tuning compiles, runs and times on one runner, since a plan runs
-in one process and costs of different hardware never mix. `-host=LABEL` on a target names the kind.
+Terms: a *runner* is one kind of machine. A tuning compiles, runs and times on one runner, since a plan
+runs in one process and costs of different hardware never mix. `-host=LABEL` on a target names the kind.
 
-Invariant: what a runner says about a target (version, arithmetic, preparation) was found on the machine that
-measures.
+Invariant: what a runner says about a target (version, arithmetic, preparation) was found on the machine
+that measures.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NoWorkerError(CollageError):
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """A target on a runner: its runtime's version, its arithmetic, and how it rewrites sub-models, or None."""
+    """A target on a runner: its runtime's version, its arithmetic, and its preparation, or None."""
 
     version: str
     arithmetic: Arithmetic
@@ -97,7 +97,7 @@ class Runner:
         cancel: threading.Event | None = None,
         on_message: Callable[[Any], None] | None = None,
     ) -> Any:
-        """Call a function in a sacrificial child, as `collage.backends.sandbox.run.run_in_child` does."""
+        """Call a function in a sandboxed child, as `collage.backends.sandbox.run.run_in_child` does."""
         return run_in_child(function, *args, limits=limits, cancel=cancel, on_message=on_message)
 
     def alone(self, cancel: threading.Event | None) -> contextlib.AbstractContextManager[None]:

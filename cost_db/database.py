@@ -1,7 +1,7 @@
 """The cost database: measured costs and claims.
 
-Safe from many threads and processes. Every call is its own short transaction; a measurement is committed when
-`store` returns.
+Safe from many threads and processes. Every call is its own short transaction; a measurement is
+committed when `store` returns.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class CostDatabase:
 
         Args:
             keys: keys or their digests.
-            owner: a text unique among all that measure now: a claim that this owner has already is busy too.
+            owner: a text unique among all that measure now: a claim that this owner has already is busy
+                too.
             lease_s: seconds after which others may take the claims over, unless renewed.
         """
         plain("owner", owner, 200)
@@ -150,8 +151,8 @@ class CostDatabase:
     def forget(self, wanted: CostFilter, *, everything: bool = False) -> int:
         """Delete the wanted costs and return how many.
 
-        Where there are any, all stored tunings go too, or those of `wanted.hardware`. A filter that allows everything
-        needs `everything`.
+        Where there are any, all stored tunings go too, or those of `wanted.hardware`. A filter that
+        allows everything needs `everything`.
 
         Raises:
             BadInputError: the filter is empty and `everything` is not True.

@@ -1,4 +1,4 @@
-"""Keyset pages: a page is what follows a cursor in a total order, so that nothing is skipped or repeated.
+"""Keyset pages: a page follows a cursor in a total order, so nothing is skipped or repeated.
 
 A cursor is opaque to the caller: the sort key of the last item, as URL-safe text.
 """

@@ -1,7 +1,7 @@
 """Which files exist and who posted which model. The bytes lie elsewhere, under their SHA-256.
 
-Terms: a *blob* is any file the service keeps: a model, an artifact, a report, a plan. A *model* is a blob that an
-owner posted under a name; two owners may post one blob.
+Terms: a *blob* is any file the service keeps: a model, an artifact, a report, a plan. A *model* is a
+blob that an owner posted under a name; two owners may post one blob.
 
 Invariant: a blob that a model or a job refers to cannot be deleted.
 """
@@ -55,13 +55,13 @@ class StoredModel:
 
 
 class BlobRegister:
-    """The register of files. Register a blob after its bytes are stored; drop it before they are deleted."""
+    """The register of files. Register a blob after its bytes are stored; drop it before they go."""
 
     def __init__(self, database: CostDatabase) -> None:
         self._connections = database.connections
 
     def add(self, sha256: str, size_bytes: int, media_type: str) -> RegisteredBlob:
-        """Register a file; one that is registered counts as new again, so that it is not dropped now."""
+        """Register a file; one that is registered counts as new again."""
         values = {
             "sha256": sha256,
             "size_bytes": size_bytes,
@@ -89,7 +89,7 @@ class BlobRegister:
         return None if row is None else RegisteredBlob(*row)
 
     def drop_unused(self, before: datetime, limit: int = 1_000) -> tuple[str, ...]:
-        """Unregister files older than `before` that nothing refers to; the caller deletes their bytes."""
+        """Unregister unused files older than `before`; the caller deletes their bytes."""
         unused = sa.select(blobs.c.sha256).where(
             blobs.c.created_at < before,
             *(~sa.exists().where(reference == blobs.c.sha256) for reference in _REFERENCES),

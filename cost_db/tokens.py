@@ -1,7 +1,7 @@
 """Bearer tokens with scopes, an expiry and quotas.
 
-A secret looks like `collage_<id>_<32 random bytes>` and is shown once. Only its SHA-256 is stored: with 256
-random bits, a slow password hash would add nothing.
+A secret looks like `collage_<id>_<32 random bytes>` and is shown once. Only its SHA-256 is stored: with
+256 random bits, a slow password hash would add nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Results of tunings, so that the same tuning finds them at once.
 
-Terms: a *tuning record* is a plan and its report, under a digest of all that the result may depend on, which the
-caller computes. Its time limit says whether a longer search is worth it.
+Terms: a *tuning record* is a plan and its report, under a digest of all that the result may depend on,
+which the caller computes. Its time limit says whether a longer search is worth it.
 """
 
 from __future__ import annotations

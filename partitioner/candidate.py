@@ -1,10 +1,11 @@
 """A candidate: a sub-graph on a target; and a plan: candidates that cover the graph.
 
-Node sets are Python integers used as bitsets: bit *i* is set when node *i* of the `GraphIndex` is inside.
-Node indexes are positions in a topological order.
+Node sets are Python integers used as bitsets: bit *i* is set when node *i* of the `GraphIndex` is
+inside. Node indexes are positions in a topological order.
 
-Invariants of a `Plan`: its partitions cover every node exactly once, the quotient graph is acyclic, and the
-partitions stand in an order in which they can run. `graph.plan_check` proves it for plans from elsewhere.
+Invariants of a `Plan`: its partitions cover every node exactly once, the quotient graph is acyclic, and
+the partitions stand in an order in which they can run. `graph.plan_check` proves it for plans from
+elsewhere.
 
 Source: RFC 0062 (candidate partitions), extended by the global check for cycles.
 """
@@ -17,8 +18,7 @@ import numpy as np
 
 from collage.partitioner.target import Target
 
-_FEW = 24
-"""Above this many bits numpy unpacks them faster than a loop (20 times at 1,000 of 3,000)."""
+_FEW = 24  # above this many bits numpy unpacks them faster than a loop
 
 
 @dataclass(frozen=True)

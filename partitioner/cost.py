@@ -1,7 +1,7 @@
 """What running a candidate costs: measured, infeasible or unknown, and never a bare number.
 
-Invariant: only `Measured` carries a measured time. `Unknown` may carry an optimistic bound, by which search
-decides what to measure next; it is never shown as a cost.
+Invariant: only `Measured` carries a measured time. `Unknown` may carry an optimistic bound, by which
+search decides what to measure next; it is never shown as a cost.
 
 Source: TVM v0.18 `src/relay/collage/cost.h`, where the same three cases share one double.
 """

@@ -1,6 +1,7 @@
 """The root error of the project, and what a caller can catch.
 
-Every error that a user can cause says what was at hand and what to do next; subclasses carry facts as fields.
+Every error that a user can cause says what was at hand and what to do next; subclasses carry facts as
+fields.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A target: one backend with options, written as in TVM.
 
-Examples: `onnxruntime`, `openvino -precision=bf16`, `onnxruntime -ep=cuda -device=1`. Options are sorted, so two
-spellings of one target compare and hash equal. Here is syntax alone; the registry knows the options.
+Examples: `onnxruntime`, `openvino -precision=bf16`, `onnxruntime -ep=cuda -device=1`. Options are
+sorted, so two spellings of one target compare and hash equal. Here is syntax alone; the registry knows
+the options.
 
 Source: TVM's target strings and RFC 0062 (targets as device, unit and code generator).
 """

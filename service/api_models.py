@@ -48,7 +48,7 @@ class ProgressView(_Answer):
 
 
 class SummaryView(_Answer):
-    """The result in four numbers; the report has the evidence."""
+    """The result in four numbers; the report has the details."""
 
     latency_us: float | None
     speedup: float | None = Field(description="Best single target's latency over the plan's.")

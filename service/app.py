@@ -101,7 +101,7 @@ def create_app(
 
 
 def serve(settings: Settings) -> None:
-    """Run the server until it is told to stop.
+    """Run the server until it is stopped.
 
     Raises:
         BadInputError: the settings would let strangers in, or contradict each other.
@@ -138,7 +138,7 @@ def serve(settings: Settings) -> None:
 
 
 def _spare_collector() -> None:
-    """Let the garbage collector skip the server's permanent objects and run less often: it stops all answers."""
+    """Let the garbage collector skip the server's permanent objects and run less often."""
     gc.collect()
     gc.freeze()
     young, middle, old = gc.get_threshold()

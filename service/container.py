@@ -1,4 +1,4 @@
-"""`python -m collage.service.container COMMAND …`: runs the command with a database URL from host and password file.
+"""`python -m collage.service.container COMMAND …`: the command with a database URL.
 
 Containers get the password as a file, so that neither the compose file nor `docker inspect` shows it.
 """

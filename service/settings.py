@@ -1,4 +1,4 @@
-"""Every setting of the server, read from the environment as `COLLAGE_<NAME>`; docs/settings.md lists them all."""
+"""Every setting of the server, from the environment as `COLLAGE_<NAME>`; docs/settings.md lists them."""
 
 from __future__ import annotations
 

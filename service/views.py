@@ -55,7 +55,7 @@ def _view(job: Job, position: int | None) -> JobView:
 
 
 def worker_views(services: Services) -> list[WorkerView]:
-    """Workers that measure elsewhere, this server's runners, and runners of other servers that have a job.
+    """Workers that measure elsewhere, this server's runners, and busy runners of other servers.
 
     Raises:
         ClusterError: the scheduler cannot be reached.

@@ -22,7 +22,7 @@ from collage.partitioner.graph.sub_graph import SubGraph
 REPORT_KEY = "collage.report"
 VERIFICATION_KEY = "collage.verification"
 
-# Room for the rounding of other processors and versions than those that made the artifact.
+# Other processors and versions round otherwise than those that made the artifact.
 _HEADROOM = 4.0
 # Less than one of the elements that are kept: a tolerance is for numbers.
 _OF_EXACT = 1e-3
@@ -30,7 +30,7 @@ _OF_EXACT = 1e-3
 
 @dataclass(frozen=True)
 class Artifact:
-    """A partitioned model on disk: the ONNX file, its report (docs/report.md) and its plan as JSON-ready data."""
+    """A partitioned model on disk, with its report (docs/report.md) and its plan as JSON-ready data."""
 
     path: Path
     report: Mapping[str, Any]
@@ -94,15 +94,8 @@ def write_artifact(
     metadata = {REPORT_KEY: json.dumps(report), VERIFICATION_KEY: verification.to_text()}
     if any(note.prepared for note in notes):
         metadata[SOURCE_PLAN_KEY] = source_plan
-    annotate(
-        model,
-        plan,
-        metadata,
-        destination,
-        latency_us=latency_us,
-        versions=versions,
-        notes=notes or None,
-    )
+    more = notes or None
+    annotate(model, plan, metadata, destination, latency_us=latency_us, versions=versions, notes=more)
     return Artifact(destination, report, json.loads(read_plan(destination).text))
 
 

@@ -1,4 +1,4 @@
-"""The artifact of a plan: compiled once more, compared with the reference, and written with what proves it."""
+"""The artifact of a plan: compiled once more, compared with the reference, and written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from collage.runner import Runner
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What a tuning run leaves: the partitioned model, the report, and the plan as `TuneOptions.plan` takes it."""
+    """What a tuning run leaves: the partitioned model, the report, and a plan for `TuneOptions.plan`."""
 
     artifact_path: Path
     report: dict[str, Any]
@@ -57,7 +57,7 @@ def emit(
         NoPlanError: it cannot be compiled once more.
     """
     threads = samples.threads
-    # A folder of its own: where a known plan turns out to be of no use, another one is emitted after it.
+    # A folder of its own: another plan may be emitted after this one.
     folder = Path(tempfile.mkdtemp(prefix="emit-", dir=samples.work_dir))
     final = prepared_plan(plan, regions, folder, threads, runner, samples.cache_dir, cancel)
     tolerance = samples.options.tolerance

@@ -29,7 +29,8 @@ def export(
         devices: ONNX Runtime's device by target text; `onnxruntime` targets need none.
 
     Returns:
-        The paths written, by `plan`, `outline` and `layers`; under `settings` the session entries for `layers`.
+        The paths written, by `plan`, `outline` and `layers`; under `settings` the session entries for
+        `layers`.
 
     Raises:
         BadInputError: nothing was asked for, the file is no artifact, or a target has no device.

@@ -35,7 +35,7 @@ def read_front(path: Path) -> list[dict[str, Any]]:
 
 
 def write_pareto_point(path: str | Path, point: int, output: str | Path) -> Artifact:
-    """Write a point of an artifact's Pareto front as an artifact; its plan is compiled and verified here.
+    """Write a point of a Pareto front as an artifact; its plan is compiled and verified here.
 
     Raises:
         BadInputError: there is no such point, or it needs more than the artifact holds.

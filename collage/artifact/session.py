@@ -1,7 +1,8 @@
 """`collage.load`: an artifact becomes a session that runs, with the calls ONNX Runtime has.
 
-A session compiles each partition for its target and compares it with the artifact's reference values before
-it serves. It is safe to call from several threads; runs go one after the other, since they share buffers.
+A session compiles each partition for its target and compares it with the artifact's reference values
+before it serves. It is safe to call from several threads; runs go one after the other, since they share
+buffers.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Session:
         self._compiled = CompiledRegions(threads or default_threads(), cache_dir)
         # What is given back at the end, the newest first.
         self._owned = contextlib.ExitStack()
-        # Called by `close`, and for whoever never closes when the session is forgotten or Python ends.
+        # Called by `close`, or when the session is collected or Python ends.
         self._owned.callback(weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True))
         self._owned.callback(self._compiled.close)
         self.fallbacks: dict[int, str] = {}
@@ -154,7 +155,8 @@ class Session:
             New arrays, the caller's own.
 
         Raises:
-            BadInputError: an input is missing, unknown, or of a wrong type or shape; an output is unknown.
+            BadInputError: an input is missing, unknown, or of a wrong type or shape; an output is
+                unknown.
         """
         names = [spec.name for spec in self._outputs] if output_names is None else list(output_names)
         known = {spec.name for spec in self._outputs}
@@ -218,7 +220,8 @@ def load(
     Args:
         fallback: a target for partitions whose own cannot be used here; None makes that an error.
         threads: threads of one call; None for the number of cores given to this process.
-        cache_dir: folder for what runtimes compile; None for `default_cache_folder()`, False or "" for none.
+        cache_dir: folder for what runtimes compile; None for `default_cache_folder()`, False or "" for
+            none.
 
     Raises:
         BadInputError: the file is not an artifact.
@@ -234,7 +237,7 @@ def load(
 
 
 def default_cache_folder() -> Path:
-    """This user's folder for what is compiled on this kind of machine; it may be deleted at any time."""
+    """This user's folder for compiled models of this kind of machine; it may be deleted at any time."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "collage" / "compiled" / hardware().digest[:16]
 
@@ -244,7 +247,7 @@ def usable_folder(folder: Path | None) -> Path | None:
     if folder is None:
         return None
     try:
-        # What lies here is given to native code, so nobody else may put files into it.
+        # Native code reads these files, so only their owner may write here.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
         return None

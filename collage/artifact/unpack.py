@@ -2,8 +2,8 @@
 
 Runtimes that key compiled models by path (OpenVINO) find theirs again only because these files stay.
 
-Invariants: the folder is named by the SHA-256 of every byte of the artifact; it is complete or absent. What
-is compiled from it is verified by each load.
+Invariants: the folder is named by the SHA-256 of every byte of the artifact; it is complete or absent.
+What is compiled from it is verified by each load.
 """
 
 from __future__ import annotations
@@ -139,10 +139,7 @@ def _read(folder: Path) -> UnpackedArtifact:
     return UnpackedArtifact(
         models=tuple(
             SubModel(
-                folder / m["path"],
-                _specs(m["inputs"]),
-                _specs(m["outputs"]),
-                prepared=m["prepared"],
+                folder / m["path"], _specs(m["inputs"]), _specs(m["outputs"]), prepared=m["prepared"]
             )
             for m in contents["models"]
         ),

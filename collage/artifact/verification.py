@@ -1,7 +1,8 @@
 """Reference values small enough to travel in the artifact, by which `load` verifies every partition.
 
-For seeded inputs the artifact keeps some hundred elements, the mean and the root mean square of every output
-and every value between partitions. Several seeds are used, since one input can hide a wrong kernel.
+For seeded inputs the artifact keeps some hundred elements, the mean and the root mean square of every
+output and every value between partitions. Several seeds are used, since one input can hide a wrong
+kernel.
 
 Invariant: the elements kept depend on the value's size alone, never on chance or on a library.
 """
@@ -156,8 +157,13 @@ class Verification:
                 {name: ValueDigest.from_json(digest) for name, digest in seed.items()}
                 for seed in data["values"]
             )
-            known = tuple(data["seeds"]), tuple(data["inputs"])
-            return cls(*known, values, data["tolerance"], data.get("bounds", {}))
+            return cls(
+                seeds=tuple(data["seeds"]),
+                inputs=tuple(data["inputs"]),
+                values=values,
+                tolerance=data["tolerance"],
+                bounds=data.get("bounds", {}),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise VerificationError(f"the artifact's reference values are damaged: {error}") from None
 

@@ -1,11 +1,11 @@
 """The Dask cluster that joins tuners with workers on other machines: addresses, TLS, and its members.
 
-Terms: the *scheduler* (`collage scheduler`) knows all *workers* (`collage worker`) and gives them tasks. A
-worker *announces* its hardware, its label and its runtimes. Workers with the same hardware and the same
-versions are of one *kind*: a cost measured by one holds for all.
+Terms: the *scheduler* (`collage scheduler`) knows all *workers* (`collage worker`) and gives them
+tasks. A worker *announces* its hardware, its label and its runtimes. Workers with the same hardware and
+the same versions are of one *kind*: a cost measured by one holds for all.
 
-Invariant: members trust each other wholly, since Dask runs what they send. So they speak mutual TLS, or stay on
-one machine.
+Invariant: members trust each other wholly, since Dask runs what they send. So they speak mutual TLS, or
+stay on one machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
 SLOT, CAPABILITY, KIND = "slot", "cap:", "kind:"
 ANNOUNCEMENT = "collage"
 _CONNECT_S = 3
-# What connecting fails with. ValueError is what Tornado says where the other side hung up before TLS began.
+# Tornado raises ValueError where the other side hung up before TLS began.
 UNREACHABLE = (OSError, ValueError)
 
 
@@ -213,7 +213,8 @@ def unreachable(address: str, error: BaseException) -> str:
 async def serve_scheduler(address: str, certificates: Path | None, patience_s: float) -> None:
     """Run a scheduler until it is cancelled.
 
-    `patience_s`: a worker silent for so long counts as dead, and a task without a worker waits so long for one.
+    `patience_s`: a worker silent for so long counts as dead, and a task without a worker waits so long
+    for one.
     """
     secured = security(address, certificates)
     quieten_dask()
@@ -221,7 +222,7 @@ async def serve_scheduler(address: str, certificates: Path | None, patience_s: f
     from distributed import Scheduler
 
     class Quiet(Scheduler):  # type: ignore[misc]
-        """A scheduler that opens no other port: Dask's own pages ask nobody for a certificate."""
+        """A scheduler that opens no other port: Dask's own pages need no certificate."""
 
         def start_http_server(self, *args: Any, **kwargs: Any) -> None:
             pass

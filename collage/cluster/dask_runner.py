@@ -1,7 +1,7 @@
 """A tuning's runtimes on remote workers of one kind: `collage.runner.Runner` over a Dask cluster.
 
-When its targets are checked, a tuning chooses one kind of machine that has them all and stays with it. A target
-that no worker has is an error at once, or after `wait_s`.
+When its targets are checked, a tuning chooses one kind of machine that has them all and stays with it.
+A target that no worker has is an error at once, or after `wait_s`.
 """
 
 from __future__ import annotations
@@ -130,9 +130,9 @@ class DaskRunner(Runner):
         except CancelledError as error:
             raise ChildFailed("cancelled", str(error)) from None
         self._see(outcome.address)
-        for message in outcome.messages if on_message is not None else ():
-            assert on_message is not None
-            on_message(message)
+        if on_message is not None:
+            for message in outcome.messages:
+                on_message(message)
         if outcome.failure is not None:
             raise ChildFailed(*outcome.failure)
         for token, digest in outcome.files.items():
@@ -167,8 +167,7 @@ class DaskRunner(Runner):
             able = [worker for worker in workers if _lack(worker.said, wanted, label) is None]
             if able:
                 kinds = [worker.said.kind for worker in able]
-                best = min(able, key=lambda w: (-kinds.count(w.said.kind), w.said.kind, w.busy, w.name))
-                return best
+                return min(able, key=lambda w: (-kinds.count(w.said.kind), w.said.kind, w.busy, w.name))
             said = _nobody(workers, wanted, label)
             if time.monotonic() >= deadline:
                 raise NoWorkerError(said + _advice(self._wait_s))

@@ -1,8 +1,8 @@
-"""A call that travels to another machine: a function's name, its arguments as plain data, and its files.
+"""A call to another machine: a function's name, its arguments as plain data, and its files.
 
-Terms: paths in arguments become *tokens*. `places/N/NAME` is a file, sent with all files beside it and named by
-its SHA-256. `folders/ID` is a folder that may be written: it starts empty on the other machine and stays for
-the calls of one run; only those of its files come back that the result names.
+Terms: paths in arguments become *tokens*. `places/N/NAME` is a file, sent with all files beside it and
+named by its SHA-256. `folders/ID` is a folder that may be written: it starts empty on the other machine
+and stays for the calls of one run; only those of its files come back that the result names.
 
 Invariant: both ways hold plain data (`collage.backends.sandbox.codec`): decoding runs no code.
 """

@@ -1,8 +1,8 @@
 """One worker: a process that measures for tuners on other machines, one task at a time.
 
-It announces its hardware and runtimes to the scheduler, and runs each task in a sandboxed child, alone on the
-device. A child ends when its tuner cancels or is gone, or when this process ends. A worker looks again for a
-scheduler that went away.
+It announces its hardware and runtimes to the scheduler, and runs each task in a sandboxed child, alone
+on the device. A child ends when its tuner cancels or is gone, or when this process ends. A worker looks
+again for a scheduler that went away.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def announcement(label: str | None) -> Announcement:
 
 
 def probe_backends() -> tuple[dict[str, str], dict[str, str]]:
-    """Versions of the runtimes that are here, and why others are not (loads runtimes: runs in a child)."""
+    """Versions of the runtimes that are here, and why others are not (runs in a child)."""
     versions, reasons = {}, {}
     for name, backend in backends().items():
         probed = backend.probe()
@@ -101,7 +101,7 @@ def carry_out(packed: bytes) -> bytes:
         try:
             return encode(_in_child(remote_call, files, base, worker.address, cancel))
         except (CancelledError, ChildFailed):
-            # Nobody waits for the outcome of a task that was cancelled; one that was not is done again.
+            # A cancelled task's result is dropped; another task runs again.
             raise WorkerStopsError(f"worker {worker.name} ends") from None
 
 
@@ -222,7 +222,7 @@ async def serve_worker(
 
 
 async def _until_finished(worker: Any, alive: Path) -> None:
-    """Touch a file again and again while the worker is joined."""
+    """Touch a file regularly while the worker is joined."""
     finished = asyncio.ensure_future(worker.finished())
     try:
         while not finished.done():
@@ -246,17 +246,12 @@ def _say(text: str) -> None:
 
 
 async def _join(
-    scheduler: str,
-    secured: Any,
-    said: Announcement,
-    name: str,
-    files: WorkerFiles,
-    listen: str | None,
+    scheduler: str, secured: Any, said: Announcement, name: str, files: WorkerFiles, listen: str | None
 ) -> Any:
     from distributed import Worker
 
     class Quiet(Worker):  # type: ignore[misc]
-        """A worker that opens no other port: Dask's own pages ask nobody for a certificate."""
+        """A worker that opens no other port: Dask's own pages need no certificate."""
 
         def start_http_server(self, *args: Any, **kwargs: Any) -> None:
             pass

@@ -26,7 +26,7 @@ from collage.partitioner.errors import CollageError
 PIECE_BYTES = 8 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-# A run's folders that nobody used for so long are those of a tuner that died.
+# A run's folders unused for so long are those of a tuner that died.
 _FORGOTTEN_S = 3600.0
 
 
@@ -96,7 +96,7 @@ class WorkerFiles:
                 if PurePosixPath(name).name != name:
                     raise CollageError(f"{name!r} is not the name of a file")
                 try:
-                    # Linked before anything else: another task may make room meanwhile.
+                    # Linked first: another task may evict blobs.
                     (folder / name).hardlink_to(self._blob(digest))
                 except FileNotFoundError:
                     return False

@@ -1,10 +1,10 @@
-"""A tuner's connection to the workers of one kind: sends remote calls and their files, and waits for results.
+"""A tuner's connection to the workers of one kind: sends remote calls and awaits results.
 
-A task asks Dask for a slot, a kind of machine and runtimes. A worker that lacks files says so at once; they are
-sent to it in pieces, and the task follows them.
+A task asks Dask for a slot, a kind of machine and runtimes. A worker that lacks files says so at once;
+they are sent to it in pieces, and the task follows them.
 
-Invariants: a task whose worker dies runs again, on another worker or the same; what is cancelled here stops
-there; what a worker sends is decoded as plain data only.
+Invariants: a task whose worker dies runs again, on another worker or the same; what is cancelled here
+stops there; what a worker sends is decoded as plain data only.
 """
 
 from __future__ import annotations
@@ -239,8 +239,7 @@ class WorkerPool:
         with contextlib.suppress(Exception):
             self._client.close(timeout=timeout_s)
         if self._client.status != "closed":
-            # The client's listener tries to connect again. Where that failed, it fails each closing, also
-            # the one by the garbage collector.
+            # A listener that failed to connect again fails each closing.
             self._client._handle_report_task = None
             with contextlib.suppress(Exception):
                 self._client.close(timeout=timeout_s)

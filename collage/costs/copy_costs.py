@@ -1,7 +1,7 @@
 """What it costs to copy a value between the host and a device's memory, measured once for each device.
 
-A copy takes a fixed time and a time per byte, from the medians of a tiny and a large value. From device to
-device a value goes by way of the host.
+A copy takes a fixed time and a time per byte, from the medians of a tiny and a large value. From device
+to device a value goes by way of the host.
 """
 
 from __future__ import annotations

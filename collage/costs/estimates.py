@@ -1,8 +1,8 @@
 """Optimistic estimates of what was not measured, from profiles of what was.
 
-Terms: a *profile* says what each node takes inside a region that ran on a target. A runtime fuses nodes, so
-the time of one executed step is shared among its nodes by weight: heavy operators take nearly all. Time that
-the profiler could not map to nodes is spread over the region in proportion.
+Terms: a *profile* says what each node takes inside a region that ran on a target. A runtime fuses
+nodes, so the time of one executed step is shared among its nodes by weight: heavy operators take nearly
+all. Time that the profiler could not map to nodes is spread over the region in proportion.
 
 Invariant: an estimate only decides what to measure next. It is never a cost.
 """
@@ -36,8 +36,8 @@ def node_times_us(
     """A region's measured latency shared among its nodes (bitset) by the profiler's steps.
 
     Returns:
-        Time of each node in microseconds, which add up to `latency_us`, and the fraction of the profiled time
-        that could not be mapped.
+        Time of each node in microseconds, which add up to `latency_us`, and the fraction of the
+        profiled time that could not be mapped.
     """
     members = bits(nodes)
     by_name = {index.nodes[i].name: i for i in members}
@@ -66,8 +66,8 @@ def _weight(index: GraphIndex, node: int) -> float:
 class Estimates:
     """Per target what each node takes in context, and from that what a region may take.
 
-    An estimate is the sum of the region's nodes, plus a call and the values at its border. How far both are off
-    on a target is learned as regions are measured (`collage.costs.region_ratios`).
+    An estimate is the sum of the region's nodes, plus a call and the values at its border. How far both
+    are off on a target is learned as regions are measured (`collage.costs.region_ratios`).
     """
 
     def __init__(self, index: GraphIndex) -> None:

@@ -29,7 +29,7 @@ def new_owner() -> str:
 def renewed(database: CostDatabase, owner: str, claims: Callable[[], Sequence[str]]) -> Iterator[None]:
     """Renew the leases of claims inside the block, and release what is left at the end.
 
-    `claims` gives the digests whose claims are kept; it is called anew each time.
+    `claims` gives the digests whose claims are kept; it is called each time.
     """
     ended = threading.Event()
 

@@ -3,8 +3,9 @@
 Terms: two candidates with one fingerprint and one target share a key, and are measured once. Of several
 tuners only the one with the claim in the database measures a key; the others wait for its result.
 
-Invariants: every measurement is committed as it is made; a `Measured` cost was measured on this hardware with
-this version of the runtime. A result is stored with its error; this run's tolerance decides here.
+Invariants: every measurement is committed as it is made; a `Measured` cost was measured on this
+hardware with this version of the runtime. A result is stored with its error; this run's tolerance
+decides here.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class MeasuredCosts:
     def measure(
         self, candidates: Sequence[Candidate], stop: Callable[[], bool] = lambda: False
     ) -> None:
-        """Make the cost of every candidate known, by measuring those that nobody has measured.
+        """Make the cost of every candidate known, by measuring those that are not.
 
         Args:
             candidates: in the order in which they matter.
@@ -172,7 +173,7 @@ class MeasuredCosts:
         measurement = self._runner.measure(request, self._cancel)
         seconds = time.monotonic() - begin
         row = self._to_row(candidate, measurement)
-        # Whoever took a late claim over measures it too; theirs counts for the team, ours for now.
+        # Another tuner may have taken a late claim over; its row is the stored one.
         with contextlib.suppress(StaleFenceError):
             self._database.store(row, fence)
         self._rows[digest] = row
@@ -191,7 +192,7 @@ class MeasuredCosts:
             write_samples(inputs, self._reference.values([s.name for s in model.inputs]))
             write_samples(expected, self._reference.expected([s.name for s in model.outputs]))
         whole = candidate.nodes == self._model.index.all_nodes
-        # Errors of low precision may grow on their way through a model: mixes of it are judged by running them.
+        # Errors of low precision may grow through a model: its mixes are judged by running them.
         reduced = self._runner.facts(candidate.target).arithmetic.numbers != "f32"
         return MeasureRequest(
             target=canonical(candidate.target, self._settings.threads),
@@ -203,7 +204,6 @@ class MeasuredCosts:
             protocol=self._settings.protocol,
             cache_dir=self._settings.cache_dir,
             profile=whole,
-            # What chooses by rounded numbers chooses otherwise at times.
             count_labels=reduced,
         )
 
@@ -216,21 +216,15 @@ class MeasuredCosts:
             times, unmapped = node_times_us(
                 self._model.index, candidate.nodes, cost.latency_us, measurement.ops
             )
-            self._listener(
-                Event(
-                    "measure",
-                    f"{candidate.target}: profiled; {unmapped:.0%} of the time could not be mapped to "
-                    "nodes and is spread over them",
-                    data={"target": str(candidate.target), "unmapped": unmapped},
-                )
+            text = (
+                f"{candidate.target}: profiled; {unmapped:.0%} of the time could not be mapped to nodes "
+                "and is spread over them"
             )
+            data = {"target": str(candidate.target), "unmapped": unmapped}
+            self._listener(Event("measure", text, data=data))
         row = CostRow(
             digest=key.digest,
-            sub_graph=key.sub_graph,
-            target=key.target,
-            backend_version=key.backend_version,
-            hardware=key.hardware,
-            protocol=key.protocol,
+            **asdict(key),
             outcome="infeasible" if isinstance(cost, Infeasible) else "measured",
             reason=cost.reason if isinstance(cost, Infeasible) else None,
             error=measurement.error if isinstance(cost, Measured) else None,
@@ -260,22 +254,16 @@ class MeasuredCosts:
 
     def _tell(self, candidate: Candidate, row: CostRow, seconds: float) -> None:
         what = f"{row.latency_us:.0f} µs" if row.latency_us is not None else f"infeasible: {row.reason}"
-        self._listener(
-            Event(
-                "measure",
-                f"{candidate.target} on {row.node_count} nodes: {what}",
-                self.counts.measured,
-                None,
-                {
-                    "target": str(candidate.target),
-                    "nodes": row.node_count,
-                    "op_types": row.op_types,
-                    "latency_us": row.latency_us,
-                    "reason": row.reason,
-                    "seconds": seconds,
-                },
-            )
-        )
+        text = f"{candidate.target} on {row.node_count} nodes: {what}"
+        data = {
+            "target": str(candidate.target),
+            "nodes": row.node_count,
+            "op_types": row.op_types,
+            "latency_us": row.latency_us,
+            "reason": row.reason,
+            "seconds": seconds,
+        }
+        self._listener(Event("measure", text, self.counts.measured, data=data))
 
     def _remember(self, rows: Mapping[str, CostRow]) -> None:
         fresh = {digest: row for digest, row in rows.items() if digest not in self._rows}

@@ -46,8 +46,8 @@ def protocol_for(model: Model, machine: Hardware) -> Protocol:
 def touched_bytes(model: Model) -> int:
     """How much memory a run of the model touches: its weights and what it writes.
 
-    Runtimes reuse the memory of intermediate values. So at most twelve times the largest value counts as written,
-    one for each partition of a plan with many.
+    Runtimes reuse the memory of intermediate values. So at most twelve times the largest value counts
+    as written, one for each partition of a plan with many.
     """
     written = written_sizes(model)
     return weight_bytes(model) + min(sum(written), _MOST_LARGEST * max(written, default=0))

@@ -1,10 +1,11 @@
 """What measured regions of a target say about regions that were not measured.
 
-Terms: a region's *ratio* is what it took alone, its border apart, over what the profile says of its nodes.
-Ratios differ from 1 together, when the profile was taken at a slow moment, and by place, where a runtime
-fuses other things.
+Terms: a region's *ratio* is what it took alone, its border apart, over what the profile says of its
+nodes. Ratios differ from 1 together, when the profile was taken at a slow moment, and by place, where a
+runtime fuses other things.
 
-Invariant: expectations are optimistic. Disturbance makes a timing longer, so a low quantile of ratios counts.
+Invariant: expectations are optimistic. Disturbance makes a timing longer, so a low quantile of ratios
+counts.
 """
 
 from __future__ import annotations

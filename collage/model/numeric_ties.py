@@ -3,12 +3,12 @@
 An operator that chooses (TopK, ArgMax, a comparison) picks either of two numbers that are equal but for
 rounding, and what is gathered by it follows. Runtimes sum in different orders, so each choice is right.
 
-Ties are found by running the model: the sums of products that feed such operators are moved by as much as
-runtimes differ, and all that follows is computed again. An element that changes is a tie between the least
-and the most that was seen (`collage.backends.numerics.comparison.Ranged`).
+Ties are found by running the model: the sums of products that feed such operators are moved by as much
+as runtimes differ, and all that follows is computed again. An element that changes is a tie between the
+least and the most that was seen (`collage.backends.numerics.comparison.Ranged`).
 
-Invariants: a value with no such operator before it has no ties. A value of which more than half are ties is
-compared as it is: nothing would be left to compare.
+Invariants: a value with no such operator before it has no ties. A value of which more than half are
+ties is compared as it is: nothing would be left to compare.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ _CHOOSE = {
 }
 _SUM = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
-# Relative to a value's largest magnitude, the standard deviation of what is added. Outputs of exact runtimes err by 2e-7
-# to 5e-5 (docs/accuracy.md). Two numbers that differ by less than this change places in a quarter of the draws or more.
+# Standard deviation of the noise, relative to a value's largest magnitude (docs/accuracy.md).
 MOVED = 1e-5
 _DRAWS, _LEAST_DRAWS, _MOST_S = 16, 4, 20.0
-# Elements that follow smoothly move by about as much as they are moved, so many times as much is another choice.
+# A change of so many times the noise is another choice.
 _DIFFERS = 10
 _MOST_UNDECIDED = 0.5
 _TIMEOUT_S = 600.0
@@ -127,8 +126,8 @@ def find_ties(
     part = extract(model, found.nodes, folder, found.values)
     write_samples(folder / "given.npz", known)
     limits = ChildLimits(timeout_s=_TIMEOUT_S)
-    arguments = (part.path.resolve(), folder.resolve(), found.moved, found.values)
-    beyond = run_in_child(_draw, *arguments, limits=limits, cancel=cancel)
+    path, folder = part.path.resolve(), folder.resolve()
+    beyond = run_in_child(_draw, path, folder, found.moved, found.values, limits=limits, cancel=cancel)
     for file in folder.glob(f"{part.path.name}*"):
         file.unlink()
     ranges = [

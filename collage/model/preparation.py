@@ -1,7 +1,7 @@
 """Partitions whose targets rewrite their nodes are rewritten in the model before a plan is emitted.
 
-Terms: a target that *prepares* (int8, see `Backend.prepare`) is measured on rewritten nodes. The artifact has
-those very nodes in the partition's place, so that any runtime computes the same file.
+Terms: a target that *prepares* (int8, see `Backend.prepare`) is measured on rewritten nodes. The
+artifact has those very nodes in the partition's place, so that any runtime computes the same file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From a file or a zip to a normalized model with reference values.
 
-What parses or runs the user's model does so in a sandboxed child. ONNX Runtime computes the reference with
-optimization off, for all values at once where they fit, into memory-mapped files.
+What parses or runs the user's model does so in a sandboxed child. ONNX Runtime computes the reference
+with optimization off, for all values at once where they fit, into memory-mapped files.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class Reference:
                 "the reference runtime (ONNX Runtime, optimization off) cannot run this model: "
                 f"{failure.reason}"
             ) from None
-        # A copy of all weights, which nobody needs any more.
+        # A copy of all weights, no longer needed.
         for file in folder.glob(f"{path.name}*"):
             file.unlink()
         for position, known in enumerate(self._known):
@@ -275,7 +275,8 @@ def _mapped(path: Path, places: Mapping[str, _Placed]) -> dict[str, np.ndarray]:
 def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, np.ndarray]]:
     """Sample inputs from an .npz file.
 
-    The file holds each input by name: of the input's own shape (one sample), or with one more leading axis.
+    The file holds each input by name: of the input's own shape (one sample), or with one more leading
+    axis.
 
     Raises:
         BadInputError: an input is missing, unknown, or of another type or shape.

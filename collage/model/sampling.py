@@ -1,7 +1,7 @@
-"""Which inputs a run sees: seeded ones that the artifact carries, those it chooses by, and held-out ones.
+"""The inputs of a run: seeded ones for the artifact, those it chooses by, and held-out ones.
 
-Invariant: plans are chosen by the first samples. Held-out ones only reject: mixes within an error budget, and
-whole plans in their comparison.
+Invariant: plans are chosen by the first samples. Held-out ones only reject: mixes within an error
+budget, and whole plans in their comparison.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How far a model that rounds to integers is from itself when its numbers move as little as runtimes differ.
+"""How far a model that rounds to integers is from itself when its weights move slightly.
 
 A value between two integers is rounded up by one runtime and down by another, and the step reaches the
 outputs. No runtime can be asked for less error than that.
 
-Invariants: only floating-point weights, scales and biases are moved; the samples stay. Where a model differs
-from itself by a large part of its outputs, the tolerance stays as it is.
+Invariants: only floating-point weights, scales and biases are moved; the samples stay. Where a model
+differs from itself by a large part of its outputs, the tolerance stays as it is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TIMEOUT_S = 600.0
 
 
 def rounds_to_integers(index: GraphIndex) -> bool:
-    """Whether a model rounds what it computes to integers (weights that were rounded before do not count)."""
+    """Whether a model rounds computed values to integers; weights that were rounded before do not count."""
     return any(
         node.op_type.startswith(_ROUND_INSIDE)
         or (node.op_type in _ROUND and node.inputs[0] in index.producer)
@@ -58,7 +58,7 @@ def allow_self_error(
     listener: Listener,
     cancel: threading.Event | None = None,
 ) -> tuple[TuneOptions, list[str]]:
-    """A run's options with at least the model's own error as tolerance, and what the report says of that.
+    """Options with at least the model's own error as tolerance, and what the report says of it.
 
     Args:
         references: the samples that plans are compared by; steps may show in one of them only.
@@ -93,10 +93,7 @@ def allow_self_error(
 
 
 def self_error(
-    references: Sequence[Reference],
-    metric: str,
-    folder: Path,
-    cancel: threading.Event | None = None,
+    references: Sequence[Reference], metric: str, folder: Path, cancel: threading.Event | None = None
 ) -> float:
     """The largest error, with headroom, of the model against itself.
 

@@ -1,7 +1,7 @@
 """Sub-graphs as files: each is extracted when it is first needed, and given to children by path.
 
-Invariants: the files of a sub-model stay while the object that `get` returned lives. No path is given to two
-sub-models, since runtimes remember by path what they compiled.
+Invariants: the files of a sub-model stay while the object that `get` returned lives. No path is given
+to two sub-models, since runtimes remember by path what they compiled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Values = Callable[[Sequence[str]], Sequence[Mapping[str, np.ndarray]]]
 @dataclass
 class _Kept:
     model: SubModel
-    # A copy is what others get: it dies when nobody holds the sub-model any more.
+    # Callers get a copy: it dies when the sub-model is no longer used.
     lent: Callable[[], SubModel | None] = lambda: None
 
 
@@ -37,7 +37,8 @@ class RegionFiles:
         directory: where the files go.
         calibrate: per sample the values named, for targets that calibrate; None where none does.
         prepared: node sets that were rewritten for their targets when the artifact was made.
-        disk_budget: how much may stay on disk; None for no bound. No runtime may run while one is extracted.
+        disk_budget: how much may stay on disk; None for no bound. No runtime may run while one is
+            extracted.
     """
 
     def __init__(

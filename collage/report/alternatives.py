@@ -53,8 +53,9 @@ class PlacedPartition:
 def alternatives(known: KnownCosts, place: PlacedPartition) -> list[dict[str, Any]]:
     """For every other target what a partition would cost there: measured, estimated or refused.
 
-    `moved_us` is by how much the whole plan would change with this partition there, borders included; beside an
-    estimate it is a lower bound. Where that plan was timed, `moved_measured_us` is what came out.
+    `moved_us` is by how much the whole plan would change with this partition there, borders included;
+    beside an estimate it is a lower bound. Where that plan was timed, `moved_measured_us` is what came
+    out.
     """
     partition = place.partition
     offered = {(c.nodes, c.target) for c in known.candidates.candidates}

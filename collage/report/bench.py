@@ -23,9 +23,9 @@ from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import TimingRequest
 from collage.timing.timed_plan import TimedPlan, fastest_beside, identity, latency_beside, speedup
 
-# Single targets that take so many times as long as the fastest are timed in one process only.
+# Single targets so many times slower than the fastest are timed in one process only.
 _FAR_BEHIND = 3.0
-# Where the interval's upper end is more than so many times its lower, as many processes more are given to narrow it.
+# An interval wider than this gets twice as many processes.
 _WIDE = 1.06
 _REWRITTEN = "partitions are int8 in the file; give the model that was tuned with --model"
 
@@ -37,7 +37,7 @@ def bench(
     source: Path | None = None,
     processes: int = 4,
 ) -> dict[str, Any]:
-    """Time the plan and every single target of its report, interleaved, in several fresh processes: see `Bench`."""
+    """Time the plan and every single target of its report in several fresh processes: see `Bench`."""
     with tempfile.TemporaryDirectory(prefix="collage-bench-") as folder:
         held = Bench(path, Path(folder), listener, against, source)
         held.time(processes)
@@ -47,14 +47,14 @@ def bench(
 class Bench:
     """An artifact's plan beside every single target of its report.
 
-    The first process compiles, the others read its cache, as `load` does: runtimes may run faster what they
-    read from a cache. Where the plan is a single target, the two are one and timed once.
+    The first process compiles, the others read its cache, as `load` does: runtimes may run faster what
+    they read from a cache. Where the plan is a single target, the two are one and timed once.
 
     Args:
         work_dir: an empty folder, kept until the last timing; takes what is compiled.
         against: another artifact of the same model, timed in the same rounds.
-        source: the model that was tuned; needed for single targets and errors where the artifact has other
-            nodes in its partitions' place (int8).
+        source: the model that was tuned; needed for single targets and errors where the artifact has
+            other nodes in its partitions' place (int8).
 
     Raises:
         BadInputError: a file is no artifact, or the two are of different models.
@@ -84,15 +84,15 @@ class Bench:
         write_samples(expected, reference.expected(made))
         (work_dir / "cache").mkdir()
         template = TimingRequest(
-            (),
-            {},
-            inputs,
-            tuple(made),
-            samples,
-            expected,
-            report["metric"],
-            None,
-            default_threads(),
+            plans=(),
+            regions={},
+            inputs=inputs,
+            outputs=tuple(made),
+            samples_file=samples,
+            expected_file=expected,
+            metric=report["metric"],
+            error_limit=None,
+            threads=default_threads(),
             cache_dir=work_dir / "cache",
         )
         done = [
@@ -110,7 +110,7 @@ class Bench:
         self._singles: dict[str, TimedPlan] = {}
         for text in [] if rewritten and source is None else self._targets:
             whole = Plan((Candidate(model.index.all_nodes, Target.parse(text), "whole"),))
-            # Two instances of one compiled model differ by a few percent, by where their memory lies.
+            # Two instances of one compiled model differ by where their memory lies.
             same = not rewritten and identity(whole) == identity(stored.plan)
             self._singles[text] = self._ours if same else TimedPlan(whole, f"single {text}")
         self._other: TimedPlan | None = None
@@ -121,8 +121,8 @@ class Bench:
         """Time all of them once more.
 
         Args:
-            processes: how often all are built and timed. Twice as often where the speedup's interval is wide;
-                single targets far behind the fastest are timed once.
+            processes: how often all are built and timed. Twice as often where the speedup's interval is
+                wide; single targets far behind the fastest are timed once.
         """
         ours, other = self._ours, self._other
         entries = [
@@ -171,7 +171,7 @@ class Bench:
         return {"target": text, "latency_us": us, "max_relative_error": entry.error}
 
     def _gain(self) -> Ratio | None:
-        """How many times slower the best single target within the tolerance is; None where it is not known."""
+        """Speedup over the best single target within the tolerance; None where it is not known."""
         allowed = [e for e in self._singles.values() if e.timed and (e.error or 0.0) <= self._tolerance]
         best = fastest_beside(allowed, self._ours) if self._ours.timed else None
         return None if best is None else speedup(best, self._ours)

@@ -1,8 +1,8 @@
 """The Pareto front of latency against error: the timed plans that no other beats in both.
 
-A point is a plan that ran and was verified on every sample. The most exact come first: the fastest plan that
-computes exactly, then each faster one that errs more. A plan that is hardly faster than a more exact one is
-left out.
+A point is a plan that ran and was verified on every sample. The most exact come first: the fastest plan
+that computes exactly, then each faster one that errs more. A plan that is hardly faster than a more
+exact one is left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _MARGIN = 640, 400, 70, 50, 24
 
 
 def front(model: Model, entries: Sequence[TimedPlan], winner: TimedPlan) -> list[dict[str, Any]]:
-    """The points of the front as JSON-ready data, the most exact first; times are told at the winner's pace."""
+    """The points of the front as JSON-ready data, the most exact first, at the winner's pace."""
     timed = [entry for entry in entries if entry.timed and entry.error is not None]
     by_error = sorted(timed, key=lambda e: (max(e.error or 0.0, _ROUNDING), e.ratio))
     kept: list[TimedPlan] = []
@@ -40,7 +40,7 @@ def _point(
     model: Model, number: int, entry: TimedPlan, first: TimedPlan, winner: TimedPlan
 ) -> dict[str, Any]:
     gain = speedup(first, entry)
-    # Entries met in different comparisons, whose medians drift with the machine; ratios were taken in pairs.
+    # Medians of different comparisons drift with the machine; ratios were taken in pairs.
     latency_us = winner.latency_us * entry.ratio / winner.ratio
     steps_us = [step_us * latency_us / entry.latency_us for step_us in entry.step_us]
     return {

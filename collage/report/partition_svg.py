@@ -1,8 +1,9 @@
 """The partitioned graph as an SVG: one box per partition, colored by target.
 
-Boxes stand in layers from top to bottom: a partition is one layer below the lowest of those it reads from; a
-long graph goes on in a further column to the right. The bar at a box's foot is its time next to that of the
-slowest one. Colors differ in lightness as well as in hue, so that they can be told apart in gray.
+Boxes stand in layers from top to bottom: a partition is one layer below the lowest of those it reads
+from; a long graph goes on in a further column to the right. The bar at a box's foot is its time next to
+that of the slowest one. Colors differ in lightness as well as in hue, so that they can be told apart in
+gray.
 """
 
 from __future__ import annotations

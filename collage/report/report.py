@@ -1,6 +1,7 @@
 """The report: what was found, how it was measured, and what it is worth.
 
-Latencies are microseconds of one call, medians over interleaved rounds. A field is null where nothing is known.
+Latencies are microseconds of one call, medians over interleaved rounds. A field is null where nothing
+is known.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class CompiledRegions:
         self._threads = threads
         self._cache_dir = cache_dir
         self._work_dir = Path(tempfile.mkdtemp(prefix="collage-"))
-        # Called by `close`, and for whoever never closes when this is forgotten or Python ends.
+        # Called by `close`, or when this is collected or Python ends.
         self._remove = weakref.finalize(self, shutil.rmtree, self._work_dir, ignore_errors=True)
         self._made: dict[tuple[str, Target], Executable] = {}
         self._folders: dict[tuple[str, Target], Path] = {}
@@ -92,7 +92,7 @@ class CompiledRegions:
 
 
 def in_short(error: BaseException) -> str:
-    """An exception's message in one line, or its type; lines that say where OpenVINO raised are left out."""
+    """An exception's message in one line, or its type; without the lines on where OpenVINO raised."""
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith("Exception from ")]
     return one_line(" ".join(said)) or type(error).__name__

@@ -1,11 +1,12 @@
 """Where values live when steps compute on devices, and what is copied from one memory to another.
 
-Terms: a step is *on* a device when its executable has a memory domain of its own and its values have static
-shapes; other steps are on the host. A value's *home* is the domain of its maker; graph inputs are at home on
-the host. It also has a place in each domain that reads it, and on the host where it is a graph output.
+Terms: a step is *on* a device when its executable has a memory domain of its own and its values have
+static shapes; other steps are on the host. A value's *home* is the domain of its maker; graph inputs
+are at home on the host. It also has a place in each domain that reads it, and on the host where it is a
+graph output.
 
-Invariants: a value is copied once for each place beyond its home, right after it is made; from device to
-device it goes by way of the host. Without a step on a device nothing is copied.
+Invariants: a value is copied once for each place beyond its home, right after it is made; from device
+to device it goes by way of the host. Without a step on a device nothing is copied.
 """
 
 from __future__ import annotations

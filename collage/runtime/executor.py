@@ -1,8 +1,8 @@
 """Runs a plan: compiled partitions called in order, or at once where the plan says so (`lanes`).
 
-Every value between partitions has one place in memory (`memory_plan`), to which its producer and its readers
-are bound once; a run only calls the executables. Values whose shape is known only at run time are bound anew
-at each run. Values of steps on a device stay in its memory (`device_values`).
+Every value between partitions has one place in memory (`memory_plan`), to which its producer and its
+readers are bound once; a run only calls the executables. Values whose shape is known only at run time
+are bound anew at each run. Values of steps on a device stay in its memory (`device_values`).
 
 Invariants: steps stand in an order in which they can run; an executor is used by one thread at a time.
 Executors may share executables, so `bind` must be called after another one has used them.

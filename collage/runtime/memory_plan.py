@@ -1,7 +1,7 @@
 """Where the values between partitions live: one block of memory, planned once and reused over time.
 
-Two values may share bytes when no step needs both. Values are placed largest first, each at the lowest offset
-that is free during its whole life ("greedy by size").
+Two values may share bytes when no step needs both. Values are placed largest first, each at the lowest
+offset that is free during its whole life ("greedy by size").
 
 Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020).
 """

@@ -1,10 +1,10 @@
 """Threads on which partitions that do not wait for each other run at once.
 
-Terms: a *wave* is a set of steps of which none reads what another one makes. A *lane* is a thread that runs
-one step of a wave; the first lane is the caller's own thread.
+Terms: a *wave* is a set of steps of which none reads what another one makes. A *lane* is a thread that
+runs one step of a wave; the first lane is the caller's own thread.
 
-Invariants: a step always runs on the same lane, since executables may belong to the thread that calls them;
-a wave has ended, on all lanes, when `run` returns or raises.
+Invariants: a step always runs on the same lane, since executables may belong to the thread that calls
+them; a wave has ended, on all lanes, when `run` returns or raises.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Claims on keys, so that two tuners that need the same cost cause one measurement.
 
-A claim has an *owner* (a text, unique among those that measure now), a *lease* (how long others wait for its
-renewal) and a *fence* (a number that grows with each new claim on the key).
+A claim has an *owner* (a text, unique among those that measure now), a *lease* (how long others wait
+for its renewal) and a *fence* (a number that grows with each new claim on the key).
 
-Invariants: at most one unexpired claim on a key; a key whose cost is stored is never granted; no fence is given
-twice for one key, so a late writer is known by its old one.
+Invariants: at most one unexpired claim on a key; a key whose cost is stored is never granted; no fence
+is given twice for one key, so a late writer is known by its old one.
 
 Source: M. Kleppmann, "How to do distributed locking" (2016), for fences.
 """
@@ -53,7 +53,7 @@ def store(connection: sa.Connection, row: CostRow, fence: int) -> None:
     """Store a measurement and release its claim, both or neither.
 
     Raises:
-        StaleFenceError: the claim was taken over or released meanwhile.
+        StaleFenceError: the claim was taken over or released.
     """
     held = sa.and_(claims.c.digest == row.digest, claims.c.fence == fence, claims.c.owner.is_not(None))
     let_go = connection.execute(sa.update(claims).where(held).values(owner=None, lease_until=0.0))
@@ -64,7 +64,7 @@ def store(connection: sa.Connection, row: CostRow, fence: int) -> None:
         if stored == replace(row, hardware_description=stored.hardware_description if stored else {}):
             return
         raise StaleFenceError(row.digest, fence)
-    # An import may have brought a row meanwhile; what was measured here and now is preferred.
+    # An import may have brought a row; the fresh measurement is preferred.
     connection.execute(sa.delete(costs).where(costs.c.digest == row.digest))
     insert_rows(connection, [row])
 

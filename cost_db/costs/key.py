@@ -1,7 +1,7 @@
 """The key of a cost: everything that may change a measured latency.
 
-Invariant: two measurements share a digest exactly when all five texts are equal; the digest stays the same
-across versions of this program, or all stored costs would be lost.
+Invariant: two measurements share a digest exactly when all five texts are equal; the digest stays the
+same across versions of this program, or all stored costs would be lost.
 """
 
 from __future__ import annotations

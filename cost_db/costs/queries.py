@@ -115,7 +115,7 @@ def forget(connection: sa.Connection, wanted: CostFilter, limit: int) -> int:
     )
     count = connection.execute(sa.delete(costs).where(costs.c.digest.in_(chosen))).rowcount
     if count:
-        # A cost serves every model that has the sub-graph, so only the machine narrows what may rest on it.
+        # A cost serves every model with the sub-graph, so only the machine narrows what depends on it.
         there = [] if wanted.hardware is None else [tunings.c.hardware == wanted.hardware]
         connection.execute(sa.delete(tunings).where(*there))
     return count

@@ -1,8 +1,8 @@
 """One stored cost: a measurement or the reason why there is none, with its circumstances.
 
-Invariants of a row that `check` accepts: the digest is that of its key; a measured row has a positive latency,
-raw samples and no reason; an infeasible row has a reason and no latency; operator types are sorted, each once;
-the time has a time zone.
+Invariants of a row that `check` accepts: the digest is that of its key; a measured row has a positive
+latency, raw samples and no reason; an infeasible row has a reason and no latency; operator types are
+sorted, each once; the time has a time zone.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _KEY_LIMITS = {
     "protocol": 2_000,
 }
 _REASON_LIMIT = 4_000
+_NOT_NEGATIVE = ("latency_us", "spread_us", "error", "compile_s", "peak_memory_bytes", "yardstick_us")
 
 
 def now() -> datetime:
@@ -113,19 +114,10 @@ class CostRow:
         _require(
             self.model_sha256 is None or _SHA256.match(self.model_sha256), "model_sha256 is no SHA-256"
         )
-        for name in (
-            "latency_us",
-            "spread_us",
-            "error",
-            "compile_s",
-            "peak_memory_bytes",
-            "yardstick_us",
-        ):
+        for name in _NOT_NEGATIVE:
             value = getattr(self, name)
-            _require(
-                value is None or (math.isfinite(value) and value >= 0),
-                f"{name} is negative or not finite",
-            )
+            sound = value is None or (math.isfinite(value) and value >= 0)
+            _require(sound, f"{name} is negative or not finite")
         _require(
             all(math.isfinite(sample) and sample > 0 for sample in self.samples_us),
             "samples_us has a value that is not positive and finite",

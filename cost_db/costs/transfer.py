@@ -1,7 +1,7 @@
 """Costs as JSON lines, out and in: one object a line with the fields of `CostRow`.
 
-Invariant: only a line that an export could have written is imported. A bad line is refused with its number and
-the reason, and the others are imported all the same.
+Invariant: only a line that an export could have written is imported. A bad line is refused with its
+number and the reason, and the others are imported all the same.
 """
 
 from __future__ import annotations

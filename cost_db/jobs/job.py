@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 
@@ -26,11 +26,7 @@ class JobResult:
 
 @dataclass(frozen=True)
 class Job:
-    """A job as it is now.
-
-    Args:
-        created_at, started_at, finished_at: started is the last attempt's start.
-    """
+    """A job as it is now."""
 
     id: str  # 32 hexadecimal digits that cannot be guessed
     owner: str  # id of the token that asked for it, or any other name of an owner
@@ -38,12 +34,11 @@ class Job:
     spec: Json  # what was asked for
     model_sha256: str | None  # the model's blob
     created_at: datetime
-    started_at: datetime | None
+    started_at: datetime | None  # of the last attempt
     finished_at: datetime | None
     worker: str | None  # who works on it, or did last
     attempt: int  # number of the present or last attempt, 0 before the first
-    cancel_requested: bool  # somebody wants it to stop
-    last_event: int  # `seq` of its last event, 0 before the first
+    cancel_requested: bool  # it is to stop
     progress: Json | None  # what the worker said last about how far it is
     reason: str | None
     result: JobResult
@@ -51,20 +46,6 @@ class Job:
 
 def read_job(row: sa.Row[Any]) -> Job:
     """A row of the table of jobs as a value."""
-    return Job(
-        id=row.id,
-        owner=row.owner,
-        state=row.state,
-        spec=row.spec,
-        model_sha256=row.model_sha256,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        worker=row.worker,
-        attempt=row.attempt,
-        cancel_requested=row.cancel_requested,
-        last_event=row.event_count,
-        progress=row.progress,
-        reason=row.reason,
-        result=JobResult(row.artifact_sha256, row.report_sha256, row.plan_sha256),
-    )
+    made = JobResult(row.artifact_sha256, row.report_sha256, row.plan_sha256)
+    plain = {field.name: getattr(row, field.name) for field in fields(Job) if field.name != "result"}
+    return Job(**plain, result=made)

@@ -1,7 +1,7 @@
 """The order in which queued jobs are taken: owners in turn, each owner's oldest job first.
 
-In round r, every owner that waits gives its r-th job; within a round, the owner whose turn was longest ago comes
-first. Each owner's last turn is a number that grows with every job taken.
+In round r, every owner that waits gives its r-th job; within a round, the owner whose turn was longest
+ago comes first. Each owner's last turn is a number that grows with every job taken.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ States::
        │ ◀──requeue_expired──┘  (its worker's lease ended)
        └──request_cancel──▶ cancelled
 
-An *attempt* is one worker's turn on a job. Its number is the worker's fence: writes for an attempt that is over
-are refused.
+An *attempt* is one worker's turn on a job. Its number is the worker's fence: writes for an attempt that
+is over are refused.
 
-Invariants: only a running job has a lease; a finished job never changes; every change of state is also an event
-of kind `state`. The queue is fair between owners (`job_queue`); an owner at its limit of running jobs is passed
-over.
+Invariants: only a running job has a lease; a finished job never changes; every change of state is also
+an event of kind `state`. The queue is fair between owners (`job_queue`); an owner at its limit of
+running jobs is passed over.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class JobStore:
         after: str | None = None,
         limit: int = 100,
     ) -> Page[Job]:
-        """A page of jobs, newest first, of one owner or state or all; `after` is `Page.next` of the page before."""
+        """A page of jobs, newest first; `after` is `Page.next` of the page before."""
         check_limit(limit)
         statement = sa.select(jobs).order_by(jobs.c.number.desc()).limit(limit + 1)
         if owner is not None:
@@ -159,10 +159,10 @@ class JobStore:
         return self._connections.write(lambda connection: connection.execute(statement).rowcount) == 1
 
     def requeue_expired(self, max_attempts: int = 3) -> tuple[Job, ...]:
-        """Put jobs of dead workers back into the queue, at their old place; returns the jobs that changed.
+        """Put jobs of dead workers back to their old place in the queue; returns what changed.
 
-        A job that was to be cancelled is cancelled, and one that has lost its worker in `max_attempts` attempts fails: it
-        may be what kills them.
+        A job that was to be cancelled is cancelled, and one that has lost its worker in `max_attempts`
+        attempts fails: it may be what kills them.
         """
 
         def work(connection: sa.Connection) -> tuple[Job, ...]:
@@ -275,7 +275,7 @@ class JobStore:
         return self._connections.write(work)
 
     def request_cancel(self, job_id: str) -> Job:
-        """Ask a job to stop: a queued one is cancelled at once, a running one by its worker, an ended one stays.
+        """Ask a job to stop: a queued one at once, a running one by its worker.
 
         Raises:
             BadInputError: there is no such job.

@@ -1,11 +1,11 @@
 """The artifact: the normalized model, flat and standard, with its plan written on it.
 
-Each node carries `collage.partition` and `collage.target` for readers and viewers. The model's metadata decides:
-`collage.plan` (`plan_json`), and what the caller adds under `collage.`. Runtimes that fuse nodes drop node
-metadata and keep the model's.
+Each node carries `collage.partition` and `collage.target` for readers and viewers. The model's metadata
+decides: `collage.plan` (`plan_json`), and what the caller adds under `collage.`. Runtimes that fuse
+nodes drop node metadata and keep the model's.
 
-Invariants: an artifact is a valid ONNX model that computes what the model computes; equal input gives equal
-bytes.
+Invariants: an artifact is a valid ONNX model that computes what the model computes; equal input gives
+equal bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ArtifactPlan:
 
     @property
     def text(self) -> str:
-        """The plan as JSON, for the model that was given: the artifact's partitions may have other nodes."""
+        """The plan as JSON for the model that was given, which may have other nodes."""
         return self.metadata.get(SOURCE_PLAN_KEY, self.metadata[PLAN_KEY])
 
 
@@ -69,7 +69,7 @@ def annotate(
     text = plan_json.encode_plan(model, plan, latency_us, versions, notes)
     proto = weights.whole_structure(model.ir)
     for node in proto.graph.node:
-        # An artifact that is annotated anew must not keep its old marks.
+        # An artifact that is annotated again must not keep its old marks.
         del node.metadata_props[:]
     for number, partition in enumerate(plan.partitions):
         for i in bits(partition.nodes):
@@ -108,5 +108,11 @@ def read_plan(path: Path | str) -> ArtifactPlan:
     except BadInputError as error:
         raise type(error)(f"{Path(path).name}: {error}") from error
     metadata = {k: v for k, v in found.items() if k.startswith(weights.METADATA_PREFIX)}
-    known = (content.plan, content.latency_us, content.versions)
-    return ArtifactPlan(model, *known, metadata, content.notes)
+    return ArtifactPlan(
+        model=model,
+        plan=content.plan,
+        latency_us=content.latency_us,
+        versions=content.versions,
+        metadata=metadata,
+        notes=content.notes,
+    )

@@ -1,9 +1,9 @@
 """A plan in forms that other tools use: functions, or ONNX Runtime's layer annotations.
 
-* `outline`: one model-local function per partition, weights as its inputs, so that repeated partitions share
-  one body. ONNX Runtime inlines the functions; OpenVINO refuses models that have any.
-* `layer_annotations`: `layer_ann` on each node and the session setting that sends it to a device of ONNX
-  Runtime. A provider without a kernel for a node lets it fall to the next.
+* `outline`: one model-local function per partition, weights as its inputs, so that repeated partitions
+  share one body. ONNX Runtime inlines the functions; OpenVINO refuses models that have any.
+* `layer_annotations`: `layer_ann` on each node and the session setting that sends it to a device of
+  ONNX Runtime. A provider without a kernel for a node lets it fall to the next.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def layer_annotations(
     """Write the model with `layer_ann` on each node, and say which setting uses it.
 
     Args:
-        devices: ONNX Runtime's device designator for a target (`cpu`, `cuda`, `gpu:1`, `npu` …); targets of
-            the backend `onnxruntime` need none.
+        devices: ONNX Runtime's device designator for a target (`cpu`, `cuda`, `gpu:1`, `npu` …);
+            targets of the backend `onnxruntime` need none.
 
     Raises:
         BadInputError: a target of another backend has no device, or the plan is for another model.

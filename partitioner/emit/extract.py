@@ -1,7 +1,7 @@
 """Extraction: a sub-graph becomes a model of its own, ready for a runtime.
 
-Inputs and outputs stand in the order of `SubGraph.inputs` and `.outputs`; nodes keep their names. Values that
-bodies capture become inputs, captured constants initializers. The IR is shared, not copied.
+Inputs and outputs stand in the order of `SubGraph.inputs` and `.outputs`; nodes keep their names.
+Values that bodies capture become inputs, captured constants initializers. The IR is shared, not copied.
 """
 
 from __future__ import annotations

@@ -3,11 +3,13 @@
     {"format": 1, "model_sha256": "…", "versions": {"openvino": "2026.4.1"},
      "partitions": [{"target": "…", "nodes": ["…"], "latency_us": 1.0}]}
 
-Partitions stand in execution order, nodes in the model's order and by name. `latency_us` is what was measured,
-or null. `"lanes": 2` says that two partitions may run at once. A partition may also say its arithmetic
-(`"numbers": "bf16 inside the runtime"`) and who rewrote its nodes (`"prepared": "dynamic_int8 by …"`).
+Partitions stand in execution order, nodes in the model's order and by name. `latency_us` is what was
+measured, or null. `"lanes": 2` says that two partitions may run at once. A partition may also say its
+arithmetic (`"numbers": "bf16 inside the runtime"`) and who rewrote its nodes (`"prepared":
+"dynamic_int8 by …"`).
 
-Invariant: `decode_plan` gives only plans that `graph.plan_check` accepts, for the very model of the text.
+Invariant: `decode_plan` gives only plans that `graph.plan_check` accepts, for the very model of the
+text.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _MOST_LANES = 64
 class PartitionNote:
     """What the text says of a partition beside its nodes and target."""
 
-    # what products and convolutions are computed in, in words; empty where nobody said
+    # what products and convolutions are computed in; empty where unknown
     numbers: str = ""
     prepared: str = ""  # who rewrote its nodes into what; empty where they are the model's own
 

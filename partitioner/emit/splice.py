@@ -1,8 +1,8 @@
 """Splicing: partitions of a model are replaced by models that compute them otherwise, int8 say.
 
-The result is one flat ONNX model. Values between partitions keep their names, so that reference values hold for
-both models; nodes, values and weights from inside a replacement get names of their own. Nodes stand in the
-plan's order. Weights of replaced nodes alone are left out.
+The result is one flat ONNX model. Values between partitions keep their names, so that reference values
+hold for both models; nodes, values and weights from inside a replacement get names of their own. Nodes
+stand in the plan's order. Weights of replaced nodes alone are left out.
 
 Invariants: inputs and outputs stay; equal input gives equal bytes.
 """
@@ -25,7 +25,7 @@ from collage.partitioner.graph.sub_graph import SubGraph
 
 @dataclass(frozen=True)
 class Spliced:
-    """A model with replaced partitions, and the plan for it: the same partitions on the same targets."""
+    """A model with replaced partitions, and its plan: the same partitions on the same targets."""
 
     model: Model
     plan: Plan
@@ -36,8 +36,8 @@ def splice(model: Model, plan: Plan, replacements: Mapping[int, Path], destinati
 
     Args:
         model: the model that the plan is for.
-        replacements: by position in the plan an ONNX file that computes that partition, with its inputs and
-            outputs, in ai.onnx operators of the model's opset.
+        replacements: by position in the plan an ONNX file that computes that partition, with its inputs
+            and outputs, in ai.onnx operators of the model's opset.
 
     Raises:
         ModelError: a replacement does not fit.

@@ -1,16 +1,18 @@
 """One name for equal work: the SHA-256 of a sub-graph's canonical form.
 
-Two sub-graphs have one fingerprint exactly when they compute the same thing for the purpose of cost: same
-operators, attributes, bodies, wiring, types and shapes, small constants by value and large ones by type and
-shape. Names do not count, nor does the order of independent nodes.
+Two sub-graphs have one fingerprint exactly when they compute the same thing for the purpose of cost:
+same operators, attributes, bodies, wiring, types and shapes, small constants by value and large ones by
+type and shape. Names do not count, nor does the order of independent nodes.
 
-Nodes are numbered by a walk from the sinks (nodes that feed nothing inside) along ordered inputs. Several sinks
-are taken in the order of hashes of their surroundings; where these are equal, in the order that gives the least
-form. The form lists each node's label and the wiring of its inputs: different wiring never has one fingerprint.
-(Equal sub-graphs with a symmetry that the hashes miss may have two; the price is one more measurement.)
+Nodes are numbered by a walk from the sinks (nodes that feed nothing inside) along ordered inputs.
+Several sinks are taken in the order of hashes of their surroundings; where these are equal, in the
+order that gives the least form. The form lists each node's label and the wiring of its inputs:
+different wiring never has one fingerprint. (Equal sub-graphs with a symmetry that the hashes miss may
+have two; the price is one more measurement.)
 
-A constant counts by value when it has at most `SMALL` elements (scales, bounds) or holds int64, bool or text
-(shapes, axes). Biases and weights count by type and shape, so that blocks of a trained model are alike.
+A constant counts by value when it has at most `SMALL` elements (scales, bounds) or holds int64, bool or
+text (shapes, axes). Biases and weights count by type and shape, so that blocks of a trained model are
+alike.
 """
 
 from __future__ import annotations
@@ -190,13 +192,16 @@ def _by_value(index: GraphIndex, name: str) -> bool:
 def _label(index: GraphIndex, i: int) -> bytes:
     """A digest of all that a node is, but for where its inputs come from."""
     node = index.nodes[i]
-    content = (
-        *(node.domain, node.op_type, node.opset, node.attributes, node.body_digest),
+    return _digest(
+        node.domain,
+        node.op_type,
+        node.opset,
+        node.attributes,
+        node.body_digest,
         [_input_label(index, name) for name in node.inputs],
         [_input_label(index, name) for name in node.captured],
         [_type(index, name) if name else "absent" for name in node.outputs],
     )
-    return _digest(*content)
 
 
 def _input_label(index: GraphIndex, name: str) -> object:

@@ -1,11 +1,12 @@
 """A frozen view of a model's main graph for partitioning.
 
-Terms: node *i* is the i-th node in a topological order. A *value* is a tensor named by ONNX; it is *constant*
-when it is an initializer. Plans do not cover constants: they go with the nodes that read them. A node with
-bodies (If, Loop, Scan) is opaque; what its bodies capture from the main graph counts as its input.
+Terms: node *i* is the i-th node in a topological order. A *value* is a tensor named by ONNX; it is
+*constant* when it is an initializer. Plans do not cover constants: they go with the nodes that read
+them. A node with bodies (If, Loop, Scan) is opaque; what its bodies capture from the main graph counts
+as its input.
 
-Invariants: node names are unique and not empty; every non-empty input is a graph input, a constant or the
-output of a node before it; a node is never among its own ancestors.
+Invariants: node names are unique and not empty; every non-empty input is a graph input, a constant or
+the output of a node before it; a node is never among its own ancestors.
 
 Source: TVM v0.18 `src/relay/collage/dataflow_graph.h`, with integers in place of bit vectors.
 """

@@ -1,9 +1,9 @@
 """A convex set of nodes in a line, and where the line can be cut.
 
-Terms: the line is a topological order that finishes one branch before it begins the next. A *position* p lies
-before its p-th node. A value is *live* at a position when it is made before it and read after it. A value is
-*global* when many nodes over a long stretch read it (an attention mask): it would be live nearly everywhere, so
-it does not count; nor do values from outside the set.
+Terms: the line is a topological order that finishes one branch before it begins the next. A *position*
+p lies before its p-th node. A value is *live* at a position when it is made before it and read after
+it. A value is *global* when many nodes over a long stretch read it (an attention mask): it would be
+live nearly everywhere, so it does not count; nor do values from outside the set.
 
 Every run of nodes between two positions is convex.
 """

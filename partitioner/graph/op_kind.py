@@ -1,7 +1,7 @@
 """The kind of an operator: how it may be fused with what stands before and after it.
 
-Kinds are ordered: a rule that takes a kind takes the lesser ones too, and a sub-graph has the greatest kind of
-its nodes. The table `op_kinds.yaml` covers every ONNX operator.
+Kinds are ordered: a rule that takes a kind takes the lesser ones too, and a sub-graph has the greatest
+kind of its nodes. The table `op_kinds.yaml` covers every ONNX operator.
 
 Source: TVM `include/tvm/relay/op_attr_types.h` (OpPatternKind), applied to ONNX operators.
 """
@@ -28,7 +28,7 @@ class OpKind(IntEnum):
 
 
 def kind_of(domain: str, op_type: str) -> OpKind:
-    """The kind of an operator of a domain (empty is `ai.onnx`); opaque when the table does not know it."""
+    """The kind of an operator; opaque when the table does not know it. An empty domain is `ai.onnx`."""
     return _table().get((domain or "ai.onnx", op_type), OpKind.OPAQUE)
 
 

@@ -1,7 +1,8 @@
 """Proof that a plan can run: it covers every node exactly once, and no partitions wait for each other.
 
-Terms: the *quotient graph* has one vertex per partition and an edge where a partition reads what another makes.
-Convex partitions can still wait for each other in a ring, so only the quotient graph as a whole tells.
+Terms: the *quotient graph* has one vertex per partition and an edge where a partition reads what
+another makes. Convex partitions can still wait for each other in a ring, so only the quotient graph as
+a whole tells.
 
 Source: the rings that pairwise checks miss are those of PyTorch issue 86159.
 """
@@ -26,8 +27,8 @@ def check_plan(index: GraphIndex, plan: Plan) -> None:
     """Prove that a plan fits a graph.
 
     Raises:
-        PlanError: a partition is empty or names unknown nodes; a node is in none or two; partitions wait for
-            each other; or one stands before another that it reads.
+        PlanError: a partition is empty or names unknown nodes; a node is in none or two; partitions
+            wait for each other; or one stands before another that it reads.
     """
     sets = [partition.nodes for partition in plan.partitions]
     seen = 0

@@ -1,11 +1,11 @@
 """Weights on their way between files: streamed in chunks, never through a protobuf when they are large.
 
-Terms: a model's *structure* is everything but the data of its main graph's initializers. Weights are *inline*
-while they are at most 1 GiB together, else *external*: in one file beside the model, every large tensor on a
-page border so that runtimes can map it.
+Terms: a model's *structure* is everything but the data of its main graph's initializers. Weights are
+*inline* while they are at most 1 GiB together, else *external*: in one file beside the model, every
+large tensor on a page border so that runtimes can map it.
 
-Invariants: what is written depends on the content alone; a file is complete or absent. External files are
-copied, never linked: onnx refuses files with several links as an attack.
+Invariants: what is written depends on the content alone; a file is complete or absent. External files
+are copied, never linked: onnx refuses files with several links as an attack.
 """
 
 from __future__ import annotations

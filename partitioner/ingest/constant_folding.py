@@ -1,8 +1,8 @@
 """Folding: constant values become initializers, unused nodes go away.
 
-onnxscript and onnx-ir fold; here are the limits, since a tiny model can ask for a huge constant. Constant fills
-(ConstantOfShape) are folded within the budget, since runtimes pack only initializers; other operators only
-while small, except those that move data around.
+onnxscript and onnx-ir fold; here are the limits, since a tiny model can ask for a huge constant.
+Constant fills (ConstantOfShape) are folded within the budget, since runtimes pack only initializers;
+other operators only while small, except those that move data around.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Dimensions: a model is tuned for fixed shapes, so every free one of an input is bound first.
 
-A dimension is named by its ONNX name (`batch`), which binds it everywhere, or by its place (`input:axis`, for
-example `x:0`), which goes first. A scalar integer input (a sample rate) may be bound too: it becomes a
-constant, so that branches that depend on it alone are decided when folding.
+A dimension is named by its ONNX name (`batch`), which binds it everywhere, or by its place
+(`input:axis`, for example `x:0`), which goes first. A scalar integer input (a sample rate) may be bound
+too: it becomes a constant, so that branches that depend on it alone are decided when folding.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Ingest: a source becomes a normalized model, the one form that everything else works on.
 
-A normalized model has: only known operator domains, no functions, IR 10 to 13 and opset 7 to 26; unique node
-names; no Constant nodes; no initializer among the graph inputs; free dimensions bound, shapes inferred,
-constants folded, nothing unused; weights inline up to 32 MiB, else in `model.onnx.weights`. Values that bodies
-(If, Loop, Scan) use from outside live in the main graph.
+A normalized model has: only known operator domains, no functions, IR 10 to 13 and opset 7 to 26; unique
+node names; no Constant nodes; no initializer among the graph inputs; free dimensions bound, shapes
+inferred, constants folded, nothing unused; weights inline up to 32 MiB, else in `model.onnx.weights`.
+Values that bodies (If, Loop, Scan) use from outside live in the main graph.
 
 It calls native parsers on untrusted data: run it in a sandboxed child.
 """
@@ -36,14 +36,7 @@ class NormalizedInfo:
     """What ingest did; picklable."""
 
     path: Path  # the normalized model
-    sha256: str  # of the normalized model, as `Model.sha256`
-    nodes: int  # how many nodes the main graph has
     inputs: tuple[TensorSpec, ...]  # graph inputs in order
-    outputs: tuple[TensorSpec, ...]  # graph outputs in order
-    ir_version: int  # of the result
-    # operator set versions of the result by domain, `ai.onnx` as empty text, sorted
-    opsets: tuple[tuple[str, int], ...]
-    dims: tuple[tuple[str, int], ...]  # the dimensions that were bound, sorted
     warnings: tuple[str, ...]  # what a user should know, one sentence each
 
 
@@ -105,15 +98,7 @@ def _normalize(
     notes.extend(_notes_on_branches(index))
     notes.extend(_notes_on_shapes(index))
     return NormalizedInfo(
-        path=path,
-        sha256=weights.digest(ir.load(path)),
-        nodes=len(index.nodes),
-        inputs=tuple(index.values[name] for name in index.inputs),
-        outputs=tuple(index.values[name] for name in index.outputs),
-        ir_version=model.ir_version,
-        opsets=tuple(sorted(model.opset_imports.items())),
-        dims=tuple(sorted(dims.items())),
-        warnings=tuple(notes),
+        path=path, inputs=tuple(index.values[name] for name in index.inputs), warnings=tuple(notes)
     )
 
 

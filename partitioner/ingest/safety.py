@@ -1,7 +1,7 @@
 """What a model may not do: read files that are not its own, bring native code, or be malformed.
 
-The checks run on the protobuf before it is interpreted, in a sandboxed child, since `onnx.checker` may crash.
-No file outside the model's folder is opened even there.
+The checks run on the protobuf before it is interpreted, in a sandboxed child, since `onnx.checker` may
+crash. No file outside the model's folder is opened even there.
 """
 
 from __future__ import annotations

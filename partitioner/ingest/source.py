@@ -1,7 +1,7 @@
 """A source: the user's model, as an ONNX file in a folder of its own.
 
-A source is an ONNX file, or a zip with one ONNX file and its external data. Entries, sizes, ratio, names and
-links of a zip are checked before a byte is written, and sizes again while it is unpacked.
+A source is an ONNX file, or a zip with one ONNX file and its external data. Entries, sizes, ratio,
+names and links of a zip are checked before a byte is written, and sizes again while it is unpacked.
 """
 
 from __future__ import annotations

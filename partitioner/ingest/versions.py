@@ -1,8 +1,8 @@
 """Versions: IR and operator set brought to what runtimes take.
 
-Node metadata, which artifacts need, exists from IR 10 on. Older opsets stay from 7 on: converting up makes more
-nodes, and onnx's converter computes wrong broadcasts below 7. A newer opset is relabeled when every operator in
-use is the same in the older one; else onnx's converter is asked.
+Node metadata, which artifacts need, exists from IR 10 on. Older opsets stay from 7 on: converting up
+makes more nodes, and onnx's converter computes wrong broadcasts below 7. A newer opset is relabeled
+when every operator in use is the same in the older one; else onnx's converter is asked.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """How smaller proposals are joined to larger ones.
 
-Terms: *upstream* and *downstream* are two disjoint proposals of which the first feeds the second and not the
-other way. A `ProposalPool` holds the proposals found so far; a combiner yields joins of which at least one part
-is new, so that rounds do not repeat each other.
+Terms: *upstream* and *downstream* are two disjoint proposals of which the first feeds the second and
+not the other way. A `ProposalPool` holds the proposals found so far; a combiner yields joins of which
+at least one part is new, so that rounds do not repeat each other.
 
 The combiners of RFC 0062 in terms of ONNX:
 
 * `ByKind(A, B)` joins an upstream of at most kind A with a downstream of at most kind B;
 * `JoinAnything` joins any two that touch;
-* `VariadicInputs` joins a reader of a list of inputs (Concat, Sum) with one producer for every input at once;
-* `MultiOutputs` joins a node with several outputs (Split) with one reader for every node that reads them;
+* `VariadicInputs` joins a reader of a list of inputs (Concat, Sum) with one producer for every input at
+  once;
+* `MultiOutputs` joins a node with several outputs (Split) with one reader for every node that reads
+  them;
 * `ConstantInputs` joins nodes that compute from constants alone to their reader.
 
 Source: TVM v0.18 `src/relay/collage/combiner_rule.h`.

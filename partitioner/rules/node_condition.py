@@ -20,7 +20,7 @@ _SIDE_DTYPES = frozenset({"bool", "int32", "int64"})
 
 @dataclass(frozen=True)
 class NodeCondition:
-    """Conditions on a node; called with an index and a node it gives the reason of a refusal, or None."""
+    """Conditions on a node; a call gives the reason of a refusal, or None."""
 
     # (name, value as canonical text) pairs that must agree
     attributes: tuple[tuple[str, str], ...] = ()

@@ -1,12 +1,12 @@
 """Named patterns: small graphs that a runtime computes as one kernel, found in a model.
 
-Terms: a pattern is a Python function over onnxscript's pattern builder; a *match* is a set of nodes (bitset).
-Matches may overlap: the search chooses, and nothing is rewritten.
+Terms: a pattern is a Python function over onnxscript's pattern builder; a *match* is a set of nodes
+(bitset). Matches may overlap: the search chooses, and nothing is rewritten.
 
 This is the one file that knows onnxscript's matcher, which has limits:
 
-* it finds at most one match per root, so patterns are plain (no `OrValue`), with one name per variant, and every
-  combination of further roots is asked for here;
+* it finds at most one match per root, so patterns are plain (no `OrValue`), with one name per variant,
+  and every combination of further roots is asked for here;
 * a check inside an alternative may never run, so predicates stand in `check` alone;
 * it may match one node twice, and sets that are not convex: both are refused here;
 * building and matching keep state: each call of `matches` has its own matcher, built under a lock.
@@ -33,7 +33,7 @@ _BUILDING = threading.Lock()
 
 
 class IndexedModel(Protocol):
-    """What matching needs of `collage.partitioner.graph.model.Model`: the IR and its index, node for node."""
+    """What matching needs of `collage.partitioner.graph.model.Model`."""
 
     @property
     def ir(self) -> ir.Model: ...

@@ -1,8 +1,8 @@
 """Patterns written as text, a line per node.
 
-A line is `outputs = Operator(inputs) {attribute: value}`. `_` is any value, a last `...` any further inputs
-(without it there are none), and attributes not mentioned may have any value. Values that are made and not read
-again are the pattern's outputs::
+A line is `outputs = Operator(inputs) {attribute: value}`. `_` is any value, a last `...` any further
+inputs (without it there are none), and attributes not mentioned may have any value. Values that are
+made and not read again are the pattern's outputs::
 
     c = Conv(x, w, ...) {group: 1}
     y = com.example::Clip6(c)

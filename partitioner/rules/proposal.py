@@ -1,10 +1,10 @@
 """What rules see and what they give: a scope, and proposals for candidates.
 
-Terms: a *scope* is one model and which nodes one target takes; a *proposal* is a set of nodes with the names of
-the rules that made it and its kind (the greatest kind of its nodes).
+Terms: a *scope* is one model and which nodes one target takes; a *proposal* is a set of nodes with the
+names of the rules that made it and its kind (the greatest kind of its nodes).
 
-Invariant: a note in `Proposals.notes` says that a bound was hit; without notes the proposals are all that the
-rule allows.
+Invariant: a note in `Proposals.notes` says that a bound was hit; without notes the proposals are all
+that the rule allows.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 Of the nodes that a target takes, it is offered:
 
-* *maximal* regions, as a runtime's own greedy partitioner would give: nodes are taken in turns (all that are
-  ready and taken, then all that are ready and not taken, …), from the inputs on and from the outputs back;
+* *maximal* regions, as a runtime's own greedy partitioner would give: nodes are taken in turns (all
+  that are ready and taken, then all that are ready and not taken, …), from the inputs on and from the
+  outputs back;
 * *component*: the connected parts of those;
-* *interval*: everything between two cuts of such a part (`graph.linear_order`): all when they are few, else
-  short ones everywhere and long ones on an ever coarser grid, with prefixes and suffixes;
-* *branch*: what one input of a joining node needs and no other does, what one reader of a forking node feeds and
-  no other does, and the runs inside such a branch when it is a plain chain.
+* *interval*: everything between two cuts of such a part (`graph.linear_order`): all when they are few,
+  else short ones everywhere and long ones on an ever coarser grid, with prefixes and suffixes;
+* *branch*: what one input of a joining node needs and no other does, what one reader of a forking node
+  feeds and no other does, and the runs inside such a branch when it is a plain chain.
 
 Invariants: every region is convex and holds only nodes that the target takes; there are at most about
 `RegionRule.max_intervals` intervals, in time about linear in nodes plus regions.
@@ -124,8 +125,8 @@ def components(index: GraphIndex, nodes: int) -> list[int]:
 def branches(index: GraphIndex, nodes: int) -> list[int]:
     """Sets of at least two nodes that only one side of a join or a fork needs.
 
-    What one node's ancestors have over another's is convex, and so is its part inside a convex set; the same holds
-    for descendants.
+    What one node's ancestors have over another's is convex, and so is its part inside a convex set; the
+    same holds for descendants.
     """
     found: dict[int, None] = {}
     sides = ((index.predecessors, index.ancestors), (index.successors, index.descendants))

@@ -8,7 +8,8 @@ A rule is a mapping with one key, which says which rule it is (docs/rules.md sho
         - pattern: {name: conv_relu, nodes: ["c = Conv(x, ...)", "y = Relu(c)"]}
         - ops: {names: [Conv, MaxPool], where: {dtypes: [float32]}}
 
-Invariant: a target with a rule file is offered only what the file proposes, without nodes that it refuses.
+Invariant: a target with a rule file is offered only what the file proposes, without nodes that it
+refuses.
 """
 
 from __future__ import annotations

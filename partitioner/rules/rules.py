@@ -1,16 +1,18 @@
 """The algebra of rules: which sets of nodes are offered as partitions.
 
 Base rules look at the graph: `PatternRule`, `OpPredicateRule`, `OpKindRule`, `HostRule` and
-`regions.RegionRule`. Combinators look at what other rules propose: `UnionRule`, `CombineRule`, `OnlyValidRule`,
-`CompositeRule`, `PrimitiveRule`. Rules are frozen values, e.g. what TVM calls FuseOps::
+`regions.RegionRule`. Combinators look at what other rules propose: `UnionRule`, `CombineRule`,
+`OnlyValidRule`, `CompositeRule`, `PrimitiveRule`. Rules are frozen values, e.g. what TVM calls
+FuseOps::
 
     PrimitiveRule("kernel", OnlyValidRule(Limits(max_depth=4, max_exits=1, allow_taps=False),
         CombineRule(OpKindRule(), FUSE_OPS)))
 
-Proposals may overlap; the search chooses. Rules for single nodes offer only nodes that the target takes.
+Proposals may overlap; the search chooses. Rules for single nodes offer only nodes that the target
+takes.
 
-Source: RFC 0062 and TVM v0.18 `src/relay/collage/partition_rule.h`; `CombineRule` follows the RFC, with bounds,
-and keeps only convex joins.
+Source: RFC 0062 and TVM v0.18 `src/relay/collage/partition_rule.h`; `CombineRule` follows the RFC, with
+bounds, and keeps only convex joins.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ class OpKindRule:
 
 @dataclass(frozen=True)
 class HostRule:
-    """Single nodes that are left when the others are fused: the opaque ones (control flow, sequences, text)."""
+    """Single opaque nodes (control flow, sequences, text), which are left when the others are fused."""
 
     name: str = "host"
 

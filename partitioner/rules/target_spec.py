@@ -1,8 +1,9 @@
 """What a target offers to the search: which nodes it takes, its patterns, its style, its rule.
 
-A *library* computes single operators and named patterns; a *fusion* target also joins neighbors by the kinds of
-their operators; a *graph* target compiles whole regions. Every style is offered single nodes and `RegionRule`'s
-regions, where the search starts. A target with a rule of its own is offered what that rule proposes.
+A *library* computes single operators and named patterns; a *fusion* target also joins neighbors by the
+kinds of their operators; a *graph* target compiles whole regions. Every style is offered single nodes
+and `RegionRule`'s regions, where the search starts. A target with a rule of its own is offered what
+that rule proposes.
 
 Source: RFC 0062, phase 1 (rules chosen by inspection of the target).
 """
@@ -68,7 +69,7 @@ def rule_for(spec: TargetSpec) -> Rule:
 
 
 def enumerate_candidates(model: IndexedModel, specs: Sequence[TargetSpec]) -> CandidateSet:
-    """Every candidate that the targets' rules propose, and for each node and target without one the reason."""
+    """Every candidate of the targets' rules, and a reason for each node and target without one."""
     found: list[Candidate] = []
     refusals: dict[tuple[int, Target], str] = {}
     notes: list[str] = []

@@ -3,8 +3,8 @@
 * `priority`: an ordered list of targets; each node goes to the first that takes it.
 * `greedy`: the same, the target first that claims the largest region.
 
-Nodes of one target become partitions in *turns*: all that are ready and belong to one target, then all that are
-ready then and belong to another, so that they can run one after the other.
+Nodes of one target become partitions in *turns*: all that are ready and belong to one target, then all
+that are ready then and belong to another, so that they can run one after the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _UNBOUND = Constraints()
 
 
 def greedy(index: GraphIndex, specs: Sequence[TargetSpec], constraints: Constraints = _UNBOUND) -> Plan:
-    """The plan in which the target with the largest region takes all it can; only pins and bans are respected.
+    """The plan in which the target with the largest region takes all it can.
+
+    Only pins and bans are respected.
 
     Raises:
         NoPlanError: no target takes some node.
@@ -74,7 +76,7 @@ def supported_nodes(
 
 
 def _in_turns(index: GraphIndex, shares: Sequence[tuple[Target, int]]) -> list[Candidate]:
-    """Partitions in running order; of the targets that are ready, the one with the most nodes goes on."""
+    """Partitions in running order; of the ready targets, the one with the most nodes goes on."""
     waiting = [mask.bit_count() for mask in index.predecessors]
     owner = {i: number for number, (_, nodes) in enumerate(shares) for i in bits(nodes)}
     ready: list[list[int]] = [[] for _ in shares]

@@ -1,8 +1,8 @@
 """Candidates as arrays: the part of a search that does not depend on costs.
 
-Terms: nodes stand in a *line*, a topological order. A candidate is a few *runs* of that line, most often one. To
-cover every node once is to cover the first one and to end, at every later position, as many runs as begin
-there: so a candidate has two entries per run in the program.
+Terms: nodes stand in a *line*, a topological order. A candidate is a few *runs* of that line, most
+often one. To cover every node once is to cover the first one and to end, at every later position, as
+many runs as begin there: so a candidate has two entries per run in the program.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CandidateArrays:
 
     @classmethod
     def build(cls, index: GraphIndex, candidates: Sequence[Candidate]) -> CandidateArrays:
-        """Lay candidates out as runs, of the model's own order or of `linear_order`, whichever gives fewer runs."""
+        """Lay candidates out as runs of the model's order or of `linear_order`, whichever gives fewer."""
         own = np.arange(len(index.nodes))
         runs = _own_runs(candidates)
         if len(runs.start) == len(candidates):

@@ -1,8 +1,9 @@
 """What a plan must respect, beside covering the model.
 
-Terms: a *pin* says that some nodes go only to some targets, a *ban* that they do not go there. Both, and
-`min_partition_nodes`, only take candidates away. The others bind a plan as a whole: the number of partitions or
-devices (memory domains), and *budgets*: sums over the partitions with a limit (error, memory).
+Terms: a *pin* says that some nodes go only to some targets, a *ban* that they do not go there. Both,
+and `min_partition_nodes`, only take candidates away. The others bind a plan as a whole: the number of
+partitions or devices (memory domains), and *budgets*: sums over the partitions with a limit (error,
+memory).
 
 `Constraints.check` finds contradictions before anything is measured.
 """
@@ -140,11 +141,12 @@ class Constraints:
     ) -> None:
         """Find contradictions, before anything is measured.
 
-        `refusals` says why a target takes a node in no way; `domains` gives memory domains other than `host`.
+        `refusals` says why a target takes a node in no way; `domains` gives memory domains other than
+        `host`.
 
         Raises:
-            ConstraintError: a pin names no node or none of the targets; some node is left without a target that
-                takes it; or the pins need more partitions or devices than are allowed.
+            ConstraintError: a pin names no node or none of the targets; some node is left without a
+                target that takes it; or the pins need more partitions or devices than are allowed.
         """
         for rule in self.pins:
             if not any(target in rule.target for target in targets):

@@ -1,8 +1,9 @@
 """Rings of partitions that wait for each other, and rows of the program that forbid them.
 
-A ring is given by *legs*: per partition a pair (entry, exit) of its nodes such that each exit feeds the next
-partition's entry. Partitions that hold the legs wait for each other unless one holds them all. So of m legs at
-most m - 1 lie inside one partition, unless one holds them all: a cut on every candidate that joins a leg.
+A ring is given by *legs*: per partition a pair (entry, exit) of its nodes such that each exit feeds the
+next partition's entry. Partitions that hold the legs wait for each other unless one holds them all. So
+of m legs at most m - 1 lie inside one partition, unless one holds them all: a cut on every candidate
+that joins a leg.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Ring:
 
 
 def rings(index: GraphIndex, node_sets: Sequence[int]) -> list[Ring]:
-    """The shortest rings through each of the disjoint sets (bitsets) that is in one; empty when they can be ordered."""
+    """The shortest rings through each of some disjoint sets (bitsets); empty when they can be ordered."""
     readers = quotient(index, node_sets)
     found: dict[Ring, None] = {}
     for component in _knots(readers):

@@ -1,15 +1,15 @@
 """The program that search solves: minimum-cost exact cover, with what copies cost.
 
-Columns: one integer per candidate (1: it is a partition of the plan); per *class* and position of the line
-the share of the class there; and what is paid for copies.
+Columns: one integer per candidate (1: it is a partition of the plan); per *class* and position of the
+line the share of the class there; and what is paid for copies.
 
 Terms: a class is the targets of one memory domain; there is one class where copies between domains cost
 nothing and nothing limits their number.
 
-Rows for a copy of value v, made by node p and read by nodes u, to a domain: paid >= share of the domain's
-class at u - share of that class and of those that copy for nothing at p. For two memory domains these are the
-rows of a minimum cut, so that the linear relaxation loses nothing. Where several origins cost differently,
-each has a column that its share at p bounds.
+Rows for a copy of value v, made by node p and read by nodes u, to a domain: paid >= share of the
+domain's class at u - share of that class and of those that copy for nothing at p. For two memory
+domains these are the rows of a minimum cut, so that the linear relaxation loses nothing. Where several
+origins cost differently, each has a column that its share at p bounds.
 """
 
 from __future__ import annotations

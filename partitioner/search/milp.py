@@ -1,7 +1,7 @@
 """Mixed-integer programs as numpy arrays, and their solution by HiGHS.
 
-Invariant: `MilpResult.bound` is a proven lower bound on the optimum, whatever stopped the solver; `values` are
-None or satisfy the program.
+Invariant: `MilpResult.bound` is a proven lower bound on the optimum, whatever stopped the solver;
+`values` are None or satisfy the program.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _OPTIMAL = highspy.HighsModelStatus.kOptimal
-_INFEASIBLE = (
-    highspy.HighsModelStatus.kInfeasible,
-    highspy.HighsModelStatus.kUnboundedOrInfeasible,
-)
+_INFEASIBLE = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
 
 
 @dataclass
@@ -104,7 +101,8 @@ def solve(
     """Solve a program on one thread.
 
     Args:
-        start: columns that are 1 in a known solution; the other integer columns of the first block are 0.
+        start: columns that are 1 in a known solution; the other integer columns of the first block are
+            0.
         time_limit_s: stop after so long.
     """
     solver = _solver(time_limit_s)
@@ -121,8 +119,9 @@ def solve(
 def relax(program: Program, first: Ints, time_limit_s: float | None = None) -> MilpResult:
     """Solve a program without regard to integers, by column generation.
 
-    Most columns of the first block are worth nothing at the optimum. So the program is solved with a few; those that
-    its duals show to be worth something come in, until none is left that would make it cheaper: the proof.
+    Most columns of the first block are worth nothing at the optimum. So the program is solved with a
+    few; those that its duals show to be worth something come in, until none is left that would make it
+    cheaper: the proof.
 
     Args:
         first: columns of the first block to begin with; a guess, on which only the time depends.

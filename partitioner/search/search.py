@@ -3,17 +3,18 @@
 Three steps, each exact in what it claims:
 
 1. shortest paths over the line (`shortest_path`): a first plan, and often already a proof;
-2. the linear relaxation of the program (`exact_cover`), whose reduced costs tell which candidates cannot be in
-   any plan as good as the best known;
+2. the linear relaxation of the program (`exact_cover`), whose reduced costs tell which candidates
+   cannot be in any plan as good as the best known;
 3. the program with the rest. A solution whose partitions wait for each other is forbidden by cuts
    (`cycle_cuts`) and the program solved again; each further plan must differ from those before it.
 
 A `Searcher` keeps what does not depend on costs, cuts included.
 
-Invariants: a candidate without a cost is never chosen; every plan returned can run; `bound_us` is proven even
-when the time ran out.
+Invariants: a candidate without a cost is never chosen; every plan returned can run; `bound_us` is
+proven even when the time ran out.
 
-Source: exact cover with lazily added cuts is our own; RFC 0062 searches by Dijkstra (`benchmarks.dijkstra`).
+Source: exact cover with lazily added cuts is our own; RFC 0062 searches by Dijkstra
+(`benchmarks.dijkstra`).
 """
 
 from __future__ import annotations
@@ -220,7 +221,7 @@ class _Search:
         return cover
 
     def _relax(self, active: Ints, costs: Floats, distance: Floats) -> tuple[Floats, list[Chosen]]:
-        """What each candidate costs more than the relaxation's optimum; the best plan if that is one."""
+        """What each candidate costs over the relaxation's optimum; the best plan if that is one."""
         task = self._task
         cover = self._cover(active, costs)
         self._note(cover)
@@ -252,7 +253,8 @@ class _Search:
     def _limits(self, active: Ints, spare: Floats) -> Iterator[float]:
         """Costs up to which to look for plans: guesses that leave few candidates, then what is known.
 
-        Plans that use what a limit leaves out cost more than the limit; so plans that cost no more are the best of all.
+        Plans that use what a limit leaves out cost more than the limit; so plans that cost no more are
+        the best of all.
         """
         task = self._task
         # What is cheap by reduced costs is near the optimum; it lowers the limit.

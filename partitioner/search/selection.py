@@ -1,8 +1,8 @@
 """The nodes and the targets of a pin or a ban.
 
-Text forms of nodes: an operator type (`Conv`, `com.microsoft::Gelu`), a node's name or a glob over names
-(`/encoder/*`), or a region `value_a..value_b`: every node on a path from the one value to the other. Either value
-may be left out.
+Text forms of nodes: an operator type (`Conv`, `com.microsoft::Gelu`), a node's name or a glob over
+names (`/encoder/*`), or a region `value_a..value_b`: every node on a path from the one value to the
+other. Either value may be left out.
 
 Text forms of targets: a backend's name or glob, and options, each a name with a glob for its value:
 `openvino -precision=bf16`, `* -device=cuda:*`.

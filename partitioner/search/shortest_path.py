@@ -1,7 +1,7 @@
 """Best covers among candidates that are one run of the line each: shortest paths, in linear time.
 
-Runs of one topological order never wait for each other, so these covers can always run. Their distances also
-price every position, which bounds from below what any other candidate can gain.
+Runs of one topological order never wait for each other, so these covers can always run. Their distances
+also price every position, which bounds from below what any other candidate can gain.
 """
 
 from __future__ import annotations
@@ -87,14 +87,12 @@ def more_ways(task: Task, active: Ints, cost_us: Floats) -> Iterator[Chosen]:
 def price_bound(arrays: CandidateArrays, active: Ints, cost_us: Floats, distance: Floats) -> float:
     """A lower bound on every plan from the prices that shortest paths put on positions.
 
-    A plan costs as much as the shortest path plus the reduced costs of its candidates; of the negative ones each
-    position bears an equal share, and the lowest share there bounds it.
+    A plan costs as much as the shortest path plus the reduced costs of its candidates; of the negative
+    ones each position bears an equal share, and the lowest share there bounds it.
     """
     reduced = reduced_costs(arrays, active, cost_us, distance)
     sizes = np.bincount(
-        arrays.run_owner,
-        arrays.run_end - arrays.run_start,
-        minlength=len(arrays.candidates),
+        arrays.run_owner, arrays.run_end - arrays.run_start, minlength=len(arrays.candidates)
     )
     lowest = np.zeros(arrays.node_count)
     runs = first_runs(arrays, active)

@@ -100,7 +100,7 @@ class Task:
 
     @cached_property
     def separable(self) -> bool:
-        """True when a plan's cost is a sum over its partitions (and a constant), and nothing binds it."""
+        """True when a plan's cost is a sum over its partitions and a constant, and nothing binds it."""
         limits = self.constraints
         bound = limits.max_partitions is not None or limits.budgets
         return not bound and not self.class_of_target.any()
@@ -119,7 +119,8 @@ class Task:
     def undominated(self, active: Ints, costs: Floats) -> Ints:
         """Positions in `active`, ascending, of what may be in one of the k best plans.
 
-        Of candidates with the same nodes and class, any k that are not worse in cost and budgets replace the others.
+        Of candidates with the same nodes and class, any k that are not worse in cost and budgets
+        replace the others.
         """
         arrays = self.arrays
         kind = self.class_of_target[arrays.target_of[active]]

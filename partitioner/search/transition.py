@@ -4,8 +4,8 @@ The objective of a plan is the sum of its partitions' costs and of
 
 * `call_us`: once per partition, by its target;
 * `border_us`: by its target, for each distinct value that a partition reads and another one makes;
-* a *copy*, once for each value and each memory domain other than its own in which it is read. Graph inputs come
-  from, and graph outputs go to, `io_domain`.
+* a *copy*, once for each value and each memory domain other than its own in which it is read. Graph
+  inputs come from, and graph outputs go to, `io_domain`.
 
 `Transitions.plan_cost` defines it; the program that search solves writes the same sum in another way.
 """

@@ -1,7 +1,8 @@
 """The targets of this machine, found out once in a child, or of its workers.
 
-A request's targets are checked before a job is made: names and options, and availability where this machine
-measures. Workers may come while a job waits, so there the job itself says when none has its targets.
+A request's targets are checked before a job is made: names and options, and availability where this
+machine measures. Workers may come while a job waits, so there the job itself says when none has its
+targets.
 """
 
 from __future__ import annotations

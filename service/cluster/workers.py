@@ -9,7 +9,7 @@ from collage.cluster.connection import ClusterError, RemoteWorker, find_workers
 from collage.service.settings import Settings
 
 _FRESH_S = 2.0
-# Finding out that nobody answers takes seconds.
+# A scheduler that does not answer costs seconds.
 _AWAY_S = 10.0
 
 
@@ -41,8 +41,9 @@ class RemoteWorkers:
             if time.monotonic() - self._asked_at > fresh_s:
                 self._failure = None
                 try:
-                    known = self._settings.scheduler, self._settings.scheduler_certificates
-                    self._found = find_workers(*known)
+                    self._found = find_workers(
+                        self._settings.scheduler, self._settings.scheduler_certificates
+                    )
                 except ClusterError as error:
                     self._failure = error
                 self._asked_at = time.monotonic()

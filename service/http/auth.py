@@ -1,10 +1,11 @@
 """Bearer tokens with scopes.
 
-Scopes: `read` sees everything that is tuned and measured here (a team shares it), `tune` uploads models, makes jobs
-and cancels its own; `admin` cancels all jobs, imports and deletes costs. Each includes the one before.
+Scopes: `read` sees everything that is tuned and measured here (a team shares it), `tune` uploads
+models, makes jobs and cancels its own; `admin` cancels all jobs, imports and deletes costs. Each
+includes the one before.
 
-Without tokens (loopback only) every caller is the owner `local` with every scope. Browsers send the token as a
-cookie that no script can read and that no other site can make them send.
+Without tokens (loopback only) every caller is the owner `local` with every scope. Browsers send the
+token as a cookie that no script can read and that no other site can make them send.
 """
 
 from __future__ import annotations

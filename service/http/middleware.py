@@ -96,8 +96,9 @@ class RequestContext:
 class SameOrigin:
     """Refuses requests that another web site makes a browser send.
 
-    A server on loopback has no tokens, and a browser sends the page's cookie by itself. `Host` is checked against
-    `hosts`, names without port (against DNS rebinding; empty: any), `Origin` of writing requests against `Host`.
+    A server on loopback has no tokens, and a browser sends the page's cookie by itself. `Host` is
+    checked against `hosts`, names without port (against DNS rebinding; empty: any), `Origin` of writing
+    requests against `Host`.
     """
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...], refuse: Callable[[str], ASGIApp]) -> None:

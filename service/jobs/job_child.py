@@ -44,7 +44,7 @@ class JobChild:
             )
         os.close(write_end)
         assert self._process.stdin is not None
-        # One that was killed by now reads nothing; how it ended is told like any other end.
+        # A process that was killed by now reads nothing; its end is reported as usual.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(request_line(request))
             self._process.stdin.flush()

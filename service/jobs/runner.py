@@ -1,12 +1,12 @@
-"""Runs queued jobs, each in a process of its own (`collage.service.jobs.job_process`), and stores what happens.
+"""Runs queued jobs, each in a process of its own (`job_process`), and stores what happens.
 
-A runner thread takes the next job, renews its lease while the process lives, and ends the job with its result or
-a reason. Everything is in the database before it is acted upon: when a server is killed, the lease ends and the
-job is queued again.
+A runner thread takes the next job, renews its lease while the process lives, and ends the job with its
+result or a reason. Everything is in the database before it is acted upon: when a server is killed, the
+lease ends and the job is queued again.
 
-A runner that lost its lease kills its process and writes nothing more. A job goes back to the queue when the
-server stops, when the database is away for too long, and when the process is suspended for as long as a lease. A
-full disk fails the job.
+A runner that lost its lease kills its process and writes nothing more. A job goes back to the queue
+when the server stops, when the database is away for too long, and when the process is suspended for as
+long as a lease. A full disk fails the job.
 """
 
 from __future__ import annotations
@@ -85,10 +85,9 @@ class JobRunner:
     def start(self, cores: Sequence[int] = ()) -> None:
         """Start the threads; their jobs run on these cores, by default on those of this process."""
         self._cores = list(cores)
-        loops = [(self._run_jobs, worker) for worker in self.workers]
         self._threads = [
-            threading.Thread(target=loop, args=(worker,), name=worker, daemon=True)
-            for loop, worker in loops
+            threading.Thread(target=self._run_jobs, args=(worker,), name=worker, daemon=True)
+            for worker in self.workers
         ]
         self._threads.append(
             threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
@@ -241,13 +240,8 @@ class JobRunner:
                 report=self._keep(self._files.keep_bytes(as_json_bytes(made["report"])), JSON_TYPE),
                 plan=self._keep(self._files.keep_bytes(as_json_bytes(made["plan"])), JSON_TYPE),
             )
-            progress = {
-                "stage": "done",
-                "message": "done",
-                "done": None,
-                "total": None,
-                "summary": summary,
-            }
+            nothing_yet = {"done": None, "total": None}
+            progress = {"stage": "done", "message": "done", **nothing_yet, "summary": summary}
             self._say(job, "summary", summary, progress=progress)
             self._jobs.finish(job.id, "done", attempt=job.attempt, result=result)
             self._count_candidates(made["report"])

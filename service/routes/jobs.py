@@ -61,6 +61,10 @@ FORM_SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 _JSON_BYTES = 1 << 20
+_JSON_FILE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {JSON_TYPE: {"schema": {"type": "object"}}}},
+    **problems(404, 409, 410),
+}
 
 
 def find_job(services: Services, job_id: str) -> Job:
@@ -184,28 +188,16 @@ def get_artifact(services: InjectedServices, caller: Reader, job_id: JobId) -> S
 
 
 @router.get(
-    "/{job_id}/report",
-    operation_id="getReport",
-    response_class=StreamingResponse,
-    responses={
-        200: {"content": {JSON_TYPE: {"schema": {"type": "object"}}}},
-        **problems(404, 409, 410),
-    },
+    "/{job_id}/report", operation_id="getReport", response_class=StreamingResponse, responses=_JSON_FILE
 )
 def get_report(services: InjectedServices, caller: Reader, job_id: JobId) -> StreamingResponse:
-    """The evidence: what was measured, and how the plan compares."""
+    """The report: what was measured, and how the plan compares."""
     job = find_job(services, job_id)
     return blob_response(services, _made(job, job.result.report), JSON_TYPE, f"report-{job.id}.json")
 
 
 @router.get(
-    "/{job_id}/plan",
-    operation_id="getPlan",
-    response_class=StreamingResponse,
-    responses={
-        200: {"content": {JSON_TYPE: {"schema": {"type": "object"}}}},
-        **problems(404, 409, 410),
-    },
+    "/{job_id}/plan", operation_id="getPlan", response_class=StreamingResponse, responses=_JSON_FILE
 )
 def get_plan(services: InjectedServices, caller: Reader, job_id: JobId) -> StreamingResponse:
     """The plan alone, as the option `plan` takes it."""

@@ -1,7 +1,7 @@
 """Files by their content: a blob's name is the SHA-256 of its bytes, so a file is kept once.
 
-Blobs lie in a folder or in anything fsspec reaches (`s3://bucket/prefix`). A blob is written under a temporary
-name and moved when it is complete. The server never looks inside.
+Blobs lie in a folder or in anything fsspec reaches (`s3://bucket/prefix`). A blob is written under a
+temporary name and moved when it is complete. The server never looks inside.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class BlobWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # bytes that a full disk did not take, and nobody wants
+        with contextlib.suppress(OSError):  # a full disk did not take the last bytes
             self._file.close()
 
 

@@ -1,7 +1,7 @@
 """The partition graph of an artifact as data for the page: what to draw and where.
 
-One node per partition with the tensors between them; inside each partition its operators. Places are computed
-here, so that the browser only draws. It reads a file from users: run it in a sandboxed child.
+One node per partition with the tensors between them; inside each partition its operators. Places are
+computed here, so that the browser only draws. It reads a file from users: run it in a sandboxed child.
 
 Source of the layering: Sugiyama, Tagawa and Toda (1981), with one sweep.
 """

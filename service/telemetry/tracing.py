@@ -1,8 +1,8 @@
 """OpenTelemetry traces of requests, jobs and measurements, where the environment asks for them.
 
-The standard's variables ask for them (`OTEL_EXPORTER_OTLP_ENDPOINT`), with the extra `collage-tuner[otel]`. A
-request's span continues the caller's `traceparent`; a job's span is a trace of its own, with a child for each
-measurement. `collage.job` ties the two.
+The standard's variables ask for them (`OTEL_EXPORTER_OTLP_ENDPOINT`), with the extra
+`collage-tuner[otel]`. A request's span continues the caller's `traceparent`; a job's span is a trace of
+its own, with a child for each measurement. `collage.job` ties the two.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 
 import collage
 from collage.backends.numerics.comparison import Ranged, output_error
-from collage.model.numeric_ties import choices
+from collage.model.numeric_ties import find_choices
 from collage.model.reference import Reference, ingest
 from collage.partitioner.errors import NoPlanError
 from tests.tuning import tuned
@@ -95,7 +95,7 @@ def test_a_model_that_chooses_nothing_by_sums_is_run_no_further(text: str, tmp_p
     weights = onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32), "w")
     model.graph.initializer.append(weights)
     reference = _reference(model, tmp_path, 8)
-    assert choices(reference.model.index) is None
+    assert find_choices(reference.model.index) is None
     assert isinstance(reference.expected(["y"])[0]["y"], np.ndarray)
 
 
@@ -107,7 +107,7 @@ def test_a_value_that_is_mostly_undecided_is_compared_as_it_is(tmp_path: Path) -
     tensors = {"w": np.repeat(column, 8, axis=1), "k": np.array([8])}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in tensors.items())
     reference = _reference(model, tmp_path, 8)
-    assert choices(reference.model.index) is not None
+    assert find_choices(reference.model.index) is not None
     assert isinstance(reference.expected(["y"])[0]["y"], np.ndarray)
     assert reference.beyond_comparing == {"y"}
 

@@ -74,10 +74,10 @@ def test_the_outcome_is_the_same_each_time_and_its_description_travels(tmp_path:
     assert first == second
     again = pickle.loads(pickle.dumps(infos[0]))
     model = Model.open(again.path)
-    assert again.sha256 == model.sha256 == infos[1].sha256
-    assert again.nodes == len(model.index.nodes)
-    assert [spec.name for spec in again.outputs] == ["output", "stateN"]
-    assert again.dims == (("batch", 1), ("sequence", 576)) and again.opsets == (("", 15),)
+    assert again == infos[0] and model.sha256 == Model.open(infos[1].path).sha256
+    assert list(model.index.outputs) == ["output", "stateN"]
+    assert [spec.shape for spec in again.inputs][:1] == [(1, 576)]
+    assert dict(model.ir.opset_imports) == {"": 15}
 
 
 def test_a_normalized_model_normalizes_to_itself(tmp_path: Path) -> None:
@@ -250,7 +250,8 @@ class TestVersions:
         )
         onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
         info = normalize(tmp_path / "m.onnx", tmp_path / "o", {})
-        assert info.ir_version <= 13 and dict(info.opsets)[""] <= 26
+        model = Model.open(info.path).ir
+        assert model.ir_version <= 13 and model.opset_imports[""] <= 26
         assert run(info.path, {"x": np.array([-1, 1], np.float32)})["y"].tolist() == [0, 1]
 
     def test_operators_that_changed_since_are_converted(self, tmp_path: Path) -> None:
@@ -283,8 +284,9 @@ class TestVersions:
             value.type.tensor_type.shape.dim[0].dim_value = -1
         onnx.save(known, tmp_path / "m.onnx")
         info = normalize(tmp_path / "m.onnx", tmp_path / "o", {"x:0": 2}, least_opset=least_opset)
-        assert dict(info.opsets)[""] == max(11, least_opset)
-        values = Model.open(info.path).index.values
+        model = Model.open(info.path)
+        assert model.ir.opset_imports[""] == max(11, least_opset)
+        values = model.index.values
         assert {n: v.shape for n, v in values.items() if v.dtype == "float32"} == {
             **{"x": (2, 4, 8), "r": (2, 4, 8)},
             "y": (2, 8),
@@ -295,7 +297,8 @@ class TestVersions:
             """<ir_version: 3, opset_import: ["" : 6]> g (float[2] x) => (float[2] y) { y = Relu(x) }"""
         )
         info = normalize(_write(tmp_path / "m.onnx", text), tmp_path / "o", {})
-        assert info.opsets == (("", 6),) and "opset 6 is older" in info.warnings[0]
+        assert dict(Model.open(info.path).ir.opset_imports) == {"": 6}
+        assert "opset 6 is older" in info.warnings[0]
         assert run(info.path, {"x": np.array([-1, 1], np.float32)})["y"].tolist() == [0, 1]
 
     def test_an_unknown_opset_is_refused(self, tmp_path: Path) -> None:

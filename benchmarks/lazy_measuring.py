@@ -41,7 +41,7 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.constraints import Constraints
-from collage.partitioner.search.search import search
+from collage.partitioner.search.search import Searcher
 from collage.partitioner.search.transition import Transitions
 from collage.partitioner.target import Target
 from collage.runner import Runner
@@ -187,7 +187,7 @@ def _searched(
     borders = {spec.target: _BORDER_US for spec in specs}
     transitions = Transitions(default_call_us=_CALL_US, border_us=borders)
     prices = [_latency_us(known.cost(c)) for c in candidates.candidates]
-    best = search(index, candidates.candidates, prices, transitions=transitions).plans[0]
+    best = Searcher(index, candidates.candidates).solve(prices, transitions=transitions).plans[0]
     counted = CountedCosts(known)
     targets = [spec.target for spec in specs]
     whole = SingleTargets(index, targets, counted)

@@ -1,7 +1,6 @@
 """What running a candidate costs: measured, infeasible or unknown, and never a bare number.
 
-Invariant: only `Measured` carries a measured time. `Unknown` may carry an optimistic bound, by which
-search decides what to measure next; it is never shown as a cost.
+Invariant: only `Measured` carries a time.
 
 Source: TVM v0.18 `src/relay/collage/cost.h`, where the same three cases share one double.
 """
@@ -30,8 +29,6 @@ class Infeasible:
 @dataclass(frozen=True)
 class Unknown:
     """Not measured yet."""
-
-    bound_us: float = 0.0  # an optimistic estimate in microseconds (what it may cost at best)
 
 
 Cost = Measured | Infeasible | Unknown

@@ -18,7 +18,7 @@ from collage.partitioner.graph.plan_check import PlanError, execution_order, quo
 from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.constraints import Constraints
-from collage.partitioner.search.search import search
+from collage.partitioner.search.search import Searcher
 from collage.partitioner.target import Target
 from collage.timing.timed_plan import TimedPlan
 
@@ -65,9 +65,8 @@ def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints
                 f"{', '.join(map(str, left))}; add --pin '*={left[0]}' for the rest, say"
             )
     free: Sequence[float] = [0.0] * len(candidates.candidates)
-    solution = search(
-        model.index, candidates.candidates, free, constraints=constraints, refusals=candidates.refusals
-    )
+    searcher = Searcher(model.index, candidates.candidates, candidates.refusals)
+    solution = searcher.solve(free, constraints=constraints)
     return TimedPlan(solution.plans[0].plan, "pinned plan")
 
 

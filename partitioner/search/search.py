@@ -53,7 +53,7 @@ from collage.partitioner.search.task import (
 )
 from collage.partitioner.search.transition import Transitions
 
-__all__ = ["ScoredPlan", "Searcher", "Solution", "Statistics", "search"]
+__all__ = ["ScoredPlan", "Searcher", "Solution"]
 
 _FREE_BORDERS = Transitions()
 _UNBOUND = Constraints()
@@ -69,34 +69,6 @@ _NEAR = 8
 
 _ROUND = 1e-6
 """Shares this near to 0 or 1 are taken as such."""
-
-
-def search(
-    index: GraphIndex,
-    candidates: Sequence[Candidate],
-    cost_us: Sequence[float | None],
-    *,
-    transitions: Transitions = _FREE_BORDERS,
-    constraints: Constraints = _UNBOUND,
-    k: int = 1,
-    time_limit_s: float | None = None,
-    refusals: Refusals | None = None,
-    infeasible: Mapping[int, str] | None = None,
-) -> Solution:
-    """The k cheapest plans; see `Searcher.solve` for the arguments.
-
-    Raises:
-        NoPlanError: no plan exists.
-        ConstraintError: a constraint fits nothing.
-    """
-    return Searcher(index, candidates, refusals).solve(
-        cost_us,
-        transitions=transitions,
-        constraints=constraints,
-        k=k,
-        time_limit_s=time_limit_s,
-        infeasible=infeasible,
-    )
 
 
 class Searcher:
@@ -172,7 +144,6 @@ class _Search:
         self._pool = KnownPlans(task)
         self._base_us = -math.inf
         self._bound_us = 0.0
-        self._columns = self._rows = self._solves = 0
 
     def go(self, active: Ints) -> Solution:
         task = self._task
@@ -182,13 +153,13 @@ class _Search:
         ways = shortest_ways(task.arrays, active, costs, task.k)
         self._pool.add_all(ways.plans)
         if task.separable and self._proven(ways, active, costs):
-            return self._solution(ways.plans, "line", len(active), proven=len(ways.plans))
+            return self._solution(ways.plans, "line", proven=len(ways.plans))
         self._pool.add_all(more_ways(task, active, costs))
         if ways.plans:
             self._bound_us = max(0.0, price_bound(task.arrays, active, costs, ways.distance))
         spare, found = self._relax(active, costs, ways.distance)
         if len(found) == task.k:
-            return self._solution(found, "program", len(active), proven=1)
+            return self._solution(found, "program", proven=1)
         plans, proven = found, 0
         for limit in self._limits(active, spare):
             here = np.flatnonzero(self._base_us + spare <= limit + tolerance_us(limit))
@@ -198,7 +169,7 @@ class _Search:
                 proven = len(best)
                 break
             found = best
-        return self._solution(plans, "program", len(active), proven)
+        return self._solution(plans, "program", proven)
 
     def _proven(self, ways: Ways, active: Ints, costs: Floats) -> bool:
         """True when no candidate of several runs can be in a plan better than these ways."""
@@ -224,7 +195,6 @@ class _Search:
         """What each candidate costs over the relaxation's optimum; the best plan if that is one."""
         task = self._task
         cover = self._cover(active, costs)
-        self._note(cover)
         result = relax(cover.program, self._promising(active, costs, distance), task.left_s())
         if result.values is None or result.duals is None:
             return np.zeros(len(active)), []
@@ -284,10 +254,8 @@ class _Search:
         for chosen in plans:
             cover.exclude(chosen)
         while len(plans) < task.k:
-            self._note(cover)
             start = self._pool.start(active, plans)
             result = solve(cover.program, start=start, time_limit_s=task.left_s())
-            self._solves += 1
             if not plans:
                 self._bound_us = max(self._bound_us, min(result.bound, limit_us))
             if result.values is None:
@@ -315,13 +283,7 @@ class _Search:
         self._rings.update(dict.fromkeys(found))
         return found
 
-    def _note(self, cover: Cover) -> None:
-        self._columns = max(self._columns, cover.program.columns)
-        self._rows = max(self._rows, cover.program.rows)
-
-    def _solution(
-        self, found: Sequence[Chosen], method: Method, candidates: int, proven: int
-    ) -> Solution:
+    def _solution(self, found: Sequence[Chosen], method: Method, proven: int) -> Solution:
         task = self._task
         plans = self._pool.best(found)
         if not plans:
@@ -337,11 +299,7 @@ class _Search:
             complete=proven >= min(task.k, len(plans)) if method == "line" else proven >= task.k,
             statistics=Statistics(
                 method=method if found else "fallback",
-                candidates=candidates,
-                columns=self._columns,
-                rows=self._rows,
                 cuts=len(self._rings),
-                solves=self._solves,
                 seconds=time.monotonic() - self._begin,
             ),
         )

@@ -38,15 +38,10 @@ class ScoredPlan:
 class Statistics:
     """How a search went."""
 
-    # `line` (shortest ways were proven best), `program` (HiGHS), `fallback` (out of time, the plan
-    # found beforehand)
+    # shortest paths proven best, HiGHS, or (out of time) a plan found beforehand
     method: Method
-    candidates: int  # that constraints and costs left
-    columns: int  # of the largest program solved; 0 when none was
-    rows: int  # likewise
     cuts: int  # rows that forbid rings of waiting partitions
-    solves: int  # how many programs were solved
-    seconds: float  # in all
+    seconds: float
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,12 @@ from collage.partitioner.candidate import Candidate, Plan, bits
 from collage.partitioner.cost import Cost, Infeasible, Measured
 from collage.partitioner.errors import OutOfTimeError
 from collage.partitioner.search.constraints import Budget, Constraints
-from collage.partitioner.search.search import Solution, search
+from collage.partitioner.search.task import Solution
 from collage.search.blocks import blocks
 from collage.search.lazy_search import WORTH_MEASURING, LazySearch
 from collage.search.single_targets import SingleTargets
 from tests.collage.stated_world import INFINITE, TARGETS, StatedCosts, World, chain, plain
+from tests.partitioner.search.search_cases import search
 
 
 @pytest.mark.slow

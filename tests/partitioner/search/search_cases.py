@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import strategies as st
 
 from collage.partitioner.candidate import Candidate, bits
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.search.constraints import Budget, Constraints
+from collage.partitioner.search.constraints import Budget, Constraints, Refusals
+from collage.partitioner.search.search import Searcher
 from collage.partitioner.search.selection import Placement, Selection, TargetGlob
+from collage.partitioner.search.task import Solution
 from collage.partitioner.search.transition import CopyCost, Transitions
 from collage.partitioner.target import Target
 from tests.partitioner.random_graphs import random_models
@@ -96,3 +100,14 @@ def _constraints(index: GraphIndex, candidates: int, chance: random.Random) -> C
         min_partition_nodes=chance.choice((1, 1, 1, 2)),
         budgets=tuple(budgets),
     )
+
+
+def search(
+    index: GraphIndex,
+    candidates: Sequence[Candidate],
+    cost_us: Sequence[float | None],
+    refusals: Refusals | None = None,
+    **options: Any,
+) -> Solution:
+    """The solution of a search from nothing."""
+    return Searcher(index, candidates, refusals).solve(cost_us, **options)

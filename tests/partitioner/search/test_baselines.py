@@ -16,12 +16,11 @@ from collage.partitioner.graph.plan_check import check_plan
 from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.baselines import greedy, priority
 from collage.partitioner.search.constraints import Constraints
-from collage.partitioner.search.search import search
 from collage.partitioner.search.transition import Transitions
 from collage.partitioner.target import Target
 from tests.partitioner.graphs import TextModel, names, text_model
 from tests.partitioner.random_graphs import random_models
-from tests.partitioner.search.search_cases import Case, cases
+from tests.partitioner.search.search_cases import Case, cases, search
 
 A, B, C = Target("alpha"), Target("beta"), Target("gamma")
 

@@ -7,10 +7,10 @@ import pytest
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.search.constraints import Budget, Constraints
-from collage.partitioner.search.search import search
 from collage.partitioner.search.selection import ConstraintError, Placement, Selection, TargetGlob
 from collage.partitioner.target import Target
 from tests.partitioner.graphs import names, text_model
+from tests.partitioner.search.search_cases import search
 
 ORT = Target.parse("onnxruntime")
 OV = Target.parse("openvino")

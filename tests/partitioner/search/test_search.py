@@ -13,12 +13,12 @@ from collage.partitioner.errors import NoPlanError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.plan_check import check_plan
 from collage.partitioner.search.constraints import Budget, Constraints
-from collage.partitioner.search.search import Searcher, search
+from collage.partitioner.search.search import Searcher
 from collage.partitioner.search.transition import Transitions
 from collage.partitioner.target import Target
 from tests.partitioner.graphs import text_model
 from tests.partitioner.search.brute_force import all_plans, ranked
-from tests.partitioner.search.search_cases import Case, cases
+from tests.partitioner.search.search_cases import Case, cases, search
 
 A, B = Target("alpha"), Target("beta")
 FREE = Transitions(default_call_us=0.0)

@@ -75,10 +75,10 @@ def measuring_views(services: Services) -> list[WorkerView]:
             role="measures",
             state="busy" if worker.busy else "idle",
             job=None,
-            backends=sorted(worker.said.backends),
-            host=worker.said.host,
-            label=worker.said.hardware.label,
-            hardware=worker.said.hardware.describe(),
+            backends=sorted(worker.announced.backends),
+            host=worker.announced.host,
+            label=worker.announced.hardware.label,
+            hardware=worker.announced.hardware.describe(),
         )
         for worker in services.remote_workers.workers()
     ]

@@ -102,7 +102,7 @@ def worker(
             serve_worker(
                 scheduler,
                 certificates,
-                said=announcement(label),
+                announced=announcement(label),
                 name=name or socket.gethostname(),
                 files=WorkerFiles(folder.resolve(), int(keep_gib * (1 << 30))),
                 listen=listen,

@@ -84,7 +84,7 @@ class RemoteWorker:
     address: str
     name: str  # that its operator gave it
     busy: bool  # whether it does something now
-    said: Announcement
+    announced: Announcement
 
 
 def own_version() -> str:
@@ -196,9 +196,9 @@ def members(identity: Mapping[str, Any]) -> list[RemoteWorker]:
     found = []
     for address, worker in identity["workers"].items():
         if ANNOUNCEMENT in worker:
-            said = Announcement.from_data(worker[ANNOUNCEMENT])
+            announced = Announcement.from_data(worker[ANNOUNCEMENT])
             busy = bool(worker["metrics"].get("executing") or worker["metrics"].get("ready"))
-            found.append(RemoteWorker(address, str(worker["name"]), busy, said))
+            found.append(RemoteWorker(address, str(worker["name"]), busy, announced))
     return sorted(found, key=lambda worker: (worker.name, worker.address))
 
 

@@ -73,7 +73,7 @@ class DaskRunner(Runner):
     @property
     def host(self) -> str:
         """The machine of the worker that did the last task."""
-        return self._last.said.host if self._last is not None else self._known.host
+        return self._last.announced.host if self._last is not None else self._known.host
 
     @property
     def threads(self) -> int:
@@ -105,9 +105,9 @@ class DaskRunner(Runner):
         label = host_of(targets)
         wanted = sorted({check_options(target).name for target in targets})
         chosen = self._choose(wanted, label)
-        self._kind = chosen.said
+        self._kind = chosen.announced
         caps = {f"{CAPABILITY}{backend}": 1.0 for backend in wanted}
-        self._needs = {SLOT: 1.0, f"{KIND}{chosen.said.kind}": 1.0, **caps}
+        self._needs = {SLOT: 1.0, f"{KIND}{chosen.announced.kind}": 1.0, **caps}
         self._last = chosen
         return [self.facts(target) for target in targets]
 
@@ -164,10 +164,13 @@ class DaskRunner(Runner):
         told = False
         while True:
             workers = self._pool.workers()
-            able = [worker for worker in workers if _lack(worker.said, wanted, label) is None]
+            able = [worker for worker in workers if _lack(worker.announced, wanted, label) is None]
             if able:
-                kinds = [worker.said.kind for worker in able]
-                return min(able, key=lambda w: (-kinds.count(w.said.kind), w.said.kind, w.busy, w.name))
+                kinds = [worker.announced.kind for worker in able]
+                return min(
+                    able,
+                    key=lambda w: (-kinds.count(w.announced.kind), w.announced.kind, w.busy, w.name),
+                )
             said = _nobody(workers, wanted, label)
             if time.monotonic() >= deadline:
                 raise NoWorkerError(said + _advice(self._wait_s))
@@ -197,7 +200,7 @@ def _nobody(workers: Sequence[RemoteWorker], wanted: Sequence[str], label: str |
     asked = " and ".join(wanted) + (f" on -host={label}" if label is not None else "")
     if not workers:
         return f"no worker has {asked}: none is connected"
-    reasons = "; ".join(f"{w.name}: {_lack(w.said, wanted, label)}" for w in workers)
+    reasons = "; ".join(f"{w.name}: {_lack(w.announced, wanted, label)}" for w in workers)
     return f"no worker has {asked} ({reasons})"
 
 

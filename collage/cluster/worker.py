@@ -185,7 +185,7 @@ async def serve_worker(
     scheduler: str,
     certificates: Path | None,
     *,
-    said: Announcement,
+    announced: Announcement,
     name: str,
     files: WorkerFiles,
     listen: str | None = None,
@@ -204,12 +204,12 @@ async def serve_worker(
     with dask.config.set(_SETTINGS):
         while True:
             try:
-                worker = await _join(scheduler, secured, said, name, files, listen)
+                worker = await _join(scheduler, secured, announced, name, files, listen)
             except UNREACHABLE as error:
                 _say(f"collage worker {name}: {scheduler} does not answer ({error}); trying again")
                 await asyncio.sleep(_AGAIN_S)
                 continue
-            runtimes = ", ".join(sorted(said.backends))
+            runtimes = ", ".join(sorted(announced.backends))
             _say(f"collage worker {name} works for {scheduler} with {runtimes}")
             try:
                 await _until_finished(worker, files.folder / ALIVE)
@@ -246,7 +246,12 @@ def _say(text: str) -> None:
 
 
 async def _join(
-    scheduler: str, secured: Any, said: Announcement, name: str, files: WorkerFiles, listen: str | None
+    scheduler: str,
+    secured: Any,
+    announced: Announcement,
+    name: str,
+    files: WorkerFiles,
+    listen: str | None,
 ) -> Any:
     from distributed import Worker
 
@@ -262,9 +267,9 @@ async def _join(
         name=name,
         nthreads=1,
         memory_limit=0,
-        resources=said.resources,
+        resources=announced.resources,
         security=secured,
-        startup_information={ANNOUNCEMENT: lambda worker: said.as_data()},
+        startup_information={ANNOUNCEMENT: lambda worker: announced.as_data()},
         local_directory=str(files.folder / "dask"),
         death_timeout=30,
     )

@@ -1,10 +1,10 @@
 """Proof that a plan can run: it covers every node exactly once, and no partitions wait for each other.
 
 Terms: the *quotient graph* has one vertex per partition and an edge where a partition reads what
-another makes. Convex partitions can still wait for each other in a ring, so only the quotient graph as
+another makes. Convex partitions can still wait for each other in a cycle, so only the quotient graph as
 a whole tells.
 
-Source: the rings that pairwise checks miss are those of PyTorch issue 86159.
+Source: the cycles that pairwise checks miss are those of PyTorch issue 86159.
 """
 
 from __future__ import annotations

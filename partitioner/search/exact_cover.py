@@ -20,7 +20,7 @@ import numpy as np
 
 from collage.partitioner.search.candidate_arrays import CandidateArrays
 from collage.partitioner.search.constraints import Constraints
-from collage.partitioner.search.cycle_cuts import Ring
+from collage.partitioner.search.cycle_cuts import Cycle
 from collage.partitioner.search.milp import Floats, Ints, Program
 from collage.partitioner.search.transition import Crossing, Transitions
 
@@ -57,9 +57,9 @@ class Cover:
             self.program.offset = self._only_copies()
         self._add_limits()
 
-    def add_ring(self, ring: Ring) -> None:
-        """Forbid a ring; see `cycle_cuts`."""
-        legs = [self._arrays.holds(*leg)[self.active] for leg in ring.legs]
+    def add_cycle(self, cycle: Cycle) -> None:
+        """Forbid a cycle; see `cycle_cuts`."""
+        legs = [self._arrays.holds(first, last)[self.active] for first, last in cycle.legs]
         count = np.sum(legs, axis=0)
         count[count == len(legs)] = 0
         columns = np.flatnonzero(count)

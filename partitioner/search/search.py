@@ -30,16 +30,16 @@ from collage.partitioner.errors import NoPlanError, OutOfTimeError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.search.candidate_arrays import Bools, CandidateArrays
 from collage.partitioner.search.constraints import Constraints
-from collage.partitioner.search.cycle_cuts import Ring, rings
+from collage.partitioner.search.cycle_cuts import Cycle, cycles
 from collage.partitioner.search.exact_cover import Cover
 from collage.partitioner.search.infeasibility import Refusals, explain, explain_misfit
 from collage.partitioner.search.milp import Floats, Ints, relax, solve
 from collage.partitioner.search.shortest_path import (
-    Ways,
-    more_ways,
+    Paths,
+    more_paths,
     price_bound,
     reduced_costs,
-    shortest_ways,
+    shortest_paths,
 )
 from collage.partitioner.search.task import (
     Chosen,
@@ -84,7 +84,7 @@ class Searcher:
     ) -> None:
         self._arrays = CandidateArrays.build(index, candidates)
         self._refusals = refusals or {}
-        self._rings: dict[Ring, None] = {}
+        self._cycles: dict[Cycle, None] = {}
         self._allowed: tuple[Constraints, Bools] | None = None
 
     def solve(
@@ -119,7 +119,7 @@ class Searcher:
             raise NoPlanError(said)
         deadline = math.inf if time_limit_s is None else begin + time_limit_s
         task = Task(arrays, transitions, constraints, k, costs, deadline)
-        return _Search(task, self._rings, begin).go(active)
+        return _Search(task, self._cycles, begin).go(active)
 
     def _allowed_by(self, constraints: Constraints) -> Bools:
         if self._allowed is None or self._allowed[0] is not constraints:
@@ -133,13 +133,13 @@ class _Search:
 
     Args:
         task: what is searched.
-        rings: known rings of waiting partitions; new ones are added.
+        known_cycles: of waiting partitions; new ones are added.
         begin: on the monotonic clock.
     """
 
-    def __init__(self, task: Task, rings_known: dict[Ring, None], begin: float) -> None:
+    def __init__(self, task: Task, known_cycles: dict[Cycle, None], begin: float) -> None:
         self._task = task
-        self._rings = rings_known
+        self._cycles = known_cycles
         self._begin = begin
         self._pool = KnownPlans(task)
         self._base_us = -math.inf
@@ -150,14 +150,14 @@ class _Search:
         costs = task.own_costs(active)
         kept = task.undominated(active, costs)
         active, costs = active[kept], costs[kept]
-        ways = shortest_ways(task.arrays, active, costs, task.k)
-        self._pool.add_all(ways.plans)
-        if task.separable and self._proven(ways, active, costs):
-            return self._solution(ways.plans, "line", proven=len(ways.plans))
-        self._pool.add_all(more_ways(task, active, costs))
-        if ways.plans:
-            self._bound_us = max(0.0, price_bound(task.arrays, active, costs, ways.distance))
-        spare, found = self._relax(active, costs, ways.distance)
+        paths = shortest_paths(task.arrays, active, costs, task.k)
+        self._pool.add_all(paths.plans)
+        if task.separable and self._proven(paths, active, costs):
+            return self._solution(paths.plans, "line", proven=len(paths.plans))
+        self._pool.add_all(more_paths(task, active, costs))
+        if paths.plans:
+            self._bound_us = max(0.0, price_bound(task.arrays, active, costs, paths.distance))
+        spare, found = self._relax(active, costs, paths.distance)
         if len(found) == task.k:
             return self._solution(found, "program", proven=1)
         plans, proven = found, 0
@@ -171,24 +171,24 @@ class _Search:
             found = best
         return self._solution(plans, "program", proven)
 
-    def _proven(self, ways: Ways, active: Ints, costs: Floats) -> bool:
-        """True when no candidate of several runs can be in a plan better than these ways."""
+    def _proven(self, paths: Paths, active: Ints, costs: Floats) -> bool:
+        """True when no candidate of several runs can be in a plan better than these paths."""
         task = self._task
-        if not ways.plans:
+        if not paths.plans:
             return False
         several = task.arrays.run_count[active] > 1
         if not several.any():
             return True
-        if len(ways.plans) < task.k:
+        if len(paths.plans) < task.k:
             return False
-        spare = reduced_costs(task.arrays, active, costs, ways.distance)
-        runs_only = spare[~several].min(initial=0.0) >= -tolerance_us(ways.costs[0])
-        return bool(runs_only and spare[several].min() >= ways.costs[-1] - ways.costs[0])
+        spare = reduced_costs(task.arrays, active, costs, paths.distance)
+        runs_only = spare[~several].min(initial=0.0) >= -tolerance_us(paths.costs[0])
+        return bool(runs_only and spare[several].min() >= paths.costs[-1] - paths.costs[0])
 
     def _cover(self, active: Ints, costs: Floats) -> Cover:
         cover = Cover(self._task.arrays, active, costs, self._task.transitions, self._task.constraints)
-        for ring in self._rings:
-            cover.add_ring(ring)
+        for cycle in self._cycles:
+            cover.add_cycle(cycle)
         return cover
 
     def _relax(self, active: Ints, costs: Floats, distance: Floats) -> tuple[Floats, list[Chosen]]:
@@ -204,7 +204,7 @@ class _Search:
         shares = result.values[: len(active)]
         if np.all(np.minimum(shares, 1 - shares) < _ROUND):
             chosen = tuple(active[shares > 0.5].tolist())
-            if not self._rings_of(chosen) and self._pool.add(chosen):
+            if not self._cycles_of(chosen) and self._pool.add(chosen):
                 return spare, [chosen]
         return spare, []
 
@@ -228,7 +228,7 @@ class _Search:
         """
         task = self._task
         # What is cheap by reduced costs is near the optimum; it lowers the limit.
-        self._pool.add_all(shortest_ways(task.arrays, active, spare, _NEAR * task.k).plans)
+        self._pool.add_all(shortest_paths(task.arrays, active, spare, _NEAR * task.k).plans)
         few = _FEW + int(_FEW_PER_NODE * task.arrays.node_count)
         while few < len(spare) and math.isfinite(self._base_us):
             guess = self._base_us + float(np.partition(spare, few)[few])
@@ -261,9 +261,9 @@ class _Search:
             if result.values is None:
                 return plans, task.k if result.optimal else len(plans)
             chosen = tuple(active[result.values[: len(active)] > 0.5].tolist())
-            waiting = self._rings_of(chosen)
-            for ring in waiting:
-                cover.add_ring(ring)
+            waiting = self._cycles_of(chosen)
+            for cycle in waiting:
+                cover.add_cycle(cycle)
             if not waiting and not self._pool.add(chosen):
                 # Within the solver's tolerance of a budget, yet over it.
                 cover.exclude(chosen)
@@ -276,11 +276,11 @@ class _Search:
                 return plans, len(plans)
         return plans, task.k
 
-    def _rings_of(self, chosen: Chosen) -> list[Ring]:
-        """Rings among the chosen, remembered."""
+    def _cycles_of(self, chosen: Chosen) -> list[Cycle]:
+        """Cycles among the chosen, remembered."""
         arrays = self._task.arrays
-        found = rings(arrays.index, [arrays.candidates[c].nodes for c in chosen])
-        self._rings.update(dict.fromkeys(found))
+        found = cycles(arrays.index, [arrays.candidates[c].nodes for c in chosen])
+        self._cycles.update(dict.fromkeys(found))
         return found
 
     def _solution(self, found: Sequence[Chosen], method: Method, proven: int) -> Solution:
@@ -299,7 +299,7 @@ class _Search:
             complete=proven >= min(task.k, len(plans)) if method == "line" else proven >= task.k,
             statistics=Statistics(
                 method=method if found else "fallback",
-                cuts=len(self._rings),
+                cuts=len(self._cycles),
                 seconds=time.monotonic() - self._begin,
             ),
         )

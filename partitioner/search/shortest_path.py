@@ -19,16 +19,16 @@ _POWERS = range(-6, 7, 2)
 
 
 @dataclass(frozen=True)
-class Ways:
-    """The shortest ways from the line's begin to its end."""
+class Paths:
+    """The shortest paths from the line's begin to its end."""
 
-    # candidates of each way, in the order of the line, the cheapest way first
+    # candidates of each path, in the order of the line, the cheapest path first
     plans: tuple[tuple[int, ...], ...]
-    costs: tuple[float, ...]  # of each way
-    distance: Floats  # per position the cost of the cheapest way to it; infinite where there is none
+    costs: tuple[float, ...]  # of each path
+    distance: Floats  # per position the cost of the cheapest path to it; infinite where there is none
 
 
-def shortest_ways(arrays: CandidateArrays, active: Ints, cost_us: Floats, k: int) -> Ways:
+def shortest_paths(arrays: CandidateArrays, active: Ints, cost_us: Floats, k: int) -> Paths:
     """The k cheapest covers by one-run candidates; none when they do not cover the line."""
     runs = first_runs(arrays, active)
     single = np.flatnonzero(arrays.run_count[active] == 1)
@@ -54,7 +54,7 @@ def shortest_ways(arrays: CandidateArrays, active: Ints, cost_us: Floats, k: int
         if np.isfinite(best[count, rank]):
             plans.append(_trace(via, starts, active[single], count, rank))
     found = best[count, : len(plans)]
-    return Ways(tuple(plans), tuple(found.tolist()), best[:, 0])
+    return Paths(tuple(plans), tuple(found.tolist()), best[:, 0])
 
 
 def first_runs(arrays: CandidateArrays, active: Ints) -> Ints:
@@ -62,7 +62,7 @@ def first_runs(arrays: CandidateArrays, active: Ints) -> Ints:
     return np.searchsorted(arrays.run_owner, active)
 
 
-def more_ways(task: Task, active: Ints, cost_us: Floats) -> Iterator[Chosen]:
+def more_paths(task: Task, active: Ints, cost_us: Floats) -> Iterator[Chosen]:
     """Further covers by one-run candidates, for first plans that keep to limits and avoid borders.
 
     Each class of targets alone, and all of them with ever higher prices on partitions and on budgets.
@@ -71,7 +71,7 @@ def more_ways(task: Task, active: Ints, cost_us: Floats) -> Iterator[Chosen]:
     kind = task.class_of_target[arrays.target_of[active]]
     for one in range(int(kind.max()) + 1) if kind.any() else ():
         alone = kind == one
-        yield from shortest_ways(arrays, active[alone], cost_us[alone], 1).plans
+        yield from shortest_paths(arrays, active[alone], cost_us[alone], 1).plans
     scale = float(np.median(cost_us)) + 1e-3
     weights = []
     if limits.max_partitions is not None or kind.any():
@@ -81,7 +81,7 @@ def more_ways(task: Task, active: Ints, cost_us: Floats) -> Iterator[Chosen]:
         weights.append(amounts * (1.0 / max(float(np.median(amounts)), 1e-30)))
     for weight in weights:
         for power in _POWERS:
-            yield from shortest_ways(arrays, active, cost_us + scale * 4.0**power * weight, 1).plans
+            yield from shortest_paths(arrays, active, cost_us + scale * 4.0**power * weight, 1).plans
 
 
 def price_bound(arrays: CandidateArrays, active: Ints, cost_us: Floats, distance: Floats) -> float:
@@ -105,8 +105,8 @@ def price_bound(arrays: CandidateArrays, active: Ints, cost_us: Floats, distance
 
 
 def reduced_costs(arrays: CandidateArrays, active: Ints, cost_us: Floats, distance: Floats) -> Floats:
-    """Per active candidate what it costs more than the cheapest ways over the same positions."""
-    # A position that no way reaches may have any price; its neighbor's keeps prices finite.
+    """Per active candidate what it costs more than the cheapest paths over the same positions."""
+    # A position that no path reaches may have any price; its neighbor's keeps prices finite.
     reached = np.maximum.accumulate(np.where(np.isfinite(distance), np.arange(len(distance)), 0))
     price = distance[reached]
     over = price[arrays.run_end] - price[arrays.run_start]
@@ -115,9 +115,9 @@ def reduced_costs(arrays: CandidateArrays, active: Ints, cost_us: Floats, distan
 
 
 def _trace(via: Ints, starts: Ints, candidates: Ints, end: int, rank: int) -> tuple[int, ...]:
-    way = []
+    path = []
     while end:
         arc, rank = (int(v) for v in via[end, rank])
-        way.append(int(candidates[arc]))
+        path.append(int(candidates[arc]))
         end = int(starts[arc])
-    return tuple(reversed(way))
+    return tuple(reversed(path))

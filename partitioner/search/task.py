@@ -40,7 +40,7 @@ class Statistics:
 
     # shortest paths proven best, HiGHS, or (out of time) a plan found beforehand
     method: Method
-    cuts: int  # rows that forbid rings of waiting partitions
+    cuts: int  # rows that forbid cycles of waiting partitions
     seconds: float
 
 

@@ -151,11 +151,13 @@ class TargetCatalog:
 
 def _among(workers: Sequence[RemoteWorker], backend: str) -> dict[str, Any]:
     """Whether some worker has a backend, as an entry of `describe`."""
-    versions = sorted({w.said.backends[backend] for w in workers if backend in w.said.backends})
+    versions = sorted(
+        {w.announced.backends[backend] for w in workers if backend in w.announced.backends}
+    )
     if versions:
         there = {"available": True, "version": ", ".join(versions)}
         return {**there, "reason": None, "how_to_install": None}
-    reasons = [f"{w.name}: {w.said.lacking.get(backend, 'unknown there')}" for w in workers]
+    reasons = [f"{w.name}: {w.announced.lacking.get(backend, 'unknown there')}" for w in workers]
     return {
         "available": False,
         "version": None,

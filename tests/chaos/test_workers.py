@@ -210,14 +210,14 @@ def test_a_worker_tries_again_where_a_scheduler_hangs_up(
     cluster: Runner, workers: Workers, hanging_up: HangingUp, tmp_path: Path
 ) -> None:
     cluster.until(lambda there: len(there) == len(workers))
-    said = cluster.workers()[0].said
+    said = cluster.workers()[0].announced
     files = WorkerFiles(tmp_path, 1000)
     hanging_up.on = True
 
     async def work() -> None:
         own = cluster.certificates / "one"
         working = asyncio.create_task(
-            serve_worker(cluster.address, own, said=said, name="third", files=files)
+            serve_worker(cluster.address, own, announced=said, name="third", files=files)
         )
         while hanging_up.count < 2:
             await asyncio.sleep(0.05)

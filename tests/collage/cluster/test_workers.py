@@ -76,12 +76,12 @@ def _hosts(folder: Path) -> dict[str, set[str]]:
 def test_workers_announce_what_they_have(cluster: Runner) -> None:
     blue, red = cluster.workers()
     assert (blue.name, red.name) == ("blue", "red")
-    assert red.said.resources.keys() >= {"slot", "cap:onnxruntime", "cap:openvino"}
-    assert red.said.resources["slot"] == 1
-    assert "cap:openvino" not in blue.said.resources
-    assert "pip install openvino" in blue.said.lacking["openvino"]
-    assert (red.said.hardware.label, blue.said.hardware.label) == ("red", "blue")
-    assert red.said.kind != blue.said.kind
+    assert red.announced.resources.keys() >= {"slot", "cap:onnxruntime", "cap:openvino"}
+    assert red.announced.resources["slot"] == 1
+    assert "cap:openvino" not in blue.announced.resources
+    assert "pip install openvino" in blue.announced.lacking["openvino"]
+    assert (red.announced.hardware.label, blue.announced.hardware.label) == ("red", "blue")
+    assert red.announced.kind != blue.announced.kind
 
 
 def test_a_job_is_measured_where_its_targets_are(cluster: Runner, model: Path) -> None:

@@ -1,4 +1,4 @@
-"""The shape of the packages: no circle of modules."""
+"""No circle of modules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("backends", "cost_db", "partitioner", "service")
 
 
@@ -37,7 +37,7 @@ def _modules() -> dict[str, Path]:
 def _graph(modules: Mapping[str, Path]) -> dict[str, set[str]]:
     """Per module the modules that it imports when it is loaded."""
     return {
-        name: {other for other in _imported(ast.parse(path.read_text("utf-8"))) if other in modules}
+        name: {other for other in _imported(ast.parse(path.read_text(encoding="utf-8"))) if other in modules}
         - {name}
         for name, path in modules.items()
     }

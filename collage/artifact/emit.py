@@ -21,7 +21,7 @@ from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.partitioner.emit.plan_json import encode_plan
-from collage.partitioner.errors import CancelledError, NoPlanError
+from collage.partitioner.errors import NoPlanError
 from collage.runner import Runner
 
 
@@ -114,8 +114,6 @@ def verify_plan(
     try:
         observed = runner.run(observe_errors, steps, kept.to_text(), inputs, threads, cancel=cancel)
     except ChildFailed as failure:
-        if failure.kind == "cancelled":
-            raise CancelledError("cancelled while proving the plan") from None
         raise NoPlanError(f"the plan failed when it was compiled once more: {failure.reason}") from None
     return make_verification(seeds, reference.samples, values, observed, tolerance, bounds)
 

@@ -37,7 +37,11 @@ def _modules() -> dict[str, Path]:
 def _graph(modules: Mapping[str, Path]) -> dict[str, set[str]]:
     """Per module the modules that it imports when it is loaded."""
     return {
-        name: {other for other in _imported(ast.parse(path.read_text(encoding="utf-8"))) if other in modules}
+        name: {
+            other
+            for other in _imported(ast.parse(path.read_text(encoding="utf-8")))
+            if other in modules
+        }
         - {name}
         for name, path in modules.items()
     }

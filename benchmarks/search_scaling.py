@@ -49,7 +49,9 @@ def transitions_of(kind: str, made: Instance) -> Transitions:
     """The transitions of a name, see the module's docstring."""
     targets = sorted({candidate.target for candidate in made.candidates})
     if kind == "domains":
-        return Transitions(domains={targets[0]: "device"}, default_copy=CopyCost(5.0, 2.0))
+        copy = CopyCost(5.0, 2.0)
+        copies = {("host", "device"): copy, ("device", "host"): copy}
+        return Transitions(domains={targets[0]: "device"}, copies=copies)
     return Transitions()
 
 
@@ -73,7 +75,7 @@ def measure(family: str, nodes: int, kind: str, k: int, with_dijkstra: bool) -> 
         first_s,
         again_s,
         best.objective_us,
-        solution.gap,
+        1.0 - min(1.0, solution.bound_us / best.objective_us),
         len(best.candidates),
         solution.statistics.method,
         _rfc(made, transitions, best.objective_us) if with_dijkstra else "",

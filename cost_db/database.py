@@ -31,7 +31,6 @@ class CostDatabase:
     Args:
         url: `sqlite:///PATH` (made and upgraded when needed) or `postgresql://…` (upgraded by
             `collage db upgrade` alone).
-        patience_s: how long to try again when a database that worked is away.
 
     Raises:
         BadInputError: the URL is of no known kind.
@@ -39,8 +38,8 @@ class CostDatabase:
         DatabaseError: the database cannot be used.
     """
 
-    def __init__(self, url: str, patience_s: float = 30.0) -> None:
-        self.connections = Connections(url, patience_s)
+    def __init__(self, url: str) -> None:
+        self.connections = Connections(url)
         try:
             schema.ensure(self.connections)
         except BaseException:

@@ -91,7 +91,6 @@ class MeasuredCosts:
         self._cancel = cancel
         self._hardware = runner.hardware.digest
         self._owner = new_owner()
-        self._fingerprints: dict[int, str] = {}
         self._rows: dict[str, CostRow] = {}
         self._keys: dict[tuple[int, Target], CostKey] = {}
         self._canonicals: dict[Target, str] = {}
@@ -107,7 +106,7 @@ class MeasuredCosts:
         identity = (candidate.nodes, candidate.target)
         if identity not in self._keys:
             self._keys[identity] = CostKey(
-                sub_graph=self._fingerprint(candidate.nodes),
+                sub_graph=fingerprint(self._model.index, candidate.nodes),
                 target=self._canonical(candidate.target),
                 backend_version=self._version(candidate.target),
                 hardware=self._hardware,
@@ -270,11 +269,6 @@ class MeasuredCosts:
         self._rows |= fresh
         self.counts.from_cache += len(fresh)
         self.counts.infeasible += sum(row.outcome == "infeasible" for row in fresh.values())
-
-    def _fingerprint(self, nodes: int) -> str:
-        if nodes not in self._fingerprints:
-            self._fingerprints[nodes] = fingerprint(self._model.index, nodes)
-        return self._fingerprints[nodes]
 
     def _canonical(self, target: Target) -> str:
         if target not in self._canonicals:

@@ -50,7 +50,6 @@ class JobStore:
         idempotency_key: str | None = None,
         *,
         model_sha256: str | None = None,
-        request_sha256: str | None = None,
     ) -> Job:
         """Queue a job.
 
@@ -59,7 +58,6 @@ class JobStore:
             owner: a token's id has that token's quotas.
             idempotency_key: a second call with the same key and request gives the first one's job.
             model_sha256: the model's blob, registered before.
-            request_sha256: identity of the request for the key; by default that of spec and model.
 
         Raises:
             QuotaExceededError: the owner has as many unfinished jobs as it may.
@@ -68,7 +66,7 @@ class JobStore:
         """
         plain("owner", owner, 200)
         spec_text = json.dumps(spec, sort_keys=True, allow_nan=False)
-        request = request_sha256 or hashlib.sha256(f"{model_sha256} {spec_text}".encode()).hexdigest()
+        request = hashlib.sha256(f"{model_sha256} {spec_text}".encode()).hexdigest()
         job_id = uuid.uuid4().hex
         values = {
             "id": job_id,

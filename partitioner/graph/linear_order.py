@@ -19,6 +19,7 @@ from collage.partitioner.graph.graph_index import GraphIndex
 
 _GLOBAL_READERS = 4
 _GLOBAL_SPAN = 0.25
+_MOST_GAP, _MOST_LIVE = 8, 4
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ class Line:
         return mask
 
 
-def line(index: GraphIndex, nodes: int, *, max_gap: int = 8, max_live: int = 4) -> Line:
+def line(index: GraphIndex, nodes: int) -> Line:
     """Put a convex set (bitset) in a line and find its cuts.
 
-    Stretches of more than `max_gap` nodes are cut further, where at most `max_live` values are live.
+    Long stretches are cut further where few values are live.
     """
     order = linear_order(index, nodes)
     live = live_counts(index, nodes, order)
@@ -52,11 +53,11 @@ def line(index: GraphIndex, nodes: int, *, max_gap: int = 8, max_live: int = 4) 
     stretches = list(itertools.pairwise(waists))
     while stretches:
         start, end = stretches.pop()
-        if end - start <= max_gap:
+        if end - start <= _MOST_GAP:
             continue
         middle = (start + end) / 2
         best = min(range(start + 1, end), key=lambda p: (live[p], abs(p - middle)))
-        if live[best] <= max_live:
+        if live[best] <= _MOST_LIVE:
             cuts.add(best)
             stretches += [(start, best), (best, end)]
     return Line(tuple(order), waists, tuple(sorted(cuts)))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.search.selection import ConstraintError, Placement, Selection, TargetGlob
+from collage.partitioner.search.selection import ConstraintError, Placement
 from collage.partitioner.target import Target
 
 Refusals = Mapping[tuple[int, Target], str]
@@ -68,25 +68,21 @@ class Constraints:
         *,
         pins: Iterable[str] = (),
         bans: Iterable[str] = (),
-        forbidden: Iterable[str] = (),
         max_partitions: int | None = None,
         max_devices: int | None = None,
         min_partition_nodes: int = 1,
-        budgets: Iterable[Budget] = (),
     ) -> Constraints:
-        """Constraints from text forms; `forbidden` are targets that no node may go to.
+        """Constraints with pins and bans in text form.
 
         Raises:
             ConstraintError: a text is misspelled, or a number is less than one.
         """
-        everywhere = tuple(Placement(Selection("*"), TargetGlob.parse(text)) for text in forbidden)
         return cls(
-            tuple(Placement.parse(text) for text in pins),
-            tuple(Placement.parse(text) for text in bans) + everywhere,
-            max_partitions,
-            max_devices,
-            min_partition_nodes,
-            tuple(budgets),
+            pins=tuple(Placement.parse(text) for text in pins),
+            bans=tuple(Placement.parse(text) for text in bans),
+            max_partitions=max_partitions,
+            max_devices=max_devices,
+            min_partition_nodes=min_partition_nodes,
         )
 
     def forbidden_nodes(self, index: GraphIndex, targets: Iterable[Target]) -> dict[Target, int]:

@@ -22,7 +22,7 @@ from collage.partitioner.search.candidate_arrays import CandidateArrays
 from collage.partitioner.search.constraints import Constraints
 from collage.partitioner.search.cycle_cuts import Cycle
 from collage.partitioner.search.milp import Floats, Ints, Program
-from collage.partitioner.search.transition import Crossing, Transitions
+from collage.partitioner.search.transition import HOST, Crossing, Transitions
 
 
 class Cover:
@@ -104,27 +104,26 @@ class Cover:
 
     def _only_copies(self) -> float:
         """What graph inputs and outputs cost when every target is in one memory domain."""
-        there, outside = self._domains[0], self._transitions.io_domain
+        there = self._domains[0]
         total = 0.0
         for value in self._arrays.crossings:
             if value.producer is None:
-                total += self._transitions.copy_us(outside, there, value.size_bytes)
+                total += self._transitions.copy_us(HOST, there, value.size_bytes)
             elif value.is_output:
-                total += self._transitions.copy_us(there, outside, value.size_bytes)
+                total += self._transitions.copy_us(there, HOST, value.size_bytes)
         return total
 
     def _add_copies(self) -> None:
-        io_domain = self._transitions.io_domain
-        for domain in sorted({*self._domains, io_domain}):
+        for domain in sorted({*self._domains, HOST}):
             for value in self._arrays.crossings:
                 if value.producer is not None:
                     self._add_copy(value, value.producer, domain)
-                elif domain != io_domain:
+                elif domain != HOST:
                     self._add_upload(value, domain)
 
     def _add_upload(self, value: Crossing, domain: str) -> None:
-        """A graph input comes from the io domain."""
-        cost = self._transitions.copy_us(self._transitions.io_domain, domain, value.size_bytes)
+        """A graph input comes from the host."""
+        cost = self._transitions.copy_us(HOST, domain, value.size_bytes)
         if cost:
             paid = self.program.add_columns(np.array([cost]))
             for reader in value.readers:
@@ -136,7 +135,7 @@ class Cover:
         paying = [([kind], cost) for kind, cost in enumerate(costs) if cost]
         readers = [kind for kind, name in enumerate(self._domains) if name == domain]
         demands = [self._shares(readers, node) for node in value.readers] if readers else []
-        if value.is_output and domain == self._transitions.io_domain:
+        if value.is_output and domain == HOST:
             demands = [[]]  # It is wanted for certain, which implies all that readers demand.
         if not paying or not demands:
             return
@@ -183,7 +182,7 @@ def classes(
 ) -> tuple[list[str], Ints]:
     """The memory domain of each class, and the class of each target of the candidates."""
     domains = [transitions.domain(target) for target in arrays.targets]
-    if not _domains_matter({*domains, transitions.io_domain}, transitions, constraints):
+    if not _domains_matter({*domains, HOST}, transitions, constraints):
         domains = domains[:1] * len(domains)
     distinct = list(dict.fromkeys(domains))
     return distinct, np.array([distinct.index(domain) for domain in domains], np.int64)
@@ -192,5 +191,4 @@ def classes(
 def _domains_matter(domains: set[str], transitions: Transitions, constraints: Constraints) -> bool:
     if len(domains) == 1 or constraints.max_devices is not None:
         return len(domains) > 1
-    costs = [transitions.default_copy, *transitions.copies.values()]
-    return any(cost.fixed_us or cost.us_per_mib for cost in costs)
+    return any(cost.fixed_us or cost.us_per_mib for cost in transitions.copies.values())

@@ -54,14 +54,6 @@ class Solution:
     complete: bool  # True when there are proven to be no better plans than those given (or none other)
     statistics: Statistics  # how it was found
 
-    @property
-    def gap(self) -> float:
-        """The share of the best plan's cost that is not proven to be needed; 0 when it is optimal."""
-        cost = self.plans[0].objective_us
-        if self.optimal or cost <= self.bound_us:
-            return 0.0
-        return (cost - self.bound_us) / cost if math.isfinite(self.bound_us) else 1.0
-
     def with_bound(self, bound_us: float) -> Solution:
         """The same plans with another bound (of a search with more candidates, for example)."""
         best = self.plans[0].objective_us

@@ -5,7 +5,7 @@ The objective of a plan is the sum of its partitions' costs and of
 * `call_us`: once per partition, by its target;
 * `border_us`: by its target, for each distinct value that a partition reads and another one makes;
 * a *copy*, once for each value and each memory domain other than its own in which it is read. Graph
-  inputs come from, and graph outputs go to, `io_domain`.
+  inputs come from, and graph outputs go to, the host.
 
 `Transitions.plan_cost` defines it; the program that search solves writes the same sum in another way.
 """
@@ -37,9 +37,6 @@ class CopyCost:
         return self.fixed_us + self.us_per_mib * size_bytes / _MIB
 
 
-FREE = CopyCost()
-
-
 @dataclass(frozen=True)
 class Transitions:
     """Costs of borders in microseconds; none may be negative."""
@@ -52,15 +49,12 @@ class Transitions:
     border_us: Mapping[Target, float] = field(default_factory=dict)
     # per target its memory domain; `host` where it is not named
     domains: Mapping[Target, str] = field(default_factory=dict)
-    # per (from, to) pair of memory domains; `default_copy` where two differ and are not named
+    # per (from, to) pair of memory domains; a pair that is not named costs nothing
     copies: Mapping[tuple[str, str], CopyCost] = field(default_factory=dict)
-    default_copy: CopyCost = FREE  # see `copies`
-    io_domain: str = HOST  # where graph inputs come from and graph outputs are wanted
 
     def __post_init__(self) -> None:
-        copies = (*self.copies.values(), self.default_copy)
         times = [self.default_call_us, *self.call_us.values(), *self.border_us.values()]
-        times += [time for cost in copies for time in (cost.fixed_us, cost.us_per_mib)]
+        times += [time for cost in self.copies.values() for time in (cost.fixed_us, cost.us_per_mib)]
         if any(not math.isfinite(time) or time < 0 for time in times):
             raise BadInputError("a transition cost is negative or not a number; give microseconds >= 0")
 
@@ -74,9 +68,8 @@ class Transitions:
 
     def copy_us(self, source: str, destination: str, size_bytes: int) -> float:
         """What it costs to bring a value from one memory domain to another; nothing within one."""
-        if source == destination:
-            return 0.0
-        return self.copies.get((source, destination), self.default_copy).us(size_bytes)
+        cost = self.copies.get((source, destination))
+        return 0.0 if cost is None or source == destination else cost.us(size_bytes)
 
     def plan_cost(self, index: GraphIndex, partitions: Sequence[Candidate]) -> float:
         """What a cover of the graph costs beside its partitions' own costs, in microseconds."""
@@ -87,8 +80,8 @@ class Transitions:
             readers = {owner[reader] for reader in value.readers} - {maker}
             wanted = {self.domain(partitions[reader].target) for reader in readers}
             if value.is_output:
-                wanted.add(self.io_domain)
-            source = self.io_domain if maker is None else self.domain(partitions[maker].target)
+                wanted.add(HOST)
+            source = HOST if maker is None else self.domain(partitions[maker].target)
             total += sum(self.copy_us(source, domain, value.size_bytes) for domain in wanted)
             if maker is not None:
                 total += sum(self.border_us.get(partitions[reader].target, 0.0) for reader in readers)

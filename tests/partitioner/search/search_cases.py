@@ -72,13 +72,15 @@ def _cost_us(candidate: Candidate, chance: random.Random) -> float | None:
 
 def _transitions(chance: random.Random) -> Transitions:
     names = ("host", "device", "other")
-    ways = [(a, b) for a in names for b in names if a != b and chance.random() < 0.7]
-    copies = {way: CopyCost(chance.uniform(0, 3), chance.uniform(0, 3e4)) for way in ways}
+    ways = [(a, b) for a in names for b in names if a != b]
+    copies = dict.fromkeys(ways, CopyCost(chance.choice((0.0, 0.5))))
+    if chance.random() < 0.6:
+        dear = [way for way in ways if chance.random() < 0.7]
+        copies |= {way: CopyCost(chance.uniform(0, 3), chance.uniform(0, 3e4)) for way in dear}
     return Transitions(
         default_call_us=chance.choice((0.0, 0.01, 1.0)),
         domains=dict(zip(TARGETS, chance.choice(_DOMAINS), strict=True)),
-        copies=copies if chance.random() < 0.6 else {},
-        default_copy=CopyCost(chance.choice((0.0, 0.5))),
+        copies=copies,
         border_us={TARGETS[0]: 1.0, TARGETS[1]: 0.3} if chance.random() < 0.5 else {},
     )
 

@@ -101,7 +101,7 @@ def test_a_rule_reads_back() -> None:
             "dec_e .* by pin 'Relu=mnn' and ban 'dec_\\*=mnn'",
         ),
         ({"pins": ["side=mnn"]}, "mnn refuses it: no Neg here"),
-        ({"forbidden": ["onnxruntime", "openvino"]}, "side .Neg. is left without a target"),
+        ({"bans": ["*=onnxruntime", "*=openvino"]}, "side .Neg. is left without a target"),
         ({"pins": ["enc_a=mnn", "enc_b=openvino"], "max_partitions": 1}, "at least 2 partitions"),
         ({"pins": ["enc_a=mnn", "enc_b=openvino"], "max_devices": 1}, "at least 2 devices"),
         ({"bans": ["Conv=mnn"]}, "no operator type"),
@@ -150,7 +150,7 @@ def plan_of(**options: object) -> list[tuple[str, str]]:
 def test_plans_keep_to_pins_and_bans() -> None:
     everything = "enc_a enc_b side dec_d dec_e dec_f"
     assert plan_of() == [(everything, "onnxruntime")]
-    assert plan_of(forbidden=["onnxruntime"]) == [(everything, "openvino")]
+    assert plan_of(bans=["*=onnxruntime"]) == [(everything, "openvino")]
     assert plan_of(pins=["dec_f=mnn"]) == [
         ("enc_a enc_b side dec_d dec_e", "onnxruntime"),
         ("dec_f", "mnn"),

@@ -44,7 +44,8 @@ def test_a_copy_is_paid_once_per_value_and_domain() -> None:
 
 
 def test_inputs_come_from_the_host_and_outputs_go_there() -> None:
-    transitions = Transitions(default_call_us=0.0, domains=DEVICE, default_copy=CopyCost(3.0, 1.0))
+    copies = dict.fromkeys((("host", "device"), ("device", "host")), CopyCost(3.0, 1.0))
+    transitions = Transitions(default_call_us=0.0, domains=DEVICE, copies=copies)
     assert cost(transitions, [Candidate(0b1111, B)]) == pytest.approx(2 * (3.0 + 1.0))
     assert cost(transitions, [Candidate(0b1111, A)]) == 0.0
 
@@ -60,7 +61,7 @@ def test_borders_are_paid_per_value_and_reading_partition() -> None:
     [
         {"default_call_us": -1.0},
         {"border_us": {A: float("nan")}},
-        {"default_copy": CopyCost(fixed_us=-1.0)},
+        {"copies": {("host", "device"): CopyCost(fixed_us=-1.0)}},
         {"copies": {("host", "device"): CopyCost(us_per_mib=float("inf"))}},
     ],
 )

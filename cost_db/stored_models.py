@@ -76,9 +76,8 @@ class BlobRegister:
                     index_elements=[blobs.c.sha256], set_={"created_at": insert.excluded.created_at}
                 )
             )
-            return RegisteredBlob(
-                *connection.execute(sa.select(blobs).where(blobs.c.sha256 == sha256)).one()
-            )
+            row = connection.execute(sa.select(blobs).where(blobs.c.sha256 == sha256)).one()
+            return RegisteredBlob(**row._mapping)
 
         return self._connections.write(work)
 
@@ -86,7 +85,7 @@ class BlobRegister:
         """A registered file, or None."""
         statement = sa.select(blobs).where(blobs.c.sha256 == plain("sha256", sha256))
         row = self._connections.read(lambda connection: connection.execute(statement).first())
-        return None if row is None else RegisteredBlob(*row)
+        return None if row is None else RegisteredBlob(**row._mapping)
 
     def drop_unused(self, before: datetime, limit: int = 1_000) -> tuple[str, ...]:
         """Unregister unused files older than `before`; the caller deletes their bytes."""

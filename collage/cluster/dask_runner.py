@@ -129,7 +129,8 @@ class DaskRunner(Runner):
             for message in outcome.messages:
                 on_message(message)
         if outcome.failure is not None:
-            raise ChildFailed(*outcome.failure)
+            kind, reason, error_type, detail = outcome.failure
+            raise ChildFailed(kind, reason, error_type, detail)
         for token, digest in outcome.files.items():
             path = self._packer.local(PurePosixPath(token))
             self._pool.fetch(outcome.address, digest, Path(path))

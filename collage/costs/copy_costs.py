@@ -43,7 +43,7 @@ def copy_costs(
     for domain, target in one_of.items():
         limits = ChildLimits(memory_bytes=0)  # GPU drivers reserve address space by the terabyte
         there, back = run(time_copies, target, threads, limits=limits)
-        found[HOST, domain], found[domain, HOST] = _cost(*there), _cost(*back)
+        found[HOST, domain], found[domain, HOST] = _cost(there), _cost(back)
     for source, destination in itertools.permutations(one_of, 2):
         away, on = found[source, HOST], found[HOST, destination]
         found[source, destination] = CopyCost(
@@ -69,7 +69,8 @@ def time_copies(target: Target, threads: int) -> tuple[tuple[float, float], tupl
     return (there[0], there[1]), (back[0], back[1])
 
 
-def _cost(tiny_us: float, large_us: float) -> CopyCost:
+def _cost(times_us: tuple[float, float]) -> CopyCost:
+    tiny_us, large_us = times_us
     return CopyCost(tiny_us, max(0.0, large_us - tiny_us) / _LARGE_MIB)
 
 

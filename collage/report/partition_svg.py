@@ -24,8 +24,7 @@ _LEGEND_ROW, _TITLE = 22, 30
 _COLORS = ("#4477aa", "#ee8866", "#44bb99", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00", "#dddddd")
 _MAX_OPS = 3
 _LEAST_WIDTH = 560
-_WIDE = 1.5
-"""A picture is broken into columns so that it is about so many times as wide as it is high."""
+_WIDE = 1.5  # columns make the drawing about so many times as wide as it is high
 
 
 @dataclass(frozen=True)

@@ -58,4 +58,4 @@ def read_events(
         .order_by(job_events.c.seq)
         .limit(limit)
     )
-    return tuple(JobEvent(*row) for row in connection.execute(statement))
+    return tuple(JobEvent(**row._mapping) for row in connection.execute(statement))

@@ -30,8 +30,7 @@ SMALL = 8
 
 _BY_VALUE = frozenset({"int64", "bool", "object"})
 _EVERYWHERE = -1
-_TRIED = 16
-"""Of more sinks that look alike than this, the order is taken as it comes."""
+_TRIED = 16  # of more sinks that look alike than this, the order is taken as it comes
 
 
 def fingerprint(index: GraphIndex, nodes: int) -> str:

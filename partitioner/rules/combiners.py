@@ -29,9 +29,7 @@ from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.op_kind import OpKind
 from collage.partitioner.rules.proposal import Proposal, Scope
 
-MAX_CHOICES = 256
-"""How many ways of joining all inputs (or outputs) of one proposal are followed."""
-
+MAX_CHOICES = 256  # how many ways of joining all inputs (or outputs) of one proposal are followed
 _VARIADIC = frozenset(
     {"Concat", "Einsum", "FeatureVectorizer", "Max", "Mean", "Min", "QLinearConcat", "Sum"}
 )

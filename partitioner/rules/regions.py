@@ -25,14 +25,10 @@ from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.linear_order import Line, line
 from collage.partitioner.rules.proposal import Proposals, Scope, distinct
 
-_CHAIN = 12
-"""Longest plain branch of which every run is offered."""
-
-_REACH = 4
-"""A grid is made coarser rather than offer fewer lengths than this from each of its points."""
-
+_CHAIN = 12  # longest plain branch of which every run is offered
+_REACH = 4  # a grid is made coarser rather than offer fewer lengths than this from each of its points
+# Prefixes and suffixes of a thinned line: at so many cuts near each end, and so many in between.
 _ENDS = 24
-"""Prefixes and suffixes of a thinned line: at so many cuts near each end, and so many in between."""
 
 
 @dataclass(frozen=True)

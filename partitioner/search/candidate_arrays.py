@@ -42,17 +42,24 @@ class CandidateArrays:
     @classmethod
     def build(cls, index: GraphIndex, candidates: Sequence[Candidate]) -> CandidateArrays:
         """Lay candidates out as runs of the model's order or of `linear_order`, whichever gives fewer."""
-        own = np.arange(len(index.nodes))
+        line = position = own = np.arange(len(index.nodes))
         runs = _own_runs(candidates)
-        if len(runs.start) == len(candidates):
-            return cls(index, tuple(candidates), own, own, *runs)
-        line = np.array(linear_order(index, index.all_nodes), np.int64)
-        position = np.empty_like(own)
-        position[line] = own
-        moved = _moved(runs, position)
-        if len(moved.start) < len(runs.start):
-            return cls(index, tuple(candidates), line, position, *moved)
-        return cls(index, tuple(candidates), own, own, *runs)
+        if len(runs.start) > len(candidates):
+            other = np.array(linear_order(index, index.all_nodes), np.int64)
+            place = np.empty_like(own)
+            place[other] = own
+            moved = _moved(runs, place)
+            if len(moved.start) < len(runs.start):
+                line, position, runs = other, place, moved
+        return cls(
+            index=index,
+            candidates=tuple(candidates),
+            line=line,
+            position=position,
+            run_owner=runs.owner,
+            run_start=runs.start,
+            run_end=runs.end,
+        )
 
     @property
     def node_count(self) -> int:

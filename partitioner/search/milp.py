@@ -14,11 +14,8 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
-_WORTH = 1e-7
-"""A column is worth something when it makes the program so much cheaper."""
-
-_LEAST_ENTERING = 500
-"""So many columns come in at a time, or a quarter of those that are in."""
+_WORTH = 1e-7  # a column is worth something when it makes the program so much cheaper
+_LEAST_ENTERING = 500  # so many columns come in at a time, or a quarter of those that are in
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -58,17 +58,10 @@ __all__ = ["ScoredPlan", "Searcher", "Solution"]
 _FREE_BORDERS = Transitions()
 _UNBOUND = Constraints()
 
-_FEW, _FEW_PER_NODE = 100, 1.5
-"""So many candidates, and so many per node, a first guess leaves."""
-
-_FIRST_PER_NODE = 2
-"""So many candidates per node the relaxation begins with."""
-
-_NEAR = 8
-"""So many plans per plan wanted are looked at near the relaxation's optimum."""
-
-_ROUND = 1e-6
-"""Shares this near to 0 or 1 are taken as such."""
+_FEW, _FEW_PER_NODE = 100, 1.5  # so many candidates, and so many per node, a first guess leaves
+_FIRST_PER_NODE = 2  # so many candidates per node the relaxation begins with
+_NEAR = 8  # so many plans per plan wanted are looked at near the relaxation's optimum
+_ROUND = 1e-6  # shares this near to 0 or 1 are taken as such
 
 
 class Searcher:

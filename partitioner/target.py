@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from collage.partitioner.errors import TargetError
 
+HOST_MEMORY = "host"  # the memory domain of values that are on no device
 _BACKEND = re.compile(r"[a-z][a-z0-9_]*\Z")
 _OPTION = re.compile(r"-([a-z][a-z0-9_]*)=(.+)\Z")
 

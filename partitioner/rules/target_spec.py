@@ -29,7 +29,7 @@ from collage.partitioner.rules.rules import (
     PatternRule,
     UnionRule,
 )
-from collage.partitioner.target import Target
+from collage.partitioner.target import HOST_MEMORY, Target
 
 Style = Literal["library", "fusion", "graph"]
 
@@ -43,7 +43,7 @@ class TargetSpec:
     # None when the target takes a node, else the reason of its refusal
     supports: Callable[[GraphIndex, int], str | None]
     patterns: tuple[Pattern, ...] = ()  # what it computes as one kernel
-    memory_domain: str = "host"  # where its inputs and outputs live, e.g. `host` or `cuda:0`.
+    memory_domain: str = HOST_MEMORY  # where its inputs and outputs live, e.g. `host` or `cuda:0`.
     rule: Rule | None = None  # replaces the default rule of the style
     # None when taken nodes (bitset) make sense as one partition, else why not
     refuse_region: Callable[[GraphIndex, int], str | None] = lambda index, nodes: None

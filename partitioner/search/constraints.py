@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.search.selection import ConstraintError, Placement
-from collage.partitioner.target import Target
+from collage.partitioner.target import HOST_MEMORY, Target
 
 Refusals = Mapping[tuple[int, Target], str]
 
@@ -190,7 +190,7 @@ class Constraints:
         for choice in sorted(set(choices), key=len):
             if all(not choice & other for other in apart):
                 apart.append(choice)
-            there = frozenset(domains.get(target, "host") for target in choice)
+            there = frozenset(domains.get(target, HOST_MEMORY) for target in choice)
             if all(not there & other for other in devices):
                 devices.append(there)
         for name, least, limit in (

@@ -22,7 +22,8 @@ from collage.partitioner.search.candidate_arrays import CandidateArrays
 from collage.partitioner.search.constraints import Constraints
 from collage.partitioner.search.cycle_cuts import Cycle
 from collage.partitioner.search.milp import Floats, Ints, Program
-from collage.partitioner.search.transition import HOST, Crossing, Transitions
+from collage.partitioner.search.transition import Crossing, Transitions
+from collage.partitioner.target import HOST_MEMORY
 
 
 class Cover:
@@ -108,22 +109,22 @@ class Cover:
         total = 0.0
         for value in self._arrays.crossings:
             if value.producer is None:
-                total += self._transitions.copy_us(HOST, there, value.size_bytes)
+                total += self._transitions.copy_us(HOST_MEMORY, there, value.size_bytes)
             elif value.is_output:
-                total += self._transitions.copy_us(there, HOST, value.size_bytes)
+                total += self._transitions.copy_us(there, HOST_MEMORY, value.size_bytes)
         return total
 
     def _add_copies(self) -> None:
-        for domain in sorted({*self._domains, HOST}):
+        for domain in sorted({*self._domains, HOST_MEMORY}):
             for value in self._arrays.crossings:
                 if value.producer is not None:
                     self._add_copy(value, value.producer, domain)
-                elif domain != HOST:
+                elif domain != HOST_MEMORY:
                     self._add_upload(value, domain)
 
     def _add_upload(self, value: Crossing, domain: str) -> None:
         """A graph input comes from the host."""
-        cost = self._transitions.copy_us(HOST, domain, value.size_bytes)
+        cost = self._transitions.copy_us(HOST_MEMORY, domain, value.size_bytes)
         if cost:
             paid = self.program.add_columns(np.array([cost]))
             for reader in value.readers:
@@ -135,7 +136,7 @@ class Cover:
         paying = [([kind], cost) for kind, cost in enumerate(costs) if cost]
         readers = [kind for kind, name in enumerate(self._domains) if name == domain]
         demands = [self._shares(readers, node) for node in value.readers] if readers else []
-        if value.is_output and domain == HOST:
+        if value.is_output and domain == HOST_MEMORY:
             demands = [[]]  # It is wanted for certain, which implies all that readers demand.
         if not paying or not demands:
             return
@@ -182,7 +183,7 @@ def classes(
 ) -> tuple[list[str], Ints]:
     """The memory domain of each class, and the class of each target of the candidates."""
     domains = [transitions.domain(target) for target in arrays.targets]
-    if not _domains_matter({*domains, HOST}, transitions, constraints):
+    if not _domains_matter({*domains, HOST_MEMORY}, transitions, constraints):
         domains = domains[:1] * len(domains)
     distinct = list(dict.fromkeys(domains))
     return distinct, np.array([distinct.index(domain) for domain in domains], np.int64)

@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from collage.partitioner.candidate import Candidate, bits
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.target import Target
+from collage.partitioner.target import HOST_MEMORY, Target
 
-HOST = "host"
 _MIB = 1 << 20
 
 
@@ -60,7 +59,7 @@ class Transitions:
 
     def domain(self, target: Target) -> str:
         """The memory domain in which a target reads and writes."""
-        return self.domains.get(target, HOST)
+        return self.domains.get(target, HOST_MEMORY)
 
     def partition_us(self, target: Target) -> float:
         """What one call of a partition costs."""
@@ -80,8 +79,8 @@ class Transitions:
             readers = {owner[reader] for reader in value.readers} - {maker}
             wanted = {self.domain(partitions[reader].target) for reader in readers}
             if value.is_output:
-                wanted.add(HOST)
-            source = HOST if maker is None else self.domain(partitions[maker].target)
+                wanted.add(HOST_MEMORY)
+            source = HOST_MEMORY if maker is None else self.domain(partitions[maker].target)
             total += sum(self.copy_us(source, domain, value.size_bytes) for domain in wanted)
             if maker is not None:
                 total += sum(self.border_us.get(partitions[reader].target, 0.0) for reader in readers)

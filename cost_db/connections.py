@@ -144,7 +144,7 @@ class Connections:
         if error.connection_invalidated or getattr(cause, "sqlstate", "") in _REPEATABLE:
             return DatabaseUnavailableError(text), True
         if self.is_sqlite:
-            # The busy timeout has passed already: waiting once more would not help.
+            # The busy timeout has passed already.
             locked = _sqlite_code(cause) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
             return (DatabaseUnavailableError if locked else DatabaseError)(text), False
         # psycopg tells a failed connect by an OperationalError without a state.

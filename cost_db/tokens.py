@@ -115,7 +115,7 @@ class TokenStore:
             token_id = ""
         statement = sa.select(tokens).where(tokens.c.id == token_id)
         row = self._connections.read(lambda connection: connection.execute(statement).first())
-        # The comparison takes as long for a wrong secret as for a right one, token or no token.
+        # Constant time, whether or not there is such a token.
         matches = hmac.compare_digest(_hash(secret), row.secret_sha256 if row is not None else _NO_HASH)
         if row is None or not matches:
             return None

@@ -24,7 +24,7 @@ VERIFICATION_KEY = "collage.verification"
 
 # Other processors and versions round otherwise than those that made the artifact.
 _HEADROOM = 4.0
-# Less than one of the elements that are kept: a tolerance is for numbers.
+# Less than one of the elements that are kept: exact values must be equal.
 _OF_EXACT = 1e-3
 
 

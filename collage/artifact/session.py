@@ -71,7 +71,7 @@ class Session:
         self._lock = threading.Lock()
         self._directory = Path(tempfile.mkdtemp(prefix="collage-session-"))
         self._compiled = CompiledRegions(threads or default_threads(), cache_dir)
-        # What is given back at the end, the newest first.
+        # Closed at the end, the newest first.
         self._owned = contextlib.ExitStack()
         # Called by `close`, or when the session is collected or Python ends.
         self._owned.callback(weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True))
@@ -230,7 +230,7 @@ def load(
     cache = default_cache_folder() if cache_dir is None else Path(cache_dir) if cache_dir else None
     folder = usable_folder(cache)
     if folder is not None:
-        # A cached blob may be damaged: what fails with the cache gets its chance without it.
+        # A cached blob may be damaged, so a failure is tried again without the cache.
         with contextlib.suppress(LoadError, CompileError):
             return Session(Path(path), fallback, threads, folder)
     return Session(Path(path), fallback, threads, None)

@@ -175,7 +175,7 @@ def find_workers(address: str, certificates: Path | None) -> list[RemoteWorker]:
     """
     check_installed()
     secured = security(address, certificates)
-    # A thread of its own: callers may have a running loop, and Dask must not take it.
+    # Callers may have a running loop, which Dask must not use.
     return asyncio.run(_find_workers(address, secured))
 
 
@@ -228,12 +228,12 @@ async def serve_scheduler(address: str, certificates: Path | None, patience_s: f
             pass
 
     settings = {
-        # A task whose worker died goes back to its tuner, who knows what to do.
+        # A task whose worker died goes back to its tuner.
         "distributed.scheduler.allowed-failures": 0,
         "distributed.scheduler.work-stealing": False,
         "distributed.scheduler.worker-ttl": f"{patience_s}s",
         "distributed.scheduler.no-workers-timeout": f"{patience_s}s",
-        # Or it waits half a minute for a worker that has died, and who asks with it.
+        # By default a call waits half a minute for a worker that has died.
         "distributed.comm.timeouts.connect": "5s",
     }
     with dask.config.set(settings):

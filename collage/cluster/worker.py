@@ -212,7 +212,7 @@ async def serve_worker(
             try:
                 await _until_finished(worker, files.folder / ALIVE)
             except asyncio.CancelledError:
-                # The task's child is stopped first; its tuner has it done elsewhere.
+                # Stop the task's child first; its tuner runs the task elsewhere.
                 await worker.close(timeout=5, executor_wait=True)
                 raise
             _say(f"collage worker {name}: the scheduler went away; looking for it")
@@ -275,7 +275,7 @@ async def _join(
     try:
         return await worker
     except RuntimeError as error:
-        # How Dask wraps what it does not try again; of those, only this one is about the scheduler.
+        # Dask wraps errors that it does not retry; only this one is about the scheduler.
         if isinstance(error.__cause__, ValueError):
             raise error.__cause__ from None
         raise

@@ -35,7 +35,7 @@ from collage.runner import NoWorkerError
 _POLL_S = 0.05
 _CONNECT_S = 10
 _DEATHS = 3
-# What was sent is tried first, by its worker.
+# A worker that got files runs their task first.
 _FOLLOWS_ITS_FILES = 10
 
 
@@ -178,7 +178,7 @@ class WorkerPool:
                 "again: what was measured is known"
             ) from None
         except (FutureCancelledError, OSError) as error:
-            # Not by us: the scheduler is gone, and all that it knew.
+            # Not cancelled here: the scheduler is gone with its state.
             self._reconnect(error, cancel)
             raise _Lost(str(error)) from None
         finally:

@@ -35,7 +35,7 @@ def renewed(database: CostDatabase, owner: str, claims: Callable[[], Sequence[st
 
     def renew() -> None:
         while not ended.wait(LEASE_S / 3):
-            # Away for longer than a lease: others may take over then, and fences keep order.
+            # After a lease without the database others take over; fences keep order.
             with contextlib.suppress(DatabaseError):
                 database.renew(claims(), owner, LEASE_S)
 

@@ -172,7 +172,7 @@ class MeasuredCosts:
         measurement = self._runner.measure(request, self._cancel)
         seconds = time.monotonic() - begin
         row = self._to_row(candidate, measurement)
-        # Another tuner may have taken a late claim over; its row is the stored one.
+        # Another tuner may have taken over a late claim; then its row is stored.
         with contextlib.suppress(StaleFenceError):
             self._database.store(row, fence)
         self._rows[digest] = row

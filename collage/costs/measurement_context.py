@@ -14,14 +14,14 @@ from collage.partitioner.graph.weights import total_bytes
 from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.transition import CopyCost, Transitions
 
-# What a call of a partition, and a value that crosses a border, cost before a run has learned better.
+# First guesses at a partition's call and at a value that crosses a border.
 CALL_US = 5.0
 BORDER_US = 20.0
-# Walking through memory takes its time too, so fewer calls must do.
+# Evicting caches takes time, so fewer calls must do.
 _MIN_S, _MAX_S = 0.1, 0.8
 # How many of the largest values a plan's partitions hold, at the most.
 _MOST_LARGEST = 12
-# What they make is their input under another shape, which no runtime writes.
+# Operators whose output is their input under another shape.
 _VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 

@@ -68,7 +68,7 @@ class RegionRatios:
         shares = np.zeros((len(ratios) + 1, len(self.profile_us)))
         for row, (nodes, _, _) in enumerate(self._regions.values()):
             shares[row, nodes] = weights[row]
-        # What holds everywhere counts as one more region that holds every node.
+        # The ratio of all regions counts as one more region with every node.
         shares[-1] = 1.0
         return self.profile_us * _low(np.append(ratios, everywhere), shares), factor
 

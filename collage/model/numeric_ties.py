@@ -155,7 +155,7 @@ def _draw(path: Path, folder: Path, moved: Sequence[str], names: Sequence[str]) 
             beyond |= {name for name in names if made[name].shape != value[name].shape}
             for name in list(low):
                 if made[name].shape != low[name].shape or not _has_range(made[name]):
-                    # How many there are is chosen too, so no element has a place.
+                    # The number of elements is chosen too, so no element has a place.
                     del low[name], high[name]
                     continue
                 np.minimum(low[name], made[name], out=low[name])

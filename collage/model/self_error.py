@@ -35,7 +35,7 @@ _ROUND = {"QuantizeLinear", "DynamicQuantizeLinear"}
 _ROUND_INSIDE = ("QLinear", "QGemm", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
 # No draw begins after so long, but for the first.
 _DRAWS, _MOST_S = 6, 20.0
-# A handful of draws need not show the most there is.
+# A few draws may miss the maximum.
 _HEADROOM = 1.5
 _MOST = 0.25
 _TIMEOUT_S = 600.0

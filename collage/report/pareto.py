@@ -20,7 +20,7 @@ from collage.partitioner.graph.model import Model
 from collage.timing.timed_plan import TimedPlan, speedup
 
 _WORTH_A_POINT = 0.99
-# What exact arithmetic in another order errs; differences below do not order plans.
+# Errors of exact arithmetic in another order; smaller differences do not order plans.
 _ROUNDING = 2e-3
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _MARGIN = 640, 400, 70, 50, 24
 

@@ -58,7 +58,7 @@ def draw(index: GraphIndex, partitions: Sequence[Candidate], times: Sequence[Par
         _box(places[i], i, index, partition, times[i], colors[str(partition.target)], most_us)
         for i, partition in enumerate(partitions)
     ]
-    # Over the boxes: the shape of what crosses a border is the smallest print there is.
+    # Labels are small, so they are drawn over the boxes.
     parts += _labels(places, edges)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -156,7 +156,7 @@ def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:
         x1, y1 = start[0] + _BOX_WIDTH // 2, start[1] + _BOX_HEIGHT
         x2, y2 = end[0] + _BOX_WIDTH // 2, end[1]
         if x1 == x2 and y2 - y1 > _GAP_Y:
-            # Past the boxes in between, and not behind them.
+            # Around the boxes in between.
             side, bend = start[0] - _GAP_X // 2, _GAP_Y // 2
             path = f"M{x1} {y1} C{x1} {y1 + bend} {side} {y1} {side} {y1 + _BOX_HEIGHT} "
             path += f"V{y2 - _BOX_HEIGHT} C{side} {y2} {x2} {y2 - bend} {x2} {y2}"

@@ -103,7 +103,7 @@ def fold(model: ir.Model, notes: list[str]) -> ir.Model:
         ModelError: constants or values of absurd size.
         MemoryError: a constant fits the limits but not this process.
     """
-    # It tells of each node that it leaves as it is, which changes nothing for anybody.
+    # The library logs each node that it leaves as it is.
     logging.getLogger(constant_folding.__name__).setLevel(logging.ERROR)
     budget = _Budget()
     lift_constants(model)

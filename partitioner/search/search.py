@@ -220,7 +220,7 @@ class _Search:
         the best of all.
         """
         task = self._task
-        # What is cheap by reduced costs is near the optimum; it lowers the limit.
+        # Plans that are cheap by reduced costs are near the optimum; they lower the limit.
         self._pool.add_all(shortest_paths(task.arrays, active, spare, _NEAR * task.k).plans)
         few = _FEW + int(_FEW_PER_NODE * task.arrays.node_count)
         while few < len(spare) and math.isfinite(self._base_us):

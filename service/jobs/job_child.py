@@ -102,7 +102,7 @@ class JobChild:
         self._messages.put(None)
 
     def _kill(self) -> None:
-        # The group may be gone already; children in groups of their own die with their parent.
+        # The group may be gone; children in groups of their own die with their parent.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 

@@ -172,7 +172,7 @@ class JobRunner:
         assert job.model_sha256 is not None
         work_dir = directory / "work"
         work_dir.mkdir()
-        # The name that was uploaded is not used for anything on this disk.
+        # The uploaded name is never a path here.
         source = directory / "model"
         self._files.copy_to(job.model_sha256, source)
         inputs = None
@@ -227,7 +227,7 @@ class JobRunner:
                 return {"error": {"kind": "time-limit", "reason": reason}}
 
     def _give_back(self, job: Job, reason: str) -> NoReturn:
-        # Others may take it at once, and costs measured so far are known to them.
+        # Others may take it at once; measured costs are stored.
         self._jobs.renew_lease(job.id, job.attempt, 0.0)
         raise _AbandonedError(reason)
 

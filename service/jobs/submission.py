@@ -21,7 +21,7 @@ from collage.service.services import Services
 MODEL_TYPE = "application/octet-stream"
 _NAME_CHARACTERS = 200
 
-# What names code or a file of the caller's machine means nothing, or too much, on this one.
+# Options that name code of the caller's machine.
 LOCAL_OPTIONS = ("evaluate",)
 
 
@@ -144,7 +144,7 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
         if name in options:
             raise BadInputError(f"option {name!r} names code of your own; it works locally only")
     checked = TuneOptions.from_json(options)
-    # Whether the rest of a plan fits is for the job to find out.
+    # The job checks the rest of a plan.
     for target in plan_targets(checked.plan or {}):
         refuse_files(Target.parse(target))
     return options

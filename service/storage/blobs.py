@@ -185,7 +185,7 @@ class BlobFiles:
             raise BlobMissingError(f"blob {sha256[:12]} is not in the store any more") from None
 
     def _address(self, sha256: str) -> str:
-        # Names become paths: nothing but a hash may pass, whatever the caller checked.
+        # Names become paths, so only hashes may pass.
         if not _NAME.match(sha256):
             raise ValueError("a blob's name is 64 hexadecimal digits")
         return f"{self._root}/{sha256[:2]}/{sha256}"

@@ -33,7 +33,7 @@ class GraphCache:
             BlobMissingError: the artifact is gone.
             ChildFailed: it could not be read.
         """
-        # One at a time: each reads a whole artifact, and two of the same would do it twice.
+        # One at a time: each reads a whole artifact.
         with self._lock:
             if artifact_sha256 not in self._known:
                 self._known[artifact_sha256] = self._make(artifact_sha256)

@@ -27,7 +27,7 @@ from collage.backends.measurement.request import Measurement, MeasureRequest, ve
 from collage.backends.registry import check_options
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.partitioner.cost import Infeasible
-from collage.partitioner.errors import CancelledError, CollageError
+from collage.partitioner.errors import CollageError
 
 __all__ = ["MeasureRequest", "Measurement", "aligned", "measure", "measure_many"]
 
@@ -99,8 +99,6 @@ def measure_many(
         try:
             _run(requests, batch, watch, cancel, run)
         except ChildFailed as failure:
-            if failure.kind == "cancelled":
-                raise CancelledError("cancelled while measuring") from None
             if failure.kind == "killed":
                 killed += 1
                 if killed >= _ATTEMPTS:

@@ -23,7 +23,6 @@ from collage.backends.rewriting.rewrite import (
 )
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.events import Event, Listener, ignore
-from collage.partitioner.errors import CancelledError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import single_plan
@@ -77,8 +76,6 @@ def single_rewritten(
     try:
         made = run_in_child(changes, model.path.resolve(), limits=limits, cancel=cancel)
     except ChildFailed as failure:
-        if failure.kind == "cancelled":
-            raise CancelledError("cancelled while rewriting the model") from None
         listener(Event("measure", f"the model is run as it is, not rewritten: {failure.reason}"))
         return []
     found = {form for form, count in made.found.items() if count >= _FEWEST or form in _OF_PRODUCTS}

@@ -50,7 +50,7 @@ def emit(
         report: about it.
         destination: the artifact's file; large weights beside it are named after it.
         regions: sub-models of its partitions.
-        samples: the run's inputs, of which the seeded ones prove the plan; and its options.
+        samples: the run's inputs, of which the seeded ones prove the plan.
         runner: where the plan is compiled.
         cancel: stops it when set.
 
@@ -62,7 +62,7 @@ def emit(
     # A folder of its own: where a known plan turns out to be of no use, another one is emitted after it.
     folder = Path(tempfile.mkdtemp(prefix="emit-", dir=samples.work_dir))
     final = prepared_plan(plan, regions, folder, threads, runner, samples.cache_dir, cancel)
-    tolerance = samples.options.tolerance
+    tolerance = report["tolerance"]
     verification = verify_plan(final, samples.seeded, samples.seeds, tolerance, threads, runner, cancel)
     times = [part["latency_us"] for part in report["partitions"]]
     versions = versions_of(plan, runner)

@@ -20,7 +20,6 @@ from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.constraints import Constraints
 from collage.partitioner.search.search import search
 from collage.partitioner.target import Target
-from collage.timing.timed_plan import TimedPlan
 
 
 def parse_targets(texts: Sequence[str]) -> tuple[Target, ...]:
@@ -40,16 +39,16 @@ def single_plan(model: Model, target: Target) -> Plan:
     return Plan((Candidate(model.index.all_nodes, target, "whole"),))
 
 
-def given_plan(model: Model, plan: Mapping[str, Any]) -> TimedPlan:
+def given_plan(model: Model, plan: Mapping[str, Any]) -> Plan:
     """A plan as JSON, applied to the model again.
 
     Raises:
         BadInputError: it is damaged, or not for this model.
     """
-    return TimedPlan(decode(model, json.dumps(plan)).plan, "given plan")
+    return decode(model, json.dumps(plan)).plan
 
 
-def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints) -> TimedPlan:
+def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints) -> Plan:
     """What pins and bans say, in as few partitions as they allow; nothing is measured for it.
 
     Raises:
@@ -68,7 +67,7 @@ def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints
     solution = search(
         model.index, candidates.candidates, free, constraints=constraints, refusals=candidates.refusals
     )
-    return TimedPlan(solution.plans[0].plan, "pinned plan")
+    return solution.plans[0].plan
 
 
 def check_covered(index: GraphIndex, candidates: CandidateSet, targets: Sequence[Target]) -> None:

@@ -20,7 +20,9 @@ from collage.model.sub_models import RegionFiles
 from collage.options import TuneOptions
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalze
-from collage.tuning.pipeline import tune_file
+from collage.search.fixed_plans import parse_targets
+from collage.tuning.pipeline import run_tuning
+from collage.tuning.run import Run, TuneRequest
 
 _LAYERS = 6
 _WIDTHS = [512 + 16 * n for n in range(_LAYERS + 1)]  # no two layers alike, so none shares a cost
@@ -129,14 +131,16 @@ def test_a_tunings_folder_is_at_most_some_models_large(
 
     regions = tmp_path / "work" / "regions"
     database = CostDatabase(f"sqlite:///{tmp_path / 'costs.db'}")
-    targets = [
-        "null -latency_us=200 -ops=Gemm,Relu",
-        "null -latency_us=300 -ops=Tanh",
-        "null -latency_us=9000 -ops=Relu,Tanh",
-    ]
+    targets = parse_targets(
+        [
+            "null -latency_us=200 -ops=Gemm,Relu",
+            "null -latency_us=300 -ops=Tanh",
+            "null -latency_us=9000 -ops=Relu,Tanh",
+        ]
+    )
     options = TuneOptions.from_json({"time_limit_s": 10.0})
     work = tmp_path / "work"
-    tune_file(source, targets, options, database=database, work_dir=work, on_event=look)
+    run_tuning(TuneRequest(source, targets, options), Run(database, work, listener=look))
     database.close()
     assert extracted > 6, "too few regions to show anything"
     times = largest / source.stat().st_size

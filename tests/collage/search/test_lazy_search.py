@@ -18,6 +18,7 @@ from collage.partitioner.errors import OutOfTimeError
 from collage.partitioner.search.constraints import Budget, Constraints
 from collage.partitioner.search.search import Solution, search
 from collage.search.blocks import blocks
+from collage.search.corrections import NO_CORRECTIONS, Corrections
 from collage.search.lazy_search import WORTH_MEASURING, LazySearch
 from collage.search.single_targets import SingleTargets
 from tests.collage.stated_world import INFINITE, TARGETS, StatedCosts, World, chain, plain
@@ -132,8 +133,8 @@ def test_whole_models_compare_as_they_did_in_turn() -> None:
     before = {target: estimates.bound_us(0b1111, target) for target in TARGETS}
     whole = SingleTargets(model.index, TARGETS, costs)  # type: ignore[arg-type]
     # The machine is twice as fast by then.
-    whole.correct({fast: 400.0, slow: 400.0, other: 500.0}, estimates)
-    assert whole.latencies_us() == {fast: 800.0, slow: 800.0, other: 1000.0}
+    corrected_us = whole.corrected_us({fast: 400.0, slow: 400.0, other: 500.0}, estimates)
+    assert corrected_us == {fast: 800.0, slow: 800.0, other: 1000.0}
     assert estimates.bound_us(0b1111, slow) == pytest.approx(before[slow] - 400.0)
     assert all(estimates.bound_us(0b1111, t) == before[t] for t in (fast, other))
 
@@ -194,11 +195,11 @@ def test_a_region_is_not_reckoned_slower_than_its_parts_in_a_running_plan() -> N
     lazy.run(1, INFINITE)
     slow = lazy.price_us(whole)
     assert slow is not None
-    lazy.corrections = {(half, TARGETS[1]): slow / 4, (whole.nodes & ~half, TARGETS[1]): slow / 8}
-    lazy.run(1, INFINITE)
+    parts_us = {(half, TARGETS[1]): slow / 4, (whole.nodes & ~half, TARGETS[1]): slow / 8}
+    lazy.run(1, INFINITE, Corrections(parts_us))
     assert lazy.price_us(whole) == pytest.approx(slow * 3 / 8)
     # What ran inside a plan is as it was there.
-    lazy.corrections[whole.nodes, TARGETS[1]] = slow
+    lazy.run(1, INFINITE, Corrections({**parts_us, (whole.nodes, TARGETS[1]): slow}))
     assert lazy.price_us(whole) == slow
 
 
@@ -206,9 +207,9 @@ def test_a_plan_of_the_search_is_promised_at_what_the_search_says() -> None:
     world = World(24, 1)
     lazy = world.search(StatedCosts(world.truth, most=len(world.candidates)))
     (scored,) = lazy.run(1, INFINITE).plans
-    assert lazy.promise_us(scored.plan) == pytest.approx(scored.objective_us)
+    assert lazy.promise_us(scored.plan, NO_CORRECTIONS) == pytest.approx(scored.objective_us)
     parts = [replace(p, target=p.target.with_options(threads="1")) for p in scored.plan.partitions]
-    assert lazy.promise_us(Plan(tuple(parts))) == INFINITE
+    assert lazy.promise_us(Plan(tuple(parts)), NO_CORRECTIONS) == INFINITE
 
 
 def test_within_an_accuracy_budget_nothing_is_promised() -> None:
@@ -216,7 +217,8 @@ def test_within_an_accuracy_budget_nothing_is_promised() -> None:
     spent = Budget("error", (0.0,) * len(world.candidates), 1.0)
     bounded = Constraints(budgets=(spent,))
     lazy = world.search(StatedCosts(world.truth, most=len(world.candidates)), constraints=bounded)
-    assert lazy.promise_us(lazy.run(1, INFINITE).plans[0].plan) == INFINITE
+    (scored,) = lazy.run(1, INFINITE).plans
+    assert lazy.promise_us(scored.plan, NO_CORRECTIONS) == INFINITE
 
 
 def test_what_ran_inside_a_plan_is_not_measured_again() -> None:
@@ -224,8 +226,8 @@ def test_what_ran_inside_a_plan_is_not_measured_again() -> None:
     costs = StatedCosts(world.truth, most=len(world.candidates))
     lazy = world.search(costs)
     best = min(world.candidates.candidates, key=lambda c: -c.nodes.bit_count())
-    lazy.corrections = {(best.nodes, best.target): 1.0}
-    assert lazy.run(1, INFINITE).plans[0].plan.partitions == (best,)
+    known = Corrections({(best.nodes, best.target): 1.0})
+    assert lazy.run(1, INFINITE, known).plans[0].plan.partitions == (best,)
     assert plain(best) not in costs.asked
 
 

@@ -1,4 +1,4 @@
-"""Contests of real plans, called in turn."""
+"""Comparisons of real plans, called in turn."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_rounds_with_the_cores_far_apart_are_left_out_where_there_are_others(
         assert (timing.left_out, timing.far, timing.looks_us) == (left_out, far, (10.0,))
 
 
-def test_who_leaves_keeps_what_counted_until_then(
+def test_a_plan_that_leaves_keeps_what_counted_until_then(
     comparison: TimingRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Nearer(StatedWatch):
@@ -128,7 +128,7 @@ def test_the_cores_are_watched_while_real_plans_run(
     assert first.far or len(first.samples_us) >= 3
 
 
-def test_who_takes_seconds_where_another_does_not_is_called_only_once(
+def test_a_plan_that_takes_seconds_is_called_only_once(
     comparison: TimingRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("collage.timing.child._SLOW_US", 0.0)
@@ -137,11 +137,11 @@ def test_who_takes_seconds_where_another_does_not_is_called_only_once(
     assert len(first.samples_us) == comparison.rounds
     assert [len(timing.samples_us) for timing in others] == [1, 1]
     assert all(len(timing.step_us) == 1 and timing.failure is None for timing in others)
-    everyone = run_rounds(replace(comparison, prune=False), [])
-    assert [len(timing.samples_us) for timing in everyone] == [comparison.rounds] * 3
+    all_of_them = run_rounds(replace(comparison, prune=False), [])
+    assert [len(timing.samples_us) for timing in all_of_them] == [comparison.rounds] * 3
 
 
-def test_who_is_a_little_slower_stays_in_the_race(comparison: TimingRequest) -> None:
+def test_a_slightly_slower_plan_stays_in_all_rounds(comparison: TimingRequest) -> None:
     assert all(len(timing.samples_us) >= 4 for timing in run_rounds(comparison, []))
 
 

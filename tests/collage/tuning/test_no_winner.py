@@ -9,20 +9,23 @@ import pytest
 from collage.events import ignore
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.search.constraints import Constraints
+from collage.refinement.comparisons import Comparisons
 from collage.refinement.refinement import Refinement
 from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import PlanTiming
+from collage.timing.standings import Standings
 from collage.timing.timed_plan import TimedPlan
 from tests.collage.stated_world import INFINITE, TARGETS, StatedCosts, World
 
 
-class FailingContests(PlanTimer):
-    """Contests in which no plan keeps its tolerance."""
+class FailingTimer(PlanTimer):
+    """A timer in which no plan keeps its tolerance."""
 
-    def hold(self, newcomers: Sequence[TimedPlan], *_: object, **__: object) -> None:
-        self.entries.extend(newcomers)
+    def time(self, plans: Sequence[TimedPlan], *_: object, **__: object) -> Standings:
+        self.entries.extend(plans)
         for entry in self.entries:
             entry.timings = {0: PlanTiming(failure="its error 0.029 exceeds 0.0119")}
+        return self.standings
 
 
 def test_where_no_plan_can_be_run_each_ones_failure_is_told() -> None:
@@ -30,7 +33,7 @@ def test_where_no_plan_can_be_run_each_ones_failure_is_told() -> None:
     costs = StatedCosts(world.truth, most=len(world.candidates))
     solution = world.search(costs).run(2, INFINITE)
     singles = dict.fromkeys(TARGETS, 1000.0)
-    timer = FailingContests(None, None, ignore)
-    finals = Refinement(world.model, [], Constraints(), timer, singles)
+    timer = FailingTimer(None, None, ignore)
+    refinement = Refinement(Comparisons.of(world.model, [], Constraints(), timer, singles))
     with pytest.raises(NoPlanError, match=rf"single {TARGETS[0]}: its error 0\.029 exceeds 0\.0119"):
-        finals.refined(world.search(costs), solution, 2)
+        refinement.refined(world.search(costs), solution, 2)

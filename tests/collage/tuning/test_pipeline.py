@@ -80,7 +80,7 @@ def tiny(folder: Path) -> collage.Artifact:
     return tuned(control_model(), TARGETS, folder / "tiny", strategy="manual", pins=pins)
 
 
-def test_the_report_has_every_field_and_is_never_slower_than_the_best_single(
+def test_report_is_complete_and_no_slower_than_the_best_single(
     artifact: collage.Artifact,
 ) -> None:
     report = artifact.report

@@ -62,7 +62,7 @@ def _takes_most(target: Target, plan: Plan, shares_us: Sequence[float]) -> bool:
 
 
 def explore(comparisons: Comparisons, lazy: LazySearch, corrections: Corrections) -> Corrections:
-    """Time plans whose partitions nobody measured, as long as they promise and bring anything.
+    """Time plans whose partitions were not measured, until that brings nothing better.
 
     First come plans of the blocks that ran in turn, then plans by profiles, corrected by all that ran. A comparison
     says what each partition takes at one pace and beside its neighbors, which no measurement of it alone does.
@@ -88,5 +88,5 @@ def explore(comparisons: Comparisons, lazy: LazySearch, corrections: Corrections
             comparisons.time(new, again=[best], share_of_time=_LAYOUTS_SHARE)
             corrections = comparisons.corrected(corrections)
         idle = 0 if comparisons.standings.fastest() is not best else idle + 1
-        propose = lazy.promises
+        propose = lazy.plans_by_estimates
     return corrections

@@ -29,7 +29,7 @@ from collage.refinement.optuna_study import PLAN
 from collage.timing.plan_timer import JUDGING_ROUNDS, PlanTimer
 from collage.timing.timed_plan import TimedPlan, clearly_faster, speedup
 
-# The proposals of a screening; so many are those that were asked for first, the others those that promise most.
+# The proposals of a screening; so many are those that were asked for first, the others those that are the fastest by prediction.
 _PER_SCREENING, _UNGUIDED = 4, 2
 _SCREENING_ROUNDS = 6
 # A proposal that gains so much in a screening is timed at length however late it is: six rounds do not prove it.
@@ -65,7 +65,7 @@ class LocalSearch:
         timer: times them.
         settings: how.
         out_of_time: looked at before each comparison.
-        promise_us: what a plan would take by what is known of its parts; infinite where that says nothing.
+        predict_us: what a plan would take by what is known of its parts; infinite where that says nothing.
         deadline_s: `time.monotonic()` after which the timer compiles nothing new.
     """
 
@@ -73,7 +73,7 @@ class LocalSearch:
     timer: PlanTimer
     settings: LocalSettings
     out_of_time: Callable[[], bool]
-    promise_us: Callable[[Plan], float]
+    predict_us: Callable[[Plan], float]
     deadline_s: float = math.inf
     _count: int = field(default=0, init=False)
 
@@ -125,7 +125,7 @@ class LocalSearch:
         self.timer.time(proposals, again=again, rounds=rounds, deadline_s=self.deadline_s)
 
     def _propose(self, study: optuna.Study, best: TimedPlan) -> list[tuple[Trial, TimedPlan]]:
-        """What was asked for first, and what promises most of all that was."""
+        """The moves that were asked for first, and the fastest of all others by prediction."""
         found: dict[Plan, tuple[Trial, Move]] = {}
         for _ in range(_ASKS):
             trial = study.ask()
@@ -135,7 +135,7 @@ class LocalSearch:
                 study.tell(trial, state=TrialState.PRUNED)
                 continue
             found[plan] = trial, move
-        ranked = sorted(list(found)[_UNGUIDED:], key=self.promise_us)
+        ranked = sorted(list(found)[_UNGUIDED:], key=self.predict_us)
         chosen = [*list(found)[:_UNGUIDED], *ranked][:_PER_SCREENING]
         proposals = []
         for plan, (trial, move) in found.items():

@@ -1,9 +1,9 @@
-"""Searches again with corrected costs, until nothing new is promised, and tries small changes of the best plan.
+"""Searches again with corrected costs, until it finds nothing new, and tries small changes of the best plan.
 
 The baselines were timed in turn before (`collage.refinement.comparisons`), so a search only looks for faster plans.
-The plans that it promises run next. What partitions took inside the running plans corrects the costs, and time that
-no partition explains becomes a price of borders. The search runs again, and its new promises enter the next
-comparison, until nothing new is promised or the time is up. Then small changes of the best plan are tried
+The plans that it finds run next. What partitions took inside the running plans corrects the costs, and time that
+no partition explains becomes a price of borders. The search runs again, and the new plans enter the next
+comparison, until there are none or the time is up. Then small changes of the best plan are tried
 (`local_search`), and the winner is confirmed (`confirmation`).
 
 Source: Jeon et al. (PACT'22, section 5) re-rank plans by an evolutionary search, since the sum of parts deceives; here
@@ -70,15 +70,15 @@ class Refinement:
         """
         comparisons = self.comparisons
         leaders = comparisons.standings.leaders()
-        promised = comparisons.new(searched(solution))
+        predicted = comparisons.new(searched(solution))
         if leaders:
-            # What the first search promises is at the pace at which everything was measured.
-            promised = self._promised(solution, comparisons.at_known_pace_us(leaders[0]))
+            # The first search predicts at the pace at which everything was measured.
+            predicted = self._predicted_faster(solution, comparisons.at_known_pace_us(leaders[0]))
         if not comparisons.standings.entries:
-            comparisons.time_baselines(promised)
-        elif promised:
-            comparisons.time(promised, again=leaders)
-        corrections = self._search_again(lazy, promised, plans, corrections)
+            comparisons.time_baselines(predicted)
+        elif predicted:
+            comparisons.time(predicted, again=leaders)
+        corrections = self._search_again(lazy, predicted, plans, corrections)
         if self.local is not None:
             # Half of the builds before and half after, since disturbances last for a while.
             self._confirmed(comparisons, BUILDS // 2)
@@ -90,26 +90,26 @@ class Refinement:
         return self._confirmed(comparisons)
 
     def _search_again(
-        self, lazy: LazySearch, promised: list[TimedPlan], plans: int, corrections: Corrections
+        self, lazy: LazySearch, predicted: list[TimedPlan], plans: int, corrections: Corrections
     ) -> Corrections:
-        """Search and compare in turns until nothing new is promised; the costs as corrected at last."""
+        """Search and compare in turns until nothing new is found; the costs as corrected at last."""
         comparisons = self.comparisons
         for _ in range(_MAX_COMPARISONS - 1):
             if lazy.out_of_time:
                 break
             best = comparisons.standings.winner()
             baseline_us = comparisons.at_known_pace_us(comparisons.standings.baseline)
-            border_us = corrections.border_us + border_surplus_us(promised, baseline_us)
+            border_us = corrections.border_us + border_surplus_us(predicted, baseline_us)
             corrections = comparisons.corrected(replace(corrections, border_us=border_us))
             best_us = comparisons.at_known_pace_us(best)
-            promised = self._promised(lazy.run(plans, best_us, corrections), best_us)
-            if not promised:
+            predicted = self._predicted_faster(lazy.run(plans, best_us, corrections), best_us)
+            if not predicted:
                 break
-            comparisons.time(promised, again=[best])
+            comparisons.time(predicted, again=[best])
         return corrections
 
-    def _promised(self, solution: Solution, best_us: float) -> list[TimedPlan]:
-        """New plans that are promised to be faster than the best timed one."""
+    def _predicted_faster(self, solution: Solution, best_us: float) -> list[TimedPlan]:
+        """New plans that are faster by prediction than the best timed one."""
         limit_us = best_us * (1 - WORTH_MEASURING)
         new = self.comparisons.new(searched(solution))
         return [
@@ -147,7 +147,7 @@ class Refinement:
                 timer=timer,
                 settings=local,
                 out_of_time=lambda: time.monotonic() >= end_s,
-                promise_us=partial(lazy.promise_us, corrections=known),
+                predict_us=partial(lazy.predict_us, corrections=known),
                 deadline_s=later.deadline_s,
             ).improve(best)
         return later

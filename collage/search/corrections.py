@@ -1,4 +1,4 @@
-"""What comparisons of whole plans say about the costs that a search reckons with."""
+"""What comparisons of whole plans say about costs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Corrections:
 
     Args:
         partition_us: microseconds of partitions, by nodes and target, inside the plans that ran.
-        border_us: what every border costs more than was reckoned.
+        border_us: what every border costs more than estimated.
         single_target_us: microseconds of the whole model on each target, as these compare in turn.
     """
 

@@ -90,7 +90,7 @@ def check_covered(index: GraphIndex, candidates: CandidateSet, targets: Sequence
 def respects(
     index: GraphIndex, constraints: Constraints, specs: Sequence[TargetSpec], plan: Plan
 ) -> bool:
-    """True when a plan keeps pins, bans and limits; its accuracy is measured, not reckoned, so not here."""
+    """True when a plan keeps pins, bans and limits; accuracy is measured, so not here."""
     domains = {spec.target: spec.memory_domain for spec in specs}
     devices = {domains[t] if t in domains else check_options(t).memory_domain(t) for t in plan.targets}
     most, devices_allowed = constraints.max_partitions, constraints.max_devices

@@ -2,9 +2,9 @@
 
 The program is solved with what is known: measured costs as they are, unknown ones as optimistic
 estimates. What the best plan uses and nobody has measured is measured; then it is solved again. A wrong
-optimistic estimate only makes a plan look better than it is, so measuring finds it out. The loop ends when
-the best plan is measured as a whole, when its optimistic promise is not worth a measurement next to the best
-plan known, or when many measurements improve nothing.
+optimistic estimate only makes a plan look better than it is, so measuring finds it out. The loop ends in one of
+three cases: the best plan is measured as a whole; its optimistic estimate is not worth a measurement next to the
+best plan known; many measurements have improved nothing.
 
 Source: the idea of branch and bound, with measurements as costs; Collage measures everything.
 """
@@ -32,10 +32,10 @@ from collage.partitioner.target import Target
 from collage.search.blocks import unions
 from collage.search.corrections import NO_CORRECTIONS, Corrections
 
-# A promise closer than this to the best known plan is below what end-to-end timing can tell apart.
+# A prediction closer than this to the best known plan is below what end-to-end timing can tell apart.
 WORTH_MEASURING = 0.005
 # At most so many partitions first, and how many costs in a row that bring no better plan are enough there. With one
-# patience for all, unkept promises of the coarsest plans would use it up, and no others would be looked at.
+# patience for all, wrong estimates of the coarsest plans would use it up, and no others would be looked at.
 _STAGES: tuple[tuple[int | None, int], ...] = ((3, 8), (6, 16), (None, 16))
 _BETTER = 0.001
 # A region may well take this share of what its target's profile says.
@@ -114,14 +114,14 @@ class LazySearch:
         return len(known) >= self._most_regions
 
     def _correct(self, corrections: Corrections) -> None:
-        """Reckon with these from now on."""
+        """Use these from now on."""
         self._corrections = corrections
         given = self._given_transitions
         raised = {target: us + corrections.border_us for target, us in given.border_us.items()}
         self._transitions = replace(given, border_us=raised)
 
     def price_us(self, candidate: Candidate, measured_only: bool = False) -> float | None:
-        """What search reckons for a candidate; None when it cannot be used."""
+        """The cost that the search uses for a candidate; None when it cannot be used."""
         corrected = self._corrections.partition_us.get((candidate.nodes, candidate.target))
         if corrected is not None:
             return corrected
@@ -156,10 +156,10 @@ class LazySearch:
         self._plausible[key] = min([*larger, _cheapest_cover(candidate.nodes, parts)])
         return self._plausible[key]
 
-    def promise_us(self, plan: Plan, corrections: Corrections) -> float:
+    def predict_us(self, plan: Plan, corrections: Corrections) -> float:
         """What a plan would take by all that is known; infinite where that says nothing.
 
-        Within an accuracy budget it says nothing: what promises most errs most.
+        Within an accuracy budget it says nothing: the fastest by prediction errs most.
         """
         self._correct(corrections)
         if self._constraints.budgets or not set(plan.targets) <= self._targets:
@@ -215,7 +215,7 @@ class LazySearch:
         return {i: cost.reason for i, cost in costs if isinstance(cost, Infeasible)}
 
     def plans_of_blocks(self, corrections: Corrections) -> list[ScoredPlan]:
-        """What blocks promise that were timed in turn."""
+        """The best plans by the blocks that were timed in turn."""
         self._correct(corrections)
         taken_us = corrections.partition_us
         prices = unions(self._index, self.candidates.candidates, self._blocks, taken_us)
@@ -229,8 +229,8 @@ class LazySearch:
 
         return _of_each_size(solve)
 
-    def promises(self, corrections: Corrections) -> list[ScoredPlan]:
-        """What is promised by all that is known of partitions and, optimistically, of nodes."""
+    def plans_by_estimates(self, corrections: Corrections) -> list[ScoredPlan]:
+        """The best plans by all that is known of partitions and, optimistically, of nodes."""
         self._correct(corrections)
         self._recall()
         return _of_each_size(lambda most: self.solve(most=most))
@@ -274,8 +274,8 @@ class LazySearch:
     def _doubt_profiles(self, incumbent_us: float) -> None:
         """Measure blocks of a few targets, where they could be much faster than their profiles say.
 
-        What no profile promises would never be measured, so that a profile taken at a slow moment of the
-        machine would hide for good what its target is quick at.
+        A candidate that is slow by its profile would never be measured. A profile that was taken at a slow moment of
+        the machine would hide for good where its target is quick.
         """
         blocks = self._blocks
         if not blocks:

@@ -120,7 +120,7 @@ class SingleTargets:
         """Microseconds of each target that ran the whole graph, as they compare where they ran in turn.
 
         Each was measured at its own moment, and at one moment a machine may be half as fast as at another. A target
-        that was measured at a slow one would promise too little everywhere. The pace of all together stays as measured.
+        that was measured at a slow one would look too slow everywhere. The pace of all together stays as measured.
 
         Args:
             timed_us: what whole models took in turn.

@@ -89,7 +89,7 @@ class PlanTimer:
         return self._eligible(plan)
 
     def predict(self, entry: TimedPlan, predicted_us: float) -> None:
-        """Note what a plan that was timed was promised to take."""
+        """Note the predicted latency of a plan that was timed before."""
         entry.predicted_us = predicted_us
 
     def refuse(self, entry: TimedPlan, reason: str) -> Standings:

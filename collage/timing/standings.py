@@ -4,8 +4,8 @@ Terms: the *baseline* takes part in every comparison, so that results of differe
 *ratio* is its time over the baseline's in the same round. The *residual* of a partition is what it took inside a
 running plan.
 
-Invariant: a plan with more partitions, or with a mix inside one, wins only if the whole confidence interval of its
-ratio to the best simpler plan says so.
+Invariant: a plan with more partitions, or with a mix inside one, wins only if it is clearly faster than the best simpler
+plan: by the whole confidence interval of their ratio.
 """
 
 from __future__ import annotations
@@ -136,13 +136,13 @@ def pace(singles: Sequence[TimedPlan], baseline: TimedPlan) -> float:
 
 
 def border_surplus_us(mixed: Sequence[TimedPlan], known_us: float) -> float:
-    """What each border of mixed plans took beyond what was promised; the lower median.
+    """What each border of mixed plans took beyond the prediction; the lower median.
 
-    It is never negative: a plan that ran faster than promised says nothing about borders.
+    It is never negative: a plan that ran faster than predicted says nothing about borders.
 
     Args:
         mixed: the plans.
-        known_us: what the baseline took at the pace of the promises.
+        known_us: what the baseline took at the pace of the predictions.
     """
     surplus = [
         (entry.ratio * known_us - entry.predicted_us) / (len(entry.plan.partitions) - 1)

@@ -29,7 +29,7 @@ class TimedPlan:
     Args:
         plan: the plan.
         name: `single openvino`, `greedy`, `searched 1` …
-        predicted_us: what the search promised; None where it promised nothing.
+        predicted_us: what the search predicted; None where it predicted nothing.
         timings: by the number of the comparison.
         baseline_ratios: its samples over the baseline's of the same round, by the number of the comparison.
         challenges: the plan that it is a small change of; it wins only if it is clearly faster.

@@ -1,9 +1,9 @@
 """From a model and targets to the fastest measured plan, in stages.
 
-Each stage is a function from one frozen value to the next (`collage.tuning.stages`): the model is read, candidates are
-proposed, whole models and then parts are measured while plans are searched, whole plans are timed, and the winner is
-written with its report. Progress is told as events. The cancel event is looked at between measurements, and stops the
-child of one that is running.
+Each stage is a function from one frozen value to the next (`collage.tuning.stages`). The model is read and candidates
+are proposed. The whole model is measured on each target, and the baselines are timed in turn. The search measures parts
+as it needs them, and whole plans are timed until one wins, which is written with its report. Events tell the progress.
+The cancel event is looked at between measurements, and stops the child of one that is running.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def cost_us(plan: Plan) -> float:
     return times_a + sum(10 if i in _GOOD_ON_B else 20 for i in on_b) + 5 * len(plan.partitions)
 
 
-def nothing_promised(plan: Plan) -> float:
+def nothing_predicted(plan: Plan) -> float:
     return float("inf")
 
 
@@ -89,7 +89,7 @@ def _search(
     timer.time([start])
     moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B))
     limits = LocalSettings(**settings)  # type: ignore[arg-type]
-    return LocalSearch(moves, timer, limits, out_of_time, nothing_promised), start
+    return LocalSearch(moves, timer, limits, out_of_time, nothing_predicted), start
 
 
 @pytest.mark.slow
@@ -120,14 +120,14 @@ def test_the_same_seed_makes_the_same_moves() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_half_of_a_screening_is_the_most_promising(seed: int) -> None:
-    def first_screening(promise_us: Callable[[Plan], float]) -> list[Plan]:
+    def first_screening(predict_us: Callable[[Plan], float]) -> list[Plan]:
         timer = StatedTimer(cost_us)
         search, start = _search(timer, lambda: len(timer.comparisons) >= 2, seed=seed)
-        search.promise_us = promise_us
+        search.predict_us = predict_us
         search.improve(start)
         return [entry.plan for entry in timer.entries[1:5]]
 
-    asked = first_screening(nothing_promised)
+    asked = first_screening(nothing_predicted)
     guided = first_screening(cost_us)
     assert sum(plan in guided for plan in asked) >= 2
     assert min(map(cost_us, guided)) <= min(map(cost_us, asked))
@@ -179,7 +179,7 @@ def test_ends_when_there_is_nothing_left_to_try() -> None:
     timer = StatedTimer(lambda plan: 10.0)
     timer.time([start])
     moves = LocalMoves(index, CandidateSet.build(index, []), (A,))
-    search = LocalSearch(moves, timer, LocalSettings(10_000), lambda: False, nothing_promised)
+    search = LocalSearch(moves, timer, LocalSettings(10_000), lambda: False, nothing_predicted)
     assert search.improve(start) is start
 
 
@@ -265,7 +265,7 @@ def test_options_of_a_new_incumbents_target_are_asked_for_then() -> None:
     timer.time([start])
     tunable = {A: {"fast": ("yes",), "threads": ("1",)}}
     moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A,), tunable=tunable)
-    search = LocalSearch(moves, timer, LocalSettings(8), lambda: False, nothing_promised)
+    search = LocalSearch(moves, timer, LocalSettings(8), lambda: False, nothing_predicted)
     best = search.improve(start)
     assert [str(p.target) for p in best.plan.partitions] == ["a -fast=yes -threads=1"]
 
@@ -283,6 +283,6 @@ def test_options_of_partitions_are_tried_where_they_are_open() -> None:
     start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
     timer.time([start])
     moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B), tunable={A: {"fast": ("yes",)}})
-    search = LocalSearch(moves, timer, LocalSettings(60), lambda: False, nothing_promised)
+    search = LocalSearch(moves, timer, LocalSettings(60), lambda: False, nothing_predicted)
     best = search.improve(start)
     assert "a -fast=yes" in {str(p.target) for p in best.plan.partitions}

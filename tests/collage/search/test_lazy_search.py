@@ -207,9 +207,9 @@ def test_plan_of_the_search_is_predicted_at_the_searchs_cost() -> None:
     world = World(24, 1)
     lazy = world.search(StatedCosts(world.truth, most=len(world.candidates)))
     (scored,) = lazy.run(1, INFINITE).plans
-    assert lazy.promise_us(scored.plan, NO_CORRECTIONS) == pytest.approx(scored.objective_us)
+    assert lazy.predict_us(scored.plan, NO_CORRECTIONS) == pytest.approx(scored.objective_us)
     parts = [replace(p, target=p.target.with_options(threads="1")) for p in scored.plan.partitions]
-    assert lazy.promise_us(Plan(tuple(parts)), NO_CORRECTIONS) == INFINITE
+    assert lazy.predict_us(Plan(tuple(parts)), NO_CORRECTIONS) == INFINITE
 
 
 def test_within_an_accuracy_budget_nothing_is_promised() -> None:
@@ -218,7 +218,7 @@ def test_within_an_accuracy_budget_nothing_is_promised() -> None:
     bounded = Constraints(budgets=(spent,))
     lazy = world.search(StatedCosts(world.truth, most=len(world.candidates)), constraints=bounded)
     (scored,) = lazy.run(1, INFINITE).plans
-    assert lazy.promise_us(scored.plan, NO_CORRECTIONS) == INFINITE
+    assert lazy.predict_us(scored.plan, NO_CORRECTIONS) == INFINITE
 
 
 def test_what_ran_inside_a_plan_is_not_measured_again() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from collage.events import ignore
 from collage.model.sub_models import RegionFiles
+from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
@@ -52,3 +53,14 @@ def test_a_tenth_of_the_rounds_with_the_cores_far_apart_is_told(
     stated.append(stated[-1])
     timer.time([])
     assert known == [(), (10.0,), (10.0, 9.0), (10.0, 9.0, 18.0), (10.0, 9.0, 18.0)]
+
+
+def test_plan_that_was_refused_is_a_failure_and_never_wins() -> None:
+    timer = PlanTimer(None, None, ignore)  # type: ignore[arg-type]
+    fast, slow = (TimedPlan(Plan((Candidate(i, Target("one")),)), f"{i}") for i in (1, 2))
+    for entry, us in ((fast, 700.0), (slow, 1000.0)):
+        entry.timings[0], entry.baseline_ratios[0] = PlanTiming((us,) * 8), [us / 1000.0] * 8
+        timer.entries.append(entry)
+    assert timer.standings.winner() is fast
+    assert timer.refuse(fast, "its evaluation gave 0.1").winner() is slow
+    assert fast.failure == "its evaluation gave 0.1" and not fast.timed

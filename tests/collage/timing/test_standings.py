@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from collage.partitioner.candidate import Candidate, Plan
+from collage.partitioner.errors import NoPlanError
 from collage.partitioner.target import Target
-from collage.timing.request import HOPELESS_RATIO, PlanTiming
-from collage.timing.standings import border_surplus_us, residuals, simplest_of_the_fastest
+from collage.timing.request import HOPELESS_RATIO, NO_TIME, PlanTiming
+from collage.timing.standings import Standings, border_surplus_us, residuals, simplest_of_the_fastest
 from collage.timing.timed_plan import (
     TimedPlan,
     clearly_faster,
@@ -206,3 +208,24 @@ def test_borders_are_charged_what_the_plans_took_too_long() -> None:
     assert border_surplus_us([_entry(3, 2000, predicted_us=1000)], 500.0) == 0.0
     assert border_surplus_us([_entry(3, 900, predicted_us=1000)], 1000.0) == 0.0
     assert border_surplus_us([], 1000.0) == 0.0
+
+
+def test_only_plans_within_the_tolerance_that_keep_the_constraints_may_win() -> None:
+    single, mixed = _entry(1, 1000), _entry(3, 700)
+    assert Standings((single, mixed)).winner() is mixed
+    few = Standings((single, mixed), eligible=lambda plan: len(plan.partitions) < 3)
+    assert few.winner() is single and few.fastest() is single
+    mixed.timings[0] = replace(mixed.timings[0], error=0.1)
+    assert Standings((single, mixed), tolerance=0.01).winner() is single
+    none = Standings((single, mixed), eligible=lambda plan: False)
+    assert none.leaders() == [] and none.fastest() is None
+    with pytest.raises(NoPlanError, match="1 parts: None; 3 parts: None"):
+        none.winner()
+
+
+def test_plan_is_known_unless_there_was_no_time_for_it() -> None:
+    entry, late = _entry(1, 1000), _entry(2, 900)
+    late.timings[0] = PlanTiming(failure=NO_TIME)
+    standings = Standings((entry, late))
+    assert standings.knows(entry.plan) and standings.find(entry.plan) == [entry]
+    assert not standings.knows(late.plan) and standings.find(late.plan) == [late]

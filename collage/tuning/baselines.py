@@ -97,15 +97,15 @@ def time_baselines(budgeted: Budgeted) -> Timed:
     Variants of targets that are faster than the targets join them here, so that the search uses them.
     """
     timer = _timer(budgeted)
+    latencies_us = budgeted.single_targets.latencies_us()
     comparisons = Comparisons.of(
         model=budgeted.model,
         specs=budgeted.specs,
         constraints=budgeted.constraints,
         timer=timer,
-        latencies_us=budgeted.single_targets.latencies_us(),
+        latencies_us=latencies_us,
         deadline_s=budgeted.deadline_s,
     )
-    latencies_us = budgeted.single_targets.latencies_us()
     if not budgeted.proposed and (not budgeted.request.searches or budgeted.out_of_time):
         corrections = Corrections(single_target_us=latencies_us)
         return Timed(
@@ -120,8 +120,7 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         joined = budgeted
         if variants and budget is None and not budgeted.out_of_time:
             joined = _joined_by(budgeted, variants)
-            latencies_us = joined.single_targets.latencies_us()
-            comparisons = comparisons.joined_by(joined.specs, latencies_us)
+            comparisons = comparisons.joined_by(joined.specs, joined.single_targets.latencies_us())
         singles_us = joined.single_targets.corrected_us(comparisons.singles_us(), joined.estimates)
         exact_us = joined.single_targets.within(joined.error_limits.exact_limit, singles_us)
         comparisons, blocks = lay_out(comparisons, joined.candidates, joined.estimates, exact_us)

@@ -159,7 +159,7 @@ def _compared(
         timer = PlanTimer(regions, without_plans(sampling, prune=False), listener)
         singles = [TimedPlan(single_plan(model, target), str(target)) for target in parsed]
         ours = {budget: _entry(model, plan, singles, budget) for budget, plan in plans.items()}
-        timer.hold([*singles, *(entry for entry in ours.values() if entry not in singles)])
+        timer.time([*singles, *(entry for entry in ours.values() if entry not in singles)])
     timed = [entry for entry in singles if entry.timed]
     exact = [entry for entry in timed if (entry.error or 0.0) <= EXACT_ERROR]
     if not exact:

@@ -68,7 +68,7 @@ def compare(name: str, text: str, count: int, threads: int) -> str:
         made = [
             TimedPlan(plan, f"fork {i}") for i, plan in enumerate(forks(model, target, count, threads))
         ]
-        timer.hold([whole, *made], rounds=_ROUNDS)
+        timer.time([whole, *made], rounds=_ROUNDS)
         timed = [entry for entry in made if entry.timed]
         if not whole.timed or not timed:
             why = whole.failure or next((entry.failure for entry in made), "it has no branches")

@@ -44,7 +44,7 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
-from collage.timing.interleaved import hold
+from collage.timing.interleaved import time_plans
 from collage.timing.request import PlanStep, PlanSteps, TimingRequest
 
 _RESULTS = Path("benchmarks/results/prediction")
@@ -225,7 +225,7 @@ def run_plans(
     )
     return [
         {"samples_us": t.samples_us, "step_us": t.step_us, "failure": t.failure}
-        for t in hold(comparison)
+        for t in time_plans(comparison)
     ]
 
 

@@ -27,7 +27,9 @@ from collage.backends.measurement.measure import Measurement, MeasureRequest
 from collage.cost_db.database import CostDatabase
 from collage.options import TuneOptions
 from collage.runner import Runner
-from collage.tuning.pipeline import tune_file
+from collage.search.fixed_plans import parse_targets
+from collage.tuning.pipeline import run_tuning
+from collage.tuning.run import Run, TuneRequest
 
 ROOT = Path(__file__).parents[1]
 
@@ -116,9 +118,8 @@ def tuner(database_url: str, measurement_s: float, fresh: bool, folder: Path, lo
     print("ready", flush=True)
     sys.stdin.readline()
     options = TuneOptions.from_json({"time_limit_s": 600, "fresh": fresh})
-    made = tune_file(
-        source, TARGETS, options, database=database, work_dir=folder / "work", runner=Slow()
-    )
+    request = TuneRequest(source, parse_targets(TARGETS), options)
+    made = run_tuning(request, Run(database, folder / "work", Slow()))
     print(json.dumps({"plan": made.plan, "known_since": made.report["known_since"]}))
 
 

@@ -242,8 +242,7 @@ class Evaluation:
             NoPlanError: none passes; the message has what each one gave.
         """
         while (reason := self._refusal(winner)) is not None:
-            winner.refused = reason
-            winner = self.timer.winner()
+            winner = self.timer.refuse(winner, reason).winner()
         return winner
 
     def _refusal(self, entry: TimedPlan) -> str | None:

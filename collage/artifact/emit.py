@@ -60,7 +60,7 @@ def emit(
     # A folder of its own: another plan may be emitted after this one.
     folder = Path(tempfile.mkdtemp(prefix="emit-", dir=samples.work_dir))
     final = prepared_plan(plan, regions, folder, threads, runner, samples.cache_dir, cancel)
-    tolerance = samples.options.tolerance
+    tolerance = report["tolerance"]
     verification = verify_plan(final, samples.seeded, samples.seeds, tolerance, threads, runner, cancel)
     times = [part["latency_us"] for part in report["partitions"]]
     versions = versions_of(plan, runner)

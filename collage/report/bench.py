@@ -130,16 +130,16 @@ class Bench:
             *(e for e in self._singles.values() if e is not ours),
             *([other] if other else []),
         ]
-        for held in range(2 * processes):
+        for count in range(2 * processes):
             if not self._timer.entries:
-                self._timer.hold(entries)
+                self._timer.time(entries)
                 continue
             timed = [entry for entry in entries if entry.timed]
             limit = _FAR_BEHIND * min((entry.ratio for entry in timed), default=0.0)
             near = [e for e in timed if e is ours or e is other or e.ratio <= limit]
-            if not near or (held >= processes and (len(near) == 1 or not self._is_wide())):
+            if not near or (count >= processes and (len(near) == 1 or not self._is_wide())):
                 break
-            self._timer.hold([], again=near)
+            self._timer.time([], again=near)
 
     def _is_wide(self) -> bool:
         gain = self._gain()

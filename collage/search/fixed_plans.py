@@ -20,7 +20,6 @@ from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.constraints import Constraints
 from collage.partitioner.search.search import Searcher
 from collage.partitioner.target import Target
-from collage.timing.timed_plan import TimedPlan
 
 
 def parse_targets(texts: Sequence[str]) -> tuple[Target, ...]:
@@ -40,16 +39,16 @@ def single_plan(model: Model, target: Target) -> Plan:
     return Plan((Candidate(model.index.all_nodes, target, "whole"),))
 
 
-def given_plan(model: Model, plan: Mapping[str, Any]) -> TimedPlan:
+def given_plan(model: Model, plan: Mapping[str, Any]) -> Plan:
     """A plan as JSON, applied to the model again.
 
     Raises:
         BadInputError: it is damaged, or not for this model.
     """
-    return TimedPlan(decode_plan(model, json.dumps(plan)).plan, "given plan")
+    return decode_plan(model, json.dumps(plan)).plan
 
 
-def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints) -> TimedPlan:
+def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints) -> Plan:
     """What pins and bans say, in as few partitions as they allow; nothing is measured for it.
 
     Raises:
@@ -67,7 +66,7 @@ def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints
     free: Sequence[float] = [0.0] * len(candidates.candidates)
     searcher = Searcher(model.index, candidates.candidates, candidates.refusals)
     solution = searcher.solve(free, constraints=constraints)
-    return TimedPlan(solution.plans[0].plan, "pinned plan")
+    return solution.plans[0].plan
 
 
 def check_covered(index: GraphIndex, candidates: CandidateSet, targets: Sequence[Target]) -> None:
@@ -90,7 +89,7 @@ def check_covered(index: GraphIndex, candidates: CandidateSet, targets: Sequence
 def respects(
     index: GraphIndex, constraints: Constraints, specs: Sequence[TargetSpec], plan: Plan
 ) -> bool:
-    """True when a plan keeps pins, bans and limits; its accuracy is measured, not reckoned, so not here."""
+    """True when a plan keeps pins, bans and limits; accuracy is measured, so not here."""
     domains = {spec.target: spec.memory_domain for spec in specs}
     devices = {domains[t] if t in domains else check_options(t).memory_domain(t) for t in plan.targets}
     most, devices_allowed = constraints.max_partitions, constraints.max_devices

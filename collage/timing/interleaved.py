@@ -15,7 +15,7 @@ from collage.timing.request import PlanTiming, TimingRequest
 _KILLED_RETRIES = 2
 
 
-def hold(
+def time_plans(
     request: TimingRequest, cancel: threading.Event | None = None, run: Run = run_in_child
 ) -> list[PlanTiming]:
     """Time the plans of a request; one result for each plan, in order.

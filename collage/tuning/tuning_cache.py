@@ -75,7 +75,7 @@ class TuningCache:
 
     @contextmanager
     def turn(self, limit_s: float, cancel: threading.Event | None) -> Iterator[TuningRecord | None]:
-        """Wait while somebody else makes this search; who makes it then keeps others waiting meanwhile.
+        """Wait while another tuner makes this search; a caller that makes it itself keeps others waiting meanwhile.
 
         Args:
             limit_s: what a search that looked for fewer seconds found does not count.
@@ -100,7 +100,7 @@ class TuningCache:
             yield record
             return
         with renewed(self._database, owner, lambda: [self._digest]):
-            # Whoever had the claim before may have kept its result and let go since it was looked for.
+            # The tuner that had the claim before may have kept its result and let go meanwhile.
             yield self._find(limit_s)
 
     def _find(self, limit_s: float) -> TuningRecord | None:

@@ -14,13 +14,15 @@ from onnx import helper, numpy_helper
 
 from collage import disk_space as rooms
 from collage.cost_db.database import CostDatabase
-from collage.disk_space import DiskBudget, evict_oldest, size_bytes
+from collage.disk_space import DiskBudget, make_room, size_bytes
 from collage.events import Event
 from collage.model.sub_models import RegionFiles
 from collage.options import TuneOptions
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
-from collage.tuning.pipeline import tune_file
+from collage.search.fixed_plans import parse_targets
+from collage.tuning.pipeline import run_tuning
+from collage.tuning.run import Run, TuneRequest
 
 _LAYERS = 6
 _WIDTHS = [512 + 16 * n for n in range(_LAYERS + 1)]  # no two layers alike, so none shares a cost
@@ -82,9 +84,7 @@ def test_sub_models_that_overlap_take_little_more_than_their_room(
     monkeypatch.setattr(rooms, "_LEAST_BYTES", 0)
     compiled = tmp_path / "compiled"
     compiled.mkdir()
-    regions = RegionFiles(
-        model, tmp_path / "regions", disk_budget=DiskBudget.for_model(model.path, compiled)
-    )
+    regions = RegionFiles(model, tmp_path / "regions", disk_budget=DiskBudget.for_model(model.path, compiled))
     asked = 0
     for first, last in itertools.combinations_with_replacement(range(_LAYERS), 2):
         made = regions.get(sum(_layer(n) for n in range(first, last + 1)))
@@ -109,9 +109,9 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "blob").write_bytes(bytes(1000))
         os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
-    evict_oldest(tmp_path, 2500)
+    make_room(tmp_path, 2500)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
-    evict_oldest(tmp_path, 2500)
+    make_room(tmp_path, 2500)
     assert size_bytes(tmp_path) == 2000
 
 
@@ -131,14 +131,16 @@ def test_a_tunings_folder_is_at_most_some_models_large(
 
     regions = tmp_path / "work" / "regions"
     database = CostDatabase(f"sqlite:///{tmp_path / 'costs.db'}")
-    targets = [
-        "null -latency_us=200 -ops=Gemm,Relu",
-        "null -latency_us=300 -ops=Tanh",
-        "null -latency_us=9000 -ops=Relu,Tanh",
-    ]
+    targets = parse_targets(
+        [
+            "null -latency_us=200 -ops=Gemm,Relu",
+            "null -latency_us=300 -ops=Tanh",
+            "null -latency_us=9000 -ops=Relu,Tanh",
+        ]
+    )
     options = TuneOptions.from_json({"time_limit_s": 10.0})
     work = tmp_path / "work"
-    tune_file(source, targets, options, database=database, work_dir=work, on_event=look)
+    run_tuning(TuneRequest(source, targets, options), Run(database, work, listener=look))
     database.close()
     assert extracted > 6, "too few regions to show anything"
     times = largest / source.stat().st_size

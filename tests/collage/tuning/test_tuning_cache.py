@@ -148,7 +148,7 @@ def _claimed_by_another(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return digests
 
 
-def test_who_waits_for_a_search_that_dies_makes_it_with_all_of_the_time(
+def test_tuner_waiting_for_a_search_that_dies_searches_in_full_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tuner = Tuner(tmp_path)

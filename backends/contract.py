@@ -1,8 +1,9 @@
 """What a backend is: one runtime or compiler behind one contract.
 
-Terms: a *backend* answers, for a target (its name with options), which nodes it takes and why not
+Terms: a *backend* says, for a target (its name with options), which nodes it takes and why not
 the others, which patterns it knows, and how to compile a sub-model into an *executable*, which runs
-on arrays that the caller owns.
+on arrays that the caller owns. A *variant* of a target has other options and computes the same. A
+*mixed* partition computes some of its nodes as another target of the same runtime does.
 
 Invariants for an implementer:
 
@@ -16,21 +17,24 @@ Invariants for an implementer:
   memory back and may be called twice.
 * Times are in microseconds, sizes in bytes.
 
+Only `name`, `style`, `summary`, `options`, `probe`, `supports` and `compile` must be written; the rest has defaults.
+
 Source: optuna `storages/_base.py` for the manner of the contract; TVM BYOC for its content.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
 from collage.backends import device_memory
 from collage.backends.device_memory import DeviceBuffer
+from collage.backends.options import SHORT_CALL_US, THREADS, Option
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.rules.pattern import Pattern
 from collage.partitioner.target import Target
@@ -53,55 +57,6 @@ class Unavailable:
 
     reason: str
     how_to_install: str
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option of a target.
-
-    Args:
-        name: as in `-name=value`.
-        default: the value when it is not given.
-        choices: the values allowed; empty means that `pattern` decides.
-        pattern: a regular expression for free values, e.g. `[1-9][0-9]*`.
-        help: one sentence for `collage targets` and docs/backends.md.
-        affects_cost: False for what only steers the search, and so stays out of cost keys.
-        is_later: True for an option that came after costs had been stored, and whose default is what was done before: there
-            it is left out of cost keys, so that they stay known.
-        tunable: values that may be tried for single partitions where the user left the option open
-            (`collage.refinement.local_moves`): each may pay somewhere, and computes as exactly as the default.
-    """
-
-    name: str
-    default: str
-    help: str
-    choices: tuple[str, ...] = ()
-    pattern: str = ".+"
-    affects_cost: bool = True
-    is_later: bool = False
-    tunable: tuple[str, ...] = ()
-
-
-RULES = Option(
-    "rules",
-    "none",
-    "A file (YAML or JSON) with the partition rule to use for this target.",
-    affects_cost=False,
-)
-HOST = Option(
-    "host",
-    "any",
-    "Label of the kind of machine to measure on; the same for all targets of one tuning.",
-    pattern="[A-Za-z0-9][A-Za-z0-9._-]{0,62}",
-    affects_cost=False,  # the hardware in a key has the label already
-)
-THREADS = Option(
-    "threads",
-    "auto",
-    "Threads that one call may use; auto is what the tuner or `load` decides for all targets.",
-    pattern="auto|[1-9][0-9]{0,3}",
-    tunable=("1", "2", "4", "8", "16", "32"),
-)
 
 
 def threads_of(target: Target, context: CompileContext) -> int:
@@ -143,6 +98,59 @@ class Preparation:
     by: str
     calibrated: bool = False
     least_opset: int = 0
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """How a target rewrites a sub-model while it compiles it; part of every cost key.
+
+    Args:
+        edition: raised when something else is written.
+        by: the target that writes it; its version counts too.
+    """
+
+    edition: int
+    by: Target
+
+
+class PreparedParts(ABC):
+    """A whole model that was prepared once, to cut prepared sub-models from."""
+
+    @abstractmethod
+    def cut(self, part: SubModel, path: Path) -> SubModel | None:
+        """The prepared form of a sub-model, written to a file; None where it must be prepared by itself.
+
+        Args:
+            part: the sub-model, not prepared.
+            path: the file to write.
+        """
+
+
+Found = TypeVar("Found")
+
+
+class Inspect(Protocol):
+    """See `WholeModel`."""
+
+    def __call__(self, function: Callable[[Path], Found], /) -> Found | None: ...
+
+
+@dataclass(frozen=True)
+class WholeModel:
+    """What `Backend.variants` may ask about the model.
+
+    Args:
+        index: the graph.
+        latency_us: of one call on the target itself; infinite where it is unknown.
+        tunable: values that the user left open, by option (`Option.tunable`).
+        inspect: calls a module-level function with the model's path in a child, once for each function; None where
+            it fails.
+    """
+
+    index: GraphIndex
+    latency_us: float
+    tunable: Mapping[str, tuple[str, ...]]
+    inspect: Inspect
 
 
 @dataclass(frozen=True)
@@ -210,7 +218,7 @@ class Executable(ABC):
     @property
     def domain(self) -> str:
         """The memory domain that `bind_device` takes buffers of; `host` where there is none."""
-        return device_memory.HOST
+        return device_memory.HOST_MEMORY
 
     def buffer(self, spec: TensorSpec) -> DeviceBuffer:
         """New memory in this domain, for any executable of the domain; never asked on the host."""
@@ -261,7 +269,7 @@ class Backend(ABC):
 
     def memory_domain(self, target: Target) -> str:
         """Where inputs and outputs of an executable live: `host`, `cuda:0` …"""
-        return device_memory.HOST
+        return device_memory.HOST_MEMORY
 
     @abstractmethod
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
@@ -278,6 +286,65 @@ class Backend(ABC):
     def arithmetic(self, target: Target) -> Arithmetic:
         """What this target computes in on this machine."""
         return Arithmetic()
+
+    def variants(self, target: Target, model: WholeModel) -> tuple[Target, ...]:
+        """Targets that compute the same as this one and may run the whole model faster.
+
+        Each differs from the target in options of `model.tunable` only. The tuner times each on the whole model before
+        it searches; one that is clearly faster joins the search.
+
+        Args:
+            target: one of the user's.
+            model: what is to be run.
+
+        Returns:
+            The most promising first. By default: one thread where a call is short.
+        """
+        is_short = model.latency_us < SHORT_CALL_US
+        if is_short and "1" in model.tunable.get(THREADS.name, ()):
+            return (target.with_options(**{THREADS.name: "1"}),)
+        return ()
+
+    def rewriting(self, target: Target) -> Rewriting | None:
+        """How `compile` rewrites sub-models for this target; None where it compiles them as they are."""
+        return None
+
+    def unprepared(self, target: Target) -> Target:
+        """The target of this runtime that computes the same nodes without `prepare`; by default the target itself."""
+        return target
+
+    def mixes_with(self, target: Target, other: Target) -> bool:
+        """Whether a partition on this target may compute some of its nodes as the other target does; never by default.
+
+        Where it may, a change between the two inside the partition costs less than a border between partitions.
+        """
+        return False
+
+    def mix(self, target: Target, nodes: int, others: int) -> Target:
+        """The target for one mixed partition: its options say which nodes are computed otherwise.
+
+        Args:
+            target: one for any partition, that mixes.
+            nodes: of the partition (bitset).
+            others: those of them that another target of `mixes_with` computes (bitset).
+
+        Returns:
+            By default the target itself, as where `others` is empty.
+        """
+        return target
+
+    def unmix(self, target: Target, nodes: int) -> tuple[Target, int]:
+        """What `mix` was given: the target for any partition, and which of these nodes are computed otherwise."""
+        return target, 0
+
+    def prepared_parts(self, model: SubModel, prepared: SubModel) -> PreparedParts | None:
+        """Prepared sub-models without preparing each: a source of them, or None where this runtime has none.
+
+        Args:
+            model: the whole model.
+            prepared: what `prepare` made of it.
+        """
+        return None
 
     def preparation(self, target: Target) -> Preparation | None:
         """How `prepare` rewrites sub-models for this target; None where it leaves them as they are."""

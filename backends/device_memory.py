@@ -21,7 +21,7 @@ import numpy as np
 
 from collage.partitioner.tensor import TensorSpec
 
-HOST = "host"
+HOST_MEMORY = "host"
 
 
 class DeviceBuffer(ABC):

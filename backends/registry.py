@@ -21,17 +21,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from collage.backends import device_memory
-from collage.backends.contract import (
-    HOST,
-    RULES,
-    THREADS,
-    Backend,
-    CompileContext,
-    Executable,
-    Option,
-    SubModel,
-    Unavailable,
-)
+from collage.backends.contract import Backend, CompileContext, Executable, SubModel, Unavailable
+from collage.backends.options import HOST_LABEL, RULES, THREADS, Option
 from collage.partitioner.errors import CollageError, TargetError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.rules.rule_file import load_rule
@@ -116,12 +107,7 @@ def check_options(target: Target) -> Backend:
     Raises:
         TargetError: the backend, an option or a value is unknown.
     """
-    known = backends()
-    backend = known.get(target.backend)
-    if backend is None:
-        raise TargetError(
-            f"target {str(target)!r}: unknown backend {target.backend!r}; known are {_names(known)}"
-        )
+    backend = backend_of(target)
     options = {option.name: option for option in options_of(backend)}
     for name, value in target.options:
         option = options.get(name)
@@ -140,9 +126,24 @@ def check_options(target: Target) -> Backend:
     return backend
 
 
+def backend_of(target: Target) -> Backend:
+    """The backend of a target, installed or not; options are not checked.
+
+    Raises:
+        TargetError: the backend is unknown.
+    """
+    known = backends()
+    backend = known.get(target.backend)
+    if backend is None:
+        raise TargetError(
+            f"target {str(target)!r}: unknown backend {target.backend!r}; known are {_names(known)}"
+        )
+    return backend
+
+
 def options_of(backend: Backend) -> tuple[Option, ...]:
     """A backend's own options and those that every backend has."""
-    return (*backend.options, RULES, HOST)
+    return (*backend.options, RULES, HOST_LABEL)
 
 
 def canonical(target: Target, threads: int | None = None) -> Target:
@@ -177,7 +178,7 @@ def tunable_options(target: Target, threads: int) -> dict[str, tuple[str, ...]]:
     stated = dict(target.options)
     found: dict[str, tuple[str, ...]] = {}
     backend = check_options(target)
-    if backend.memory_domain(target) != device_memory.HOST:
+    if backend.memory_domain(target) != device_memory.HOST_MEMORY:
         return found
     for option in options_of(backend):
         values = option.tunable

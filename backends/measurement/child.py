@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from collage.backends.contract import Backend, CompileContext, Executable, OpTime, SubModel, ready
-from collage.backends.device_memory import HOST
+from collage.backends.device_memory import HOST_MEMORY
 from collage.backends.measurement.request import Measurement, MeasureRequest, versions_of
 from collage.backends.measurement.timing import Timing, preparation, time_runs
 from collage.backends.numerics.comparison import Comparison, Expected, compare_outputs
@@ -116,7 +116,7 @@ def _measure_executable(
             return _wrong(partial, found, request, f"on sample {number}")
         error = max(error, found.error)
     tell("timing")
-    on_device = executable.domain != HOST
+    on_device = executable.domain != HOST_MEMORY
     if on_device:  # copies to and from the host are a border's cost and not the region's
         _attempt("bind", lambda: _bind_on_device(executable, model, inputs))
     values = [samples[-1][spec.name] for spec in model.inputs]

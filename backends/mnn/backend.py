@@ -31,21 +31,20 @@ import numpy as np
 import onnx_ir as ir
 
 from collage.backends.contract import (
-    THREADS,
     Arithmetic,
     Array,
     Available,
-    Backend,
     CompileContext,
     Executable,
     OpTime,
-    Option,
     SubModel,
     Unavailable,
     threads_of,
 )
 from collage.backends.machine.hardware import hardware
 from collage.backends.mnn.operators import ONNX_OPERATORS, refuse_forms
+from collage.backends.options import THREADS, Option
+from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.rewrite import REWRITE, rewritten
 from collage.backends.sandbox.native_output import quiet
 from collage.backends.support import conversion, predicates
@@ -73,7 +72,7 @@ _HALF = "asimdhp"  # as Linux names f16 arithmetic of ARM CPUs
 _AT_BORDER: Mapping[str, str] = {"float32": "float", "int32": "int"}
 
 
-class MnnBackend(Backend):
+class MnnBackend(RewritingBackend):
     """MNN through its Module interface."""
 
     name = "mnn"

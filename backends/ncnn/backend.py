@@ -30,14 +30,11 @@ from typing import Any
 import numpy as np
 
 from collage.backends.contract import (
-    THREADS,
     Arithmetic,
     Array,
     Available,
-    Backend,
     CompileContext,
     Executable,
-    Option,
     SubModel,
     Unavailable,
     threads_of,
@@ -46,6 +43,8 @@ from collage.backends.machine import process_policy
 from collage.backends.machine.hardware import hardware
 from collage.backends.ncnn.operators import ONNX_OPERATORS, refuse_forms, refuse_shapes
 from collage.backends.ncnn.row_vectors import as_vectors
+from collage.backends.options import THREADS, Option
+from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.rewrite import REWRITE, rewritten
 from collage.backends.sandbox.native_output import quiet
 from collage.backends.support import conversion, predicates
@@ -63,7 +62,7 @@ _INSTALL = "pip install 'collage-tuner[ncnn]'"
 _NOTHING = {"Dropout", "Identity"}  # what pnnx leaves out
 
 
-class NcnnBackend(Backend):
+class NcnnBackend(RewritingBackend):
     """ncnn through pnnx."""
 
     name = "ncnn"

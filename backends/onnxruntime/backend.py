@@ -20,22 +20,21 @@ import numpy as np
 import onnx_ir as ir
 
 from collage.backends.contract import (
-    THREADS,
     Arithmetic,
     Array,
     Available,
-    Backend,
     CompileContext,
     Executable,
     OpTime,
-    Option,
-    Preparation,
     SubModel,
     Unavailable,
 )
-from collage.backends.device_memory import HOST, DeviceBuffer, cuda_devices
+from collage.backends.device_memory import HOST_MEMORY, DeviceBuffer, cuda_devices
 from collage.backends.onnxruntime import device, kernels, profile
+from collage.backends.options import THREADS, Option
 from collage.backends.quantization import quantize as quantization
+from collage.backends.quantization.backend import QuantizingBackend
+from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.rewrite import (
     REWRITE_OR_WINOGRAD,
     ROUNDS_TOO_MUCH,
@@ -79,7 +78,7 @@ _ONNX_NUMBER: Mapping[str, int] = {
 }
 
 
-class OnnxRuntimeBackend(Backend):
+class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
     """ONNX Runtime through IOBinding."""
 
     name = "onnxruntime"
@@ -132,7 +131,7 @@ class OnnxRuntimeBackend(Backend):
 
     def memory_domain(self, target: Target) -> str:
         on_cuda = target.option("ep", "cpu") in ON_CUDA
-        return f"cuda:{int(target.option('device', '0'))}" if on_cuda else HOST
+        return f"cuda:{int(target.option('device', '0'))}" if on_cuda else HOST_MEMORY
 
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
         return kernels.refusal(index, index.nodes[node], target.option("ep", "cpu"))
@@ -151,20 +150,11 @@ class OnnxRuntimeBackend(Backend):
             *(p.LAYER_NORM, p.LAYER_NORM_OLD, p.MATMUL_BIAS_GELU),
         )
 
-    def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
-        return quantization.refuse_region(index, nodes, target)
-
     def arithmetic(self, target: Target) -> Arithmetic:
         kind = quantization.kind_of(target)
         if kind is None:
             return cuda_options.arithmetic(target)
         return Arithmetic(quantization.numbers(target), True, quantization.sense(kind))
-
-    def preparation(self, target: Target) -> Preparation | None:
-        return quantization.preparation(target)
-
-    def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
-        return quantization.quantize(model, target, context)
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         dtypes = [predicates.numpy_dtype(spec) for spec in (*model.inputs, *model.outputs)]
@@ -177,12 +167,12 @@ class OnnxRuntimeExecutable(Executable):
     """A session with its inputs and outputs bound."""
 
     def __init__(
-        self, model: SubModel, target: Target, context: CompileContext, domain: str = HOST
+        self, model: SubModel, target: Target, context: CompileContext, domain: str = HOST_MEMORY
     ) -> None:
         self._model, self._target, self._context = model, target, context
         self._domain = device.domain_of((*model.inputs, *model.outputs), domain)
         graphs = is_on(target, GRAPHS)
-        if graphs and self._domain == HOST:
+        if graphs and self._domain == HOST_MEMORY:
             raise CollageError(
                 "a CUDA graph needs plain dtypes and shapes that are known before the run"
             )
@@ -191,10 +181,10 @@ class OnnxRuntimeExecutable(Executable):
         self._path = rewritten(model, target, context).path
         self._session: Any = open_session(self._path, target, context)
         self._on_device: device.OnDevice | None = None
-        if self._domain != HOST:
+        if self._domain != HOST_MEMORY:
             self._on_device = device.OnDevice(self._session, model, self._domain, graphs)
         # A binding copies inputs to a device once, when they are bound.
-        self._rebinds = self._on_device is None and domain != HOST
+        self._rebinds = self._on_device is None and domain != HOST_MEMORY
         self._binding: Any = None
         self._inputs: tuple[Array, ...] = ()
         self._bound: tuple[Array | None, ...] = ()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from collage.backends.contract import SubModel
-from collage.backends.device_memory import HOST, CudaBuffer, DeviceBuffer
+from collage.backends.device_memory import HOST_MEMORY, CudaBuffer, DeviceBuffer
 from collage.partitioner.tensor import TensorSpec
 
 _KIND = "cuda"  # ONNX Runtime's name of the kind of device
@@ -97,7 +97,7 @@ class OnDevice:
 def domain_of(specs: Sequence[TensorSpec], domain: str) -> str:
     """The domain, or the host where a value cannot stay in it (its shape or type is not plain)."""
     plain = all(s.is_static and 0 not in s.static_shape and _is_plain(s.dtype) for s in specs)
-    return domain if plain else HOST
+    return domain if plain else HOST_MEMORY
 
 
 def number_of(domain: str) -> int:

@@ -24,23 +24,22 @@ import numpy as np
 import onnx_ir as ir
 
 from collage.backends.contract import (
-    THREADS,
     Arithmetic,
     Array,
     Available,
-    Backend,
     CompileContext,
     Executable,
     OpTime,
-    Option,
-    Preparation,
     SubModel,
     Unavailable,
     threads_of,
 )
 from collage.backends.openvino.attention_masks import shield_masks
 from collage.backends.openvino.operators import OPERATORS
+from collage.backends.options import THREADS, Option
 from collage.backends.quantization import quantize as quantization
+from collage.backends.quantization.backend import QuantizingBackend
+from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.rewrite import (
     REWRITE_OR_WINOGRAD,
     ROUNDS_TOO_MUCH,
@@ -68,11 +67,12 @@ _REORDER = re.compile(f"(.+)_{_FORMAT}_{_FORMAT}_(.+)")
 _REFUSED_DTYPES = ("object", "bfloat16", "complex64", "complex128")
 
 
-class OpenVinoBackend(Backend):
+class OpenVinoBackend(QuantizingBackend, RewritingBackend):
     """OpenVINO's CPU plugin through one inference request per executable."""
 
     name = "openvino"
     style = "graph"
+    float_results = True
     summary = "OpenVINO on the CPU: compiles whole regions; f32 unless bf16 is asked for."
     options = (
         THREADS,
@@ -151,9 +151,6 @@ class OpenVinoBackend(Backend):
             p.NORM_POOL,
         )
 
-    def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
-        return quantization.refuse_region(index, nodes, target)
-
     def arithmetic(self, target: Target) -> Arithmetic:
         kind = quantization.kind_of(target)
         precision = target.option("precision", "f32")
@@ -162,12 +159,6 @@ class OpenVinoBackend(Backend):
             in_file = not rest and not quantization.rounds_inside(target)
             return Arithmetic(quantization.numbers(target), in_file, quantization.sense(kind) + rest)
         return Arithmetic() if precision == "f32" else Arithmetic(precision, False, _SENSE)
-
-    def preparation(self, target: Target) -> Preparation | None:
-        return quantization.preparation(target, float_results=True)
-
-    def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
-        return quantization.quantize(model, target, context, float_results=True)
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         for spec in (*model.inputs, *model.outputs):

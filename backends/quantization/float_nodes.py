@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
-from collage.backends.contract import Option
+from collage.backends.options import Option
 from collage.backends.quantization.bias_correction import constant_value, shift_name, take_place
 from collage.partitioner.candidate import bits
 from collage.partitioner.errors import CollageError

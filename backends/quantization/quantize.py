@@ -35,9 +35,10 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from collage.backends.contract import CompileContext, Option, Preparation, SubModel
+from collage.backends.contract import CompileContext, Preparation, PreparedParts, SubModel
 from collage.backends.machine.hardware import hardware
 from collage.backends.numerics.tensor_files import read_samples
+from collage.backends.options import Option
 from collage.backends.quantization.bias_correction import constant_value, correct_biases
 from collage.backends.quantization.float_nodes import (
     OPTION,
@@ -87,6 +88,11 @@ def kind_of(target: Target) -> str | None:
     """What a target quantizes to, or None."""
     kind = target.option(_NAME, "none")
     return None if kind == "none" else kind
+
+
+def without_quant(target: Target) -> Target:
+    """The float target of the same runtime."""
+    return Target(target.backend, tuple(pair for pair in target.options if pair[0] != _NAME))
 
 
 def rounds_inside(target: Target) -> bool:
@@ -227,8 +233,8 @@ def _partly(
     return replace(whole, path=context.work_dir / _PARTLY)
 
 
-class Int8Parts:
-    """Sub-models cut out of one int8 model: one takes 0.02 s (ResNet-50), quantizing one by itself 0.6 s.
+class Int8Parts(PreparedParts):
+    """Sub-models cut out of one int8 model, which is faster than quantizing each.
 
     Args:
         whole: what `quantize` made.

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import onnx
 
-from collage.backends.contract import CompileContext, Option, SubModel
+from collage.backends.contract import CompileContext, SubModel
+from collage.backends.options import Option
 from collage.backends.rewriting.broadcast_concat import part_spreads
 from collage.backends.rewriting.channel_shuffle import absorb_shuffles
 from collage.backends.rewriting.channels_first import put_channels_first
@@ -40,7 +41,9 @@ OFF, ON, WINOGRAD = "off", "on", "winograd"
 TRANSPOSES, SWISHES, NORMS, BIASES, TWO_D = "transposes", "swishes", "norms", "biases", "two_d"
 SPREADS, CHANNELS_FIRST, SHUFFLES, SPLITS = "spreads", "channels_first", "shuffles", "splits"
 _HELP = "First rewrite the model in an equal form that this runtime is quicker with"
-REWRITE = Option("rewrite", OFF, f"{_HELP}.", choices=(OFF, ON), is_later=True, tunable=(ON,))
+REWRITE = Option(
+    "rewrite", OFF, f"{_HELP}.", choices=(OFF, ON), is_later=True, tunable=(ON,), whole_first=True
+)
 REWRITE_OR_WINOGRAD = replace(
     REWRITE,
     help=f"{_HELP}; winograd: convolutions over 3 places of an axis and more by Winograd's algorithm, too.",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collage.backends.contract import Arithmetic, Option
+from collage.backends.contract import Arithmetic
+from collage.backends.options import Option
 from collage.partitioner.target import Target
 
 _OFF_ON = ("off", "on")

@@ -35,6 +35,7 @@ from collage.backends.contract import (
     Executable,
     SubModel,
     Unavailable,
+    WholeModel,
 )
 from collage.backends.onnxruntime.backend import OnnxRuntimeBackend
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
@@ -245,7 +246,7 @@ class BackendConformance:
         try:
             if self.isolated:
                 # GPU drivers reserve address space by the terabyte.
-                on_host = self.backend.memory_domain(self.target) == device_memory.HOST
+                on_host = self.backend.memory_domain(self.target) == device_memory.HOST_MEMORY
                 limits = ChildLimits(memory_bytes=None if on_host else 0)
                 run_in_child(check, *arguments, limits=limits)
             else:
@@ -296,6 +297,35 @@ class BackendConformance:
                 target = self.target.with_options(**{option.name: value})
                 reason = self.backend.check_target(target)
                 assert reason is None or reason.strip()
+
+    def test_variants_differ_in_open_options_only(self) -> None:
+        self._need_runtime()
+        index = GraphIndex.from_ir(ir.Model(ir.Graph([], [], nodes=[]), ir_version=10))
+        tunable = {o.name: o.tunable for o in self.backend.options if o.tunable}
+        model = WholeModel(index, 0.0, tunable, lambda function: None)
+        variants = self.backend.variants(self.target, model)
+        assert self.target not in variants and len(set(variants)) == len(variants)
+        for variant in variants:
+            changed = set(variant.options) - set(self.target.options)
+            assert variant == self.target.with_options(**dict(changed))
+            assert all(value in tunable.get(name, ()) for name, value in changed)
+            assert self.backend.check_target(variant) is None
+
+    def test_mixing_is_undone_by_unmixing(self) -> None:
+        self._need_runtime()
+        target, nodes, others = self.target, 0b1101100, 0b1001000
+        plain = self.backend.unprepared(target)
+        assert self.backend.preparation(plain) is None and not self.backend.mixes_with(target, target)
+        assert self.backend.mix(target, nodes, 0) == target
+        assert self.backend.unmix(target, nodes) == (target, 0)
+        if self.backend.mixes_with(target, plain):
+            mixed = self.backend.mix(target, nodes, others)
+            assert self.backend.unmix(mixed, nodes) == (target, others)
+            assert self.backend.check_target(mixed) is None
+
+    def test_rewriting_is_by_a_target_that_is_known(self) -> None:
+        rewriting = self.backend.rewriting(self.target)
+        assert rewriting is None or registry.check_options(rewriting.by)
 
     def test_patterns_have_distinct_names(self) -> None:
         names = [pattern.name for pattern in self.backend.patterns(self.target)]

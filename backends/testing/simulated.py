@@ -19,18 +19,17 @@ import numpy as np
 import onnx_ir as ir
 
 from collage.backends.contract import (
-    THREADS,
     Arithmetic,
     Array,
     Available,
     Backend,
     CompileContext,
     Executable,
-    Option,
     SubModel,
     Unavailable,
 )
 from collage.backends.onnxruntime.backend import OnnxRuntimeBackend
+from collage.backends.options import THREADS, Option
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.target import Target
 

@@ -24,20 +24,19 @@ from typing import Any
 import numpy as np
 
 from collage.backends.contract import (
-    THREADS,
     Arithmetic,
     Array,
     Available,
     Backend,
     CompileContext,
     Executable,
-    Option,
     SubModel,
     Unavailable,
     threads_of,
 )
-from collage.backends.device_memory import HOST, CudaBuffer, DeviceBuffer
+from collage.backends.device_memory import HOST_MEMORY, CudaBuffer, DeviceBuffer
 from collage.backends.machine import process_policy
+from collage.backends.options import THREADS, Option
 from collage.backends.sandbox.native_output import quiet
 from collage.backends.support import cuda_options, predicates
 from collage.backends.support import patterns as p
@@ -103,7 +102,7 @@ class TorchBackend(Backend):
 
     def memory_domain(self, target: Target) -> str:
         device = target.option("device", "cpu")
-        return HOST if device == "cpu" else f"cuda:{_cuda_number(device)}"
+        return HOST_MEMORY if device == "cpu" else f"cuda:{_cuda_number(device)}"
 
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
         return predicates.first_refusal(
@@ -161,7 +160,7 @@ class TorchExecutable(Executable):
     """A compiled module on tensors that stand on the caller's arrays, or on memory of a device."""
 
     def __init__(
-        self, model: SubModel, target: Target, context: CompileContext, domain: str = HOST
+        self, model: SubModel, target: Target, context: CompileContext, domain: str = HOST_MEMORY
     ) -> None:
         self._torch = torch = _torch()
         self._model, self._domain = model, domain

@@ -10,9 +10,7 @@ import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from collage.backends.quantization.float_nodes import OPTION, keeping
-from collage.backends.quantization.quantize import CALIBRATED, kind_of
-from collage.backends.registry import check_options
+from collage.backends.registry import backend_of
 from collage.partitioner.target import Target
 
 Inside = frozenset[tuple[int, int]]
@@ -35,7 +33,8 @@ class Part:
 
     def on(self, targets: Sequence[Target]) -> Target:
         """The target that it is compiled for."""
-        return keeping(targets[self.target], self.nodes, self.kept)
+        target = targets[self.target]
+        return backend_of(target).mix(target, self.nodes, self.kept)
 
 
 def inside_pairs(targets: Sequence[Target]) -> Inside:
@@ -43,16 +42,9 @@ def inside_pairs(targets: Sequence[Target]) -> Inside:
     pairs = [
         (plain, wide)
         for (plain, one), (wide, other) in itertools.permutations(enumerate(targets), 2)
-        if kind_of(other) in CALIBRATED
-        and one == without_quant(other)
-        and OPTION in check_options(other).options
+        if backend_of(other).mixes_with(other, one)
     ]
     return frozenset([*pairs, *((wide, plain) for plain, wide in pairs)])
-
-
-def without_quant(target: Target) -> Target:
-    """The float target of the same runtime."""
-    return Target(target.backend, tuple(pair for pair in target.options if pair[0] != "quant"))
 
 
 def parts_of(
@@ -83,7 +75,11 @@ def _is_one(numbers: set[int], inside: Inside) -> bool:
 
 
 def _part(run: Sequence[tuple[int, int]], targets: Sequence[Target]) -> Part:
-    numbers = sorted({t for _, t in run}, key=lambda t: len(targets[t].options))
-    wide = numbers[-1]  # it has one option more
+    numbers = {t for _, t in run}
+    wide = next(t for t in numbers if all(o == t or _takes_in(targets[t], targets[o]) for o in numbers))
     kept = sum(nodes for nodes, target in run if target != wide)
     return Part(sum(nodes for nodes, _ in run), wide, kept)
+
+
+def _takes_in(target: Target, other: Target) -> bool:
+    return backend_of(target).mixes_with(target, other)

@@ -18,11 +18,10 @@ import numpy as np
 
 from collage.accuracy.error_model import Block, Reduced, choices
 from collage.accuracy.mix_partitions import Part, inside_pairs, parts_of
-from collage.backends.contract import CompileContext, SubModel, ready
+from collage.backends.contract import CompileContext, PreparedParts, SubModel, ready
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.tensor_files import read_expected, read_samples, write_samples
-from collage.backends.quantization.quantize import Int8Parts, kind_of
-from collage.backends.registry import resolve
+from collage.backends.registry import backend_of, resolve
 from collage.backends.sandbox.run import send_message
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.errors import CollageError
@@ -121,7 +120,7 @@ class MixRunner:
         self.blocks: Sequence[Block] = ()
         self.steps: dict[Part, Step] = {}
         self.refused: set[Part] = set()
-        self._int8: dict[int, Int8Parts] = {}
+        self._prepared: dict[int, PreparedParts | None] = {}
 
     def use(self, blocks: Sequence[Block]) -> None:
         """Cut the model into other blocks; errors known before stay."""
@@ -155,18 +154,21 @@ class MixRunner:
         return self.steps.get(part)
 
     def _cut_out(self, target: int, model: SubModel) -> SubModel | None:
-        """A block in int8, as a part of the whole model in int8, where the target is one that goes inside."""
-        goes_inside = any(target in pair for pair in self.inside)
-        if not goes_inside or kind_of(self.request.targets[target]) is None:
+        """A block cut from the whole model as its target prepares it, where that may be mixed in a partition."""
+        wide = self.request.targets[target]
+        if not any(backend_of(wide).mixes_with(wide, other) for other in self.request.targets):
             return None
-        if target not in self._int8:
+        if target not in self._prepared:
             whole = self.calibrated(self.regions.get(self.index.all_nodes))
             folder = Path(tempfile.mkdtemp(dir=".")).absolute()
             context = CompileContext(self.request.threads, folder, self.request.cache_dir)
-            wide = self.request.targets[target]
-            # It can be: only targets that were measured on the whole model are mixed in.
-            self._int8[target] = Int8Parts(ready(resolve(wide), whole, wide, context), whole)
-        return self._int8[target].cut(model, model.path.parent / f"int8-{target}.onnx")
+            # Targets of mixes were measured on the whole model, so it can be prepared.
+            backend = resolve(wide)
+            prepared = ready(backend, whole, wide, context)
+            self._prepared[target] = backend.prepared_parts(whole, prepared)
+        parts = self._prepared[target]
+        path = model.path.parent / f"prepared-{target}.onnx"
+        return None if parts is None else parts.cut(model, path)
 
     def calibrated(self, model: SubModel) -> SubModel:
         """A block with what flows into it, for targets that calibrate."""

@@ -20,9 +20,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from collage.accuracy.mix_partitions import without_quant
-from collage.backends.quantization.float_nodes import keeping, kept_nodes, without_float
-from collage.backends.registry import resolve
+from collage.backends.options import THREADS
+from collage.backends.registry import backend_of
 from collage.partitioner.candidate import Candidate, Plan, bits
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.linear_order import Line, line, linear_order
@@ -89,7 +88,8 @@ class LocalMoves:
         self.length = len(index.nodes)
         self._tunable = tunable
         self._threads = threads
-        self._origins = {without_float(t): t for t in self.targets} | {t: t for t in self.targets}
+        everywhere = {_unmixed(t, index.all_nodes)[0]: t for t in self.targets}
+        self._origins = everywhere | {t: t for t in self.targets}
         for target, options in tunable.items():
             for name, values in options.items():
                 for value in values:  # plans may have such variants from the beginning
@@ -108,9 +108,9 @@ class LocalMoves:
 
     def apply(self, plan: Plan, move: Move) -> Plan | None:
         """The plan after a move, or None where the move cannot be made."""
-        # Which nodes are float is said by their places in a partition, which a move shifts.
-        parts = [(p.nodes, without_float(p.target)) for p in plan.partitions]
-        kept = sum(kept_nodes(p.target, p.nodes) for p in plan.partitions)
+        # A mixed target names nodes by their places in its partition, which a move shifts.
+        parts = [(p.nodes, _unmixed(p.target, p.nodes)[0]) for p in plan.partitions]
+        others = sum(_unmixed(p.target, p.nodes)[1] for p in plan.partitions)
         made = {
             "border": self._shift_border,
             "merge": self._merge,
@@ -122,7 +122,7 @@ class LocalMoves:
         if made is None or set(made) == set(parts) or not all(self._takes(*part) for part in made):
             return None
         lanes = LANES if move.kind == "fork" else plan.lanes
-        made = [(nodes, self._keeping(target, nodes, kept)) for nodes, target in made]
+        made = [(nodes, self._mixed(target, nodes, others)) for nodes, target in made]
         changed = self._in_order(plan, made, lanes)
         return changed if changed is not None and self._eligible(changed) else None
 
@@ -132,21 +132,22 @@ class LocalMoves:
         if "option" not in self.kinds:
             return found
         for part in sorted(plan.partitions, key=lambda p: -p.nodes.bit_count()):
-            origin = self._origins[without_float(part.target)]
+            origin = self._origins[_unmixed(part.target, part.nodes)[0]]
             where = min(self._position[node] for node in bits(part.nodes))
             for name, values in sorted(self._tunable.get(origin, {}).items()):
                 given = part.target.option(name, "")
                 found += [Move("option", where, option=(name, v)) for v in values if v != given]
         return found
 
-    def _keeping(self, target: Target, nodes: int, kept: int) -> Target:
-        """A target for nodes of which some stay float; the float one where nothing else is left."""
-        if target.option("quant", "none") == "none":
+    def _mixed(self, target: Target, nodes: int, others: int) -> Target:
+        """A target for nodes of which others are computed otherwise; the unprepared one where those are all."""
+        backend = backend_of(target)
+        plain = backend.unprepared(target)
+        if plain == target:
             return target
-        own = keeping(target, nodes, kept)
-        plain = without_quant(target)
-        refused = resolve(own).refuse_region(self._index, nodes, own)
-        return plain if refused is not None and plain in self._origins else own
+        mixed = backend.mix(target, nodes, others)
+        refused = backend.refuse_region(self._index, nodes, mixed)
+        return plain if refused is not None and plain in self._origins else mixed
 
     def _takes(self, nodes: int, target: Target) -> bool:
         origin = self._origins.get(target)
@@ -254,12 +255,12 @@ class LocalMoves:
             return None
         join = min(self._joins, key=lambda node: abs(self._position[node] - move.where))
         nodes, target = next(part for part in parts if part[0] >> join & 1)
-        offered = self._tunable.get(self._origins[target], {}).get("threads", ())
+        offered = self._tunable.get(self._origins[target], {}).get(THREADS.name, ())
         fitting = [value for value in offered if int(value) <= self._threads // LANES]
         groups = shared_out(heavy_arms(self._index, nodes, join), LANES)
         if not fitting or len(groups) < LANES:
             return None
-        half = self._variant(target, {**dict(target.options), "threads": max(fitting, key=int)})
+        half = self._variant(target, {**dict(target.options), THREADS.name: max(fitting, key=int)})
         forked = sum(groups)
         after = 0
         for node in bits(forked):
@@ -286,3 +287,7 @@ class LocalMoves:
         if nodes not in self._lines:
             self._lines[nodes] = line(self._index, nodes)
         return self._lines[nodes]
+
+
+def _unmixed(target: Target, nodes: int) -> tuple[Target, int]:
+    return backend_of(target).unmix(target, nodes)

@@ -26,7 +26,7 @@ from collage.partitioner.search.search import Solution
 from collage.partitioner.target import Target
 from collage.refinement.local_moves import KINDS, Kind, LocalMoves
 from collage.refinement.local_search import PROMISING, LocalSearch, LocalSettings, worth_a_search
-from collage.refinement.target_variants import offered
+from collage.refinement.target_variants import offered_options
 from collage.search.blocks import layouts, own_blocks
 from collage.search.fixed_plans import joined, sensible, single_plan
 from collage.search.lazy_search import WORTH_MEASURING, LazySearch
@@ -270,7 +270,7 @@ class Refinement:
             lazy.candidates,
             targets,
             lambda plan: self._timer.allows(plan) and sensible(self._model.index, plan),
-            offered(targets, self._timer.threads, self._timer.entries),
+            offered_options(targets, self._timer.threads, self._timer.entries),
             self._timer.threads,
             KINDS if near else _ON_THE_SPOT,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from collage.backends.device_memory import HOST
+from collage.backends.device_memory import HOST_MEMORY
 from collage.backends.measurement.measure import Run
 from collage.backends.registry import check_options
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
@@ -69,4 +69,4 @@ def hold(
 
 def _all_on_host(request: TimingRequest) -> bool:
     targets = {step.target for plan in request.plans for step in plan.steps}
-    return all(check_options(target).memory_domain(target) == HOST for target in targets)
+    return all(check_options(target).memory_domain(target) == HOST_MEMORY for target in targets)

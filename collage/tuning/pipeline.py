@@ -45,9 +45,8 @@ from collage.partitioner.search.search import Solution
 from collage.partitioner.target import Target
 from collage.refinement import optuna_study
 from collage.refinement.local_search import LocalSettings
-from collage.refinement.one_thread import on_one_thread
 from collage.refinement.refinement import Refinement
-from collage.refinement.target_variants import single_rewritten, worth_mixing
+from collage.refinement.target_variants import single_variants, worth_mixing
 from collage.report.alternatives import Witness, whole_model_failures
 from collage.report.pareto import front
 from collage.report.report import Findings, build_report
@@ -178,9 +177,14 @@ class _Run:
             )
             proposed = self._spend_budget()
             if self._searches and not self._out_of_time:
-                sought = (self.model, self.whole.fastest_first(), self.samples.threads)
-                proposed += on_one_thread(*sought, self.whole.latencies_us())
-                proposed += single_rewritten(*sought, self.listener, self.cancel)
+                proposed += single_variants(
+                    model=self.model,
+                    targets=self.whole.fastest_first(),
+                    threads=self.samples.threads,
+                    latencies_us=self.whole.latencies_us(),
+                    listener=self.listener,
+                    cancel=self.cancel,
+                )
         self._open_finals()
         if proposed or (self._searches and not self._out_of_time):
             with self._stage("end_to_end", "timing the single targets in turn"):

@@ -21,9 +21,9 @@ from collage.backends.contract import (
     CompileContext,
     Executable,
     OpTime,
-    Option,
     SubModel,
 )
+from collage.backends.options import Option
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.target import Target
 

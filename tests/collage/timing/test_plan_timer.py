@@ -30,7 +30,7 @@ from collage.timing.timed_plan import (
 )
 from tests.collage.timing.test_child import TEXT
 
-ONE, TWO = Target("one"), Target("two")
+ONE, TWO = Target("null"), Target("simulated")
 
 
 def _entry(

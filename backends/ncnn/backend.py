@@ -45,7 +45,8 @@ from collage.backends.ncnn.operators import ONNX_OPERATORS, refuse_forms, refuse
 from collage.backends.ncnn.row_vectors import as_vectors
 from collage.backends.options import THREADS, Option
 from collage.backends.rewriting.backend import RewritingBackend
-from collage.backends.rewriting.rewrite import REWRITE, rewritten
+from collage.backends.rewriting.rewrite import rewritten
+from collage.backends.rewriting.table import REWRITE
 from collage.backends.sandbox.native_output import quiet
 from collage.backends.support import conversion, predicates
 from collage.backends.support import patterns as p

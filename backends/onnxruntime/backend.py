@@ -35,13 +35,8 @@ from collage.backends.options import THREADS, Option
 from collage.backends.quantization import quantize as quantization
 from collage.backends.quantization.backend import QuantizingBackend
 from collage.backends.rewriting.backend import RewritingBackend
-from collage.backends.rewriting.rewrite import (
-    REWRITE_OR_WINOGRAD,
-    ROUNDS_TOO_MUCH,
-    WINOGRAD,
-    rewriting,
-    rewritten,
-)
+from collage.backends.rewriting.rewrite import rewritten
+from collage.backends.rewriting.table import REWRITE_OR_WINOGRAD, ROUNDS_TOO_MUCH, WINOGRAD, rewriting
 from collage.backends.support import cuda_options, predicates
 from collage.backends.support import patterns as p
 from collage.backends.support.cuda_options import GRAPHS, TF32, is_on

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
@@ -177,13 +177,11 @@ class CompileContext:
         threads: how many threads one call may use (`-threads=` of the target overrides it).
         work_dir: an empty folder for the runtime's temporary files; it lives as long as the executable.
         cache_dir: a folder for compiled blobs of this machine, or None for no cache.
-        sample_inputs: real inputs of this sub-graph in order, for calibration; may be empty.
     """
 
     threads: int
     work_dir: Path
     cache_dir: Path | None = None
-    sample_inputs: tuple[Array, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

@@ -35,31 +35,6 @@ METRICS: tuple[str, ...] = get_args(Metric)
 _SMALLEST_SCALE = 1e-12
 
 
-@dataclass(frozen=True)
-class Tolerance:
-    """What error is allowed.
-
-    Args:
-        metric: one of `METRICS`.
-        limit: the largest error that passes.
-
-    Raises:
-        BadInputError: the metric is unknown or the limit is not a number of at least 0.
-    """
-
-    metric: str = "max"
-    limit: float = 1e-3
-
-    def __post_init__(self) -> None:
-        _check_metric(self.metric)
-        if not self.limit >= 0:
-            raise BadInputError(f"a tolerance is a number of at least 0, not {self.limit}")
-
-    def allows(self, error: float) -> bool:
-        """True when an error is within the limit; a NaN never is."""
-        return error <= self.limit
-
-
 @dataclass(frozen=True, eq=False)
 class Ranged:
     """A reference value of which the model itself leaves some elements undecided.

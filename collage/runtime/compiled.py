@@ -5,11 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from collage.backends.contract import CompileContext, Executable, SubModel, ready
 from collage.backends.machine.process_policy import apply_environment, caller_kept
@@ -46,14 +43,12 @@ class CompiledRegions:
         name: str,
         model: SubModel,
         target: Target,
-        samples: Mapping[str, np.ndarray] | None = None,
         lasting: bool = True,
     ) -> Executable:
         """Compile a sub-model, or return what was compiled under this name before.
 
         Args:
             name: what identifies the sub-model among those of this object.
-            samples: real values of its inputs, for targets that calibrate.
             lasting: False for what runs a few times only: what the runtime compiles is not cached.
 
         Raises:
@@ -62,8 +57,7 @@ class CompiledRegions:
         key = (name, target)
         if key not in self._made:
             folder = Path(tempfile.mkdtemp(dir=self._work_dir))
-            values = tuple(samples[s.name] for s in model.inputs) if samples is not None else ()
-            context = CompileContext(self._threads, folder, self._cache_dir, values)
+            context = CompileContext(self._threads, folder, self._cache_dir)
             try:
                 backend = resolve(target)
                 with caller_kept():

@@ -28,7 +28,7 @@ from collage.backends.measurement.request import Measurement, MeasureRequest, ve
 from collage.backends.registry import check_options
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.partitioner.cost import Infeasible
-from collage.partitioner.errors import CancelledError, CollageError
+from collage.partitioner.errors import CollageError
 
 __all__ = ["MeasureRequest", "Measurement", "aligned", "measure"]
 
@@ -65,8 +65,6 @@ def measure(
                 on_message=stages.append,
             )
         except ChildFailed as failure:
-            if failure.kind == "cancelled":
-                raise CancelledError("cancelled while measuring") from None
             if failure.kind == "killed":
                 last = failure
                 continue

@@ -9,7 +9,7 @@ from typing import Literal
 
 from collage.partitioner.errors import CollageError
 
-FailureKind = Literal["crash", "hang", "out_of_memory", "error", "cancelled", "killed"]
+FailureKind = Literal["crash", "hang", "out_of_memory", "error", "killed"]
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class ChildFailed(CollageError):  # noqa: N818  (it names what happened to the c
 
     Args:
         kind: `crash` (a signal, or an exit without a result), `hang` (the time was up),
-            `out_of_memory`, `error` (the function raised), `cancelled`, or `killed` (from outside:
-            says nothing about the task, so try again).
+            `out_of_memory`, `error` (the function raised), or `killed` (from outside: says nothing
+            about the task, so try again).
         reason: one line for people: the signal or exception, and the last words on stderr.
         error_type: name of the exception's class for `error` and `out_of_memory`, else empty.
         detail: the child's traceback or the end of its stderr.

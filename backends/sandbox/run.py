@@ -42,6 +42,7 @@ from collage.backends.sandbox.fork_server import ForkServer, fork_server, import
 from collage.backends.sandbox.landlock import granted
 from collage.backends.sandbox.limits import ChildFailed, ChildLimits, FailureKind
 from collage.backends.sandbox.native_output import one_line
+from collage.partitioner.errors import CancelledError
 
 __all__ = [
     "ChildFailed",
@@ -85,6 +86,7 @@ def run_in_child(
 
     Raises:
         ChildFailed: the child did not return; no process of it is left.
+        CancelledError: `cancel` was set; no process of it is left.
         ValueError: the function cannot be found again by the child.
         RuntimeError: called inside a child.
     """
@@ -140,7 +142,7 @@ class _Run:
 
     def go(self, task: bytes, preload: str | None, cancel: threading.Event | None) -> Any:
         if cancel is not None and cancel.is_set():
-            raise ChildFailed("cancelled", "cancelled before it started")
+            raise CancelledError("cancelled before a child process started")
         kills_before = _memory_kills()
         self._channel, child_channel = socket.socketpair()
         self._status, fork_server_status = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -215,8 +217,7 @@ class _Run:
                 self._killed_for = "hang"
                 return
             if cancel is not None and cancel.is_set():
-                self._killed_for = "cancelled"
-                return
+                raise CancelledError("cancelled while a child process ran")
             wanted = {status: selectors.EVENT_READ}
             if channel_open:
                 wanted[channel] = selectors.EVENT_READ | (selectors.EVENT_WRITE if to_send else 0)
@@ -295,8 +296,6 @@ class _Run:
             reason = f"{error['type']}: {one_line(error['message'])}".rstrip(": ")
             raise ChildFailed(error["kind"], reason, str(error["type"]), str(error["trace"]))
         tail = _tail(log)
-        if self._killed_for == "cancelled":
-            raise ChildFailed("cancelled", "cancelled", detail=tail)
         if self._killed_for == "hang":
             limits = (self._limits.timeout_s, self._limits.silence_s or self._limits.timeout_s)
             raise ChildFailed("hang", f"not done after {min(limits):g} s", detail=tail)

@@ -18,7 +18,6 @@ from collage.backends.sandbox.run import ChildFailed, ChildLimits
 from collage.costs.estimates import Estimates
 from collage.events import Event, Listener
 from collage.partitioner.candidate import Candidate, Plan, bits
-from collage.partitioner.errors import CancelledError
 from collage.partitioner.graph.linear_order import line
 from collage.partitioner.graph.model import Model
 from collage.partitioner.search.constraints import Budget
@@ -191,8 +190,6 @@ class BudgetSearch:
             )
             return found
         except ChildFailed as failure:
-            if failure.kind == "cancelled":
-                raise CancelledError("cancelled while probing accuracy") from None
             culprit = request.targets[last_touched[-1]] if last_touched else request.targets[0]
             self.listener(
                 Event("accuracy", f"{culprit} cannot be mixed in by blocks: {failure.reason}")

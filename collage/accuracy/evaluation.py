@@ -37,7 +37,7 @@ from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child,
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
-from collage.partitioner.errors import BadInputError, CollageError
+from collage.partitioner.errors import BadInputError, CancelledError, CollageError
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
@@ -46,6 +46,7 @@ from collage.timing.plan_timer import PlanTimer
 from collage.timing.timed_plan import TimedPlan
 
 _LONGEST_S = 24 * 3600.0
+_Answer = dict[str, np.ndarray] | ChildFailed | CancelledError
 
 
 class EvaluationError(CollageError):
@@ -101,7 +102,7 @@ class PlanSession:
         steps = tuple((regions.get(p.nodes), p.target) for p in plan.partitions)
         self._served = Served(steps, self.inputs, made, threads, folder, cache_dir)
         self._cancel = cancel
-        self._answers: queue.SimpleQueue[dict[str, np.ndarray] | ChildFailed] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._count = 0
 
     def __enter__(self) -> PlanSession:
@@ -129,6 +130,7 @@ class PlanSession:
         Raises:
             BadInputError: an input is missing, or of a wrong type or shape.
             EvaluationError: the plan's runtimes failed.
+            CancelledError: the run was cancelled.
         """
         for spec in self.inputs:
             value = feed.get(spec.name)
@@ -140,8 +142,11 @@ class PlanSession:
         self._calls.write(f"{path.name}\n")
         answer = self._answers.get()
         path.unlink()
-        if isinstance(answer, ChildFailed):
+        if not isinstance(answer, dict):
             self._answers.put(answer)
+        if isinstance(answer, CancelledError):
+            raise answer
+        if isinstance(answer, ChildFailed):
             raise EvaluationError(f"the plan failed while it was evaluated: {answer.reason}")
         made = {**feed, **answer}
         return [made[name] for name in output_names or [spec.name for spec in self.outputs]]
@@ -152,7 +157,7 @@ class PlanSession:
             run_in_child(
                 serve, self._served, limits=limits, cancel=self._cancel, on_message=self._answers.put
             )
-        except ChildFailed as failure:
+        except (ChildFailed, CancelledError) as failure:
             self._answers.put(failure)
 
 

@@ -14,7 +14,7 @@ from collage.backends.sandbox.run import ChildFailed
 from collage.model.preparation import PreparedPlan
 from collage.model.reference import Reference
 from collage.partitioner.candidate import Plan
-from collage.partitioner.errors import CancelledError, NoPlanError
+from collage.partitioner.errors import NoPlanError
 from collage.runner import Runner
 
 
@@ -57,8 +57,6 @@ def verify_plan(
     try:
         observed = runner.run(observe_errors, steps, kept.to_text(), inputs, threads, cancel=cancel)
     except ChildFailed as failure:
-        if failure.kind == "cancelled":
-            raise CancelledError("cancelled while proving the plan") from None
         raise NoPlanError(f"the plan failed when it was compiled once more: {failure.reason}") from None
     return make_verification(seeds, reference.samples, values, observed, tolerance, bounds)
 

@@ -96,8 +96,6 @@ class DaskRunner(Runner):
                 limits = ChildLimits(timeout_s=_FACTS_S)
                 self._facts[target] = self.run(describe, target, limits=limits, cancel=self._cancel)
             except ChildFailed as failure:
-                if failure.kind == "cancelled":
-                    raise CancelledError("cancelled while a worker was asked for its targets") from None
                 said = failure.reason.removeprefix("TargetError: ")
                 raise TargetError(f"on the workers: {said}") from None
         return self._facts[target]
@@ -132,10 +130,7 @@ class DaskRunner(Runner):
         """
         remote_call = self._packer.pack(function, args, limits or ChildLimits())
         near = self._last.address if self._last is not None else None
-        try:
-            outcome = self._pool.carry_out(remote_call, self._packer.files, self._needs, near, cancel)
-        except CancelledError as error:
-            raise ChildFailed("cancelled", str(error)) from None
+        outcome = self._pool.carry_out(remote_call, self._packer.files, self._needs, near, cancel)
         self._see(outcome.address)
         for message in outcome.messages if on_message is not None else ():
             assert on_message is not None

@@ -104,7 +104,7 @@ def carry_out(packed: bytes) -> bytes:
             return encode(RemoteResult(worker.address, files.lacks(remote_call.digests)))
         try:
             return encode(_in_child(remote_call, files, base, worker.address, cancel))
-        except (CancelledError, ChildFailed):
+        except CancelledError:
             # Nobody waits for the outcome of a task that was cancelled; one that was not is done again.
             raise WorkerStopsError(f"worker {worker.name} ends") from None
 
@@ -126,8 +126,6 @@ def _in_child(
                 function, *args, limits=limits, cancel=cancel, on_message=messages.append
             )
     except ChildFailed as failure:
-        if failure.kind == "cancelled":
-            raise
         known = (failure.kind, failure.reason, failure.error_type, failure.detail)
         return RemoteResult(address, failure=known, messages=tuple(messages))
 

@@ -21,7 +21,7 @@ from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.partitioner.emit.plan_json import PartitionNote
 from collage.partitioner.emit.splice import splice
-from collage.partitioner.errors import CancelledError, NoPlanError
+from collage.partitioner.errors import NoPlanError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
 from collage.runner import Runner, TargetFacts
@@ -88,8 +88,6 @@ def prepared_plan(
             cancel=cancel,
         )
     except ChildFailed as failure:
-        if failure.kind == "cancelled":
-            raise CancelledError("cancelled while rewriting partitions") from None
         raise NoPlanError(f"a partition could not be rewritten once more: {failure.reason}") from None
     replacements = {i: model.path for i, model in zip(positions, made, strict=True)}
     spliced = splice(regions.model, plan, replacements, folder / "model.onnx")

@@ -24,7 +24,7 @@ from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.events import Event, Listener, ignore
 from collage.model.numeric_ties import Choices, NumericTies, choices, find_ties
 from collage.partitioner.emit.extract import with_outputs
-from collage.partitioner.errors import BadInputError, CancelledError, ModelError
+from collage.partitioner.errors import BadInputError, ModelError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.sub_graph import SubGraph
 from collage.partitioner.ingest.normalize import NormalisedInfo, normalize
@@ -75,8 +75,6 @@ def ingest(
             cancel=cancel,
         )
     except ChildFailed as failure:
-        if failure.kind == "cancelled":
-            raise CancelledError("cancelled while reading the model") from None
         raise ModelError(
             f"the model could not be read: {failure.kind.replace('_', ' ')} ({failure.reason}); "
             "check it with onnx.checker, and export it again if it is damaged"
@@ -170,8 +168,6 @@ class Reference:
         try:
             return find_ties(self.model, found, read, self._directory / "undecided", self._cancel)
         except ChildFailed as failure:
-            if failure.kind == "cancelled":
-                raise CancelledError("cancelled while looking for what is undecided") from None
             # Then all of it counts as decided.
             text = f"it could not be found out what rounding decides ({failure.reason})"
             self._listener(Event("reference", text))
@@ -231,8 +227,6 @@ class Reference:
                 cancel=self._cancel,
             )
         except ChildFailed as failure:
-            if failure.kind == "cancelled":
-                raise CancelledError("cancelled while computing the reference") from None
             raise ModelError(
                 "the reference runtime (ONNX Runtime, optimization off) cannot run this model: "
                 f"{failure.reason}"

@@ -29,7 +29,6 @@ from collage.model.numeric_ties import MOVED
 from collage.model.reference import Reference
 from collage.options import TuneOptions
 from collage.partitioner.emit.extract import with_outputs
-from collage.partitioner.errors import CancelledError
 from collage.partitioner.graph.graph_index import GraphIndex
 
 _ROUND = {"QuantizeLinear", "DynamicQuantizeLinear"}
@@ -80,8 +79,6 @@ def allow_own_error(
     try:
         own = own_error(references, options.metric, folder, cancel)
     except ChildFailed as failure:
-        if failure.kind == "cancelled":
-            raise CancelledError("cancelled while looking for the model's own error") from None
         return options, [f"what rounding to integers does could not be found out ({failure.reason})"]
     if own <= options.tolerance:
         return options, []

@@ -17,7 +17,6 @@ from collage.backends.options import THREADS
 from collage.backends.registry import backend_of, options_of, tunable_options
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.events import Event, Listener, ignore
-from collage.partitioner.errors import CancelledError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import single_plan
@@ -127,8 +126,6 @@ class _Inspection:
         try:
             made: Found = run_in_child(function, self._path, limits=limits, cancel=self._cancel)
         except ChildFailed as failure:
-            if failure.kind == "cancelled":
-                raise CancelledError("cancelled while inspecting the model") from None
             told = f"the model is run as it is, not rewritten: {failure.reason}"
             self._listener(Event("measure", told))
             return None

@@ -8,7 +8,6 @@ from collage.backends.device_memory import HOST_MEMORY
 from collage.backends.measurement.measure import Run
 from collage.backends.registry import check_options
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
-from collage.partitioner.errors import CancelledError
 from collage.timing.child import run_rounds
 from collage.timing.request import PlanTiming, TimingRequest
 
@@ -48,8 +47,6 @@ def hold(
                 on_message=last_touched.append,
             )
         except ChildFailed as failure:
-            if failure.kind == "cancelled":
-                raise CancelledError("cancelled while timing plans") from None
             if failure.kind == "killed" and killed < _KILLED_RETRIES:
                 killed += 1  # from outside: that says nothing about a plan
                 continue

@@ -27,6 +27,7 @@ from collage.backends.sandbox.run import (
     run_in_child,
     runs_as_root,
 )
+from collage.partitioner.errors import CancelledError
 from tests.backends.sandbox import child_tasks
 
 
@@ -147,8 +148,8 @@ def test_cancel_kills_at_once(tmp_path: Path) -> None:
     threading.Timer(0.2, cancel.set).start()
     begin = time.monotonic()
     pid_file = tmp_path / "pid"
-    failure = _failure(child_tasks.spin, pid_file, cancel=cancel)
-    assert failure.kind == "cancelled"
+    with pytest.raises(CancelledError):
+        run_in_child(child_tasks.spin, pid_file, cancel=cancel)
     assert time.monotonic() - begin < 20
     assert _is_gone(int(pid_file.read_text(encoding="utf-8")))
 
@@ -156,7 +157,8 @@ def test_cancel_kills_at_once(tmp_path: Path) -> None:
 def test_nothing_starts_when_already_cancelled() -> None:
     cancel = threading.Event()
     cancel.set()
-    assert _failure(child_tasks.echo, 1, cancel=cancel).kind == "cancelled"
+    with pytest.raises(CancelledError):
+        run_in_child(child_tasks.echo, 1, cancel=cancel)
 
 
 @pytest.mark.slow
@@ -300,6 +302,7 @@ sys.path[:0] = {path!r}
 from pathlib import Path
 from collage.backends.sandbox.run import run_in_child
 from collage.backends.sandbox.fork_server import fork_server
+from collage.partitioner.errors import CancelledError
 from tests.backends.sandbox import child_tasks
 print(run_in_child(child_tasks.echo, "no guard needed"), flush=True)
 if len(sys.argv) > 1:

@@ -136,7 +136,7 @@ def alternate(
             base[i].append(_block(bases[i])[0])
         for i, time_us in enumerate(_block(runners)):
             turns[i].append(time_us)
-        distances_us.append(max(before_us, watch.look()))
+        distances_us.append(max(before_us, watch.measure()))
     watch.close()
     counted = counting(watch.are_near(distances_us))
     both = [

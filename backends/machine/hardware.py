@@ -1,9 +1,7 @@
-"""What this machine is, as far as it decides costs.
+"""The machine, as far as it decides costs.
 
-Two machines with one digest are expected to have the same costs. The digest covers the CPU's model
-and features, the cores given to this process, memory, caches, GPUs with their driver, and a label
-that an operator may set to tell apart what looks alike; not the host's name or its load.
-"""
+Machines of one digest are expected to have the same costs. The digest covers the CPU's model and features, the cores
+given to this process, memory, caches, GPUs with their driver, and a label that an operator may set; not the host's name."""
 
 from __future__ import annotations
 

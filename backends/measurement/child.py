@@ -1,8 +1,6 @@
-"""What a measuring child does: see `measure`, whose other half this is.
+"""The part of a measurement that runs in the child (`measure` is the other part).
 
-Invariant: only what the runtime raises becomes a reason; an error of our own ends the child as an
-error.
-"""
+Invariant: only an exception of the runtime becomes a reason; an error of our own ends the child as an error."""
 
 from __future__ import annotations
 

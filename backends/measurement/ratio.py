@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Student's 97.5 % quantiles, of three builds (two degrees of freedom), four … ten; more are taken like ten.
+# Student's 97.5 % quantiles for three builds (two degrees of freedom), four … ten, and more.
 _FOR_STUDENT = 3
 _STUDENT_975 = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
@@ -28,13 +28,12 @@ def compare_builds(
 ) -> Ratio:
     """How many times slower A is than B over several builds of both, each timed in a process of its own.
 
-    Two builds of the same plans differ by some 4 % (one standard deviation), by where their memory lies, and
-    no number of rounds with one of them tells. So from three builds on it is Student's interval of the mean of the
-    builds' medians, in logarithms: a bootstrap of so few is too narrow (docs/refinement.md). Of one or two
-    builds it is the bootstrap, which draws builds, then pairs within each. The ratio is the geometric mean of the builds' medians.
+    Builds differ by where their memory lies, which no number of rounds of one build shows. The ratio is the geometric mean
+    of the builds' medians. Its interval is Student's from three builds on, else a bootstrap over builds and pairs
+    (docs/decisions/0006-intervals-over-builds.md).
 
     Args:
-        builds: per build the samples of A and of B, as for `compare`.
+        builds: per build the samples of A and of B; the i-th of each were taken right after each other.
         resamples: of the bootstrap, whose seed is fixed.
 
     Raises:

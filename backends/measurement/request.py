@@ -1,4 +1,4 @@
-"""What to measure, and what was found: plain values that travel between processes."""
+"""A measurement's request and result: plain values that travel between processes."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class MeasureRequest:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was found.
+    """The result of a measurement.
 
     Args:
         cost: Measured or Infeasible.
         samples_us: raw samples in order of time.
         compile_s: time of compilation.
-        peak_memory_bytes: resident memory at its highest, over what the child had before compiling.
+        peak_memory_bytes: the highest resident memory, over that before compiling.
         error: the worst output's error over all samples, where outputs could be compared.
         yardstick_us: see `timing`; 0 when nothing was timed.
-        disturbance: how much the machine changed or was used by others meanwhile, see `timing`.
-        ops: the runtime's own profile, when asked for and not empty.
-        profile_failure: why there is no profile although it was asked for, else empty.
+        disturbance: how much the machine changed or other processes used it, see `timing`.
+        ops: the runtime's own profile, where asked for.
+        profile_failure: why the profile is missing, else empty.
         versions: of what was measured, by name.
     """
 

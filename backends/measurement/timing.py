@@ -1,16 +1,12 @@
-"""Timing that can be believed on a machine that is never quiet.
+"""Samples of one call, and how far they can be trusted.
 
-Terms: a *sample* is the time of one call (of several in a row where one is too short for the clock).
-Half the width of the median's 95 % confidence interval, from order statistics and so for any
-distribution, is its *spread*. The *yardstick* is a fixed computation on one core whose time tells
-whether the machine itself became faster or slower meanwhile.
+Terms: a *sample* is the time of one call, or the mean of several where one is too short for the clock. Its *spread* is half
+the width of the median's 95 % confidence interval, from order statistics. The *yardstick* is a fixed computation on one
+core, whose time tells whether the machine itself became faster or slower.
 
-Invariants: warm-up calls are never part of the samples; what prepares a call (eviction of caches,
-writing of inputs) is never part of its time; times are in microseconds.
+Invariants: warm-up calls are not samples; preparing a call (eviction of caches, writing of inputs) is not timed.
 
-Source: order-statistics intervals as in Hoefler & Belli, "Scientific benchmarking of parallel
-computing systems" (SC'15); paired ratios against drifting machines, see docs/measurement.md.
-"""
+Source: intervals as in Hoefler & Belli, "Scientific benchmarking of parallel computing systems" (SC'15)."""
 
 from __future__ import annotations
 
@@ -45,7 +41,7 @@ class Timing:
 
     Args:
         samples_us: in order of time.
-        yardstick_us: of the quieter of before and after.
+        yardstick_us: the shorter one of before and after.
         yardstick_moved: share by which it moved between before and after.
         foreign_load: share of this process's cores that other processes used meanwhile.
     """
@@ -57,7 +53,7 @@ class Timing:
 
     @property
     def disturbance(self) -> float:
-        """How much the machine changed or was used by others; 0 on a quiet one."""
+        """How much the machine changed or other processes used it; 0 on a quiet one."""
         return max(self.yardstick_moved, self.foreign_load)
 
     @property
@@ -132,7 +128,7 @@ def sample_runs(
 
 
 def _warm_up(run: Callable[[], None], protocol: Protocol, prepare: Prepare | None) -> float:
-    """Run without counting; the shortest run's time in seconds."""
+    """Run untimed; returns the shortest run's time in seconds."""
     begin = time.perf_counter()
     shortest = math.inf
     runs = 0
@@ -164,9 +160,9 @@ def median_spread(samples: Sequence[float]) -> float:
 
 
 class Evictor:
-    """Walks through memory to leave caches as the other parts of a model would.
+    """Walks through memory on all cores, and so leaves caches as the rest of a model would.
 
-    Like them it mostly reads (weights), writes a little (intermediate values), and does so on all cores at once.
+    It mostly reads, as weights are read, and writes a little.
 
     Args:
         size_bytes: how much memory, all threads together.
@@ -201,7 +197,7 @@ def _evictor(size_bytes: int, threads: int) -> Evictor:
 def preparation(
     protocol: Protocol, buffers: Sequence[np.ndarray], values: Sequence[np.ndarray], threads: int
 ) -> Prepare | None:
-    """What the protocol wants done before each timed call.
+    """What the protocol asks for before each timed call, or None.
 
     Args:
         buffers: the bound inputs.
@@ -223,10 +219,9 @@ def preparation(
 
 
 class _Usage:
-    """Who uses the cores that this process may run on, from here on.
+    """Use of this process's cores by other processes, from its creation on.
 
-    The yardstick sees that a core became slower, but not that another process took one of several:
-    this does.
+    The yardstick sees a slower core, but not one of several that another process took.
     """
 
     def __init__(self) -> None:
@@ -237,7 +232,7 @@ class _Usage:
         now = (time.perf_counter(), self._busy_s(), time.process_time())
         wall, busy, own = (b - a for a, b in zip(self._begin, now, strict=True))
         cores = len(self._cores())
-        # The system counts in ticks of 10 ms: with less than that nothing can be said.
+        # The system counts in ticks of 10 ms.
         return max(0.0, busy - own - 0.02) / max(wall * cores, 1e-9) if cores else 0.0
 
     @staticmethod
@@ -260,10 +255,7 @@ _YARDSTICK: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = None
 
 
 def yardstick_us() -> float:
-    """Time of a fixed piece of work on one core: a product in the cache and a walk through memory.
-
-    The fastest of several tries, so that a worker thread that is just going to sleep does not count.
-    """
+    """Time of fixed work on one core, a product in the cache and a walk through memory: the fastest of several tries."""
     global _YARDSTICK
     if _YARDSTICK is None:
         side, length = 160, 1 << 19

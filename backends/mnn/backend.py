@@ -50,7 +50,7 @@ from collage.backends.rewriting.table import REWRITE
 from collage.backends.sandbox.native_output import quiet
 from collage.backends.support import conversion, predicates
 from collage.backends.support import patterns as p
-from collage.backends.support.profile_mapping import Step, op_times
+from collage.backends.support.profile_mapping import ProfileStep, op_times
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.rules.pattern import Pattern
@@ -230,7 +230,7 @@ class MnnExecutable(Executable):
         interpreter.runSession(session)
         for _ in range(runs):
             interpreter.runSessionWithCallBackInfo(session, before, after)
-        steps = [Step((name,), kinds[name], sum(spent) / runs) for name, spent in times.items()]
+        steps = [ProfileStep((name,), kinds[name], sum(spent) / runs) for name, spent in times.items()]
         return op_times(GraphIndex.from_ir(ir.load(self._model.path)), steps, joins_reader=False)
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ from collage.backends.rewriting.rewrite import rewritten
 from collage.backends.rewriting.table import REWRITE_OR_WINOGRAD, ROUNDS_TOO_MUCH, WINOGRAD, rewriting
 from collage.backends.support import patterns as p
 from collage.backends.support import predicates
-from collage.backends.support.profile_mapping import Step, op_times
+from collage.backends.support.profile_mapping import ProfileStep, op_times
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.rules.pattern import Pattern
@@ -223,7 +223,7 @@ class OpenVinoExecutable(Executable):
                     kinds[step.node_name] = f"{step.node_type} {step.exec_type}"
         fused = _original_names(compiled)
         steps = [
-            Step(
+            ProfileStep(
                 (*fused.get(name, ()), name),
                 kinds[name],
                 sum(spent) / len(spent),

@@ -43,7 +43,7 @@ def correct_biases(quantized: ir.Model, source: Path, samples: Sequence[Mapping[
     Raises:
         Exception: whatever ONNX Runtime raises.
     """
-    probe = _Probe(source)
+    probe = _BesideFloat(source)
     kernels = [kernel for node in quantized.graph if (kernel := _kernel(node)) is not None]
     kernels = [kernel for kernel in kernels if probe.watch(kernel)]
     for kernel, shift in zip(kernels, probe.shifts(samples), strict=True):
@@ -108,7 +108,7 @@ def _kernel(node: ir.Node) -> _Kernel | None:
     return _Kernel(node, (rounding, x), weight, stored.shape, bias, step)
 
 
-class _Probe:
+class _BesideFloat:
     """The float model, with integer kernels beside their originals and their mean differences as its outputs."""
 
     def __init__(self, source: Path) -> None:

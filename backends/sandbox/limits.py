@@ -1,4 +1,4 @@
-"""What a sandboxed child may use, and how it may fail."""
+"""The limits of a sandboxed child, and how it fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FailureKind = Literal["crash", "hang", "out_of_memory", "error", "killed"]
 
 @dataclass(frozen=True)
 class ChildLimits:
-    """What a child may use.
+    """Limits of a child.
 
     Args:
         timeout_s: it is killed after this time, with all its descendants.
@@ -26,11 +26,11 @@ class ChildLimits:
         file_bytes: the largest file that it may write.
         processes: how many processes and threads its user may have beyond those of now (the kernel
             does not count those of root).
-        confine_files: only files that the task's arguments name (`sandbox_files.granted`), its own
-            folder and installed software are there for it, where the kernel can enforce that.
+        confine_files: only files that the task's arguments name (`landlock.granted`), its own
+            folder and installed software can be opened, where the kernel can enforce that.
         writable: more files and folders that it may write.
         user: user and group number to run as, where the owner is root; None for one of its own
-            (`sandbox_user`), or the owner's where that cannot be.
+            (`user`), or the owner's where that cannot be.
         environment: more environment variables, over those of the policy.
     """
 

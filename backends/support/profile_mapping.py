@@ -17,7 +17,7 @@ from collage.partitioner.graph.graph_index import GraphIndex
 
 
 @dataclass(frozen=True)
-class Step:
+class ProfileStep:
     """One step of a runtime's profile.
 
     Args:
@@ -34,7 +34,9 @@ class Step:
     between: tuple[str, ...] = ()
 
 
-def op_times(index: GraphIndex, steps: Sequence[Step], joins_reader: bool = True) -> list[OpTime]:
+def op_times(
+    index: GraphIndex, steps: Sequence[ProfileStep], joins_reader: bool = True
+) -> list[OpTime]:
     """The steps with the names of the nodes that each stands for.
 
     Steps with the same first baseline are added up. Steps without an baseline stay, with no nodes.
@@ -45,7 +47,7 @@ def op_times(index: GraphIndex, steps: Sequence[Step], joins_reader: bool = True
         joins_reader: True where a fused step is named by its last node.
     """
     known = {**index.producer, **{node.name: node.index for node in index.nodes}}
-    merged: dict[int | str, tuple[set[int], list[Step]]] = {}
+    merged: dict[int | str, tuple[set[int], list[ProfileStep]]] = {}
     for i, step in enumerate(steps):
         anchors = _anchors(known, step.names) or _anchors(known, step.between)[:1]
         key: int | str = anchors[0] if anchors else f"step {i}"

@@ -24,16 +24,16 @@ import numpy as np
 
 from collage.accuracy.error_model import (
     Block,
-    Reduced,
-    choices,
+    ReducedNodes,
     fastest_mix,
     fit_shares,
     mix_of,
+    targets_of,
     time_us,
 )
 from collage.accuracy.merged_mixes import MergedMixes
-from collage.accuracy.mix_partitions import Part
-from collage.accuracy.mix_runner import Mix, MixRunner, Probe
+from collage.accuracy.mix_partitions import MixPartition
+from collage.accuracy.mix_runner import BlockSearchRequest, MixResult, MixRunner
 from collage.partitioner.candidate import bits
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.linear_order import Line, line
@@ -58,7 +58,7 @@ _AT_LEAST = 0.25
 
 
 @dataclass(frozen=True)
-class ProbeResult:
+class BlockSearchResult:
     """What came out.
 
     Args:
@@ -71,9 +71,9 @@ class ProbeResult:
             shares fitted near it, were borders free.
     """
 
-    best: tuple[tuple[Mix, ...], ...]
-    tried: tuple[Mix, ...]
-    joined: tuple[Mix, ...]
+    best: tuple[tuple[MixResult, ...], ...]
+    tried: tuple[MixResult, ...]
+    joined: tuple[MixResult, ...]
     cuts: tuple[int, ...]
     shares: tuple[tuple[float, ...], ...]
     bounds: tuple[float, ...]
@@ -105,7 +105,7 @@ def crossing_bytes(index: GraphIndex, before: int) -> int:
     return sum(index.values[name].size_bytes for name in names if index.consumers.get(name, 0) & after)
 
 
-def probe(request: Probe) -> ProbeResult:
+def probe(request: BlockSearchRequest) -> BlockSearchResult:
     """Try mixes until each goal has an answer or the time is up; runs in a child."""
     compiled = CompiledRegions(request.threads, request.cache_dir)
     try:
@@ -124,7 +124,7 @@ class BlockSearch:
         compiled: owns what is compiled.
     """
 
-    request: Probe
+    request: BlockSearchRequest
     model: Model
     compiled: CompiledRegions
 
@@ -140,7 +140,7 @@ class BlockSearch:
         self.aims = {goal: goal for goal in request.error_limits}
         self.cut(request.cuts or first_cuts(self.laid, request.times_us[0]))
 
-    def go(self) -> ProbeResult:
+    def go(self) -> BlockSearchResult:
         self.deadline_s = max(self.deadline_s, time.monotonic() + _AT_LEAST * self.request.budget_s)
         for _ in range(_ROUNDS):
             for goal in self.request.error_limits:
@@ -157,11 +157,11 @@ class BlockSearch:
         best = [
             self.proposed(g, begin_s + n * each_s) for n, g in enumerate(self.request.error_limits, 1)
         ]
-        return ProbeResult(
+        return BlockSearchResult(
             best=tuple(best),
-            tried=tuple(Mix(reduced, error) for reduced, error in self.errors.items()),
+            tried=tuple(MixResult(reduced, error) for reduced, error in self.errors.items()),
             joined=tuple(
-                Mix(reduced, error, latency_us=self.runs.joined_us[reduced])
+                MixResult(reduced, error, latency_us=self.runs.joined_us[reduced])
                 for reduced, error in self.runs.joined_errors.items()
             ),
             cuts=self.cuts,
@@ -207,7 +207,7 @@ class BlockSearch:
         """Squared error where this block alone is reduced; infinite where the target does not take it."""
         if (
             not math.isfinite(block.times_us[target])
-            or self.runs.step(Part(block.nodes, target)) is None
+            or self.runs.step(MixPartition(block.nodes, target)) is None
         ):
             return math.inf
         mix = [0] * (len(self.request.targets) - 1)
@@ -247,21 +247,21 @@ class BlockSearch:
         chosen = fastest_mix(self.blocks, self.shares(goal), goal**2, 0.0)
         return sum(block.times_us[0] for block in self.blocks) / time_us(self.blocks, chosen, 0.0)
 
-    def time_us(self, mix: Reduced, factor: float = 1.0) -> float:
-        return time_us(self.blocks, choices(self.blocks, mix), factor)
+    def time_us(self, mix: ReducedNodes, factor: float = 1.0) -> float:
+        return time_us(self.blocks, targets_of(self.blocks, mix), factor)
 
-    def keeping(self, goal: float) -> list[Mix]:
+    def keeping(self, goal: float) -> list[MixResult]:
         """The mixes of the blocks as they are now that keep a goal."""
         targets = len(self.request.targets)
         return [
-            Mix(mix, error)
+            MixResult(mix, error)
             for mix, error in self.errors.items()
             if error <= goal
             and any(mix)
-            and mix == mix_of(self.blocks, choices(self.blocks, mix), targets)
+            and mix == mix_of(self.blocks, targets_of(self.blocks, mix), targets)
         ]
 
-    def ranked(self, goal: float) -> tuple[Mix, ...]:
+    def ranked(self, goal: float) -> tuple[MixResult, ...]:
         """The most promising mixes for each price of borders, then whatever else is fast."""
         kept = self.keeping(goal)
         first = []
@@ -282,7 +282,7 @@ class BlockSearch:
             self.aims[goal] *= min(_LEAST_STEP, max(_TIGHTEST_STEP, step))
             self.seek(self.aims[goal])
 
-    def proposed(self, goal: float, end_s: float) -> tuple[Mix, ...]:
+    def proposed(self, goal: float, end_s: float) -> tuple[MixResult, ...]:
         """The most promising mixes that keep the goal as plans, on all samples, where any does.
 
         A plan of few pieces may miss it where a mix in blocks keeps it, since values inside a piece are not
@@ -302,12 +302,12 @@ class BlockSearch:
         apart = [replace(in_blocks, apart=True)] if in_blocks and not self.all_inside(in_blocks) else []
         return (*found[:1], *apart, *found[1:]) or self.ranked(self.aims[goal])
 
-    def all_inside(self, mix: Mix) -> bool:
+    def all_inside(self, mix: MixResult) -> bool:
         """Whether a mix is one partition: no rounding between blocks is lost by joining them."""
         used = (target for target, nodes in enumerate(mix.reduced, 1) if nodes)
         return all((0, target) in self.runs.inside for target in used)
 
-    def fastest_in_blocks(self, goal: float) -> Mix | None:
+    def fastest_in_blocks(self, goal: float) -> MixResult | None:
         """The most promising mix that keeps a goal in blocks, on the held-out samples too."""
         found = sorted(self.keeping(goal), key=lambda mix: self.time_us(mix.reduced))
         return next((mix for mix in found if self.runs.held_out_error(mix.reduced) <= goal), None)
@@ -332,7 +332,7 @@ class BlockSearch:
         """Reduce further blocks of the fastest mix found, the most time first, while the goal is kept."""
         kept = self.keeping(goal)
         best = min((self.time_us(mix.reduced), mix.reduced) for mix in kept)[1] if kept else None
-        chosen = list(choices(self.blocks, best)) if best else [0] * len(self.blocks)
+        chosen = list(targets_of(self.blocks, best)) if best else [0] * len(self.blocks)
         moves = [
             (block.times_us[chosen[i]] - us, i, target)
             for i, block in enumerate(self.blocks)
@@ -355,7 +355,7 @@ class BlockSearch:
         worth: dict[int, float] = {}
         for goal in self.request.error_limits:
             ranked = self.ranked(goal)
-            chosen = choices(self.blocks, ranked[0].reduced) if ranked else (0,) * len(self.blocks)
+            chosen = targets_of(self.blocks, ranked[0].reduced) if ranked else (0,) * len(self.blocks)
             shares = self.shares(goal)
             for i, (block, target) in enumerate(zip(self.blocks, chosen, strict=True)):
                 saving = (block.times_us[target] - min(block.times_us)) / total

@@ -9,10 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from collage.accuracy.block_search import ProbeResult, probe
-from collage.accuracy.mix_partitions import inside_pairs, parts_of
-from collage.accuracy.mix_runner import Mix, Probe
-from collage.accuracy.target_choice import Chosen
+from collage.accuracy.block_search import BlockSearchResult, probe
+from collage.accuracy.mix_partitions import mixable_pairs, partitions_of
+from collage.accuracy.mix_runner import BlockSearchRequest, MixResult
+from collage.accuracy.target_choice import TargetChoice
 from collage.backends.machine.hardware import Hardware
 from collage.backends.sandbox.run import ChildFailed, ChildLimits
 from collage.costs.estimates import Estimates
@@ -55,13 +55,13 @@ class BudgetSearch:
     model: Model
     template: TimingRequest
     used_samples: int
-    chosen: Chosen
+    chosen: TargetChoice
     estimates: Estimates
     listener: Listener
     runner: Runner
     cancel: threading.Event | None
     span_s: tuple[float, float]
-    found: ProbeResult | None = field(default=None, init=False)
+    found: BlockSearchResult | None = field(default=None, init=False)
     base: Target = field(init=False)
     mixed: tuple[Target, ...] = field(init=False)
     _error_limits: dict[float, float] = field(default_factory=dict, init=False)
@@ -148,7 +148,7 @@ class BudgetSearch:
         targets = (self.base, *self.mixed)
         times = [self.estimates.times_us(target) or {} for target in targets]
         count = len(self.model.index.nodes)
-        request = Probe(
+        request = BlockSearchRequest(
             model=self.model.path,
             targets=targets,
             times_us=tuple(tuple(per_node[i] for i in range(count)) for per_node in times),
@@ -178,14 +178,14 @@ class BudgetSearch:
                 plans.setdefault(entry.plan, entry)
         return list(plans.values())
 
-    def _run(self, request: Probe) -> ProbeResult | None:
+    def _run(self, request: BlockSearchRequest) -> BlockSearchResult | None:
         limits = ChildLimits(
             timeout_s=request.budget_s * 4 + 300,
             memory_bytes=address_space(self.model, self.runner.hardware),
         )
         last_touched: list[int] = []
         try:
-            found: ProbeResult = self.runner.run(
+            found: BlockSearchResult = self.runner.run(
                 probe, request, limits=limits, cancel=self.cancel, on_message=last_touched.append
             )
             return found
@@ -211,7 +211,7 @@ class BudgetSearch:
             )
         )
 
-    def _tell(self, found: ProbeResult, tolerances: Sequence[float]) -> None:
+    def _tell(self, found: BlockSearchResult, tolerances: Sequence[float]) -> None:
         bounds = {f"{t:g}": bound for t, bound in zip(tolerances, found.bounds, strict=True)}
         said = ", ".join(f"{bound:.2f} within {t}" for t, bound in bounds.items())
         everything = max(found.tried, key=self._reduced)
@@ -233,14 +233,14 @@ class BudgetSearch:
             )
         )
 
-    def _reduced(self, mix: Mix) -> float:
+    def _reduced(self, mix: MixResult) -> float:
         """The share of the base's time that goes by in nodes which are computed less exactly."""
         times_us = self.estimates.times_us(self.base) or {}
         parts = zip(self.mixed, mix.reduced, strict=True)
         reduced = [i for target, nodes in parts if target in self.chosen.reduced for i in bits(nodes)]
         return sum(times_us[i] for i in reduced) / max(sum(times_us.values()), 1e-9)
 
-    def _entries(self, tolerance: float, mixes: Sequence[Mix], most: int) -> list[TimedPlan]:
+    def _entries(self, tolerance: float, mixes: Sequence[MixResult], most: int) -> list[TimedPlan]:
         """Plans of mixes, with the exact rest on the base; that of the first on another exact target too."""
         backends = {target.backend for target in self.chosen.reduced}
         own = [target for target in self.chosen.exact if target.backend in backends]
@@ -256,7 +256,7 @@ class BudgetSearch:
                     entries.append(TimedPlan(plan, name, proposed=True))
         return entries
 
-    def _plan(self, mix: Mix, exact: Target) -> Plan:
+    def _plan(self, mix: MixResult, exact: Target) -> Plan:
         """Neighbors that can be one partition are one, unless reduced blocks are to stay apart."""
         assert self.found is not None
         targets = (exact, *self.mixed)
@@ -267,8 +267,8 @@ class BudgetSearch:
             own = [number for number, taken in enumerate(mix.reduced, 1) if taken & nodes]
             blocks.append((nodes, own[0] if own else 0))
         reduced = [i for i, target in enumerate(targets) if target in self.chosen.reduced]
-        inside = frozenset() if mix.apart else inside_pairs(targets)
-        parts = parts_of(blocks, targets, inside, reduced if mix.apart else ())
+        inside = frozenset() if mix.apart else mixable_pairs(targets)
+        parts = partitions_of(blocks, targets, inside, reduced if mix.apart else ())
         return Plan(tuple(Candidate(part.nodes, part.on(targets), _RULE) for part in parts))
 
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collage.accuracy.mix_partitions import Inside
+from collage.accuracy.mix_partitions import MixablePairs
 
-Reduced = tuple[int, ...]
+ReducedNodes = tuple[int, ...]
 """Nodes of a mix on each reduced target (bitsets)."""
 
 _BINS = 600
@@ -30,7 +30,7 @@ _FITTING_STEPS = 60
 # Errors far from the error_limits teach little about mixes near them, and errors of rounding alone nothing.
 _SMALLEST_SQUARE = 1e-14
 
-INSIDE_SHARE = 0.25
+MIXED_SHARE = 0.25
 """Of a border's price, where a runtime changes numbers inside; a guess: it converts, but nothing is called or copied."""
 
 
@@ -48,23 +48,23 @@ class Block:
     nodes: int
     times_us: tuple[float, ...]
     border_us: float
-    inside: Inside = frozenset()
+    inside: MixablePairs = frozenset()
 
     def change_us(self, before: int, after: int) -> float:
         """What it costs to come from one target to another before this block."""
         if before == after:
             return 0.0
-        return self.border_us * (INSIDE_SHARE if (before, after) in self.inside else 1.0)
+        return self.border_us * (MIXED_SHARE if (before, after) in self.inside else 1.0)
 
 
-def choices(blocks: Sequence[Block], mix: Reduced) -> tuple[int, ...]:
+def targets_of(blocks: Sequence[Block], mix: ReducedNodes) -> tuple[int, ...]:
     """The target of each block in a mix."""
     return tuple(
         next((t for t, nodes in enumerate(mix, 1) if nodes & block.nodes), 0) for block in blocks
     )
 
 
-def mix_of(blocks: Sequence[Block], chosen: Sequence[int], targets: int) -> Reduced:
+def mix_of(blocks: Sequence[Block], chosen: Sequence[int], targets: int) -> ReducedNodes:
     """The mix that gives each block its target.
 
     Args:
@@ -89,7 +89,7 @@ def time_us(blocks: Sequence[Block], chosen: Sequence[int], border_factor: float
 
 
 def fit_shares(
-    blocks: Sequence[Block], alone: np.ndarray, tried: Mapping[Reduced, float], goal: float
+    blocks: Sequence[Block], alone: np.ndarray, tried: Mapping[ReducedNodes, float], goal: float
 ) -> np.ndarray:
     """Shares of squared error that explain the mixes that were run, best near the goal.
 
@@ -107,7 +107,7 @@ def fit_shares(
     """
     rows, squares = [], []
     for mix, error in tried.items():
-        chosen = choices(blocks, mix)
+        chosen = targets_of(blocks, mix)
         if any(chosen) and math.isfinite(error) and mix == mix_of(blocks, chosen, len(mix) + 1):
             rows.append(_one_hot(chosen, alone.shape[1]))
             squares.append(error**2)

@@ -19,15 +19,15 @@ import numpy as np
 
 from collage.accuracy.error_model import (
     Block,
-    Reduced,
-    choices,
+    ReducedNodes,
     fastest_mix,
     fit_shares,
     mix_of,
+    targets_of,
     time_us,
 )
-from collage.accuracy.mix_partitions import Inside
-from collage.accuracy.mix_runner import Mix, MixRunner
+from collage.accuracy.mix_partitions import MixablePairs
+from collage.accuracy.mix_runner import MixResult, MixRunner
 
 # A border costs more than a call and a copy; how much more depends on layouts, which nobody tells.
 BORDER_FACTOR = 2.0
@@ -72,7 +72,7 @@ class MergedMixes:
         self._error = runs.error if in_blocks else runs.joined_error
         self._pace = self._reckoned_us if in_blocks else runs.joined_us.__getitem__
 
-    def seek(self, goal: float, more: Sequence[Mix]) -> list[Mix]:
+    def seek(self, goal: float, more: Sequence[MixResult]) -> list[MixResult]:
         """Mixes that keep a goal, the fastest first.
 
         Args:
@@ -91,26 +91,26 @@ class MergedMixes:
                 self._error(mix.reduced)
             self._climb(goal)
         self._look_around(goal)
-        return [Mix(mix, self._errors[mix]) for mix in self._kept(goal)]
+        return [MixResult(mix, self._errors[mix]) for mix in self._kept(goal)]
 
     @property
     def _late(self) -> bool:
         return time.monotonic() > self._deadline_s
 
-    def _kept(self, goal: float) -> list[Reduced]:
+    def _kept(self, goal: float) -> list[ReducedNodes]:
         """What kept a goal, the fastest first."""
         found = self._errors.items()
         kept = [m for m, error in found if error <= goal and any(m) and self._is_of_blocks(m)]
         return sorted(kept, key=self._pace)
 
-    def _is_of_blocks(self, mix: Reduced) -> bool:
-        return mix == self._mix(choices(self._blocks, mix))
+    def _is_of_blocks(self, mix: ReducedNodes) -> bool:
+        return mix == self._mix(targets_of(self._blocks, mix))
 
-    def _mix(self, chosen: Sequence[int]) -> Reduced:
+    def _mix(self, chosen: Sequence[int]) -> ReducedNodes:
         return mix_of(self._blocks, chosen, self._first_shares.shape[1])
 
-    def _reckoned_us(self, mix: Reduced) -> float:
-        return time_us(self._blocks, choices(self._blocks, mix), BORDER_FACTOR)
+    def _reckoned_us(self, mix: ReducedNodes) -> float:
+        return time_us(self._blocks, targets_of(self._blocks, mix), BORDER_FACTOR)
 
     def _shares(self, goal: float) -> np.ndarray:
         if self._learned[0] != (goal, len(self._errors)):
@@ -153,12 +153,12 @@ class MergedMixes:
             seeds = [
                 m for m, error in errors.items() if error <= _NEARLY * goal and self._is_of_blocks(m)
             ]
-            near = {self._mix(o) for mix in seeds for o in self._near(choices(self._blocks, mix))}
+            near = {self._mix(o) for mix in seeds for o in self._near(targets_of(self._blocks, mix))}
             self._first_kept(kept[0], near, goal)
 
-    def _faster(self, mix: Reduced, goal: float) -> Reduced | None:
+    def _faster(self, mix: ReducedNodes, goal: float) -> ReducedNodes | None:
         """A faster mix that keeps a goal, one change or two away; None where there is none, or no time."""
-        chosen = choices(self._blocks, mix)
+        chosen = targets_of(self._blocks, mix)
         near = {self._mix(other): other for other in self._near(chosen)}
         far = {self._mix(other): other for first in near.values() for other in self._near(first)}
         return self._first_kept(mix, near, goal) or self._first_kept(mix, far, goal)
@@ -167,7 +167,9 @@ class MergedMixes:
         yield from neighbors(chosen)
         yield from flips(chosen, self._runs.inside)
 
-    def _first_kept(self, mix: Reduced, others: Collection[Reduced], goal: float) -> Reduced | None:
+    def _first_kept(
+        self, mix: ReducedNodes, others: Collection[ReducedNodes], goal: float
+    ) -> ReducedNodes | None:
         """The first of other mixes, the fastest first, that keeps a goal and is reckoned faster than one."""
         for other in sorted(others, key=self._reckoned_us):
             if self._late or self._reckoned_us(other) >= self._reckoned_us(mix):
@@ -175,7 +177,7 @@ class MergedMixes:
             if other in self._errors:
                 continue
             shares = self._shares(goal)  # those that were run just now have taught something
-            promised = sum(shares[i, t] for i, t in enumerate(choices(self._blocks, other)))
+            promised = sum(shares[i, t] for i, t in enumerate(targets_of(self._blocks, other)))
             if promised <= _HOPELESS * goal**2 and self._error(other) <= goal:
                 return other
         return None
@@ -193,7 +195,7 @@ def neighbors(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
             yield (*chosen[:border], *[chosen[border - 1]] * (end - border), *chosen[end:])
 
 
-def flips(chosen: tuple[int, ...], inside: Inside) -> Iterator[tuple[int, ...]]:
+def flips(chosen: tuple[int, ...], inside: MixablePairs) -> Iterator[tuple[int, ...]]:
     """The mixes in which one block has another target that goes inside the same partition."""
     for i, target in enumerate(chosen):
         for other in sorted(other for one, other in inside if one == target):

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from collage.backends.registry import backend_of
 from collage.partitioner.target import Target
 
-Inside = frozenset[tuple[int, int]]
+MixablePairs = frozenset[tuple[int, int]]
 """Pairs of targets, by number in either order, that go inside one partition."""
 
 
 @dataclass(frozen=True)
-class Part:
+class MixPartition:
     """What runs as one.
 
     Args:
@@ -37,7 +37,7 @@ class Part:
         return backend_of(target).mix(target, self.nodes, self.kept)
 
 
-def inside_pairs(targets: Sequence[Target]) -> Inside:
+def mixable_pairs(targets: Sequence[Target]) -> MixablePairs:
     """Which of some targets go inside one partition."""
     pairs = [
         (plain, wide)
@@ -47,12 +47,12 @@ def inside_pairs(targets: Sequence[Target]) -> Inside:
     return frozenset([*pairs, *((wide, plain) for plain, wide in pairs)])
 
 
-def parts_of(
+def partitions_of(
     blocks: Iterable[tuple[int, int]],
     targets: Sequence[Target],
-    inside: Inside,
+    inside: MixablePairs,
     apart: Collection[int] = (),
-) -> list[Part]:
+) -> list[MixPartition]:
     """Neighbors of one target are one part, and neighbors of two that go inside one partition.
 
     Args:
@@ -70,15 +70,15 @@ def parts_of(
     return [_part(run, targets) for run in runs]
 
 
-def _is_one(numbers: set[int], inside: Inside) -> bool:
+def _is_one(numbers: set[int], inside: MixablePairs) -> bool:
     return all(pair in inside for pair in itertools.combinations(sorted(numbers), 2))
 
 
-def _part(run: Sequence[tuple[int, int]], targets: Sequence[Target]) -> Part:
+def _part(run: Sequence[tuple[int, int]], targets: Sequence[Target]) -> MixPartition:
     numbers = {t for _, t in run}
     wide = next(t for t in numbers if all(o == t or _takes_in(targets[t], targets[o]) for o in numbers))
     kept = sum(nodes for nodes, target in run if target != wide)
-    return Part(sum(nodes for nodes, _ in run), wide, kept)
+    return MixPartition(sum(nodes for nodes, _ in run), wide, kept)
 
 
 def _takes_in(target: Target, other: Target) -> bool:

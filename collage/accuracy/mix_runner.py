@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from collage.accuracy.error_model import Block, Reduced, choices
-from collage.accuracy.mix_partitions import Part, inside_pairs, parts_of
+from collage.accuracy.error_model import Block, ReducedNodes, targets_of
+from collage.accuracy.mix_partitions import MixPartition, mixable_pairs, partitions_of
 from collage.backends.contract import CompileContext, PreparedParts, SubModel, ready
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.tensor_files import read_expected, read_samples, write_samples
@@ -38,7 +38,7 @@ _MOST_PIECES = 6
 
 
 @dataclass(frozen=True)
-class Mix:
+class MixResult:
     """A mix that was run.
 
     Args:
@@ -48,14 +48,14 @@ class Mix:
         latency_us: of its shortest run as a plan; infinite where it was not run as one.
     """
 
-    reduced: Reduced
+    reduced: ReducedNodes
     error: float
     apart: bool = False
     latency_us: float = math.inf
 
 
 @dataclass(frozen=True)
-class Probe:
+class BlockSearchRequest:
     """What to try in the child.
 
     Args:
@@ -88,8 +88,8 @@ class Probe:
     threads: int
     budget_s: float = 40.0
     cache_dir: Path | None = None
-    known: tuple[Mix, ...] = ()
-    known_joined: tuple[Mix, ...] = ()
+    known: tuple[MixResult, ...] = ()
+    known_joined: tuple[MixResult, ...] = ()
     cuts: tuple[int, ...] = ()
 
 
@@ -102,7 +102,7 @@ class MixRunner:
         compiled: owns what is compiled.
     """
 
-    def __init__(self, request: Probe, model: Model, compiled: CompiledRegions) -> None:
+    def __init__(self, request: BlockSearchRequest, model: Model, compiled: CompiledRegions) -> None:
         self.request = request
         self.compiled = compiled
         self.index = model.index
@@ -110,16 +110,20 @@ class MixRunner:
         self.samples = read_samples(request.samples_file, request.inputs)
         self.expected = read_expected(request.expected_file, ())
         self.used, self.held_out = slice(request.used_samples), slice(request.used_samples, None)
-        self.errors: dict[Reduced, float] = {mix.reduced: mix.error for mix in request.known}
-        self.held_out_errors: dict[Reduced, float] = {}
-        self.joined_errors: dict[Reduced, float] = {m.reduced: m.error for m in request.known_joined}
-        self.joined_us: dict[Reduced, float] = {m.reduced: m.latency_us for m in request.known_joined}
-        self.inside = inside_pairs(request.targets)
-        self.pieces: dict[Part, str] = {}  # folder names; what was used last stands last
+        self.errors: dict[ReducedNodes, float] = {mix.reduced: mix.error for mix in request.known}
+        self.held_out_errors: dict[ReducedNodes, float] = {}
+        self.joined_errors: dict[ReducedNodes, float] = {
+            m.reduced: m.error for m in request.known_joined
+        }
+        self.joined_us: dict[ReducedNodes, float] = {
+            m.reduced: m.latency_us for m in request.known_joined
+        }
+        self.inside = mixable_pairs(request.targets)
+        self.pieces: dict[MixPartition, str] = {}  # folder names; what was used last stands last
         self.run_s = math.inf  # the shortest run of the mix that was run last
         self.blocks: Sequence[Block] = ()
-        self.steps: dict[Part, Step] = {}
-        self.refused: set[Part] = set()
+        self.steps: dict[MixPartition, Step] = {}
+        self.refused: set[MixPartition] = set()
         self._prepared: dict[int, PreparedParts | None] = {}
 
     def use(self, blocks: Sequence[Block]) -> None:
@@ -128,7 +132,7 @@ class MixRunner:
         self.known_values = self.exact_values()
         self._prefix_values: dict[int, list[dict[str, np.ndarray]]] = {}
 
-    def step(self, part: Part, joined: bool = False) -> Step | None:
+    def step(self, part: MixPartition, joined: bool = False) -> Step | None:
         """A part compiled for its target; None where that refuses it.
 
         Args:
@@ -179,22 +183,22 @@ class MixRunner:
             write_samples(path, [{i.name: v[i.name] for i in model.inputs} for v in values])
         return replace(model, calibration=path)
 
-    def error(self, mix: Reduced) -> float:
+    def error(self, mix: ReducedNodes) -> float:
         """The largest error over the samples to choose by; where it is hopeless, over the first alone."""
         if mix not in self.errors:
             self.errors[mix] = self._worst(mix, self.used)
         return self.errors[mix]
 
-    def held_out_error(self, mix: Reduced) -> float:
+    def held_out_error(self, mix: ReducedNodes) -> float:
         """The largest error over the other samples; 0 where there are none."""
         if mix not in self.held_out_errors:
             self.held_out_errors[mix] = self._worst(mix, self.held_out)
         return self.held_out_errors[mix]
 
-    def joined_error(self, mix: Reduced) -> float:
+    def joined_error(self, mix: ReducedNodes) -> float:
         """The largest error over all samples of the plan that a mix becomes, neighbors of one target in one piece.
 
-        Inside a piece a runtime rounds at other places than between two: a mix that just keeps a goal may miss
+        MixablePairs a piece a runtime rounds at other places than between two: a mix that just keeps a goal may miss
         it as a plan.
         """
         if mix not in self.joined_errors:
@@ -209,7 +213,7 @@ class MixRunner:
             self._keep_newest([prefix, *parts])
         return self.joined_errors[mix]
 
-    def _keep_newest(self, parts: Sequence[Part]) -> None:
+    def _keep_newest(self, parts: Sequence[MixPartition]) -> None:
         """Close the pieces that were not used for longest; blocks stay."""
         blocks = {block.nodes for block in self.blocks}
         for part in parts:
@@ -222,12 +226,12 @@ class MixRunner:
             if not any(part.nodes == other.nodes for other in self.pieces):
                 self.regions.drop(part.nodes)
 
-    def _exact_prefix(self, mix: Reduced) -> Part:
+    def _exact_prefix(self, mix: ReducedNodes) -> MixPartition:
         """What stands before the first part that a mix reduces."""
         exact = itertools.takewhile(lambda part: not part.target, self._joined(mix))
-        return Part(sum(part.nodes for part in exact), 0)
+        return MixPartition(sum(part.nodes for part in exact), 0)
 
-    def _worst(self, mix: Reduced, which: slice, joined: bool = False) -> float:
+    def _worst(self, mix: ReducedNodes, which: slice, joined: bool = False) -> float:
         worst = 0.0
         limit = (_HOPELESS_PLAN if joined else _HOPELESS) * max(self.request.error_limits)
         for made, wanted in zip(self.outputs(mix, which, joined), self.expected[which], strict=True):
@@ -238,7 +242,7 @@ class MixRunner:
         return worst
 
     def outputs(
-        self, mix: Reduced, which: slice, joined: bool = False
+        self, mix: ReducedNodes, which: slice, joined: bool = False
     ) -> Iterator[dict[str, np.ndarray]]:
         """The model's outputs on some samples; what stands before the first reduced block is known."""
         found = (self.step(part, joined) for part in self.parts(mix, joined))
@@ -256,7 +260,7 @@ class MixRunner:
             self.run_s = min(self.run_s, time.perf_counter() - begin_s)
             yield {**known, **executor.results()}
 
-    def _joined_prefix_values(self, mix: Reduced) -> list[dict[str, np.ndarray]]:
+    def _joined_prefix_values(self, mix: ReducedNodes) -> list[dict[str, np.ndarray]]:
         """Known values, with those that the exact prefix makes computed in one piece, as in the plan.
 
         In blocks their last bits differ, and with them where all that follows is rounded.
@@ -274,26 +278,30 @@ class MixRunner:
                 self._prefix_values[nodes].append({**known, **executor.results()})
         return self._prefix_values.get(nodes, self.known_values)
 
-    def parts(self, mix: Reduced, joined: bool) -> list[Part]:
+    def parts(self, mix: ReducedNodes, joined: bool) -> list[MixPartition]:
         """What runs in turn, from the first that is not exact on.
 
         Args:
             mix: of the blocks as they are now.
             joined: whether neighbors that can be one are one.
         """
-        parts = self._joined(mix) if joined else [Part(*block) for block in self._chosen(mix)]
+        parts = self._joined(mix) if joined else [MixPartition(*block) for block in self._chosen(mix)]
         return list(itertools.dropwhile(lambda part: not part.target, parts))
 
-    def _joined(self, mix: Reduced) -> list[Part]:
-        return parts_of(self._chosen(mix), self.request.targets, self.inside)
+    def _joined(self, mix: ReducedNodes) -> list[MixPartition]:
+        return partitions_of(self._chosen(mix), self.request.targets, self.inside)
 
-    def _chosen(self, mix: Reduced) -> list[tuple[int, int]]:
-        chosen = choices(self.blocks, mix)
+    def _chosen(self, mix: ReducedNodes) -> list[tuple[int, int]]:
+        chosen = targets_of(self.blocks, mix)
         return [(block.nodes, target) for block, target in zip(self.blocks, chosen, strict=True)]
 
     def exact_values(self) -> list[dict[str, np.ndarray]]:
         """Per sample every value between blocks and every output, computed exactly."""
-        steps = [step for block in self.blocks if (step := self.step(Part(block.nodes, 0))) is not None]
+        steps = [
+            step
+            for block in self.blocks
+            if (step := self.step(MixPartition(block.nodes, 0))) is not None
+        ]
         executor = Executor(steps, self.request.inputs, list(self.expected[0]))
         executor.bind()
         found: list[dict[str, np.ndarray]] = []

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from collage.accuracy.mix_partitions import inside_pairs
+from collage.accuracy.mix_partitions import mixable_pairs
 from collage.cost_db.costs.row import CostRow
 from collage.costs.estimates import Estimates
 from collage.partitioner.target import Target
@@ -30,7 +30,7 @@ _NEARLY_AS_FAST = 1.15
 
 
 @dataclass(frozen=True)
-class Chosen:
+class TargetChoice:
     """What may be mixed.
 
     Args:
@@ -52,7 +52,7 @@ class Chosen:
 
 def choose_targets(
     rows: Mapping[Target, CostRow | None], estimates: Estimates, goal: float = math.inf
-) -> Chosen:
+) -> TargetChoice:
     """Which targets are exact on the whole model, and which are worth mixing in.
 
     Args:
@@ -73,7 +73,7 @@ def choose_targets(
             timed.append((row.latency_us, target, row.error or 0.0))
     exact = sorted((us, target) for us, target, error in timed if error <= EXACT_ERROR)
     if not exact:
-        return Chosen(refused=(*refused, "no target computes the whole model exactly"))
+        return TargetChoice(refused=(*refused, "no target computes the whole model exactly"))
     fastest_us, fastest = exact[0]
     limit_us = _MUCH_SLOWER * fastest_us
     inexact = sorted((us, target) for us, target, error in timed if error > EXACT_ERROR)
@@ -102,10 +102,10 @@ def choose_targets(
     promised = [
         (_saving(estimates, [base, *reduced], target), target)
         for us, target in exact
-        if reduced and us < limit_us and target != base and not inside_pairs((base, *reduced))
+        if reduced and us < limit_us and target != base and not mixable_pairs((base, *reduced))
     ]
     rivals = [target for saving, target in sorted(promised, reverse=True) if saving > _WORTH_MIXING_IN]
-    return Chosen(
+    return TargetChoice(
         exact=tuple(target for _, target in exact),
         reduced=reduced,
         rivals=tuple(rivals[:_MOST_RIVALS]),
@@ -131,7 +131,7 @@ def _one_inside(
     Returns:
         Those that stay, and why the others do not.
     """
-    within = [t for t in reduced if inside_pairs((base, t))]
+    within = [t for t in reduced if mixable_pairs((base, t))]
     if len(within) < 2:
         return reduced, []
 

@@ -95,7 +95,7 @@ def run_rounds(request: TimingRequest, skip: list[int]) -> list[PlanTiming]:
         if len(runner.samples) > 1:  # who was called once only took no part in the rounds
             runner.keep(counted)
         steps = tuple(statistics.median(times) for times in zip(*runner.steps, strict=True))
-        found = (tuple(runner.samples), steps, runner.error, None, left_out, far, tuple(watch.looks_us))
+        found = (tuple(runner.samples), steps, runner.error, None, left_out, far, tuple(watch.seen_us))
         results[runner.position] = PlanTiming(*found)
     compiled.close()
     return results
@@ -163,7 +163,7 @@ def _take_turns(
         for runner in racing[turn:] + racing[:turn]:
             send_message(runner.position)
             _time_block(runner, sample)
-        distances_us.append(max(before_us, watch.look()) if watched else 0.0)
+        distances_us.append(max(before_us, watch.measure()) if watched else 0.0)
         near = watch.are_near(distances_us)
         if request.prune and near[-1] and sum(near) >= _PRUNE_AFTER_ROUNDS:
             times = {r.position: list(compress(r.samples, near)) for r in racing}

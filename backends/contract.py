@@ -1,26 +1,22 @@
 """What a backend is: one runtime or compiler behind one contract.
 
-Terms: a *backend* says, for a target (its name with options), which nodes it takes and why not
-the others, which patterns it knows, and how to compile a sub-model into an *executable*, which runs
-on arrays that the caller owns. A *variant* of a target has other options and computes the same. A
-*mixed* partition computes some of its nodes as another target of the same runtime does.
+Terms: a *backend* says, for a target (its name with options), which nodes it takes and why not the others, which patterns
+it knows, and how to compile a sub-model into an *executable*, which runs on the caller's arrays. A *variant* of a target
+has other options and computes the same. A *mixed* partition computes some nodes as another target of its runtime does.
 
 Invariants for an implementer:
 
-* The runtime is imported inside functions only. `probe` never raises: a missing runtime is an
-  `Unavailable` with its reason and the way to install it.
-* `supports` is a promise to try, not to succeed: a candidate is proven by compiling, running and
-  verifying it in a sacrificial child. It must be cheap (microseconds) and pure.
-* Native code may crash or hang. A backend neither forks nor catches signals: isolation is the
-  caller's work (`collage.backends.sandbox.run`).
-* An executable belongs to the thread that calls it; the caller serializes calls. `close` gives all
-  memory back and may be called twice.
+* The runtime is imported inside functions only. `probe` never raises: a missing runtime is `Unavailable`.
+* `supports` promises to try, not to succeed: a candidate is compiled, run and verified in a child. It is pure and takes
+  microseconds.
+* Native code may crash or hang. A backend neither forks nor catches signals: the caller isolates it
+  (`collage.backends.sandbox.run`).
+* The caller serializes the calls of an executable. `close` gives all memory back and may be called twice.
 * Times are in microseconds, sizes in bytes.
 
 Only `name`, `style`, `summary`, `options`, `probe`, `supports` and `compile` must be written; the rest has defaults.
 
-Source: optuna `storages/_base.py` for the manner of the contract; TVM BYOC for its content.
-"""
+Source: optuna `storages/_base.py` for the manner of the contract; TVM BYOC for its content."""
 
 from __future__ import annotations
 
@@ -46,14 +42,14 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Available:
-    """The runtime is here; `version` is its own version text and part of every cost key."""
+    """The runtime is installed; `version` is its own version text and part of every cost key."""
 
     version: str
 
 
 @dataclass(frozen=True)
 class Unavailable:
-    """The runtime cannot be used here: why, and the command that would install it."""
+    """The runtime cannot be used: the reason, and the command that installs it."""
 
     reason: str
     how_to_install: str
@@ -70,12 +66,12 @@ class SubModel:
     """A sub-graph as a model on disk, ready for a runtime to read.
 
     Args:
-        path: an ONNX file (external data, if any, lies beside it). IR and opset are what ingest
-            pins; model-local functions are inlined; every tensor below is in this order in the file.
+        path: an ONNX file (external data lies beside it). IR and opset are what ingest pins; model-local functions are
+            inlined; inputs and outputs have this order in the file.
         inputs: graph inputs (weights are initializers, never inputs).
         outputs: graph outputs.
         calibration: samples of the inputs (`collage.backends.numerics.tensor_files`), for targets that calibrate.
-        prepared: True for what `Backend.prepare` gave, in this run or when an artifact was made.
+        prepared: True for a result of `Backend.prepare`, of this run or in an artifact.
     """
 
     path: Path
@@ -87,12 +83,12 @@ class SubModel:
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a target has sub-models rewritten before it compiles them.
+    """How a target prepares sub-models before it compiles them.
 
     Args:
-        by: what it is made into and what makes it, with its version; part of every cost key.
+        by: what is made by which version of what; part of every cost key.
         calibrated: True when it needs samples of the inputs.
-        least_opset: older models are converted up to this one first.
+        least_opset: older models are converted to this one first.
     """
 
     by: str
@@ -155,13 +151,12 @@ class WholeModel:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What a target computes in, as reports and artifacts say it.
+    """A target's number format, for reports and artifacts.
 
     Args:
         numbers: of products and convolutions: `f32`, `bf16`, `int8` …
-        in_file: True when the artifact's operators say so themselves; False when the runtime does it
-            inside, and another runtime computes the same file otherwise.
-        sense: for which nodes and hardware it pays, and whether that is so here; empty for f32.
+        in_file: True where the artifact's operators say so; False where the runtime does it inside.
+        sense: for which nodes and hardware it pays; empty for f32.
     """
 
     numbers: str = "f32"
@@ -171,12 +166,12 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class CompileContext:
-    """What compiling may use.
+    """Resources of compiling.
 
     Args:
         threads: how many threads one call may use (`-threads=` of the target overrides it).
         work_dir: an empty folder for the runtime's temporary files; it lives as long as the executable.
-        cache_dir: a folder for compiled blobs of this machine, or None for no cache.
+        cache_dir: a folder for this machine's compiled blobs; None for no cache.
     """
 
     threads: int
@@ -186,10 +181,10 @@ class CompileContext:
 
 @dataclass(frozen=True)
 class OpTime:
-    """Time of one executed step inside a runtime, from the runtime's own profiler.
+    """Time of one step inside a runtime, from its own profiler.
 
     Args:
-        nodes: names of the ONNX nodes this step stands for (empty: could not be mapped back).
+        nodes: names of the ONNX nodes that it computes; empty where they are unknown.
         kind: the runtime's own name of the step.
         latency_us: mean time of one execution.
     """
@@ -202,11 +197,9 @@ class OpTime:
 class Executable(ABC):
     """A compiled sub-model.
 
-    `bind` names the buffers once; `run` computes from the bound inputs into the bound outputs.
-    Arrays are C-contiguous, of the specs' dtype and shape, and stay alive and in place until the
-    next `bind`. An output given as None (its shape is known only at run time) is allocated by the
-    runtime at each run. `results` are the outputs of the last run, in order; where an output was
-    bound it is that very array.
+    `bind` names the buffers once; `run` computes from the bound inputs into the bound outputs. Arrays are C-contiguous, of
+    the specs' dtype and shape, and stay in place until the next `bind`. The runtime allocates an output given as None (its
+    shape is known only at run time) at each run. In `results` a bound output is that very array.
     """
 
     @abstractmethod
@@ -215,15 +208,15 @@ class Executable(ABC):
 
     @property
     def domain(self) -> str:
-        """The memory domain that `bind_device` takes buffers of; `host` where there is none."""
+        """The memory domain of `bind_device`; `host` where there is none."""
         return device_memory.HOST_MEMORY
 
     def buffer(self, spec: TensorSpec) -> DeviceBuffer:
-        """New memory in this domain, for any executable of the domain; never asked on the host."""
+        """New memory in this domain, for any executable of the domain; not called on the host."""
         raise NotImplementedError(f"{type(self).__name__} has no memory of its own")
 
     def bind_device(self, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer]) -> None:
-        """As `bind`, to buffers of this domain; `results` are then not to be asked for."""
+        """As `bind`, to buffers of this domain; `results` is then not read."""
         raise NotImplementedError(f"{type(self).__name__} has no memory of its own")
 
     @abstractmethod
@@ -237,7 +230,7 @@ class Executable(ABC):
 
     @property
     def stated_latency_us(self) -> float | None:
-        """What a call is said to take, in simulations; None, for every real runtime: measure it."""
+        """The stated time of a call in simulations; None for every real runtime, which is measured."""
         return None
 
     def profile(self, runs: int) -> list[OpTime]:
@@ -259,10 +252,10 @@ class Backend(ABC):
 
     @abstractmethod
     def probe(self) -> Available | Unavailable:
-        """Is the runtime here? Cheap, never raises, imports it at most."""
+        """Whether the runtime is installed; never raises, and at most imports it."""
 
     def check_target(self, target: Target) -> str | None:
-        """Why this target cannot be used on this machine (a device or feature is absent), or None."""
+        """Why this machine cannot use the target (a device or feature is absent), or None."""
         return None
 
     def memory_domain(self, target: Target) -> str:
@@ -271,18 +264,18 @@ class Backend(ABC):
 
     @abstractmethod
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
-        """None when the target takes this node, else the reason of the refusal in one sentence."""
+        """Why the target does not take this node, in one sentence, or None."""
 
     def patterns(self, target: Target) -> tuple[Pattern, ...]:
-        """Named patterns that the runtime computes as one fused kernel."""
+        """Patterns that the runtime computes as one fused kernel."""
         return ()
 
     def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
-        """Why nodes (bitset) that are all supported make no sense as one partition, or None; cheap."""
+        """Why supported nodes (bitset) make no sense as one partition, or None; takes microseconds."""
         return None
 
     def arithmetic(self, target: Target) -> Arithmetic:
-        """What this target computes in on this machine."""
+        """The target's number format on this machine."""
         return Arithmetic()
 
     def variants(self, target: Target, model: WholeModel) -> tuple[Target, ...]:
@@ -345,15 +338,14 @@ class Backend(ABC):
         return None
 
     def preparation(self, target: Target) -> Preparation | None:
-        """How `prepare` rewrites sub-models for this target; None where it leaves them as they are."""
+        """How `prepare` changes sub-models for this target; None where it does not."""
         return None
 
     def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
-        """Rewrite a sub-model before it is compiled: what comes out is measured, timed and emitted.
+        """Change a sub-model before it is compiled; the result is measured, timed and emitted.
 
-        It is called before `compile` and never on what is prepared already, so `compile` takes
-        sub-models as they are. Equal input gives equal bytes. What comes out has `prepared` set, only
-        operators of ai.onnx, the opset, the inputs and the outputs of what went in.
+        It is never called on a prepared sub-model. Equal input gives equal bytes. The result has `prepared` set, only
+        operators of ai.onnx, and the opset, inputs and outputs of the argument.
 
         Raises:
             Exception: as for `compile`.
@@ -365,12 +357,12 @@ class Backend(ABC):
         """Compile a sub-model.
 
         Raises:
-            Exception: anything the runtime raises; the caller turns it into Infeasible(reason).
+            Exception: whatever the runtime raises; the caller makes it an `Infeasible`.
         """
 
 
 def ready(backend: Backend, model: SubModel, target: Target, context: CompileContext) -> SubModel:
-    """The sub-model as `compile` takes it: prepared for its target, unless it is already."""
+    """The sub-model as `compile` takes it: prepared for its target."""
     if model.prepared or backend.preparation(target) is None:
         return model
     return backend.prepare(model, target, context)

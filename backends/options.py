@@ -12,10 +12,10 @@ class Option:
     Args:
         name: as in `-name=value`.
         default: the value when it is not given.
-        choices: the values allowed; empty means that `pattern` decides.
+        choices: the values allowed; empty where `pattern` decides.
         pattern: a regular expression for free values, e.g. `[1-9][0-9]*`.
         help: one sentence for `collage targets` and docs/backends.md.
-        affects_cost: False for what only steers the search, and so stays out of cost keys.
+        affects_cost: False for an option that stays out of cost keys.
         is_later: True for an option that came after costs were stored, and whose default keeps the old behavior: the
             default is left out of cost keys, so that stored costs stay valid.
         tunable: values that local search may set for single partitions where the user left the option open; each
@@ -54,5 +54,5 @@ THREADS = Option(
     pattern="auto|[1-9][0-9]{0,3}",
     tunable=("1", "2", "4", "8", "16", "32"),
 )
-# Below, a second thread may cost more than it gives (docs/measurement.md).
+# Below, a second thread may cost more than it gives (docs/results/runtime-settings.md).
 SHORT_CALL_US = 2000.0

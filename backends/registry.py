@@ -1,13 +1,11 @@
 """Which backends exist, and whether a target can be used here.
 
-Built-in backends are an explicit table name → where its class is; the file is imported when the
-table is first asked for, the runtime itself only inside the backend's functions. Packages add their
-own through the entry-point group `collage.backends` (see docs/write-a-backend.md). One name twice is
-an error. A plugin that cannot be imported stays in the table as a backend that is not available,
-with the reason: it is never left out silently.
+Built-in backends are an explicit table of names and classes; a file is imported when the table is first read, a runtime
+only inside its backend's functions. Packages add backends by the entry-point group `collage.backends`
+(docs/write-a-backend.md). A name that occurs twice is an error. A plugin that cannot be imported stays in the table as an
+unavailable backend with the reason.
 
-Source: xdsl `universe.py` (explicit lazy registration), optuna `_imports.py`.
-"""
+Source: xdsl `universe.py` (explicit lazy registration), optuna `_imports.py`."""
 
 from __future__ import annotations
 
@@ -73,10 +71,7 @@ def backends() -> Mapping[str, Backend]:
 
 
 def warm_up() -> None:
-    """Do what `backends` would do first, as far as it is ours: no plugin and no runtime is loaded.
-
-    A process that forks others does it for all of them.
-    """
+    """Import all built-in backends, but no plugin and no runtime; a process that forks others calls it once for all."""
     _plugins(entry_points, tuple(sys.path))
     for where in _BUILT_IN.values():
         importlib.import_module(where.partition(":")[0])
@@ -142,15 +137,15 @@ def backend_of(target: Target) -> Backend:
 
 
 def options_of(backend: Backend) -> tuple[Option, ...]:
-    """A backend's own options and those that every backend has."""
+    """A backend's options, with those that every backend has."""
     return (*backend.options, RULES, HOST_LABEL)
 
 
 def canonical(target: Target, threads: int | None = None) -> Target:
     """The target with defaults made explicit, as cost keys name it.
 
-    Options that cannot change a cost (`-rules`) are left out, and so are defaults of those that came later;
-    `-threads=auto` becomes the number that the caller will give to `compile`.
+    Options that cannot change a cost are left out, and so are defaults of later options (`Option.is_later`);
+    `-threads=auto` becomes the number that the caller gives to `compile`.
 
     Raises:
         TargetError: the backend, an option or a value is unknown.
@@ -164,13 +159,11 @@ def canonical(target: Target, threads: int | None = None) -> Target:
 
 
 def tunable_options(target: Target, threads: int) -> dict[str, tuple[str, ...]]:
-    """What may be tried in place of a target's defaults, by option; what the user stated stays.
-
-    Nothing is where the target computes on a device: threads, layouts and forms of the model are what CPUs differ by.
+    """Values that may replace a target's defaults, by option that the user left open; none for targets on a device.
 
     Args:
         target: as the user gave it.
-        threads: what `-threads=auto` means; only fewer are worth a try.
+        threads: the meaning of `-threads=auto`; only fewer are tunable.
 
     Raises:
         TargetError: the backend, an option or a value is unknown.
@@ -190,7 +183,7 @@ def tunable_options(target: Target, threads: int) -> dict[str, tuple[str, ...]]:
 
 
 def target_spec(target: Target) -> TargetSpec:
-    """What a target offers to the partitioner; its runtime need not be here.
+    """A target as the partitioner sees it; its runtime need not be installed.
 
     Raises:
         TargetError: the backend, an option or a value is unknown.
@@ -220,8 +213,7 @@ def target_spec(target: Target) -> TargetSpec:
 def _plugins(
     find: Callable[..., Iterable[EntryPoint]], where: tuple[str, ...]
 ) -> tuple[EntryPoint, ...]:
-    # Once for each search path: it reads the description of every installed package, and tuning asks hundreds of
-    # times.
+    # Kept for each search path: it reads the description of every installed package.
     return tuple(find(group=GROUP))
 
 
@@ -244,7 +236,7 @@ def _load(plugins: tuple[EntryPoint, ...]) -> Mapping[str, Backend]:
 def _load_plugin(plugin: EntryPoint) -> Backend:
     try:
         backend = plugin.load()()
-    except Exception as error:  # a stranger's code may raise anything; the reason is kept and shown
+    except Exception as error:  # a plugin may raise anything; the reason is kept and shown
         reason = f"plugin {plugin.value} fails with {type(error).__name__}: {error}"
         return BrokenBackend(plugin.name, reason, _distribution(plugin))
     if not isinstance(backend, Backend) or backend.name != plugin.name:

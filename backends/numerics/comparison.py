@@ -1,19 +1,16 @@
 """How far outputs are from the reference.
 
-Terms: an *error* is one number per pair of arrays, 0 for equal; that of several outputs is the worst
-of them. Metrics for floating-point values:
+Terms: an *error* is one number per pair of arrays, 0 for equal; that of several outputs is the worst. Metrics:
 
 * `max`: largest absolute difference over the largest absolute reference value.
 * `l2`: Euclidean norm of the difference over that of the reference.
 * `cosine`: one minus the cosine of the angle between the two.
-* `top1`: share of rows (last axis) whose largest element is at another place; of integers, truth values and
-  text, which are labels already, the share that differs.
+* `top1`: share of rows (last axis) whose largest element is at another place; of integers, truth values and text, the
+  share that differs.
 
-Invariants: NaN and infinities count as equal only where the reference has the same; anywhere else,
-and for another shape or dtype, the error is infinite. Integers, booleans and text must be equal but for `top1`;
-8-bit integers are quantized numbers, and measured like these. What lies in the range of an undecided
-element (`Ranged`) is right, whatever its type.
-"""
+Invariants: NaN and infinities are equal only to the same in the reference; for another shape or dtype the error is infinite.
+Integers, booleans and text must be equal but for `top1`; 8-bit integers are quantized numbers and are measured like floats.
+Any value within the bounds of a `Ranged` element is right."""
 
 from __future__ import annotations
 
@@ -31,21 +28,18 @@ Array = np.ndarray
 Metric = Literal["max", "l2", "cosine", "top1"]
 METRICS: tuple[str, ...] = get_args(Metric)
 
-# Where the reference is zero everywhere, only differences that no format tells from zero are small.
+# Where the reference is zero everywhere, only such differences are small.
 _SMALLEST_SCALE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Ranged:
-    """A reference value of which the model itself leaves some elements undecided.
-
-    These are the elements whose bounds differ: what stands there is chosen between numbers that are equal but for
-    rounding, and another runtime chooses otherwise with the same right (docs/accuracy.md).
+    """A reference value with bounds for elements that rounding decides: numeric ties (docs/numeric-ties.md).
 
     Args:
-        value: what the reference gave.
-        low: the least that was seen of each element, in the same shape and type; `value` where it is decided.
-        high: the most.
+        value: the reference.
+        low: the smallest right value of each element, in the same shape and type; `value` where there is no tie.
+        high: the largest.
     """
 
     value: Array
@@ -53,15 +47,15 @@ class Ranged:
     high: Array
 
     @property
-    def undecided(self) -> Array:
-        """Which elements are undecided."""
+    def ties(self) -> Array:
+        """Which elements are numeric ties."""
         return np.asarray(self.low != self.high)
 
     def judged(self, actual: Array) -> Array:
-        """Another runtime's value as it counts: in an undecided element only what lies beyond its bounds differs."""
+        """Another runtime's value, in which a tie differs only by what lies beyond its bounds."""
         if actual.shape != self.value.shape or actual.dtype != self.value.dtype:
             return actual
-        where = self.undecided
+        where = self.ties
         counted = np.array(actual)
         if is_measured(actual.dtype):
             arrays = (actual, self.value, self.low, self.high)

@@ -1,15 +1,10 @@
 """ONNX Runtime: the widest operator coverage, on the CPU or another of its execution providers.
 
-What it takes is asked of the installed build itself, as far as that can be asked (`onnxruntime_kernels`).
+`kernels` asks the installed build which operators it takes. Settings of every session:
 
-Settings that every session has, and why:
-
-* `session.force_spinning_stop=1`: workers spin within a run and stop at its end, so that the
-  runtime called next is not slowed by them (`-spinning=run`, the default).
-* `session.disable_cpu_ep_fallback=1` with every provider but the CPU's: a node that the provider
-  does not take is a refusal, never a hidden visit to the CPU.
-* inputs and outputs are bound once, zero-copy on the host: about 3 µs a call.
-"""
+* `session.force_spinning_stop=1`: workers spin within a run and stop at its end, for the next runtime (`-spinning=run`).
+* `session.disable_cpu_ep_fallback=1` with every provider but the CPU's: a node that the provider does not take is a refusal.
+* Inputs and outputs are bound once, zero-copy on the host."""
 
 from __future__ import annotations
 
@@ -63,7 +58,7 @@ _WHEEL: Mapping[str, str] = {
     "qnn": "pip install onnxruntime-qnn",
     "dml": "pip install onnxruntime-directml (on Windows)",
 }
-# numpy has no such types of its own: ORT is told the ONNX number (TensorProto.DataType) instead.
+# Types that numpy lacks: ORT takes the number of TensorProto.DataType.
 _ONNX_NUMBER: Mapping[str, int] = {
     "bfloat16": 16,
     "float8_e4m3fn": 17,
@@ -86,7 +81,9 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
             "all",
             "Graph optimization level of the session.",
             choices=("none", "basic", "extended", "all"),
-            tunable=("extended",),  # without the blocked layout, whose borders cost more than it gains
+            tunable=(
+                "extended",
+            ),  # without the blocked layout, whose borders may cost more than it gains
         ),
         Option(
             "spinning",
@@ -185,7 +182,7 @@ class OnnxRuntimeExecutable(Executable):
         self._bound: tuple[Array | None, ...] = ()
         self._own: list[int] = []
         self._results: tuple[Array, ...] = ()
-        # OrtValues do not own the arrays they stand on: both are kept until the next bind.
+        # OrtValues do not own their arrays: both are kept until the next bind.
         self._kept: list[object] = []
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
@@ -228,7 +225,7 @@ class OnnxRuntimeExecutable(Executable):
         if is_on(self._target, GRAPHS):  # it sees one launch of a graph
             return []
         options = options_of(self._target, self._context)
-        # Not where the rewritten model is, whose name its optimized graph would have.
+        # The rewritten model, which has the optimized graph's name, is in the work folder itself.
         folder = self._context.work_dir / "profile"
         folder.mkdir(exist_ok=True)
         profile.prepare(options, folder)
@@ -253,7 +250,7 @@ class OnnxRuntimeExecutable(Executable):
         return binding
 
     def _run(self, session: Any, binding: Any) -> None:
-        for i in self._own:  # else the run reuses the last run's buffer, whose shape may not fit
+        for i in self._own:  # else the last run's buffer is used, whose shape may differ
             binding.bind_output(self._model.outputs[i].name, "cpu")
         session.run_with_iobinding(binding)
 
@@ -268,7 +265,7 @@ class OnnxRuntimeExecutable(Executable):
         return value
 
     def _collect(self) -> None:
-        """Fetch the outputs that the runtime allocated in this run."""
+        """Copy the outputs that the runtime allocated in this run."""
         values = self._binding.get_outputs()
         results = list(self._bound)
         for i in self._own:
@@ -277,7 +274,7 @@ class OnnxRuntimeExecutable(Executable):
 
 
 class TextExecutable(Executable):
-    """A session with text among its inputs or outputs: such values cannot be bound, so all are given at each run."""
+    """A session with text among its inputs or outputs, which cannot be bound."""
 
     def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
         self._session: Any = open_session(rewritten(model, target, context).path, target, context)

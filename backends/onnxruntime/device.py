@@ -36,8 +36,8 @@ class OrtCudaBuffer(CudaBuffer):
 class OnDevice:
     """A session's values in the memory of a CUDA device.
 
-    What is bound on the host is copied there before each run and back after it: a binding of the session to arrays
-    would copy inputs once, when they are bound, and never see what is written into them later.
+    Arrays on the host are copied there before each run and back after it: a session's binding to arrays copies inputs only
+    once, when they are bound.
 
     Args:
         session: of ONNX Runtime.
@@ -64,7 +64,7 @@ class OnDevice:
         self._back = list(zip(made, outputs, strict=True))
 
     def bind_device(self, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer]) -> None:
-        """Use these buffers of the domain, whoever made them."""
+        """Use these buffers of the domain."""
         import onnxruntime
 
         self._kept, self._there, self._back = [*inputs, *outputs], [], []
@@ -76,7 +76,7 @@ class OnDevice:
                 assert isinstance(buffer, CudaBuffer)
                 shape, dtype = list(buffer.spec.static_shape), np.dtype(buffer.spec.dtype)
                 bind(spec.name, _KIND, number_of(buffer.domain), dtype, shape, buffer.address)
-        if self._graphs:  # a graph's memory stays in place: other buffers need another graph
+        if self._graphs:  # other buffers need another graph
             self._bindings += 1
             self._options = onnxruntime.RunOptions()
             self._options.add_run_config_entry("gpu_graph_id", str(self._bindings))

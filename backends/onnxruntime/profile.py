@@ -48,7 +48,7 @@ def _steps(events: list[dict[str, Any]], outputs: Mapping[str, tuple[str, ...]])
     steps = []
     for name, (kind, times) in seen.items():
         counted = times[1:] or times
-        # The value that it makes tells more than its own name, which may be that of a fused node.
+        # The output's name comes first: the node's own may be that of a fused node.
         names = (*outputs.get(name, ()), name.removesuffix(_BLOCKED), name)
         steps.append(ProfileStep(names, kind, sum(counted) / len(counted)))
     return steps

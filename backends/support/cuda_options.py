@@ -1,4 +1,4 @@
-"""What targets on CUDA have in common, whichever runtime they belong to."""
+"""Options of all targets on CUDA."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_on(target: Target, option: Option) -> bool:
 
 
 def arithmetic(target: Target) -> Arithmetic:
-    """What a target computes in that may ask for TF32."""
+    """The number format of a target with `TF32` among its options."""
     if not is_on(target, TF32):
         return Arithmetic()
     return Arithmetic(

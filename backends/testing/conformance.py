@@ -1,16 +1,14 @@
-"""The test suite that every backend inherits; pytest is needed to use it.
+"""The test suite that every backend inherits; it needs pytest.
 
     class TestMine(BackendConformance):
         backend = MyBackend()
 
-A backend may refuse any case, in `supports` or by raising in `compile`, as long as it gives a reason
-(the test is then skipped with it); at least one case must be taken. What it takes must be right: the
-numbers are compared with ONNX Runtime's, graph optimization off.
+A backend may refuse any case with a reason, in `supports` or by raising in `compile`, and the test is skipped; it must take
+at least one. Numbers are compared with ONNX Runtime's, graph optimization off.
 
 Set `isolated = True` for a runtime that may crash: each case then runs in a child of its own.
 
-Source: optuna `testing/pytest_storages.py` for the manner.
-"""
+Source: optuna `testing/pytest_storages.py` for the manner."""
 
 from __future__ import annotations
 
@@ -56,7 +54,7 @@ class RefusedError(CollageError):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case as a model on disk with inputs and the outputs they shall give."""
+    """A case as a model on disk with inputs and expected outputs."""
 
     model: SubModel
     inputs: tuple[Array, ...]
@@ -64,7 +62,7 @@ class Prepared:
 
 
 def prepare(case: Case, folder: Path, seed: int = 0) -> Prepared:
-    """Write a case's model and compute what it shall give."""
+    """Write a case's model and compute its expected outputs."""
     path = folder / "model.onnx"
     inputs, outputs = case.write(path)
     model = SubModel(path, inputs, outputs)
@@ -121,7 +119,7 @@ def assert_close(actual: Sequence[Array], expected: Sequence[Array], tolerance: 
 
 
 def buffers(prepared: Prepared) -> list[Array]:
-    """Output buffers filled with what no case computes."""
+    """Output buffers with numbers that no case computes."""
     return [np.full(a.shape, 77, a.dtype) for a in prepared.expected]
 
 
@@ -151,7 +149,7 @@ def check_numbers(backend: Backend, target: Target, name: str, tolerance: float)
 
 
 def check_rebinding(backend: Backend, target: Target, name: str, tolerance: float) -> None:
-    """New buffers are used after `bind`, also badly aligned ones, and the old ones are let alone."""
+    """New buffers are used after `bind`, also badly aligned ones, and the old ones are not."""
     with tempfile.TemporaryDirectory() as text:
         prepared = prepare(_BY_NAME[name], Path(text))
         executable = compiled(backend, target, prepared.model, Path(text))
@@ -183,7 +181,7 @@ def check_own_outputs(backend: Backend, target: Target, name: str, tolerance: fl
 
 
 def check_closing(backend: Backend, target: Target, name: str, tolerance: float) -> None:
-    """Closing twice is allowed, and compiling again and again does not eat memory."""
+    """Closing twice is allowed, and compiling again and again takes no more memory."""
     with tempfile.TemporaryDirectory() as text:
         prepared = prepare(_BY_NAME[name], Path(text))
         process = psutil.Process()

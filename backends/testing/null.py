@@ -1,11 +1,9 @@
-"""A backend that costs nothing: it writes zeros. For tests of search and service, not for use.
+"""A backend that writes zeros in a stated time. For tests of search and service, not for use.
 
-Its numbers are wrong by design, so verification refuses it wherever numbers are verified, but where
-zero is right. What a call takes is stated (`-latency_us=250`), and measuring finds just that without a
-clock. A memory domain of its own (`-domain=sim:0`) makes transitions testable without a device.
+Its numbers are wrong by design, so verification refuses it but where zero is right. Measuring finds the stated time of a call
+(`-latency_us=250`) without a clock. A memory domain of its own (`-domain=sim:0`) makes transitions testable without a device.
 
-Source: tinygrad `runtime/ops_null.py`.
-"""
+Source: tinygrad `runtime/ops_null.py`."""
 
 from __future__ import annotations
 

@@ -1,16 +1,14 @@
 """PyTorch through torch.compile: inductor's fused loops around oneDNN's convolutions and products.
 
-The ONNX file becomes an FX graph by onnx2fx, is compiled with inductor for its very shapes with the
-weights frozen into it, and runs under `no_grad`. Compiling takes some ten seconds, so small regions are
-refused.
+onnx2fx makes the ONNX file an FX graph; inductor compiles it for its shapes with frozen weights; it runs under `no_grad`.
+Compiling takes long, so small regions are refused.
 
 Traps, each with a test:
 
-* inductor writes C++ and calls a compiler: without one, `-compiler=eager` alone can be used.
-* inductor starts a pool of compiling processes that outlives a compilation: it is told to use none.
-* the number of threads belongs to the process, so it is set before each call where it differs.
-* cuDNN computes float32 convolutions in TF32 unless told otherwise, which is a setting of the process, too.
-"""
+* Inductor calls a C++ compiler: without one only `-compiler=eager` can be used.
+* Inductor starts a pool of compiling processes that outlives a compilation: it is told to use none.
+* The number of threads belongs to the process, so it is set before each call where it differs.
+* cuDNN computes float32 convolutions in TF32 by default, which is a setting of the process too."""
 
 from __future__ import annotations
 
@@ -202,7 +200,7 @@ class TorchExecutable(Executable):
         torch = self._torch
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
-        for kind in (torch.backends.cudnn, torch.backends.cuda.matmul):  # whose defaults differ
+        for kind in (torch.backends.cudnn, torch.backends.cuda.matmul):  # their defaults differ
             if kind.allow_tf32 != self._tf32:
                 kind.allow_tf32 = self._tf32
         with torch.no_grad():

@@ -47,7 +47,7 @@ class Ranged:
     high: Array
 
     @property
-    def ties(self) -> Array:
+    def undecided(self) -> Array:
         """Which elements are numeric ties."""
         return np.asarray(self.low != self.high)
 
@@ -55,7 +55,7 @@ class Ranged:
         """Another runtime's value, in which a tie differs only by what lies beyond its bounds."""
         if actual.shape != self.value.shape or actual.dtype != self.value.dtype:
             return actual
-        where = self.ties
+        where = self.undecided
         counted = np.array(actual)
         if is_measured(actual.dtype):
             arrays = (actual, self.value, self.low, self.high)

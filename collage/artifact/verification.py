@@ -65,7 +65,7 @@ class ValueDigest:
         finite = wide[np.isfinite(wide)] if np.isfinite(wide).any() else np.zeros(1)
         undecided = None
         if isinstance(reference, Ranged):
-            kept = reference.ties.reshape(-1)[positions.astype(np.int64)]
+            kept = reference.undecided.reshape(-1)[positions.astype(np.int64)]
             undecided = tuple(np.flatnonzero(kept).tolist())
         return cls(
             tuple(value.shape),

@@ -176,8 +176,8 @@ def _draw(path: Path, folder: Path, moved: Sequence[str], names: Sequence[str]) 
                 np.minimum(low[name], made[name], out=low[name])
                 np.maximum(high[name], made[name], out=high[name])
         ranged = {name: _narrowed(value[name], low[name], high[name]) for name in low}
-        found.append({n: r for n, r in ranged.items() if 0 < r.ties.mean() <= _MOST_UNDECIDED})
-        beyond |= {n for n, r in ranged.items() if r.ties.mean() > _MOST_UNDECIDED}
+        found.append({n: r for n, r in ranged.items() if 0 < r.undecided.mean() <= _MOST_UNDECIDED})
+        beyond |= {n for n, r in ranged.items() if r.undecided.mean() > _MOST_UNDECIDED}
     write_samples(folder / "ranges.npz", found)
     return beyond
 

@@ -153,7 +153,7 @@ class Reference:
         counts: dict[str, tuple[int, int]] = {}
         for sample in self._undecided.ranges if self._undecided else ():
             for name, ranged in sample.items():
-                count = int(np.count_nonzero(ranged.ties)), ranged.value.size
+                count = int(np.count_nonzero(ranged.undecided)), ranged.value.size
                 counts[name] = max(count, counts.get(name, count))
         return counts
 

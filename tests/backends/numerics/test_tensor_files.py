@@ -59,5 +59,5 @@ def test_bounds_of_undecided_elements_survive(tmp_path: Path) -> None:
     back = second["y"]
     assert isinstance(back, Ranged)
     assert back.low.dtype == ml_dtypes.bfloat16
-    assert back.ties.tolist() == [False, True, False]
+    assert back.undecided.tolist() == [False, True, False]
     np.testing.assert_array_equal(read_samples(path, [])[1]["y"], bounds[0])

@@ -242,19 +242,19 @@ class Int8Parts(PreparedParts):
         read_unrounded(self._model, original)
 
     def cut(self, part: SubModel, path: Path) -> SubModel | None:
-        names = [[spec.name for spec in specs] for specs in (part.inputs, part.outputs)]
+        given, made = ([spec.name for spec in specs] for specs in (part.inputs, part.outputs))
         try:
-            graph = ir.convenience.extract(self._model.graph, *names)
+            graph = ir.convenience.extract(self._model.graph, given, made)
         except ValueError:  # a normalization was folded over its border
             return None
         for values, specs in ((graph.inputs, part.inputs), (graph.outputs, part.outputs)):
             for value, spec in zip(values, specs, strict=True):
                 value.dtype = ir.DataType.from_numpy(np.dtype(spec.dtype))
                 value.shape = ir.Shape(spec.static_shape)
-        made = ir.Model(graph, ir_version=self._model.ir_version)
-        if not any(value.dtype == ir.DataType.INT8 for value in _weights(made)):
+        model = ir.Model(graph, ir_version=self._model.ir_version)
+        if not any(value.dtype == ir.DataType.INT8 for value in _weights(model)):
             return None
-        write_streamed(made, path)
+        write_streamed(model, path)
         return replace(part, path=path, prepared=True)
 
 

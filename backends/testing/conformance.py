@@ -240,15 +240,14 @@ class BackendConformance:
 
     def _check(self, check: Check, case: str) -> None:
         self._need_runtime()
-        arguments = (self.backend, self.target, case, self.tolerance)
         try:
             if self.isolated:
                 # GPU drivers reserve address space by the terabyte.
                 on_host = self.backend.memory_domain(self.target) == device_memory.HOST_MEMORY
                 limits = ChildLimits(memory_bytes=None if on_host else 0)
-                run_in_child(check, *arguments, limits=limits)
+                run_in_child(check, self.backend, self.target, case, self.tolerance, limits=limits)
             else:
-                check(*arguments)
+                check(self.backend, self.target, case, self.tolerance)
         except RefusedError as error:
             pytest.skip(f"refused: {error}")
         except ChildFailed as error:

@@ -1,18 +1,16 @@
 """A user's own check of a plan: a function that gets a session and returns a number.
 
-    # accuracy.py, beside where `collage tune` is started
+    # accuracy.py, in the current folder
     def evaluate(session):
         outputs = session.run(None, {"x": images[0]})
         return float((outputs[0].argmax(axis=1) == labels).mean())
 
     collage tune model.onnx -t openvino -t 'openvino -precision=bf16' --evaluate accuracy:evaluate --at-least 0.76
 
-The function is the user's own trusted code and runs in the process that tunes; the plan's runtimes run in a child,
-to which each call of `session.run` is handed over. A server takes no such function.
+The function is trusted and runs in the process that tunes; the plan's runtimes run in a child, which gets each call of
+`session.run`. A server takes no such function.
 
-Invariant: a plan for which the function crashed its child, or raised, or gave something else than a number within
-the bound, is not returned.
-"""
+Invariant: a plan for which the function crashed its child, raised, or gave no number within the bound is not returned."""
 
 from __future__ import annotations
 
@@ -55,15 +53,15 @@ class EvaluationError(CollageError):
 
 @dataclass(frozen=True)
 class Served:
-    """What the child runs.
+    """A plan as the child runs it.
 
     Args:
         steps: sub-models and targets in execution order.
         inputs: the graph's inputs.
         outputs: names of its outputs.
         threads: of one call.
-        folder: where calls come from; `calls` in it is a named pipe.
-        cache_dir: where what was compiled once is kept.
+        folder: has a named pipe `calls`, and files of inputs.
+        cache_dir: for what is compiled.
     """
 
     steps: tuple[tuple[SubModel, Target], ...]
@@ -82,7 +80,7 @@ class PlanSession:
         plan: what runs.
         folder: an empty folder for this session.
         threads: of one call.
-        cache_dir: where what was compiled once is kept.
+        cache_dir: for what is compiled.
         cancel: stops the child when set.
     """
 
@@ -109,7 +107,7 @@ class PlanSession:
         pipe = self._served.folder / "calls"
         os.mkfifo(pipe)
         pipe.chmod(0o666)
-        # Open for both ends, so that opening waits for nobody and the child sees no early end.
+        # Open at both ends, so that opening does not block and the child sees no early end.
         self._calls = os.fdopen(os.open(pipe, os.O_RDWR), "w", buffering=1)
         self._thread = threading.Thread(target=self._serve, name="evaluation", daemon=True)
         self._thread.start()
@@ -162,7 +160,7 @@ class PlanSession:
 
 
 def serve(served: Served) -> None:
-    """Answer calls until an empty line comes; runs in the child."""
+    """Answer calls until an empty line comes; called in the child."""
     compiled = CompiledRegions(served.threads, served.cache_dir)
     steps = [
         Step(compiled.get(str(i), model, target), model.inputs, model.outputs)
@@ -183,7 +181,7 @@ def serve(served: Served) -> None:
 
 @dataclass(frozen=True)
 class Check:
-    """A function over a session, and what its value must be.
+    """A function of a session, and the bound on its value.
 
     Args:
         function: gets a `PlanSession`, returns a number.
@@ -232,13 +230,13 @@ class Evaluation:
     samples: Sampling
 
     def passing(self, winner: TimedPlan) -> TimedPlan:
-        """The first plan that passes, from the fastest on; those that do not are marked as failures.
+        """The fastest plan that passes; the others are marked as failures.
 
         Args:
             winner: the plan to begin with.
 
         Raises:
-            NoPlanError: none passes; the message has what each one gave.
+            NoPlanError: none passes; the message has the value of each.
         """
         while (reason := self._refusal(winner)) is not None:
             winner.refused = reason

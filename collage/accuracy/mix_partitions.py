@@ -1,8 +1,7 @@
-"""What the blocks of a mix become: partitions, with neighbors compiled together where one runtime takes both.
+"""The partitions of a mix: neighbors are compiled together where one target computes both.
 
-Terms as in `collage.accuracy.error_model`. Two targets go *inside* one partition when one of them writes int8 into the file and the other
-is the same without it: then blocks of both are one model, in which those of the other stay float (`collage.backends.quantization.float_nodes`).
-"""
+Terms as in `collage.accuracy.error_model`. A pair of targets is *mixable* where nodes of both go into one partition
+(`Backend.mixes_with`)."""
 
 from __future__ import annotations
 
@@ -14,31 +13,31 @@ from collage.backends.registry import backend_of
 from collage.partitioner.target import Target
 
 MixablePairs = frozenset[tuple[int, int]]
-"""Pairs of targets, by number in either order, that go inside one partition."""
+"""Pairs of targets, by number in either order, that go into one partition."""
 
 
 @dataclass(frozen=True)
 class MixPartition:
-    """What runs as one.
+    """One partition of a mix.
 
     Args:
         nodes: bitset.
         target: its number.
-        kept: those of the nodes that stay float (bitset).
+        others: those of the nodes that the other target of a pair computes (bitset).
     """
 
     nodes: int
     target: int
-    kept: int = 0
+    others: int = 0
 
     def on(self, targets: Sequence[Target]) -> Target:
         """The target that it is compiled for."""
         target = targets[self.target]
-        return backend_of(target).mix(target, self.nodes, self.kept)
+        return backend_of(target).mix(target, self.nodes, self.others)
 
 
 def mixable_pairs(targets: Sequence[Target]) -> MixablePairs:
-    """Which of some targets go inside one partition."""
+    """The pairs among these targets."""
     pairs = [
         (plain, wide)
         for (plain, one), (wide, other) in itertools.permutations(enumerate(targets), 2)
@@ -53,13 +52,13 @@ def partitions_of(
     inside: MixablePairs,
     apart: Collection[int] = (),
 ) -> list[MixPartition]:
-    """Neighbors of one target are one part, and neighbors of two that go inside one partition.
+    """Partitions of blocks: neighbors of one target are one, and neighbors of a mixable pair.
 
     Args:
         blocks: nodes and target of each, in order.
         targets: by number.
-        inside: of them.
-        apart: targets whose blocks stay parts of their own.
+        inside: mixable pairs of them.
+        apart: targets whose blocks stay partitions of their own.
     """
     runs: list[list[tuple[int, int]]] = []
     for nodes, target in blocks:
@@ -75,10 +74,10 @@ def _is_one(numbers: set[int], inside: MixablePairs) -> bool:
 
 
 def _part(run: Sequence[tuple[int, int]], targets: Sequence[Target]) -> MixPartition:
-    numbers = {t for _, t in run}
+    numbers = {t for _, t in run}  # one, or a mixable pair
     wide = next(t for t in numbers if all(o == t or _takes_in(targets[t], targets[o]) for o in numbers))
-    kept = sum(nodes for nodes, target in run if target != wide)
-    return MixPartition(sum(nodes for nodes, _ in run), wide, kept)
+    others = sum(nodes for nodes, target in run if target != wide)
+    return MixPartition(sum(nodes for nodes, _ in run), wide, others)
 
 
 def _takes_in(target: Target, other: Target) -> bool:

@@ -1,8 +1,7 @@
 """Runs mixes of exact and reduced blocks in this process, and remembers their errors.
 
-Terms as in `collage.accuracy.error_model`. Each block is compiled for a target when it is first needed, so a mix costs one
-inference for each sample; what stands before its first reduced block is known from the exact run.
-"""
+Terms as in `collage.accuracy.error_model`. A block is compiled for a target when it is first needed, so a mix costs one inference
+for each sample; values before its first reduced block are known from the exact run."""
 
 from __future__ import annotations
 
@@ -31,9 +30,9 @@ from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
 from collage.runtime.executor import Executor, Step
 
-# An error this many times the largest goal is not looked at on the other samples: in blocks, and as a plan.
+# With an error this many times the largest goal the other samples do not run: in blocks, and as a plan.
 _HOPELESS, _HOPELESS_PLAN = 3.0, 1.5
-# So many pieces of several blocks stay compiled: each may hold most of the weights.
+# Pieces that stay compiled: each may have most of the weights.
 _MOST_PIECES = 6
 
 
@@ -44,8 +43,8 @@ class MixResult:
     Args:
         reduced: nodes on each reduced target (bitsets).
         error: of the model's outputs.
-        apart: whether reduced blocks stay partitions of their own in its plan, as they were when it was run.
-        latency_us: of its shortest run as a plan; infinite where it was not run as one.
+        apart: whether reduced blocks stay partitions of their own in its plan.
+        latency_us: of its shortest run as a plan; infinite where it did not run as one.
     """
 
     reduced: ReducedNodes
@@ -56,24 +55,24 @@ class MixResult:
 
 @dataclass(frozen=True)
 class BlockSearchRequest:
-    """What to try in the child.
+    """A search of blocks in a child.
 
     Args:
         model: file of the normalized model.
         targets: the exact one first.
-        times_us: per target what each node takes in context.
+        times_us: per target the time of each node in context.
         inputs: the graph's inputs.
         samples_file: inputs of every sample.
         expected_file: reference outputs for each.
-        used_samples: how many of them to choose mixes by; the others are held out, and only say no.
+        used_samples: how many of them mixes are chosen by; the others are held out.
         metric: how an output's error is measured.
-        error_limits: errors to stay below, one answer for each; the most important first.
+        error_limits: each gets an answer; the most important first.
         threads: of one call.
-        budget_s: time for trying mixes.
-        cache_dir: where what was converted or compiled once is kept; None for nowhere.
-        known: mixes that were run before, in blocks.
-        known_joined: mixes that were run before as the plans that they become.
-        cuts: where the line was cut before; empty to begin anew.
+        budget_s: time for running mixes.
+        cache_dir: for what is converted or compiled; None for none.
+        known: mixes that ran before, in blocks.
+        known_joined: mixes that ran before as plans.
+        cuts: of the line before; empty to begin anew.
     """
 
     model: Path
@@ -119,15 +118,15 @@ class MixRunner:
             m.reduced: m.latency_us for m in request.known_joined
         }
         self.inside = mixable_pairs(request.targets)
-        self.pieces: dict[MixPartition, str] = {}  # folder names; what was used last stands last
-        self.run_s = math.inf  # the shortest run of the mix that was run last
+        self.pieces: dict[MixPartition, str] = {}  # folder names, in the order of use
+        self.run_s = math.inf  # the shortest run of the latest mix
         self.blocks: Sequence[Block] = ()
         self.steps: dict[MixPartition, Step] = {}
         self.refused: set[MixPartition] = set()
         self._prepared: dict[int, PreparedParts | None] = {}
 
     def use(self, blocks: Sequence[Block]) -> None:
-        """Cut the model into other blocks; errors known before stay."""
+        """Use other blocks; known errors stay."""
         self.blocks = blocks
         self.known_values = self.exact_values()
         self._prefix_values: dict[int, list[dict[str, np.ndarray]]] = {}
@@ -137,7 +136,7 @@ class MixRunner:
 
         Args:
             part: a block, or several.
-            joined: whether it is tried in a few mixes only, so that its blob is not worth keeping.
+            joined: whether it is in few mixes only, so that it is not worth caching.
         """
         if part not in self.steps and part not in self.refused:
             send_message(part.target)
@@ -175,7 +174,7 @@ class MixRunner:
         return None if parts is None else parts.cut(model, path)
 
     def calibrated(self, model: SubModel) -> SubModel:
-        """A block with what flows into it, for targets that calibrate."""
+        """A block with samples of its inputs, for targets that calibrate."""
         path = model.path.parent / "calibration.npz"
         if not path.exists():
             known = zip(self.samples[self.used], self.known_values[self.used], strict=True)
@@ -184,7 +183,7 @@ class MixRunner:
         return replace(model, calibration=path)
 
     def error(self, mix: ReducedNodes) -> float:
-        """The largest error over the samples to choose by; where it is hopeless, over the first alone."""
+        """The largest error over the samples that mixes are chosen by; where it is hopeless, over the first alone."""
         if mix not in self.errors:
             self.errors[mix] = self._worst(mix, self.used)
         return self.errors[mix]
@@ -196,10 +195,9 @@ class MixRunner:
         return self.held_out_errors[mix]
 
     def joined_error(self, mix: ReducedNodes) -> float:
-        """The largest error over all samples of the plan that a mix becomes, neighbors of one target in one piece.
+        """The largest error of a mix as a plan, over all samples.
 
-        MixablePairs a piece a runtime rounds at other places than between two: a mix that just keeps a goal may miss
-        it as a plan.
+        Inside a piece a runtime rounds at other places: a mix that keeps a goal in blocks may miss it as a plan.
         """
         if mix not in self.joined_errors:
             parts = self.parts(mix, joined=True)
@@ -214,10 +212,10 @@ class MixRunner:
         return self.joined_errors[mix]
 
     def _keep_newest(self, parts: Sequence[MixPartition]) -> None:
-        """Close the pieces that were not used for longest; blocks stay."""
+        """Close the least recently used pieces; blocks stay."""
         blocks = {block.nodes for block in self.blocks}
         for part in parts:
-            if part in self.steps and (part.nodes not in blocks or part.kept):
+            if part in self.steps and (part.nodes not in blocks or part.others):
                 name = self.pieces.pop(part, None) or self.regions.get(part.nodes).path.parent.name
                 self.pieces[part] = name
         for part in list(self.pieces)[:-_MOST_PIECES]:
@@ -227,7 +225,7 @@ class MixRunner:
                 self.regions.drop(part.nodes)
 
     def _exact_prefix(self, mix: ReducedNodes) -> MixPartition:
-        """What stands before the first part that a mix reduces."""
+        """The nodes before the first reduced part of a mix."""
         exact = itertools.takewhile(lambda part: not part.target, self._joined(mix))
         return MixPartition(sum(part.nodes for part in exact), 0)
 
@@ -244,7 +242,7 @@ class MixRunner:
     def outputs(
         self, mix: ReducedNodes, which: slice, joined: bool = False
     ) -> Iterator[dict[str, np.ndarray]]:
-        """The model's outputs on some samples; what stands before the first reduced block is known."""
+        """The model's outputs on some samples; values before the first reduced block are known."""
         found = (self.step(part, joined) for part in self.parts(mix, joined))
         steps = [step for step in found if step is not None]
         made = {spec.name for step in steps for spec in step.outputs}
@@ -261,10 +259,7 @@ class MixRunner:
             yield {**known, **executor.results()}
 
     def _joined_prefix_values(self, mix: ReducedNodes) -> list[dict[str, np.ndarray]]:
-        """Known values, with those that the exact prefix makes computed in one piece, as in the plan.
-
-        In blocks their last bits differ, and with them where all that follows is rounded.
-        """
+        """Known values, with those of the exact prefix computed in one piece, as in the plan: last bits differ."""
         prefix = self._exact_prefix(mix)
         nodes = prefix.nodes
         step = self.step(prefix, True) if nodes and nodes not in self._prefix_values else None
@@ -279,13 +274,13 @@ class MixRunner:
         return self._prefix_values.get(nodes, self.known_values)
 
     def parts(self, mix: ReducedNodes, joined: bool) -> list[MixPartition]:
-        """What runs in turn, from the first that is not exact on.
+        """The parts in order, from the first reduced one on.
 
         Args:
-            mix: of the blocks as they are now.
-            joined: whether neighbors that can be one are one.
+            mix: of the present blocks.
+            joined: whether neighbors are one part where they can be.
         """
-        parts = self._joined(mix) if joined else [MixPartition(*block) for block in self._chosen(mix)]
+        parts = self._joined(mix) if joined else [MixPartition(n, t) for n, t in self._chosen(mix)]
         return list(itertools.dropwhile(lambda part: not part.target, parts))
 
     def _joined(self, mix: ReducedNodes) -> list[MixPartition]:

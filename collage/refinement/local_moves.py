@@ -1,17 +1,11 @@
-"""Small changes to a plan: shift a border, merge two partitions, split one, give one to another target,
-set an option of its target, or cut out branches that then run at once.
+"""Small changes to a plan: shift a border, merge or split partitions, change a target or its options, or fork branches.
 
-Terms: the *line* is the model's nodes branch by branch (`collage.partitioner.graph.linear_order`); *where* a move acts
-is a position on it, so that one place keeps its number however the plan changes. Two partitions are
-*neighbors* when one reads what the other makes; their *border* stands where the reader's first node
-stands on the line.
+Terms: the *line* is the model's nodes branch by branch (`collage.partitioner.graph.linear_order`). A move acts at a position
+on it, which stays valid however the plan changes. Two partitions are *neighbors* when one reads a result of the other; their
+*border* is where the reader's first node is on the line. The two halves of a *fork* get half of the threads each.
 
-A *variant* is a target of the caller's with one of its tunable options set; it takes what the target
-takes. The two halves of a *fork* get half of the threads each.
-
-Invariants: `apply` is pure; a plan that comes out covers the graph, can be run (`plan_check`), gives no
-node to a target that refuses it, and differs from the plan that went in.
-"""
+Invariants: `apply` is pure; its result covers the graph, can be run (`plan_check`), gives no node to a target that refuses it,
+and differs from its argument."""
 
 from __future__ import annotations
 
@@ -43,12 +37,12 @@ class Move:
 
     Args:
         kind: what is done.
-        where: position on the model's line; the border, pair, partition or cut nearest to it is meant.
+        where: position on the line; the nearest border, pair, partition or cut is meant.
         step: signed and not zero. `border`: so many steps the border moves. `split`: from the cut
             nearest to `where` that many cuts forwards or back go to `target`.
         unit: whether a border moves node by node or from cut to cut.
-        target: of what is merged, split off or retargeted; a border moves whatever it is.
-        option: name and value that the partition's target gets; of `option` alone.
+        target: of the merged, split-off or retargeted partition.
+        option: name and value for the partition's target.
     """
 
     kind: Kind
@@ -64,9 +58,9 @@ class LocalMoves:
 
     Args:
         index: the graph.
-        candidates: whose refusals say which node a target does not take.
+        candidates: has the refusals of targets.
         targets: those that may be used.
-        eligible: whether a plan respects what the caller asked for.
+        eligible: whether a plan keeps the caller's constraints.
         tunable: per target the values that its open options may take.
         threads: of one call; a fork needs at least two.
         kinds: the moves to make.
@@ -92,7 +86,7 @@ class LocalMoves:
         self._origins = everywhere | {t: t for t in self.targets}
         for target, options in tunable.items():
             for name, values in options.items():
-                for value in values:  # plans may have such variants from the beginning
+                for value in values:  # plans may have such variants at the start
                     self._origins.setdefault(target.with_options(**{name: value}), target)
         self.settings = sorted({(n, v) for o in tunable.values() for n, vs in o.items() for v in vs})
         self._joins = joins(index, index.all_nodes) if threads >= LANES else []
@@ -119,7 +113,7 @@ class LocalMoves:
             "option": self._set_option,
             "fork": self._fork,
         }[move.kind](parts, move)
-        if made is None or set(made) == set(parts) or not all(self._takes(*part) for part in made):
+        if made is None or set(made) == set(parts) or not all(self._takes(n, t) for n, t in made):
             return None
         lanes = LANES if move.kind == "fork" else plan.lanes
         made = [(nodes, self._mixed(target, nodes, others)) for nodes, target in made]
@@ -127,7 +121,7 @@ class LocalMoves:
         return changed if changed is not None and self._eligible(changed) else None
 
     def settable(self, plan: Plan) -> list[Move]:
-        """Every option that a partition's target is not given yet, the largest partition's first; none without that kind."""
+        """Moves that set an option, the largest partition's first; none without that kind."""
         found: list[Move] = []
         if "option" not in self.kinds:
             return found
@@ -157,7 +151,8 @@ class LocalMoves:
         kept = {(p.nodes, p.target): p for p in plan.partitions}
         try:
             order = execution_order(self._index, [nodes for nodes, _ in parts])
-            made = [kept.get(parts[i], Candidate(*parts[i], RULE)) for i in order]
+            ordered = [parts[i] for i in order]
+            made = [kept.get((n, t), Candidate(n, t, RULE)) for n, t in ordered]
             changed = Plan(tuple(made), lanes)
             check_plan(self._index, changed)
         except PlanError:
@@ -204,7 +199,7 @@ class LocalMoves:
         return [*rest, (parts[pair[0]][0] | parts[pair[1]][0], move.target)]
 
     def _split(self, parts: list[tuple[int, Target]], move: Move) -> list[tuple[int, Target]] | None:
-        """Give a run between two cuts to a target; what stays on one side or both keeps its own."""
+        """Give a run between two cuts to a target; the rest keeps its own."""
         nodes, target = self._holder(parts, move.where)
         laid = self._line(nodes)
         last = len(laid.cuts) - 1
@@ -220,7 +215,7 @@ class LocalMoves:
         return [*(part for part in parts if part[0] != nodes), *pieces]
 
     def _at(self, laid: Line, cut: int) -> int:
-        """Where on the model's line a cut of a partition's line stands."""
+        """The position on the model's line of a cut of a partition's line."""
         at = laid.cuts[cut]
         return self._position[laid.order[at]] if at < len(laid.order) else self.length
 
@@ -231,7 +226,7 @@ class LocalMoves:
     def _set_option(
         self, parts: list[tuple[int, Target]], move: Move
     ) -> list[tuple[int, Target]] | None:
-        """Give an option its value, or leave it open again where it has that value."""
+        """Set an option, or leave it open again where it has the value."""
         nodes, target = self._holder(parts, move.where)
         name, value = move.option
         if value not in self._tunable.get(self._origins[target], {}).get(name, ()):
@@ -250,7 +245,7 @@ class LocalMoves:
         return variant
 
     def _fork(self, parts: list[tuple[int, Target]], move: Move) -> list[tuple[int, Target]] | None:
-        """Cut the arms of the join nearest to the place out of its partition, in two sets."""
+        """Cut the arms of the nearest join out of its partition, in two sets."""
         if not self._joins:
             return None
         join = min(self._joins, key=lambda node: abs(self._position[node] - move.where))

@@ -178,7 +178,7 @@ class _Shuffles:
                 pieces[-1] = (value, pieces[-1][1], channel + 1)
             else:
                 pieces.append((value, channel, channel + 1))
-        parts = [self._piece(*piece) for piece in pieces]
+        parts = [self._piece(value, begin, end) for value, begin, end in pieces]
         result = parts[0]
         if len(parts) > 1:
             result = f"collage.channels/{len(self._there)}/{order[0][0]}"

@@ -62,7 +62,7 @@ def test_neighbors_that_can_be_one_partition_are_one(
 def test_two_kinds_of_int8_are_never_one_partition() -> None:
     targets = (FLOAT, INT8, Target.parse("openvino -quant=weights_int8"))
     found = partitions_of(zip(BLOCKS, (1, 0, 2, 0, 0, 1), strict=True), targets, mixable_pairs(targets))
-    assert [(part.target, part.kept) for part in found] == [(1, 0b10), (2, 0b11000), (1, 0)]
+    assert [(part.target, part.others) for part in found] == [(1, 0b10), (2, 0b11000), (1, 0)]
 
 
 def test_the_target_of_a_part_says_which_nodes_stay_float() -> None:

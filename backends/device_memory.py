@@ -26,7 +26,6 @@ class DeviceBuffer(ABC):
     """Memory for one value in a domain other than the host's.
 
     Args:
-        spec: the value, of static shape.
         domain: as `Backend.memory_domain` names it.
     """
 
@@ -43,11 +42,7 @@ class DeviceBuffer(ABC):
 
 
 class CudaBuffer(DeviceBuffer):
-    """Memory of a CUDA device by its address, which ONNX Runtime and PyTorch both take.
-
-    Args:
-        address: on the device.
-    """
+    """Memory of a CUDA device by its address, which ONNX Runtime and PyTorch both take."""
 
     def __init__(self, spec: TensorSpec, domain: str, address: int) -> None:
         super().__init__(spec, domain)

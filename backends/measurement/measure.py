@@ -45,12 +45,9 @@ def measure(
     """Measure a request in a child.
 
     Args:
-        request: what to measure.
-        cancel: stops it when set.
         run: starts the child, here or on another machine.
 
     Raises:
-        CancelledError: `cancel` was set.
         TargetError: the target cannot be used here at all.
         CollageError: the child was killed from outside again and again, or our own code failed.
     """

@@ -18,32 +18,25 @@ _SMALLEST_EVICTION = 1 << 20
 
 @dataclass(frozen=True)
 class Protocol:
-    """Options of a measurement.
+    """Options of a measurement."""
 
-    Args:
-        evict_bytes: so many bytes of other memory are read, and some written, before each timed run, by all threads
-            together, as the rest of the model would; 0 leaves the caches warm.
-        fresh_inputs: inputs are written before each sample.
-        precision: timing ends when half the 95 % confidence interval of the median is within this
-            share of it, or when its time is up.
-        min_runs: timed runs at the least, or two where a call takes longer than `max_s`.
-        min_s: time spent in timed runs at the least, so that a lucky moment is not the result.
-        max_s: time spent in timing at the most, eviction included (but those are always made).
-        warm_up_s: time for untimed runs first.
-        disturbance: the share by which the yardstick may move, or of the cores that other processes
-            may use, before a measurement is repeated.
-        retries: how often a measurement is repeated at the most; the least disturbed one counts.
-    """
-
+    # so many bytes of other memory are read, and some written, before each timed run, by all threads
+    # together, as the rest of the model would; 0 leaves the caches warm
     evict_bytes: int = 0
-    fresh_inputs: bool = True
+    fresh_inputs: bool = True  # inputs are written before each sample
+    # timing ends when half the 95 % confidence interval of the median is within this share of it, or
+    # when its time is up
     precision: float = 0.01
-    min_runs: int = 5
+    min_runs: int = 5  # timed runs at the least, or two where a call takes longer than `max_s`
+    # time spent in timed runs at the least, so that a lucky moment is not the result
     min_s: float = 0.25
+    # time spent in timing at the most, eviction included (but those are always made)
     max_s: float = 1.5
-    warm_up_s: float = 0.05
+    warm_up_s: float = 0.05  # time for untimed runs first
+    # the share by which the yardstick may move, or of the cores that other processes may use, before
+    # a measurement is repeated
     disturbance: float = 0.03
-    retries: int = 1
+    retries: int = 1  # how often a measurement is repeated at the most; the least disturbed one counts
 
     @property
     def digest(self) -> str:

@@ -37,19 +37,12 @@ _WRITTEN_SHARE = 8
 
 @dataclass(frozen=True)
 class Timing:
-    """Samples of one executable.
+    """Samples of one executable."""
 
-    Args:
-        samples_us: in order of time.
-        yardstick_us: the shorter one of before and after.
-        yardstick_moved: share by which it moved between before and after.
-        foreign_load: share of this process's cores that other processes used meanwhile.
-    """
-
-    samples_us: tuple[float, ...]
-    yardstick_us: float
-    yardstick_moved: float
-    foreign_load: float
+    samples_us: tuple[float, ...]  # in order of time
+    yardstick_us: float  # the shorter one of before and after
+    yardstick_moved: float  # share by which it moved between before and after
+    foreign_load: float  # share of this process's cores that other processes used meanwhile
 
     @property
     def disturbance(self) -> float:
@@ -71,8 +64,6 @@ def time_runs(run: Callable[[], None], protocol: Protocol, prepare: Prepare | No
     """Time a callable until the protocol is content; repeated where the machine changed meanwhile.
 
     Args:
-        run: what is timed.
-        protocol: how.
         prepare: called before each sample, untimed.
     """
     best: Timing | None = None

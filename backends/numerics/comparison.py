@@ -34,17 +34,13 @@ _SMALLEST_SCALE = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Ranged:
-    """A reference value with bounds for elements that rounding decides: numeric ties (docs/numeric-ties.md).
+    """A reference value with bounds for elements that rounding decides: numeric ties (docs/numeric-ties.md)."""
 
-    Args:
-        value: the reference.
-        low: the smallest right value of each element, in the same shape and type; `value` where there is no tie.
-        high: the largest.
-    """
-
-    value: Array
+    value: Array  # the reference
+    # the smallest right value of each element, in the same shape and type; `value` where there is no
+    # tie
     low: Array
-    high: Array
+    high: Array  # the largest
 
     @property
     def undecided(self) -> Array:
@@ -73,25 +69,15 @@ Expected = Array | Ranged
 
 @dataclass(frozen=True)
 class Comparison:
-    """The error of some outputs.
+    """The error of some outputs."""
 
-    Args:
-        error: of the worst output.
-        output: the position of the worst output.
-        reason: why the error is infinite, else empty.
-    """
-
-    error: float
-    output: int = 0
-    reason: str = ""
+    error: float  # of the worst output
+    output: int = 0  # the position of the worst output
+    reason: str = ""  # why the error is infinite, else empty
 
 
 def output_error(metric: str, actual: Sequence[Array], expected: Sequence[Expected]) -> float:
-    """The error of the worst output; infinite where outputs cannot be compared.
-
-    Raises:
-        BadInputError: the metric is unknown.
-    """
+    """The error of the worst output; infinite where outputs cannot be compared."""
     return compare_outputs(metric, actual, expected).error
 
 
@@ -101,13 +87,7 @@ def compare_outputs(
     """The error of the worst output, and which one it is.
 
     Args:
-        metric: one of `METRICS`.
-        actual: the outputs.
-        expected: their references.
         count_labels: of integers, truth values and text, take the share that differs, as `top1` does.
-
-    Raises:
-        BadInputError: the metric is unknown.
     """
     _check_metric(metric)
     if len(actual) != len(expected):

@@ -26,9 +26,6 @@ def is_half(model: onnx.ModelProto) -> bool:
 def widen(model: onnx.ModelProto) -> list[str]:
     """Make all that is half precision single, in place.
 
-    Args:
-        model: with its weights.
-
     Returns:
         The outputs that were of half precision, by name.
     """

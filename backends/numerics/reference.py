@@ -61,9 +61,6 @@ def run_reference(
 
     Returns:
         The values, owned by the caller.
-
-    Raises:
-        Exception: whatever ONNX Runtime raises.
     """
     session = reference_session(model_path)
     return run_session(session, inputs, outputs)

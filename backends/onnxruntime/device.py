@@ -40,9 +40,7 @@ class OnDevice:
     once, when they are bound.
 
     Args:
-        session: of ONNX Runtime.
         model: what it runs; its inputs and outputs have static shapes.
-        domain: `cuda:N`.
         graphs: kernels are recorded at the first run after a binding, and launched as one CUDA graph at the others.
     """
 

@@ -35,9 +35,6 @@ def correct_biases(quantized: ir.Model, source: Path, samples: Sequence[Mapping[
         quantized: QDQ: each kernel's first input and its weight come from a DequantizeLinear.
         source: the file of its float model, with nodes of the same names; temporary files lie beside it.
         samples: of the calibration: every input by name.
-
-    Raises:
-        Exception: whatever ONNX Runtime raises.
     """
     probe = _BesideFloat(source)
     kernels = [kernel for node in quantized.graph if (kernel := _kernel(node)) is not None]

@@ -105,9 +105,7 @@ def keep_float(
     """Give nodes of an int8 model their float form back, in place.
 
     Args:
-        quantized: QDQ, as `onnxruntime.quantization` writes it.
         source: the float model that it was made from, nodes by the same names.
-        names: of the nodes.
         rounded_results: whether float nodes read rounded results of integer kernels, without which the runtime has no
             integer kernel (ONNX Runtime).
     """
@@ -127,7 +125,6 @@ def read_unrounded(quantized: ir.Model, source: ir.Model) -> None:
     """Change an int8 model in place so that it has every value of the float model under its name, unrounded.
 
     Args:
-        quantized: QDQ, as `onnxruntime.quantization` writes it.
         source: the float model that it was made from, nodes by the same names.
     """
     _unround_outputs(quantized.graph)

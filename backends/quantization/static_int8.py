@@ -36,8 +36,6 @@ def write_static(
 
     Args:
         source: the float model, weights inside; temporary files lie beside it.
-        destination: the file to write.
-        samples: every input by name.
         float_results: results of kernels are rounded only where an integer kernel reads them.
         reduce_range: weights of 7 bits.
     """

@@ -33,12 +33,6 @@ def write_weights(
 
     Args:
         source: the float model, weights inside; a temporary file lies beside it.
-        destination: the file to write.
-        samples: every input by name.
-        names: of the products.
-
-    Raises:
-        Exception: whatever ONNX Runtime raises.
     """
     model = ir.load(source)
     products = [product for node in model.graph if node.name in names and (product := _product(node))]

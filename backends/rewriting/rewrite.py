@@ -39,14 +39,10 @@ _MOVES_TRANSPOSES = "TransposeOptimizer"
 
 @dataclass(frozen=True)
 class Changes:
-    """What rewriting changes in a model.
+    """What rewriting changes in a model."""
 
-    Args:
-        transposes_left: of all that there were, after ONNX Runtime.
-        found: by pass, how many places it changed; none has no entry.
-    """
-
-    transposes_left: int
+    transposes_left: int  # of all that there were, after ONNX Runtime
+    # by pass, how many places it changed; none has no entry
     found: dict[str, int] = field(default_factory=dict)
 
 

@@ -41,25 +41,16 @@ ROUNDS_TOO_MUCH = (
 
 @dataclass(frozen=True)
 class Pass:
-    """One graph pass.
+    """One graph pass."""
 
-    Args:
-        name: in the keys of caches.
-        runtimes: those that it made faster.
-        sees: what it replaces, and by what.
-        reason: why that is faster.
-        gain: on which model, as told in docs/results/.
-        apply: changes a graph, and returns how many places it changed; None for what ONNX Runtime does before.
-        at_one_place: whether a single place is a reason to time a whole model.
-    """
-
-    name: str
-    runtimes: tuple[str, ...]
-    sees: str
-    reason: str
-    gain: str
+    name: str  # in the keys of caches
+    runtimes: tuple[str, ...]  # those that it made faster
+    sees: str  # what it replaces, and by what
+    reason: str  # why that is faster
+    gain: str  # on which model, as told in docs/results/
+    # changes a graph, and returns how many places it changed; None for what ONNX Runtime does before
     apply: Callable[[RewriteGraph], int] | None
-    at_one_place: bool = False
+    at_one_place: bool = False  # whether a single place is a reason to time a whole model
 
 
 PASSES = (

@@ -22,7 +22,6 @@ def remembered_digest(path: Path, cache_dir: Path) -> str:
     """SHA-256 of a file's bytes as hex text, remembered where the file has not changed.
 
     Args:
-        path: the file.
         cache_dir: where digests are kept; writable only by whom the caller trusts.
 
     Raises:

@@ -16,19 +16,13 @@ from collage.partitioner.graph.graph_index import GraphIndex
 
 @dataclass(frozen=True)
 class ProfileStep:
-    """One step of a runtime's profile.
+    """One step of a runtime's profile."""
 
-    Args:
-        names: the runtime's names for it: of nodes, of values, or neither.
-        kind: the runtime's name of what it does.
-        latency_us: mean time of one execution.
-        between: for a change of layout or type, which is no node: names of the value's maker, then of its reader. The first
-            that is known gets the time.
-    """
-
-    names: tuple[str, ...]
-    kind: str
-    latency_us: float
+    names: tuple[str, ...]  # the runtime's names for it: of nodes, of values, or neither
+    kind: str  # the runtime's name of what it does
+    latency_us: float  # mean time of one execution
+    # for a change of layout or type, which is no node: names of the value's maker, then of its
+    # reader. The first that is known gets the time.
     between: tuple[str, ...] = ()
 
 
@@ -40,7 +34,6 @@ def op_times(
     Steps with the same first anchor are added up. Steps without an anchor have no nodes.
 
     Args:
-        index: the model's structure.
         steps: in the order of execution.
         joins_reader: True where a fused step is named by its last node.
     """

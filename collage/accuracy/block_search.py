@@ -56,22 +56,17 @@ _AT_LEAST = 0.25
 
 @dataclass(frozen=True)
 class BlockSearchResult:
-    """The result of a search.
+    """The result of a search."""
 
-    Args:
-        best: per goal mixes that keep it, the most promising first; empty where none does.
-        tried: every mix that was run in blocks, those known before included.
-        joined: every mix that was run as the plan that it becomes.
-        cuts: positions of the model's line between blocks, both ends included.
-        shares: per block and target of the squared error, fitted near the first goal.
-        bounds: per goal, the speedup over the exact target that a mix of these blocks could have, were borders free.
-    """
-
+    # per goal mixes that keep it, the most promising first; empty where none does
     best: tuple[tuple[MixResult, ...], ...]
-    tried: tuple[MixResult, ...]
-    joined: tuple[MixResult, ...]
-    cuts: tuple[int, ...]
+    tried: tuple[MixResult, ...]  # every mix that was run in blocks, those known before included
+    joined: tuple[MixResult, ...]  # every mix that was run as the plan that it becomes
+    cuts: tuple[int, ...]  # positions of the model's line between blocks, both ends included
+    # per block and target of the squared error, fitted near the first goal
     shares: tuple[tuple[float, ...], ...]
+    # per goal, the speedup over the exact target that a mix of these blocks could have, were borders
+    # free
     bounds: tuple[float, ...]
 
 
@@ -112,17 +107,11 @@ def search_blocks(request: BlockSearchRequest) -> BlockSearchResult:
 
 @dataclass
 class BlockSearch:
-    """Searches mixes in this process.
+    """Searches mixes in this process."""
 
-    Args:
-        request: targets, samples and limits.
-        model: of the request.
-        compiled: owns what is compiled.
-    """
-
-    request: BlockSearchRequest
-    model: Model
-    compiled: CompiledRegions
+    request: BlockSearchRequest  # targets, samples and limits
+    model: Model  # of the request
+    compiled: CompiledRegions  # owns what is compiled
 
     def __post_init__(self) -> None:
         request = self.request

@@ -38,29 +38,17 @@ _RULE = "budget"
 
 @dataclass
 class BudgetSearch:
-    """Finds mixes of an exact and some reduced targets within tolerances, and remembers their errors.
+    """Finds mixes of an exact and some reduced targets within tolerances, and remembers their errors."""
 
-    Args:
-        model: the normalized model.
-        template: samples, reference outputs and metric.
-        used_samples: how many samples mixes are chosen by.
-        chosen: targets; its base computes what is not reduced.
-        estimates: profiles of them.
-        listener: is told the results.
-        runner: where mixes run.
-        cancel: stops the child.
-        span_s: `time.monotonic()` at which the run began, and at which it is to end.
-    """
-
-    model: Model
-    template: TimingRequest
-    used_samples: int
-    chosen: TargetChoice
-    estimates: Estimates
-    listener: Listener
-    runner: Runner
-    cancel: threading.Event | None
-    span_s: tuple[float, float]
+    model: Model  # the normalized model
+    template: TimingRequest  # samples, reference outputs and metric
+    used_samples: int  # how many samples mixes are chosen by
+    chosen: TargetChoice  # targets; its base computes what is not reduced
+    estimates: Estimates  # profiles of them
+    listener: Listener  # is told the results
+    runner: Runner  # where mixes run
+    cancel: threading.Event | None  # stops the child
+    span_s: tuple[float, float]  # `time.monotonic()` at which the run began, and at which it is to end
     found: BlockSearchResult | None = field(default=None, init=False)
     base: Target = field(init=False)
     mixed: tuple[Target, ...] = field(init=False)

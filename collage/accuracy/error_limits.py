@@ -19,25 +19,17 @@ _ANY_ERROR = 3.0
 
 @dataclass(frozen=True)
 class ErrorLimits:
-    """The errors of one run.
+    """The errors of one run."""
 
-    Args:
-        has_budget: True where more is allowed than exact arithmetic needs, or a Pareto front is asked for.
-        tolerances: errors that plans are sought for, the one asked for first.
-        error_limit: plans with a larger error are not timed.
-        local_limit: partitions with a larger error on their own outputs are not used.
-        whole_limit: the same for the whole model.
-        exact_limit: whole models that err by no more take part in searches and comparisons as they are.
-        slower_too: True where plans that cannot be the fastest are sought as well.
-    """
-
+    # True where more is allowed than exact arithmetic needs, or a Pareto front is asked for
     has_budget: bool
-    tolerances: tuple[float, ...]
-    error_limit: float
-    local_limit: float
-    whole_limit: float
+    tolerances: tuple[float, ...]  # errors that plans are sought for, the one asked for first
+    error_limit: float  # plans with a larger error are not timed
+    local_limit: float  # partitions with a larger error on their own outputs are not used
+    whole_limit: float  # the same for the whole model
+    # whole models that err by no more take part in searches and comparisons as they are
     exact_limit: float
-    slower_too: bool
+    slower_too: bool  # True where plans that cannot be the fastest are sought as well
 
     @classmethod
     def of(cls, options: TuneOptions, is_evaluated: bool) -> ErrorLimits:

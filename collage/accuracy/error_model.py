@@ -33,19 +33,12 @@ MIXED_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Block:
-    """A run of nodes.
+    """A run of nodes."""
 
-    Args:
-        nodes: bitset.
-        times_us: its time on each target; infinite where the target refuses it.
-        border_us: cost of a border of partitions before it.
-        inside: pairs of targets that go into one partition.
-    """
-
-    nodes: int
-    times_us: tuple[float, ...]
-    border_us: float
-    inside: MixablePairs = frozenset()
+    nodes: int  # bitset
+    times_us: tuple[float, ...]  # its time on each target; infinite where the target refuses it
+    border_us: float  # cost of a border of partitions before it
+    inside: MixablePairs = frozenset()  # pairs of targets that go into one partition
 
     def change_us(self, before: int, after: int) -> float:
         """Cost of a change from one target to another before this block."""
@@ -65,7 +58,6 @@ def mix_of(blocks: Sequence[Block], chosen: Sequence[int], targets: int) -> Redu
     """The mix that gives each block its target.
 
     Args:
-        blocks: in order.
         chosen: the target of each.
         targets: how many there are, the exact one included.
     """
@@ -91,7 +83,6 @@ def fit_shares(
     """Shares of squared error that explain the mixes which were run, best near the goal.
 
     Args:
-        blocks: in order.
         alone: squared error of each block alone on each target, shape (blocks, targets); infinite where
             it cannot be used, 0 for the exact target.
         tried: error of each mix.
@@ -138,7 +129,6 @@ def fastest_mix(
 
     Args:
         blocks: in order; the exact target takes every one.
-        shares: of squared error, shape (blocks, targets).
         limit: on their sum.
         border_factor: how many times dearer borders are; more than 1 asks for fewer.
     """

@@ -53,36 +53,18 @@ class EvaluationError(CollageError):
 
 @dataclass(frozen=True)
 class Served:
-    """A plan as the child runs it.
+    """A plan as the child runs it."""
 
-    Args:
-        steps: sub-models and targets in execution order.
-        inputs: the graph's inputs.
-        outputs: names of its outputs.
-        threads: of one call.
-        folder: has a named pipe `calls`, and files of inputs.
-        cache_dir: for what is compiled.
-    """
-
-    steps: tuple[tuple[SubModel, Target], ...]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[str, ...]
-    threads: int
-    folder: Path
-    cache_dir: Path | None
+    steps: tuple[tuple[SubModel, Target], ...]  # sub-models and targets in execution order
+    inputs: tuple[TensorSpec, ...]  # the graph's inputs
+    outputs: tuple[str, ...]  # names of its outputs
+    threads: int  # of one call
+    folder: Path  # has a named pipe `calls`, and files of inputs
+    cache_dir: Path | None  # for what is compiled
 
 
 class PlanSession:
-    """A plan's runtimes in a child, called as `collage.load`'s sessions are. Use as a context manager.
-
-    Args:
-        regions: sub-models of partitions.
-        plan: what runs.
-        folder: an empty folder for this session.
-        threads: of one call.
-        cache_dir: for what is compiled.
-        cancel: stops the child when set.
-    """
+    """A plan's runtimes in a child, called as `collage.load`'s sessions are. Use as a context manager."""
 
     def __init__(
         self,
@@ -128,7 +110,6 @@ class PlanSession:
         Raises:
             BadInputError: an input is missing, or of a wrong type or shape.
             EvaluationError: the plan's runtimes failed.
-            CancelledError: the run was cancelled.
         """
         for spec in self.inputs:
             value = feed.get(spec.name)
@@ -183,18 +164,13 @@ def serve(served: Served) -> None:
 class Check:
     """A function of a session, and the bound on its value.
 
-    Args:
-        function: gets a `PlanSession`, returns a number.
-        at_least: the smallest value that passes; None for no such bound.
-        at_most: the largest.
-
     Raises:
         BadInputError: not exactly one bound is given.
     """
 
-    function: Callable[[Any], float]
-    at_least: float | None = None
-    at_most: float | None = None
+    function: Callable[[Any], float]  # gets a `PlanSession`, returns a number
+    at_least: float | None = None  # the smallest value that passes; None for no such bound
+    at_most: float | None = None  # the largest
 
     def __post_init__(self) -> None:
         if (self.at_least is None) == (self.at_most is None):
@@ -215,19 +191,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Finds the fastest timed plan that passes a check.
+    """Finds the fastest timed plan that passes a check."""
 
-    Args:
-        check: the user's.
-        timer: the plans.
-        regions: sub-models of their partitions.
-        samples: threads and folders of the run.
-    """
-
-    check: Check
-    timer: PlanTimer
-    regions: RegionFiles
-    samples: Sampling
+    check: Check  # the user's
+    timer: PlanTimer  # the plans
+    regions: RegionFiles  # sub-models of their partitions
+    samples: Sampling  # threads and folders of the run
 
     def passing(self, winner: TimedPlan) -> TimedPlan:
         """The fastest plan that passes; the others are marked as failures.

@@ -45,8 +45,6 @@ class MergedMixes:
     """Finds mixes of few pieces.
 
     Args:
-        runs: runs them.
-        blocks: in order.
         shares: of squared error, from mixes in blocks; shape (blocks, targets).
         deadline_s: `time.monotonic()` after which nothing runs.
         in_blocks: run mixes in blocks, which compiles nothing, where most mixes are one partition each.

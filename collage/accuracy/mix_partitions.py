@@ -18,17 +18,11 @@ MixablePairs = frozenset[tuple[int, int]]
 
 @dataclass(frozen=True)
 class MixPartition:
-    """One partition of a mix.
+    """One partition of a mix."""
 
-    Args:
-        nodes: bitset.
-        target: its number.
-        others: those of the nodes that the other target of a pair computes (bitset).
-    """
-
-    nodes: int
-    target: int
-    others: int = 0
+    nodes: int  # bitset
+    target: int  # its number
+    others: int = 0  # those of the nodes that the other target of a pair computes (bitset)
 
     def on(self, targets: Sequence[Target]) -> Target:
         """The target that it is compiled for."""
@@ -56,7 +50,6 @@ def partitions_of(
 
     Args:
         blocks: nodes and target of each, in order.
-        targets: by number.
         inside: mixable pairs of them.
         apart: targets whose blocks stay partitions of their own.
     """

@@ -38,58 +38,33 @@ _MOST_PIECES = 6
 
 @dataclass(frozen=True)
 class MixResult:
-    """A mix that was run.
+    """A mix that was run."""
 
-    Args:
-        reduced: nodes on each reduced target (bitsets).
-        error: of the model's outputs.
-        apart: whether reduced blocks stay partitions of their own in its plan.
-        latency_us: of its shortest run as a plan; infinite where it did not run as one.
-    """
-
-    reduced: ReducedNodes
-    error: float
-    apart: bool = False
-    latency_us: float = math.inf
+    reduced: ReducedNodes  # nodes on each reduced target (bitsets)
+    error: float  # of the model's outputs
+    apart: bool = False  # whether reduced blocks stay partitions of their own in its plan
+    latency_us: float = math.inf  # of its shortest run as a plan; infinite where it did not run as one
 
 
 @dataclass(frozen=True)
 class BlockSearchRequest:
-    """A search of blocks in a child.
+    """A search of blocks in a child."""
 
-    Args:
-        model: file of the normalized model.
-        targets: the exact one first.
-        times_us: per target the time of each node in context.
-        inputs: the graph's inputs.
-        samples_file: inputs of every sample.
-        expected_file: reference outputs for each.
-        used_samples: how many of them mixes are chosen by; the others are held out.
-        metric: how an output's error is measured.
-        error_limits: each gets an answer; the most important first.
-        threads: of one call.
-        budget_s: time for running mixes.
-        cache_dir: for what is converted or compiled; None for none.
-        known: mixes that ran before, in blocks.
-        known_joined: mixes that ran before as plans.
-        cuts: of the line before; empty to begin anew.
-    """
-
-    model: Path
-    targets: tuple[Target, ...]
-    times_us: tuple[tuple[float, ...], ...]
-    inputs: tuple[TensorSpec, ...]
-    samples_file: Path
-    expected_file: Path
-    used_samples: int
-    metric: str
-    error_limits: tuple[float, ...]
-    threads: int
-    budget_s: float = 40.0
-    cache_dir: Path | None = None
-    known: tuple[MixResult, ...] = ()
-    known_joined: tuple[MixResult, ...] = ()
-    cuts: tuple[int, ...] = ()
+    model: Path  # file of the normalized model
+    targets: tuple[Target, ...]  # the exact one first
+    times_us: tuple[tuple[float, ...], ...]  # per target the time of each node in context
+    inputs: tuple[TensorSpec, ...]  # the graph's inputs
+    samples_file: Path  # inputs of every sample
+    expected_file: Path  # reference outputs for each
+    used_samples: int  # how many of them mixes are chosen by; the others are held out
+    metric: str  # how an output's error is measured
+    error_limits: tuple[float, ...]  # each gets an answer; the most important first
+    threads: int  # of one call
+    budget_s: float = 40.0  # time for running mixes
+    cache_dir: Path | None = None  # for what is converted or compiled; None for none
+    known: tuple[MixResult, ...] = ()  # mixes that ran before, in blocks
+    known_joined: tuple[MixResult, ...] = ()  # mixes that ran before as plans
+    cuts: tuple[int, ...] = ()  # of the line before; empty to begin anew
 
 
 class MixRunner:
@@ -97,8 +72,6 @@ class MixRunner:
 
     Args:
         request: samples, targets and metric.
-        model: of the request.
-        compiled: owns what is compiled.
     """
 
     def __init__(self, request: BlockSearchRequest, model: Model, compiled: CompiledRegions) -> None:

@@ -29,22 +29,16 @@ _NEARLY_AS_FAST = 1.15
 
 @dataclass(frozen=True)
 class TargetChoice:
-    """Targets to mix.
+    """Targets to mix."""
 
-    Args:
-        exact: targets that compute exactly, fastest first.
-        reduced: the fastest of the less exact ones, the most exact first.
-        rivals: exact ones that are faster than the base in places; none where nothing is reduced, or where base and reduced
-            targets go into one partition.
-        refused: why the others are left out.
-        base: the exact target that the others are mixed with: of a reduced one's runtime where that is nearly the
-            fastest, else the fastest; None where there is none.
-    """
-
-    exact: tuple[Target, ...] = ()
-    reduced: tuple[Target, ...] = ()
+    exact: tuple[Target, ...] = ()  # targets that compute exactly, fastest first
+    reduced: tuple[Target, ...] = ()  # the fastest of the less exact ones, the most exact first
+    # exact ones that are faster than the base in places; none where nothing is reduced, or where base
+    # and reduced targets go into one partition
     rivals: tuple[Target, ...] = ()
-    refused: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()  # why the others are left out
+    # the exact target that the others are mixed with: of a reduced one's runtime where that is nearly
+    # the fastest, else the fastest; None where there is none
     base: Target | None = None
 
 
@@ -121,8 +115,6 @@ def _one_inside(
     """Of reduced targets that are mixable with the base keep the most promising one: two do not go into one partition.
 
     Args:
-        base: the exact target.
-        reduced: the others.
         measured: of the whole model, µs and error.
         goal: the largest error that is asked for.
 

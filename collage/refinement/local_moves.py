@@ -33,33 +33,23 @@ _NONE = Target("none")
 
 @dataclass(frozen=True)
 class Move:
-    """One change.
+    """One change."""
 
-    Args:
-        kind: what is done.
-        where: position on the line; the nearest border, pair, partition or cut is meant.
-        step: signed and not zero. `border`: so many steps the border moves. `split`: from the cut
-            nearest to `where` that many cuts forwards or back go to `target`.
-        unit: whether a border moves node by node or from cut to cut.
-        target: of the merged, split-off or retargeted partition.
-        option: name and value for the partition's target.
-    """
-
-    kind: Kind
-    where: int
+    kind: Kind  # what is done
+    where: int  # position on the line; the nearest border, pair, partition or cut is meant
+    # signed and not zero. `border`: so many steps the border moves. `split`: from the cut nearest to
+    # `where` that many cuts forwards or back go to `target`.
     step: int = 0
-    unit: Literal["node", "cut"] = "cut"
-    target: Target = _NONE
-    option: tuple[str, str] = ("", "")
+    unit: Literal["node", "cut"] = "cut"  # whether a border moves node by node or from cut to cut
+    target: Target = _NONE  # of the merged, split-off or retargeted partition
+    option: tuple[str, str] = ("", "")  # name and value for the partition's target
 
 
 class LocalMoves:
     """Applies moves to plans of one model; `kinds` are those that the model and targets leave room for.
 
     Args:
-        index: the graph.
         candidates: has the refusals of targets.
-        targets: those that may be used.
         eligible: whether a plan keeps the caller's constraints.
         tunable: per target the values that its open options may take.
         threads: of one call; a fork needs at least two.

@@ -38,15 +38,9 @@ def single_variants(
     """Plans of the whole model on variants of targets; first those that differ in threads.
 
     Args:
-        model: the normalized model.
         targets: the user's; options that one states stay as they are.
-        threads: of one call.
         latencies_us: of the whole model on each target that can run it.
         listener: is told where the model cannot be inspected.
-        cancel: stops the child that inspects it.
-
-    Raises:
-        CancelledError: `cancel` was set.
     """
     inspection = _Inspection(model.path.resolve(), listener, cancel)
     found: list[tuple[Target, Target]] = []
@@ -67,7 +61,6 @@ def worth_mixing(entries: Sequence[TimedPlan], targets: Sequence[Target]) -> lis
 
     Args:
         entries: timed plans, the variants' among them.
-        targets: the user's.
     """
     singles = {
         next(iter(e.plan.targets)): e for e in entries if e.timed and len(e.plan.partitions) == 1
@@ -93,8 +86,6 @@ def offered_options(
     """What local moves may set of each target's options; `whole_first` ones only to values that were timed.
 
     Args:
-        targets: the user's.
-        threads: of one call.
         entries: plans that were timed.
     """
     timed = {target for entry in entries for target in entry.plan.targets}

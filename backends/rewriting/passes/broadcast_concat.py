@@ -30,19 +30,12 @@ def split_broadcast_concat(graph: RewriteGraph) -> int:
 
 @dataclass(frozen=True)
 class _Whole:
-    """A product that reads a concatenation.
+    """A product that reads a concatenation."""
 
-    Args:
-        product: the node.
-        parts: the values that are concatenated.
-        axis: of the concatenation.
-        once: by broadcast part, the value before the broadcast.
-    """
-
-    product: onnx.NodeProto
-    parts: Sequence[str]
-    axis: int
-    once: Mapping[str, str]
+    product: onnx.NodeProto  # the node
+    parts: Sequence[str]  # the values that are concatenated
+    axis: int  # of the concatenation
+    once: Mapping[str, str]  # by broadcast part, the value before the broadcast
 
 
 class _BroadcastConcats:

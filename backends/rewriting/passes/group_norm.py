@@ -44,7 +44,6 @@ class _Norm:
     """One group normalization.
 
     Args:
-        graph: the graph.
         chain: the Reshape before, the instance normalization, the Reshape after.
     """
 

@@ -36,19 +36,12 @@ def split_products(graph: RewriteGraph) -> int:
 
 @dataclass(frozen=True)
 class _Split:
-    """A value that is cut into all of its parts.
+    """A value that is cut into all of its parts."""
 
-    Args:
-        value: the value.
-        axis: that it is cut along.
-        parts: in their order.
-        nodes: a Split, or a Slice for each part.
-    """
-
-    value: str
-    axis: int
-    parts: Sequence[str]
-    nodes: Sequence[onnx.NodeProto]
+    value: str  # the value
+    axis: int  # that it is cut along
+    parts: Sequence[str]  # in their order
+    nodes: Sequence[onnx.NodeProto]  # a Split, or a Slice for each part
 
 
 class _Splits:

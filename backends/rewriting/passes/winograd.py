@@ -163,8 +163,6 @@ class _Convolution:
 
     Args:
         rows: where they are written.
-        node: the convolution.
-        plan: of it.
     """
 
     def __init__(self, rows: _Rows, node: onnx.NodeProto, plan: TilePlan) -> None:

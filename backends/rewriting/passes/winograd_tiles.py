@@ -20,13 +20,11 @@ class Tiling:
     """F(made x made, taps x taps).
 
     Args:
-        made: outputs of a tile along an axis.
-        taps: of the kernel along it.
         data, weights, result: the transforms of one axis.
     """
 
-    made: int
-    taps: int
+    made: int  # outputs of a tile along an axis
+    taps: int  # of the kernel along it
     data: Matrix
     weights: Matrix
     result: Matrix
@@ -74,19 +72,13 @@ class TiledAxis:
 
     A kernel of more taps than the tiling is taken in *parts*, each of which reads one tile further than the one before:
     a tile then makes as many outputs as it has taps.
-
-    Args:
-        tiling: of the outputs.
-        kernel: its places along the axis.
-        outputs: along it.
-        begin: zeros before the first input.
-        dilation: of the kernel; inputs of one *phase* are that far apart, and make tiles of their own.
     """
 
-    tiling: Tiling
-    kernel: int
-    outputs: int
-    begin: int
+    tiling: Tiling  # of the outputs
+    kernel: int  # its places along the axis
+    outputs: int  # along it
+    begin: int  # zeros before the first input
+    # of the kernel; inputs of one *phase* are that far apart, and make tiles of their own
     dilation: int
 
     @property
@@ -126,19 +118,16 @@ class TilePlan:
 
     Args:
         down, across: the axes of a slice.
-        deep: of slices; None where the kernel reads one slice.
-        groups: of channels.
         before, after: shapes of what it reads and makes, [N, C, H, W] or [N, C, D, H, W].
-        begin: slices of zeros before the first one.
     """
 
     down: TiledAxis
     across: TiledAxis
-    deep: Tiling | None
-    groups: int
+    deep: Tiling | None  # of slices; None where the kernel reads one slice
+    groups: int  # of channels
     before: _Shape
     after: _Shape
-    begin: int
+    begin: int  # slices of zeros before the first one
 
     @property
     def read(self) -> int:

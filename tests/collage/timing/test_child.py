@@ -53,15 +53,15 @@ class StatedWatch:
 
     def __init__(self, near: Sequence[bool] = (True,)) -> None:
         self._near = list(near)
-        self.looks_us = [10.0]
+        self.seen_us = [10.0]
 
-    def __call__(self, looks_us: Sequence[float]) -> StatedWatch:
+    def __call__(self, seen_us: Sequence[float]) -> StatedWatch:
         return self
 
     def settle(self) -> float:
         return 10.0 if (self._near.pop(0) if len(self._near) > 1 else self._near[0]) else 18.0
 
-    def look(self) -> float:
+    def measure(self) -> float:
         return 10.0
 
     def are_near(self, distances_us: Sequence[float]) -> list[bool]:

@@ -99,8 +99,6 @@ def _computed_in_single(path: Path) -> Iterator[Path]:
 
 def run_session(session: Any, inputs: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
     """Run a session with values that numpy may have no type for."""
-    import onnxruntime as ort
-
     given = {}
     for node in session.get_inputs():
         array = np.ascontiguousarray(inputs[node.name])
@@ -110,21 +108,25 @@ def run_session(session: Any, inputs: Mapping[str, Array], outputs: Sequence[str
         made = dict(zip(outputs, session.run(list(outputs), given), strict=True))
         return _rounded(session, made)
     binding = session.io_binding()
-    kept = []
-    for name, array in given.items():
-        number = _ONNX_NUMBER.get(array.dtype.name)
-        if number is None:
-            value = ort.OrtValue.ortvalue_from_numpy(array)
-        else:
-            raw = array.view(np.uint16 if array.itemsize == 2 else np.uint8)
-            value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
-        kept.append((array, value))
+    values = {name: ort_value(array) for name, array in given.items()}
+    for name, value in values.items():
         binding.bind_ortvalue_input(name, value)
     for name in outputs:
         binding.bind_output(name, "cpu")
     session.run_with_iobinding(binding)
-    values = binding.get_outputs()
-    return _rounded(session, {n: _to_numpy(v) for n, v in zip(outputs, values, strict=True)})
+    made = {n: _to_numpy(v) for n, v in zip(outputs, binding.get_outputs(), strict=True)}
+    return _rounded(session, made)
+
+
+def ort_value(array: Array) -> Any:
+    """An `OrtValue` on an array's memory, which it does not own."""
+    from onnxruntime import OrtValue
+
+    number = _ONNX_NUMBER.get(array.dtype.name)
+    if number is None:
+        return OrtValue.ortvalue_from_numpy(array)
+    raw = array.view(np.uint16 if array.itemsize == 2 else np.uint8)
+    return OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
 
 
 def _rounded(session: Any, made: dict[str, Array]) -> dict[str, Array]:

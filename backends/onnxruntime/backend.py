@@ -25,6 +25,7 @@ from collage.backends.contract import (
     Unavailable,
 )
 from collage.backends.device_memory import HOST_MEMORY, DeviceBuffer, cuda_devices
+from collage.backends.numerics.reference import ort_value
 from collage.backends.onnxruntime import device, kernels, profile
 from collage.backends.options import THREADS, Option
 from collage.backends.quantization import quantize as quantization
@@ -57,14 +58,6 @@ _WHEEL: Mapping[str, str] = {
     "coreml": "pip install onnxruntime (on macOS)",
     "qnn": "pip install onnxruntime-qnn",
     "dml": "pip install onnxruntime-directml (on Windows)",
-}
-# Types that numpy lacks: ORT takes the number of TensorProto.DataType.
-_ONNX_NUMBER: Mapping[str, int] = {
-    "bfloat16": 16,
-    "float8_e4m3fn": 17,
-    "float8_e4m3fnuz": 18,
-    "float8_e5m2": 19,
-    "float8_e5m2fnuz": 20,
 }
 
 
@@ -255,12 +248,7 @@ class OnnxRuntimeExecutable(Executable):
         session.run_with_iobinding(binding)
 
     def _value(self, array: Array) -> Any:
-        number = _ONNX_NUMBER.get(array.dtype.name)
-        if number is None:
-            value = ort().OrtValue.ortvalue_from_numpy(array)
-        else:
-            raw = array.view(np.uint16 if array.itemsize == 2 else np.uint8)
-            value = ort().OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
+        value = ort_value(array)
         self._kept.append(value)
         return value
 

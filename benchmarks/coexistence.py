@@ -35,7 +35,7 @@ from collage.backends.machine import process_policy
 from collage.backends.machine.core_distance import CoreWatch, counting
 from collage.backends.machine.hardware import hardware
 from collage.backends.measurement.measure import aligned
-from collage.backends.measurement.timing import compare_builds
+from collage.backends.measurement.ratio import compare_builds
 from collage.backends.registry import resolve
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.partitioner.errors import TargetError
@@ -136,7 +136,7 @@ def alternate(
             base[i].append(_block(bases[i])[0])
         for i, time_us in enumerate(_block(runners)):
             turns[i].append(time_us)
-        distances_us.append(max(before_us, watch.look()))
+        distances_us.append(max(before_us, watch.measure()))
     watch.close()
     counted = counting(watch.are_near(distances_us))
     both = [

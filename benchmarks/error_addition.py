@@ -26,7 +26,7 @@ from benchmarks.error_addition_child import observe
 from benchmarks.models import benchmark_model, names, seeded_inputs
 from collage.accuracy.block_search import first_cuts
 from collage.accuracy.budget_search import address_space
-from collage.accuracy.mix_runner import Probe
+from collage.accuracy.mix_runner import BlockSearchRequest
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.sandbox.run import ChildLimits, run_in_child
@@ -93,7 +93,7 @@ def _measure(name: str, targets: Sequence[str], mixes: int) -> dict[str, Any]:
             _HEAVY_NODE if kind_of(node.domain, node.op_type) in heavy else 1.0
             for node in model.index.nodes
         )
-        request = Probe(
+        request = BlockSearchRequest(
             model=model.path,
             targets=tuple(map(Target.parse, targets)),
             times_us=(weights, weights),

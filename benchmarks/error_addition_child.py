@@ -10,12 +10,12 @@ import numpy as np
 
 from collage.accuracy.block_search import BlockSearch
 from collage.accuracy.error_model import fit_shares, mix_of
-from collage.accuracy.mix_runner import Probe
+from collage.accuracy.mix_runner import BlockSearchRequest
 from collage.partitioner.graph.model import Model
 from collage.runtime.compiled import CompiledRegions
 
 
-def observe(request: Probe, mixes: int) -> dict[str, Any]:
+def observe(request: BlockSearchRequest, mixes: int) -> dict[str, Any]:
     """Run random mixes in a child; their predicted and true errors."""
     compiled = CompiledRegions(request.threads)
     trials = BlockSearch(request, Model.open(request.model), compiled)

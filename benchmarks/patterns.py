@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 import onnx
 
+from benchmarks.interleave import compare, interleave
 from benchmarks.models import benchmark_model
 from benchmarks.prediction_show import write_between
 from collage.backends.contract import Available, CompileContext, SubModel
 from collage.backends.machine.process_policy import caller_kept, default_threads
 from collage.backends.measurement.measure import aligned
-from collage.backends.measurement.timing import compare, interleave
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.reference import run_reference, seeded_inputs
 from collage.backends.registry import canonical, resolve

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from collage.backends.contract import HOST, Arithmetic, Available, Preparation
+from collage.backends.contract import Arithmetic, Available, Preparation
 from collage.backends.machine.hardware import Hardware, hardware
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.measurement.measure import Measurement, MeasureRequest, measure
+from collage.backends.options import HOST_LABEL
 from collage.backends.registry import check_options, resolve
 from collage.backends.sandbox.run import ChildLimits, run_in_child
 from collage.device_lock import device_slot
@@ -133,7 +134,7 @@ def host_of(targets: Sequence[Target]) -> str | None:
     """
     for target in targets:
         check_options(target)
-    labels = {t.option(HOST.name, HOST.default) for t in targets} - {HOST.default}
+    labels = {t.option(HOST_LABEL.name, HOST_LABEL.default) for t in targets} - {HOST_LABEL.default}
     if len(labels) > 1:
         raise BadInputError(
             f"the targets name {len(labels)} kinds of machine (-host={', -host='.join(sorted(labels))}), "

@@ -1,10 +1,8 @@
 """The ONNX operators that OpenVINO takes.
 
-Found by running ONNX's own node tests through OpenVINO 2026.4 on the CPU: an operator stands here
-when at least one of its tests gives the right numbers, or when it is refused only for a reason that
-a test has and real models have not (bodies and shapes that depend on values). A wrong entry costs
-one refused candidate, never a wrong result: candidates are compiled and verified.
-"""
+Found by running ONNX's own node tests through OpenVINO 2026.4 on the CPU: an operator is listed when one of its tests is
+right, or when only bodies or shapes that depend on values are refused. A wrong entry costs one refused candidate, never a
+wrong result."""
 
 from __future__ import annotations
 

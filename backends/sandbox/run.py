@@ -1,22 +1,18 @@
-"""Runs a function in a sacrificial child: what it does to its process, nobody else feels.
+"""Runs a function in a sacrificial child process, whose crash harms no other process.
 
     value = run_in_child(measure_once, request, limits=ChildLimits(timeout_s=30))
 
-One child for each call, forked in milliseconds from a helper process (the *fork_server*, see
-`sandbox_child`) that has numpy and our own modules loaded and no runtime. Nothing is asked of the
-user's main module: neither a guard nor that it can be imported again. Calls may come from any
-thread, several at a time, and from processes that were forked themselves.
+Each call has a child of its own, forked from a helper process (the *fork server*, see `child`) that has numpy and our own
+modules loaded and no runtime. The user's main module needs no guard. Calls may come from any thread, several at a time, and
+from forked processes.
 
-What a child gets: its own session and process group, an empty working directory (which is also HOME
-and TMPDIR, and is removed afterward), an environment of a few harmless names and the policy's thread
-settings, a user of its own where the owner is root (`sandbox_user`), resource limits, only the files
-that it was given and no network where the platform allows that (`sandbox_files`), `no_new_privs`, and
-death by the kernel when the fork_server or the owner dies. stdout and stderr go to a file whose last lines
-end up in the failure's reason. What it sends back is decoded as plain data (`sandbox_codec`).
+A child has its own session and process group, an empty working directory (also HOME and TMPDIR, removed afterward), an
+environment of a few names and the policy's settings, a user of its own where the owner is root (`user`), resource
+limits, only the files that it was given and no network where the platform allows that (`landlock`), and `no_new_privs`. The
+kernel kills it when the fork server or the owner dies. Its stdout and stderr go to a file, whose last lines are in the
+failure's reason. Its results are decoded as plain data (`codec`).
 
-Source: the fork server of Python's multiprocessing, whose children import the user's main module and
-outlive a killed owner; pebble for the idea of one process per task.
-"""
+Source: the fork server of Python's multiprocessing; pebble for the idea of one process per task."""
 
 from __future__ import annotations
 
@@ -98,24 +94,24 @@ def run_in_child(
     package = function.__module__.partition(".")[0]
     readable, writable = granted(list(_paths_in(args)))
     limits = limits or ChildLimits()
-    run = _Run(limits, OWN_PACKAGES | {package}, on_message, readable, writable)
+    run = _ChildCall(limits, OWN_PACKAGES | {package}, on_message, readable, writable)
     preload = function.__module__ if package in OWN_PACKAGES else None
     result: R = run.go(task, preload, cancel)
     return result
 
 
 def network_isolated() -> bool:
-    """True when children have no network (starts the fork_server if there is none)."""
+    """True when children have no network (starts the fork server if there is none)."""
     return fork_server().network_isolated
 
 
 def runs_as_root() -> bool:
-    """True when this is root and children stay root too, since the platform lets them be nobody else."""
+    """True when this is root and children are root too, since the platform has no users for them."""
     return os.geteuid() == 0 and not fork_server().own_users
 
 
-class _Run:
-    """One call: talks to the child and to the fork_server until both are done."""
+class _ChildCall:
+    """One call: talks to the child and to the fork server until both are done."""
 
     def __init__(
         self,
@@ -158,7 +154,7 @@ class _Run:
             helper = fork_server()
             try:
                 helper.send(request, fds)
-            except OSError:  # it died since it was looked at: once more with a new one
+            except OSError:  # it has just died: once more with a new one
                 helper = fork_server()
                 helper.send(request, fds)
             child_channel.close()
@@ -166,9 +162,9 @@ class _Run:
             try:
                 self._talk(task, cancel)
             finally:
-                self._bury(helper)
+                self._end(helper)
                 if self._exit is None and self._work_dir is not None:
-                    # The fork_server, which removes a child's folder, died or was killed.
+                    # The fork server, which removes a child's folder, died or was killed.
                     shutil.rmtree(self._work_dir, ignore_errors=True)
             return self._conclude(log, kills_before)
 
@@ -201,7 +197,7 @@ class _Run:
         }
 
     def _talk(self, task: bytes, cancel: threading.Event | None) -> None:
-        """Give the task and take messages until there is an outcome or the child must go."""
+        """Send the task and read messages until there is an outcome or the child must be killed."""
         begin = self._heard_at = time.monotonic()
         channel, status = self._channel, self._status
         channel.setblocking(False)
@@ -232,7 +228,7 @@ class _Run:
                 channel_open = self._read_channel()
             if status in ready:
                 self._read_status()
-                if self._gone:  # what it said before it ended is still in the channel
+                if self._gone:  # its last messages are still in the channel
                     while channel_open and self._outcome is None:
                         channel_open = self._read_channel()
 
@@ -272,8 +268,8 @@ class _Run:
         else:
             self._work_dir = word["work_dir"]
 
-    def _bury(self, helper: ForkServer) -> None:
-        """Make sure that child and descendants are gone."""
+    def _end(self, helper: ForkServer) -> None:
+        """End the child and its descendants."""
         deadline = time.monotonic() + _KILL_GRACE_S
         try:
             self._status.send(b"kill")
@@ -336,7 +332,7 @@ def _post_mortem(code: int | None, tail: str, memory_kill: bool) -> ChildFailed:
 
 
 def _last_words(tail: str) -> str:
-    """The last line on stderr that is not part of the crash handler's own listing."""
+    """The last line on stderr before the crash handler's listing."""
     lines = [line.strip() for line in tail.partition("Fatal Python error")[0].splitlines()]
     said = [line for line in lines if line]
     return f"; it said: {said[-1][:300]}" if said else ""

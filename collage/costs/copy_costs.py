@@ -16,12 +16,11 @@ import numpy as np
 import onnx_ir as ir
 
 from collage.backends.contract import SubModel
-from collage.backends.device_memory import HOST
 from collage.backends.measurement.measure import Run
 from collage.backends.sandbox.run import ChildLimits, run_in_child
 from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.transition import CopyCost
-from collage.partitioner.target import Target
+from collage.partitioner.target import HOST_MEMORY, Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
 
@@ -38,14 +37,14 @@ def copy_costs(
 
     `run` starts the child that copies, here or on another machine.
     """
-    one_of = {spec.memory_domain: spec.target for spec in specs if spec.memory_domain != HOST}
+    one_of = {spec.memory_domain: spec.target for spec in specs if spec.memory_domain != HOST_MEMORY}
     found: dict[tuple[str, str], CopyCost] = {}
     for domain, target in one_of.items():
         limits = ChildLimits(memory_bytes=0)  # GPU drivers reserve address space by the terabyte
         there, back = run(time_copies, target, threads, limits=limits)
-        found[HOST, domain], found[domain, HOST] = _cost(there), _cost(back)
+        found[HOST_MEMORY, domain], found[domain, HOST_MEMORY] = _cost(there), _cost(back)
     for source, destination in itertools.permutations(one_of, 2):
-        away, on = found[source, HOST], found[HOST, destination]
+        away, on = found[source, HOST_MEMORY], found[HOST_MEMORY, destination]
         found[source, destination] = CopyCost(
             away.fixed_us + on.fixed_us, away.us_per_mib + on.us_per_mib
         )

@@ -22,8 +22,7 @@ from pathlib import Path
 from collage.backends.measurement.measure import Measurement, MeasureRequest
 from collage.backends.measurement.protocol import Protocol
 from collage.backends.numerics.tensor_files import write_samples
-from collage.backends.registry import canonical
-from collage.backends.rewriting.rewrite import EDITION, REWRITER, forms_of
+from collage.backends.registry import backend_of, canonical
 from collage.cost_db.costs.key import CostKey
 from collage.cost_db.costs.row import CostRow
 from collage.cost_db.database import CostDatabase
@@ -279,7 +278,9 @@ class MeasuredCosts:
         if target not in self._versions:
             facts = self._runner.facts(target)
             more = preparation_key(facts, self._model, self._reference.samples)
-            if forms_of(target):
-                more += f", rewritten ({EDITION}) by onnxruntime {self._runner.facts(REWRITER).version}"
+            rewriting = backend_of(target).rewriting(target)
+            if rewriting is not None:
+                version = self._runner.facts(rewriting.by).version
+                more += f", rewritten ({rewriting.edition}) by {rewriting.by} {version}"
             self._versions[target] = facts.version + more
         return self._versions[target]

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import optuna
 from optuna.trial import Trial, TrialState
 
-from collage.backends.contract import THREADS
+from collage.backends.options import THREADS
 from collage.partitioner.candidate import Plan
 from collage.partitioner.target import Target
 from collage.refinement.local_moves import LocalMoves, Move

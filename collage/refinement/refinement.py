@@ -23,7 +23,7 @@ from collage.refinement.comparisons import Comparisons
 from collage.refinement.confirmation import BUILDS, confirm
 from collage.refinement.local_moves import KINDS, Kind, LocalMoves
 from collage.refinement.local_search import LocalSearch, LocalSettings, worth_a_search
-from collage.refinement.target_variants import offered
+from collage.refinement.target_variants import offered_options
 from collage.search.corrections import NO_CORRECTIONS, Corrections
 from collage.search.fixed_plans import sensible
 from collage.search.lazy_search import WORTH_MEASURING, LazySearch
@@ -134,7 +134,7 @@ class Refinement:
             lazy.candidates,
             targets,
             eligible=lambda plan: comparisons.allows(plan) and sensible(index, plan),
-            tunable=offered(targets, timer.threads, standings.entries),
+            tunable=offered_options(targets, timer.threads, standings.entries),
             threads=timer.threads,
             kinds=KINDS if near else _ON_THE_SPOT,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from collage.artifact.artifact import read_report
 from collage.backends.machine.process_policy import default_threads
-from collage.backends.measurement.timing import Ratio
+from collage.backends.measurement.ratio import Ratio
 from collage.backends.numerics.reference import seeded_inputs, table_bounds
 from collage.backends.numerics.tensor_files import write_samples
 from collage.events import Listener, ignore

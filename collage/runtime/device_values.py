@@ -16,7 +16,8 @@ from functools import partial
 
 import numpy as np
 
-from collage.backends.device_memory import HOST, DeviceBuffer
+from collage.backends.device_memory import DeviceBuffer
+from collage.partitioner.target import HOST_MEMORY
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.step import Step
 
@@ -40,7 +41,7 @@ class DeviceValues:
     ) -> None:
         self._arrays = arrays
         self._home = {s.name: _domain(step) for step in steps for s in step.outputs}
-        self._wanted: dict[str, set[str]] = {name: {HOST} for name in outputs}
+        self._wanted: dict[str, set[str]] = {name: {HOST_MEMORY} for name in outputs}
         self._buffers: dict[tuple[str, str], DeviceBuffer] = {}
         for step in steps:
             for spec in step.inputs:
@@ -58,7 +59,7 @@ class DeviceValues:
         return self._fed
 
     def is_on_device(self, step: Step) -> bool:
-        return _domain(step) != HOST
+        return _domain(step) != HOST_MEMORY
 
     def bind(self, step: Step) -> Call:
         """Bind a step on a device; returns the call that runs it and copies what it made."""
@@ -76,29 +77,29 @@ class DeviceValues:
 
     def fetch(self, name: str) -> None:
         """Copy a value to the host where a run leaves it on a device."""
-        home = self._home.get(name, HOST)
-        if home != HOST and HOST not in self._through(name):
+        home = self._home.get(name, HOST_MEMORY)
+        if home != HOST_MEMORY and HOST_MEMORY not in self._through(name):
             self._buffers[name, home].read(self._arrays[name])
 
     def _copies(self, name: str) -> list[Call]:
-        home = self._home.get(name, HOST)
+        home = self._home.get(name, HOST_MEMORY)
         through = self._through(name)
         made: list[Call] = []
-        if home != HOST and HOST in through:
+        if home != HOST_MEMORY and HOST_MEMORY in through:
             made.append(partial(self._buffers[name, home].read, self._arrays[name]))
-        for domain in sorted(through - {HOST, home}):
+        for domain in sorted(through - {HOST_MEMORY, home}):
             made.append(partial(self._buffers[name, domain].write, self._arrays[name]))
         return made
 
     def _through(self, name: str) -> set[str]:
         """The domains that a value comes to; the host too where it goes from device to device."""
-        home = self._home.get(name, HOST)
+        home = self._home.get(name, HOST_MEMORY)
         wanted = self._wanted.get(name, set()) | {home}
-        return wanted | {HOST} if len(wanted) > 1 else wanted
+        return wanted | {HOST_MEMORY} if len(wanted) > 1 else wanted
 
 
 def _domain(step: Step) -> str:
-    return step.executable.domain if step.is_static else HOST
+    return step.executable.domain if step.is_static else HOST_MEMORY
 
 
 def _in_turn(calls: Sequence[Call]) -> None:

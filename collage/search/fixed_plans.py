@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from collage.backends.quantization.float_nodes import keeping, kept_nodes, without_float
-from collage.backends.registry import check_options, resolve
+from collage.backends.registry import backend_of, check_options, resolve
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import BadInputError, NoPlanError
@@ -106,8 +105,9 @@ def joined(index: GraphIndex, plan: Plan) -> Plan:
     for maker, reader in _alike(index, parts):
         pair = parts[maker], parts[reader]
         nodes = sum(part.nodes for part in pair)
-        kept = sum(kept_nodes(part.target, part.nodes) for part in pair)
-        whole = Candidate(nodes, keeping(without_float(pair[0].target), nodes, kept), "joined")
+        others = sum(_unmixed(part)[1] for part in pair)
+        target, _ = _unmixed(pair[0])
+        whole = Candidate(nodes, backend_of(target).mix(target, nodes, others), "joined")
         rest = [part for part in parts if part not in pair]
         try:
             order = execution_order(index, [part.nodes for part in (whole, *rest)])
@@ -121,9 +121,12 @@ def _alike(index: GraphIndex, parts: Sequence[Candidate]) -> list[tuple[int, int
     """Makers and readers that are on one target."""
     readers = quotient(index, [part.nodes for part in parts])
     pairs = [(maker, reader) for maker, found in enumerate(readers) for reader in sorted(found)]
-    # Which nodes stay float is said by their places in a partition.
-    targets = [without_float(part.target) for part in parts]
+    targets = [_unmixed(part)[0] for part in parts]
     return [(maker, reader) for maker, reader in pairs if targets[maker] == targets[reader]]
+
+
+def _unmixed(part: Candidate) -> tuple[Target, int]:
+    return backend_of(part.target).unmix(part.target, part.nodes)
 
 
 def sensible(index: GraphIndex, plan: Plan) -> bool:

@@ -88,7 +88,7 @@ def run_rounds(request: TimingRequest, skip: list[int]) -> list[PlanTiming]:
             continue
         built.append(plan)
     built.sort(key=lambda plan: plan.position)
-    watch = CoreWatch(request.looks_us)
+    watch = CoreWatch(request.seen_us)
     near = _take_turns(request, built, samples[0], watch)
     watch.close()
     counted = counting(near)
@@ -103,7 +103,7 @@ def run_rounds(request: TimingRequest, skip: list[int]) -> list[PlanTiming]:
             error=plan.error,
             left_out=left_out,
             far=far,
-            looks_us=tuple(watch.looks_us),
+            seen_us=tuple(watch.seen_us),
         )
     compiled.close()
     return results
@@ -171,7 +171,7 @@ def _take_turns(
         for plan in active[turn:] + active[:turn]:
             send_message(plan.position)
             _time_block(plan, sample)
-        distances_us.append(max(before_us, watch.look()) if watched else 0.0)
+        distances_us.append(max(before_us, watch.measure()) if watched else 0.0)
         near = watch.are_near(distances_us)
         if request.prune and near[-1] and sum(near) >= _PRUNE_AFTER_ROUNDS:
             times = {r.position: list(compress(r.samples, near)) for r in active}

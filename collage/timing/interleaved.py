@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from collage.backends.device_memory import HOST
 from collage.backends.measurement.measure import Run
 from collage.backends.registry import check_options
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
+from collage.partitioner.target import HOST_MEMORY
 from collage.timing.child import run_rounds
 from collage.timing.request import PlanTiming, TimingRequest
 
@@ -66,4 +66,4 @@ def time_plans(
 
 def _all_on_host(request: TimingRequest) -> bool:
     targets = {step.target for plan in request.plans for step in plan.steps}
-    return all(check_options(target).memory_domain(target) == HOST for target in targets)
+    return all(check_options(target).memory_domain(target) == HOST_MEMORY for target in targets)

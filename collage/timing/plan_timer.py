@@ -72,7 +72,7 @@ class PlanTimer:
         self.seconds = self.latest_s = 0.0  # of all comparisons, and of the latest
         self._comparisons = 0
         self._rounds = self._left_out = 0
-        self._looks_us: tuple[float, ...] = ()
+        self._seen_us: tuple[float, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -161,7 +161,7 @@ class PlanTimer:
             plans=tuple(plans),
             regions=regions,
             backwards=self._comparisons % 2 == 1,
-            looks_us=self._looks_us,
+            seen_us=self._seen_us,
         )
 
     def _keep(
@@ -169,7 +169,7 @@ class PlanTimer:
     ) -> PlanTiming:
         """Add a comparison to what is known of its plans; the baseline's part of it."""
         baseline = next((timing for timing in timings if timing.samples_us), PlanTiming())
-        self._looks_us = baseline.looks_us or self._looks_us
+        self._seen_us = baseline.seen_us or self._seen_us
         self._rounds += len(baseline.samples_us) + baseline.left_out
         self._left_out += len(baseline.samples_us) if baseline.far else baseline.left_out
         for entry, timing in zip(entries, timings, strict=True):

@@ -64,7 +64,7 @@ class TimingRequest:
         prune: drop plans that cannot win any more.
         backwards: the needed plans are built last to first. The later of two builds of one plan in a process is
             faster (docs/refinement.md), so the order must change.
-        looks_us: the distances of the cores that were seen so far (`collage.backends.machine.core_distance`).
+        seen_us: the distances of the cores that were seen so far (`collage.backends.machine.core_distance`).
     """
 
     plans: tuple[PlanSteps, ...]
@@ -84,7 +84,7 @@ class TimingRequest:
     block_s: float = 0.12
     prune: bool = True
     backwards: bool = False
-    looks_us: tuple[float, ...] = ()
+    seen_us: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class PlanTiming:
         failure: why it was not timed, or None.
         left_out: how many rounds of the request do not count, since the cores were far apart.
         far: they were in all of the request, or all but too few rounds, so that all rounds are here.
-        looks_us: the distances of the cores that were seen or known (`collage.backends.machine.core_distance`).
+        seen_us: the distances of the cores that were seen or known (`collage.backends.machine.core_distance`).
     """
 
     samples_us: tuple[float, ...] = ()
@@ -107,7 +107,7 @@ class PlanTiming:
     failure: str | None = None
     left_out: int = 0
     far: bool = False
-    looks_us: tuple[float, ...] = ()
+    seen_us: tuple[float, ...] = ()
 
     @property
     def latency_us(self) -> float:

@@ -14,9 +14,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from collage.backends.quantization.float_nodes import positions_of
-from collage.backends.rewriting.rewrite import forms_of
-from collage.partitioner.candidate import Plan
+from collage.backends.registry import backend_of
+from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.target import Target
 from collage.timing.request import HOPELESS_RATIO, NO_TIME
@@ -105,9 +104,14 @@ def simplest_of_the_fastest(timed: Sequence[TimedPlan]) -> TimedPlan:
 
 
 def complexity(plan: Plan) -> tuple[int, int]:
-    """Decides ties: how many partitions, and how many of them mix int8 and float inside (`-float`) or are rewritten."""
-    targets = [partition.target for partition in plan.partitions]
-    return len(targets), sum(bool(positions_of(t) or forms_of(t)) for t in targets)
+    """Decides ties: how many partitions, and how many of them are mixed inside or rewritten."""
+    return len(plan.partitions), sum(map(_is_special, plan.partitions))
+
+
+def _is_special(partition: Candidate) -> bool:
+    backend = backend_of(partition.target)
+    _, others = backend.unmix(partition.target, partition.nodes)
+    return bool(others) or backend.rewriting(partition.target) is not None
 
 
 def residuals(entries: Sequence[TimedPlan]) -> dict[tuple[int, Target], float]:

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from collage.backends.measurement.timing import Ratio, compare_builds
+from collage.backends.measurement.ratio import Ratio, compare_builds
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.partitioner.target import Target

@@ -15,8 +15,7 @@ from collage.partitioner.rules.target_spec import enumerate_candidates
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
 from collage.refinement.exploration import lay_out
-from collage.refinement.one_thread import on_one_thread
-from collage.refinement.target_variants import single_rewritten, worth_mixing
+from collage.refinement.target_variants import single_variants, worth_mixing
 from collage.search.corrections import Corrections
 from collage.search.single_targets import SingleTargets, may_take_all
 from collage.timing.plan_timer import PlanTimer
@@ -83,11 +82,13 @@ def _error_budget(known: Baselines) -> BudgetSearch | None:
 
 def _variants(known: Baselines) -> list[TimedPlan]:
     """The whole model on variants of targets that may be faster: on one thread, and rewritten."""
-    targets, threads = known.single_targets.fastest_first(), known.sampling.threads
-    latencies_us = known.single_targets.latencies_us()
-    on_one = on_one_thread(known.model, targets, threads, alone_us=latencies_us)
-    return on_one + single_rewritten(
-        known.model, targets, threads, listener=known.run.listener, cancel=known.run.cancel
+    return single_variants(
+        model=known.model,
+        targets=known.single_targets.fastest_first(),
+        threads=known.sampling.threads,
+        latencies_us=known.single_targets.latencies_us(),
+        listener=known.run.listener,
+        cancel=known.run.cancel,
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from collage.backends import registry
-from collage.backends.contract import HOST, RULES
+from collage.backends.options import HOST_LABEL, RULES
 
 DOCS = Path(__file__).parents[2] / "docs"
 SECTIONS = dict(
@@ -34,7 +34,7 @@ def test_every_backend_and_option_is_documented(name: str) -> None:
 
 
 def test_common_options_are_documented() -> None:
-    for option in (RULES, HOST):
+    for option in (RULES, HOST_LABEL):
         row = ROW.format(option.name, option.default)
         assert re.search(row, (DOCS / "backends.md").read_text(encoding="utf-8"), re.M)
 

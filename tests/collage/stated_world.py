@@ -18,7 +18,7 @@ from collage.search.blocks import layouts, own_blocks
 from collage.search.lazy_search import LazySearch
 from tests.partitioner.graphs import TextModel, text_model
 
-TARGETS = (Target("one"), Target("two"), Target("three"))
+TARGETS = (Target("null"), Target("torch"), Target("simulated"))
 INFINITE = float("inf")
 FREE = Constraints()
 

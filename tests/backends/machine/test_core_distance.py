@@ -16,8 +16,8 @@ from collage.backends.machine.core_distance import CoreWatch, _pinned, counting
 class Stated(CoreWatch):
     """A watch whose distances somebody stated, infinite where the two are one core; the last one lasts."""
 
-    def __init__(self, distances_us: Sequence[float], looks_us: Sequence[float] = ()) -> None:
-        super().__init__(looks_us, patience_s=1.0)
+    def __init__(self, distances_us: Sequence[float], seen_us: Sequence[float] = ()) -> None:
+        super().__init__(seen_us, patience_s=1.0)
         self.asked = 0
         self._stated = list(distances_us)
 
@@ -47,8 +47,8 @@ def test_a_distance_is_measured_and_the_caller_stays_where_it_may_run() -> None:
     allowed = os.sched_getaffinity(0)
     watch = CoreWatch()
     # Beside another test's work the two may look like one core, which says nothing.
-    assert any(0.1 < watch.look() < 10_000 for _ in range(50))
-    assert all(0.1 < us < 10_000 for us in watch.looks_us if us < math.inf)
+    assert any(0.1 < watch.measure() < 10_000 for _ in range(50))
+    assert all(0.1 < us < 10_000 for us in watch.seen_us if us < math.inf)
     assert os.sched_getaffinity(0) == allowed
     watch.close()
 
@@ -66,12 +66,12 @@ def test_two_threads_of_one_core_are_far_unless_nothing_else_is_known(
     monkeypatch.setattr("collage.backends.machine.core_distance._pinned", lambda _: _pinned(core))
     # Beside another test's work a look may err.
     always = CoreWatch()
-    looks_us = [always.look() for _ in range(21)]
-    assert statistics.median(looks_us) == math.inf
-    assert always.are_near(looks_us) == [True] * 21
+    seen_us = [always.measure() for _ in range(21)]
+    assert statistics.median(seen_us) == math.inf
+    assert always.are_near(seen_us) == [True] * 21
     always.close()
     at_times = CoreWatch([1e9] * 40)
-    assert at_times.are_near([statistics.median(at_times.look() for _ in range(21))]) == [False]
+    assert at_times.are_near([statistics.median(at_times.measure() for _ in range(21))]) == [False]
     at_times.close()
 
 
@@ -87,13 +87,13 @@ def test_what_the_nearest_quarter_saw_is_near() -> None:
 @pytest.mark.usefixtures("two_cores")
 def test_later_looks_tell_better_what_was_near() -> None:
     watch = Stated([18.0] * 12 + [10.0])
-    early = [watch.look() for _ in range(12)]
+    early = [watch.measure() for _ in range(12)]
     assert watch.are_near(early) == [True] * 12
     for _ in range(3):
-        watch.look()
+        watch.measure()
     assert watch.are_near([*early, 10.0]) == [True] * 13
     for _ in range(3):
-        watch.look()
+        watch.measure()
     assert watch.are_near([*early, 10.0]) == [False] * 12 + [True]
 
 
@@ -108,8 +108,8 @@ def test_it_naps_until_the_cores_are_near_and_remembers_no_nap() -> None:
     watch = Stated([18.0, 18.0, 10.5, 18.0], [10.0] * 8)
     assert watch.settle() == 10.5
     assert watch.asked == 3
-    assert watch.looks_us == [10.0] * 8 + [18.0]
-    assert watch.look() == 18.0 and watch.looks_us[-2:] == [18.0, 18.0]
+    assert watch.seen_us == [10.0] * 8 + [18.0]
+    assert watch.measure() == 18.0 and watch.seen_us[-2:] == [18.0, 18.0]
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ def test_one_core_is_always_near(monkeypatch: pytest.MonkeyPatch) -> None:
         "collage.backends.machine.core_distance.os.sched_getaffinity", lambda _: {0}, raising=False
     )
     watch = CoreWatch()
-    assert watch.are_near([watch.settle(), watch.look()]) == [True, True]
+    assert watch.are_near([watch.settle(), watch.measure()]) == [True, True]
     watch.close()
 
 

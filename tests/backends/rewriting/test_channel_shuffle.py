@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collage.backends.rewriting.channel_shuffle import absorb_shuffles
 from collage.backends.rewriting.graph import RewriteGraph
+from collage.backends.rewriting.passes.channel_shuffle import absorb_shuffles
 from tests.forms import Array, converted, parsed, weights
 
 

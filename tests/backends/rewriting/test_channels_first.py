@@ -11,8 +11,8 @@ import pytest
 from collage.backends.contract import CompileContext, SubModel
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.reference import run_reference
-from collage.backends.rewriting.channels_first import put_channels_first
 from collage.backends.rewriting.graph import RewriteGraph
+from collage.backends.rewriting.passes.channels_first import keep_channels_first
 from collage.backends.rewriting.rewrite import changes, rewritten
 from collage.backends.sandbox.run import run_in_child
 from collage.partitioner.graph.model import Model
@@ -73,7 +73,7 @@ def block(opset: int) -> onnx.ModelProto:
 @pytest.mark.parametrize("opset", [17, 18])
 def test_a_block_between_two_transposes_is_computed_without_them(opset: int, tmp_path: Path) -> None:
     model = block(opset)
-    found, kinds, error = converted(model, put_channels_first, tmp_path)
+    found, kinds, error = converted(model, keep_channels_first, tmp_path)
     assert found == 2 and error < 1e-6
     assert not {"MatMul", "LayerNormalization"} & set(kinds)
     # Of weights and of the embedding, which are folded when a runtime compiles.
@@ -91,7 +91,7 @@ def test_products_before_a_convolution_are_convolutions(tmp_path: Path) -> None:
         w=weights(4, 8),
         v=weights(8, 8, 3, 3),
     )
-    found, kinds, error = converted(model, put_channels_first, tmp_path)
+    found, kinds, error = converted(model, keep_channels_first, tmp_path)
     assert (found, kinds.count("Conv"), error < 1e-6) == (1, 2, True)
 
 
@@ -105,7 +105,7 @@ def test_what_leaves_no_fewer_transposes_stays() -> None:
         rows=np.array([1, 36, 4]),
     )
     before = model.SerializeToString()
-    assert put_channels_first(RewriteGraph(model)) == 0
+    assert keep_channels_first(RewriteGraph(model)) == 0
     assert model.SerializeToString() == before
 
 
@@ -119,7 +119,7 @@ def test_a_normalization_without_a_bias_and_one_whose_scale_is_computed(tmp_path
         }}""",
         scale=weights(4) + 2,
     )
-    found, kinds, error = converted(model, put_channels_first, tmp_path)
+    found, kinds, error = converted(model, keep_channels_first, tmp_path)
     assert (found, kinds.count("LayerNormalization"), error < 1e-6) == (2, 1, True)
 
 
@@ -134,7 +134,7 @@ def test_other_numbers_stay(dtype: str) -> None:
         w=weights(4, 4).astype(dtype),
         scale=weights(4).astype(dtype),
     )
-    assert put_channels_first(RewriteGraph(model)) == 0
+    assert keep_channels_first(RewriteGraph(model)) == 0
 
 
 def test_values_that_are_read_both_ways_are_right(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_values_that_are_read_both_ways_are_right(tmp_path: Path) -> None:
         }}""",
         w=weights(4, 4, 1, 1),
     )
-    found, kinds, error = converted(model, put_channels_first, tmp_path)
+    found, kinds, error = converted(model, keep_channels_first, tmp_path)
     # Four went; one came back for the sum and the reduction that leaves the axes in another order.
     assert (found, kinds.count("Transpose"), error < 1e-6) == (3, 1, True)
 

@@ -10,10 +10,10 @@ import onnx
 import pytest
 
 from collage.backends.numerics.reference import run_reference
-from collage.backends.rewriting.conv1d_as_conv2d import to_two_d
-from collage.backends.rewriting.conv_bias import part_biases
 from collage.backends.rewriting.graph import RewriteGraph
-from collage.backends.rewriting.group_norm import take_norms_apart
+from collage.backends.rewriting.passes.conv1d_as_conv2d import conv1d_to_conv2d
+from collage.backends.rewriting.passes.conv_bias import copy_shared_biases
+from collage.backends.rewriting.passes.group_norm import expand_group_norm
 from tests.forms import converted, parsed, weights
 from tests.models import seeded_input
 
@@ -52,7 +52,7 @@ def test_what_runs_along_one_axis_is_computed_as_an_image_of_one_row(tmp_path: P
         middle=np.array(0.25, np.float32),
         along=weights(20),
     )
-    found, kinds, error = converted(model, to_two_d, tmp_path)
+    found, kinds, error = converted(model, conv1d_to_conv2d, tmp_path)
     assert found == 2 and error < 1e-6
     # In once; out for the two outputs.
     assert kinds.count("Reshape") == 3
@@ -84,7 +84,7 @@ def test_what_is_reduced_is_read_as_an_image(
         last=np.array([-1]),
         none=np.array([], np.int64),
     )
-    found, _, error = converted(model, to_two_d, tmp_path)
+    found, _, error = converted(model, conv1d_to_conv2d, tmp_path)
     assert found == 1 and error < 1e-6
     read = next(node.input[0] for node in model.graph.node if node.op_type.startswith("Reduce"))
     assert len(RewriteGraph(model).shapes[read]) == rank
@@ -98,13 +98,13 @@ def test_what_has_no_such_form_gets_its_own(tmp_path: Path) -> None:
         }""",
         w=weights(4, 6, 3),
     )
-    found, _, error = converted(model, to_two_d, tmp_path)
+    found, _, error = converted(model, conv1d_to_conv2d, tmp_path)
     assert found == 1 and error < 1e-6
 
 
 def test_images_stay_as_they_are() -> None:
     text = "g (float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv(x, w) }"
-    assert to_two_d(RewriteGraph(parsed(text, w=weights(4, 3, 3, 3)))) == 0
+    assert conv1d_to_conv2d(RewriteGraph(parsed(text, w=weights(4, 3, 3, 3)))) == 0
 
 
 def group_norm(groups: int, shape: str, opset: int) -> onnx.ModelProto:
@@ -135,7 +135,7 @@ def group_norm(groups: int, shape: str, opset: int) -> onnx.ModelProto:
 def test_group_norms_are_taken_apart(
     groups: int, kinds: dict[str, int], shape: str, opset: int, tmp_path: Path
 ) -> None:
-    found, made, error = converted(group_norm(groups, shape, opset), take_norms_apart, tmp_path)
+    found, made, error = converted(group_norm(groups, shape, opset), expand_group_norm, tmp_path)
     assert found == 1 and error < 1e-6
     assert kinds.items() <= Counter(made).items()
     assert ("InstanceNormalization" in made) == ("InstanceNormalization" in kinds)
@@ -154,7 +154,7 @@ def test_what_only_looks_like_a_group_norm_stays(change: str) -> None:
         graph.node[2].input[1] = "flat"
         graph.initializer.append(onnx.numpy_helper.from_array(np.array([2, 1, 8, 30]), "flat"))
         graph.output[0].type.tensor_type.shape.dim.add().dim_value = 30
-    assert take_norms_apart(RewriteGraph(model)) == 0
+    assert expand_group_norm(RewriteGraph(model)) == 0
 
 
 def test_biases_that_are_shared_become_each_ones_own(tmp_path: Path) -> None:
@@ -165,12 +165,12 @@ def test_biases_that_are_shared_become_each_ones_own(tmp_path: Path) -> None:
         w=weights(4, 4, 3, 3),
         b=weights(4),
     )
-    found, _, error = converted(model, part_biases, tmp_path)
+    found, _, error = converted(model, copy_shared_biases, tmp_path)
     assert found == 1 and error == 0
     convolutions = [node for node in model.graph.node if node.op_type == "Conv"]
     assert convolutions[0].input[2] != convolutions[1].input[2]
     assert convolutions[0].input[1] == convolutions[1].input[1]
-    assert part_biases(RewriteGraph(model)) == 0
+    assert copy_shared_biases(RewriteGraph(model)) == 0
 
 
 def test_weights_beside_the_file_stay_there(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_weights_beside_the_file_stay_there(tmp_path: Path) -> None:
     onnx.save(model, beside, save_as_external_data=True, location="m.weights", size_threshold=0)
     wanted = run_reference(beside, given, ["y"])["y"]
     proto = onnx.load(beside, load_external_data=False)
-    assert to_two_d(RewriteGraph(proto)) == 1
+    assert conv1d_to_conv2d(RewriteGraph(proto)) == 1
     onnx.save(proto, beside)
     kept = {tuple(t.dims): t.data_location for t in proto.graph.initializer}
     assert kept[16, 8, 1, 3] == kept[16,] == onnx.TensorProto.EXTERNAL

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
-from collage.backends.rewriting.channels_first import put_channels_first
 from collage.backends.rewriting.graph import RewriteGraph
-from collage.backends.rewriting.split_product import split_products
+from collage.backends.rewriting.passes.channels_first import keep_channels_first
+from collage.backends.rewriting.passes.split_product import split_products
 from tests.forms import Array, converted, parsed, weights
 
 _GATE = """g (float[2, 6, 5, 4] x) => (float[2, 4, 5, 4] y) {
@@ -109,7 +109,7 @@ def test_what_channels_first_made_is_split_too(tmp_path: Path) -> None:
     )
 
     def both(graph: RewriteGraph) -> int:
-        assert put_channels_first(graph) == 2
+        assert keep_channels_first(graph) == 2
         return split_products(RewriteGraph(graph.proto))
 
     found, kinds, error = converted(model, both, tmp_path)

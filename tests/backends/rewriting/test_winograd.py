@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collage.backends.rewriting.graph import RewriteGraph
-from collage.backends.rewriting.winograd import to_winograd
+from collage.backends.rewriting.passes.winograd import to_winograd
 from tests.forms import converted, parsed, weights
 
 

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from collage import disk_space as rooms
 from collage.cost_db.database import CostDatabase
-from collage.disk_space import DiskBudget, make_room, size_bytes
+from collage.disk_space import DiskBudget, evict_oldest, size_bytes
 from collage.events import Event
 from collage.model.sub_models import RegionFiles
 from collage.options import TuneOptions
@@ -84,7 +84,9 @@ def test_sub_models_that_overlap_take_little_more_than_their_room(
     monkeypatch.setattr(rooms, "_LEAST_BYTES", 0)
     compiled = tmp_path / "compiled"
     compiled.mkdir()
-    regions = RegionFiles(model, tmp_path / "regions", disk_budget=DiskBudget.for_model(model.path, compiled))
+    regions = RegionFiles(
+        model, tmp_path / "regions", disk_budget=DiskBudget.for_model(model.path, compiled)
+    )
     asked = 0
     for first, last in itertools.combinations_with_replacement(range(_LAYERS), 2):
         made = regions.get(sum(_layer(n) for n in range(first, last + 1)))
@@ -109,9 +111,9 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "blob").write_bytes(bytes(1000))
         os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
-    make_room(tmp_path, 2500)
+    evict_oldest(tmp_path, 2500)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
-    make_room(tmp_path, 2500)
+    evict_oldest(tmp_path, 2500)
     assert size_bytes(tmp_path) == 2000
 
 

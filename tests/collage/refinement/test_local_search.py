@@ -25,7 +25,7 @@ from collage.timing.standings import Standings
 from collage.timing.timed_plan import TimedPlan
 from tests.partitioner.graphs import text_model
 
-A, B = Target.parse("a"), Target.parse("b")
+A, B = Target.parse("null"), Target.parse("simulated")
 _LENGTH = 12
 _STEPS = " ".join(f"v{i} = Relu({f'v{i - 1}' if i else 'x'})" for i in range(_LENGTH))
 INDEX = text_model(f"g (float[4] x) => (float[4] v{_LENGTH - 1}) {{ {_STEPS} }}").index
@@ -85,7 +85,7 @@ class StatedTimer(PlanTimer):
 def _search(
     timer: StatedTimer, out_of_time: Callable[[], bool] = lambda: False, **settings: object
 ) -> tuple[LocalSearch, TimedPlan]:
-    start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single null")
     timer.time([start])
     moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B))
     limits = LocalSettings(**settings)  # type: ignore[arg-type]
@@ -98,9 +98,9 @@ def test_finds_the_best_plan_from_a_single_target() -> None:
     search, start = _search(timer, trials=60)
     best = search.improve(start)
     assert [(str(p.target), bits(p.nodes)) for p in best.plan.partitions] == [
-        ("a", [0, 1, 2, 3]),
-        ("b", [4, 5, 6]),
-        ("a", [7, 8, 9, 10, 11]),
+        ("null", [0, 1, 2, 3]),
+        ("simulated", [4, 5, 6]),
+        ("null", [7, 8, 9, 10, 11]),
     ]
     assert timer.standings.winner() is best
 
@@ -175,7 +175,7 @@ def test_gain_in_the_last_screening_is_confirmed_however_late() -> None:
 
 def test_ends_when_there_is_nothing_left_to_try() -> None:
     index = text_model("g (float[4] x) => (float[4] y) { y = Relu(x) }").index
-    start = TimedPlan(Plan((Candidate(1, A),)), "single a")
+    start = TimedPlan(Plan((Candidate(1, A),)), "single null")
     timer = StatedTimer(lambda plan: 10.0)
     timer.time([start])
     moves = LocalMoves(index, CandidateSet.build(index, []), (A,))
@@ -237,7 +237,7 @@ def test_is_left_out_where_nothing_can_come_of_it() -> None:
 def test_options_of_the_incumbents_target_begin_each_screening(seed: int) -> None:
     """By chance it might not come up at all: nothing that is known of parts promises anything of it."""
     timer = StatedTimer(lambda plan: 100.0 * len(plan.partitions))
-    start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single null")
     timer.time([start])
     names = ["backoff", "layout", "mode", "opt", "threads"]
     tunable = {A: dict.fromkeys(names, ("1",)), B: {f"x{i}": ("on",) for i in range(9)}}
@@ -247,9 +247,9 @@ def test_options_of_the_incumbents_target_begin_each_screening(seed: int) -> Non
     )
     search.improve(start)
     tried = [str(entry.plan.partitions[0].target) for entry in timer.entries[1:]]
-    assert tried[:2] == ["a -backoff=1", "a -layout=1"]
+    assert tried[:2] == ["null -backoff=1", "null -layout=1"]
     for screenings in (1, 2, 3):  # of four proposals; chance may come upon one earlier
-        assert {f"a -{name}=1" for name in names[: 2 * screenings]} <= set(tried[: 4 * screenings])
+        assert {f"null -{name}=1" for name in names[: 2 * screenings]} <= set(tried[: 4 * screenings])
 
 
 @pytest.mark.slow
@@ -261,13 +261,13 @@ def test_options_of_a_new_incumbents_target_are_asked_for_then() -> None:
         return 100.0 * len(given) - 10.0 * sum(map(len, given))
 
     timer = StatedTimer(cost)
-    start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single null")
     timer.time([start])
     tunable = {A: {"fast": ("yes",), "threads": ("1",)}}
     moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A,), tunable=tunable)
     search = LocalSearch(moves, timer, LocalSettings(8), lambda: False, nothing_predicted)
     best = search.improve(start)
-    assert [str(p.target) for p in best.plan.partitions] == ["a -fast=yes -threads=1"]
+    assert [str(p.target) for p in best.plan.partitions] == ["null -fast=yes -threads=1"]
 
 
 @pytest.mark.slow
@@ -280,9 +280,9 @@ def test_options_of_partitions_are_tried_where_they_are_open() -> None:
         ) - (50 if any(p.target.option("fast", "no") == "yes" for p in plan.partitions) else 0)
 
     timer = StatedTimer(cost)
-    start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
+    start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single null")
     timer.time([start])
     moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B), tunable={A: {"fast": ("yes",)}})
     search = LocalSearch(moves, timer, LocalSettings(60), lambda: False, nothing_predicted)
     best = search.improve(start)
-    assert "a -fast=yes" in {str(p.target) for p in best.plan.partitions}
+    assert "null -fast=yes" in {str(p.target) for p in best.plan.partitions}

@@ -53,15 +53,15 @@ class StatedWatch:
 
     def __init__(self, near: Sequence[bool] = (True,)) -> None:
         self._near = list(near)
-        self.looks_us = [10.0]
+        self.seen_us = [10.0]
 
-    def __call__(self, looks_us: Sequence[float]) -> StatedWatch:
+    def __call__(self, seen_us: Sequence[float]) -> StatedWatch:
         return self
 
     def settle(self) -> float:
         return 10.0 if (self._near.pop(0) if len(self._near) > 1 else self._near[0]) else 18.0
 
-    def look(self) -> float:
+    def measure(self) -> float:
         return 10.0
 
     def are_near(self, distances_us: Sequence[float]) -> list[bool]:
@@ -99,7 +99,7 @@ def test_rounds_with_far_cores_are_left_out_where_others_exist(
     monkeypatch.setattr("collage.timing.child.CoreWatch", StatedWatch(near))
     for timing in run_rounds(replace(comparison, prune=False), []):
         assert len(timing.samples_us) == counted
-        assert (timing.left_out, timing.far, timing.looks_us) == (left_out, far, (10.0,))
+        assert (timing.left_out, timing.far, timing.seen_us) == (left_out, far, (10.0,))
 
 
 def test_who_leaves_keeps_what_counted_until_then(
@@ -124,7 +124,7 @@ def test_the_cores_are_watched_while_real_plans_run(
 ) -> None:
     monkeypatch.undo()
     first = run_rounds(comparison, [])[0]
-    assert (len(first.looks_us) >= 6) == (len(os.sched_getaffinity(0)) > 1)
+    assert (len(first.seen_us) >= 6) == (len(os.sched_getaffinity(0)) > 1)
     assert first.far or len(first.samples_us) >= 3
 
 

@@ -29,19 +29,19 @@ def test_a_tenth_of_the_rounds_with_the_cores_far_apart_is_told(
     regions = RegionFiles(model, tmp_path / "regions", None)
     timer = PlanTimer(regions, TimingRequest((), {}, (), (), Path(), Path()), ignore)
     stated = [
-        PlanTiming((1000.0,) * 11, (1000.0,), 0.0, left_out=1, looks_us=(10.0,)),
-        PlanTiming((1000.0,) * 12, (1000.0,), 0.0, looks_us=(10.0, 9.0)),
-        PlanTiming((1000.0,) * 12, (1000.0,), 0.0, far=True, looks_us=(10.0, 9.0, 18.0)),
+        PlanTiming((1000.0,) * 11, (1000.0,), 0.0, left_out=1, seen_us=(10.0,)),
+        PlanTiming((1000.0,) * 12, (1000.0,), 0.0, seen_us=(10.0, 9.0)),
+        PlanTiming((1000.0,) * 12, (1000.0,), 0.0, far=True, seen_us=(10.0, 9.0, 18.0)),
         PlanTiming(failure="hang"),
     ]
     known: list[tuple[float, ...]] = []
 
     def time_plans(comparison: TimingRequest, *_: object) -> list[PlanTiming]:
-        known.append(comparison.looks_us)
+        known.append(comparison.seen_us)
         return [stated[len(known) - 1]]
 
     monkeypatch.setattr("collage.timing.plan_timer.time_plans", time_plans)
-    timer.time([TimedPlan(single_plan(model, Target("one")), "single one")])
+    timer.time([TimedPlan(single_plan(model, Target("null")), "single one")])
     assert not timer.warnings()
     timer.time([])
     assert not timer.warnings()
@@ -57,7 +57,7 @@ def test_a_tenth_of_the_rounds_with_the_cores_far_apart_is_told(
 
 def test_plan_that_was_refused_is_a_failure_and_never_wins() -> None:
     timer = PlanTimer(None, None, ignore)  # type: ignore[arg-type]
-    fast, slow = (TimedPlan(Plan((Candidate(i, Target("one")),)), f"{i}") for i in (1, 2))
+    fast, slow = (TimedPlan(Plan((Candidate(i, Target("null")),)), f"{i}") for i in (1, 2))
     for entry, us in ((fast, 700.0), (slow, 1000.0)):
         entry.timings[0], entry.baseline_ratios[0] = PlanTiming((us,) * 8), [us / 1000.0] * 8
         timer.entries.append(entry)

@@ -23,7 +23,7 @@ from collage.timing.timed_plan import (
     speedup,
 )
 
-ONE, TWO = Target("one"), Target("two")
+ONE, TWO = Target("null"), Target("simulated")
 
 
 def _entry(

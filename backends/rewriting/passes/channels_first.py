@@ -1,8 +1,8 @@
-"""Channels first where a model has them last between convolutions, as ConvNeXt has in its blocks.
+"""Images keep their channels first where a model puts them last between convolutions, as ConvNeXt's blocks do.
 
-It puts them last for a normalization over the channels and for products, and first again for the next convolution. OpenVINO keeps an
-image's channels last in memory, whichever axis is theirs, so both of these Transposes, and what takes the layout in between, are
-copies for nothing. Products are written as convolutions over one place, normalizations as means over the axis of the channels.
+Models put channels last for a normalization over them and for products. OpenVINO keeps an image's channels last in
+memory, whichever axis is theirs, so both Transposes are copies. Here products become convolutions over one place, and
+normalizations become means over the axis of the channels.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from collage.backends.rewriting.graph import (
     BINARY,
     REDUCTIONS,
     UNARY,
-    LayoutPass,
     RewriteGraph,
     attributes,
     called,
     set_attributes,
 )
+from collage.backends.rewriting.layout_pass import LayoutPass
 
-# Permutations, and so for each axis of the result, counted from either end, which one of the other form it is.
+# Permutations: for each axis of the result, the axis in the other layout.
 _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 _CHANNELS_LAST, _CHANNELS_FIRST = 3, 1  # axes
 _SOFTMAX_OF_ONE_AXIS = 13  # opset
 
 
-def put_channels_first(graph: RewriteGraph) -> int:
-    """Compute with channels first where that leaves fewer Transposes; returns how many fewer."""
-    return max(0, _First(graph).run())
+def keep_channels_first(graph: RewriteGraph) -> int:
+    """Apply the pass where that leaves fewer Transposes; returns how many fewer."""
+    return max(0, _ChannelsFirst(graph).run())
 
 
-class _First(LayoutPass):
+class _ChannelsFirst(LayoutPass):
     """Images with channels last as images with channels first.
 
     Attributes:
-        found: Transposes that went, less those that came.
+        found: Transposes removed, less those added.
     """
 
     tag = "first"
@@ -70,7 +70,7 @@ class _First(LayoutPass):
         if len(shape) < self.rank:
             return None
         if name not in self._turned:
-            # Folded when a runtime compiles.
+            # A runtime folds it.
             self.make(helper.make_node("Transpose", [name], [other], name=other, perm=_TO_FIRST))
             self._turned.add(name)
         return other
@@ -82,9 +82,9 @@ class _First(LayoutPass):
             return False
         if self.graph.is_ours(node, "MatMul"):
             return self._multiply(node)
-        if not self.is_other(node.input[0]) or not self.graph.is_ours(node, *_WAYS):
+        if not self.is_other(node.input[0]) or not self.graph.is_ours(node, *_CONVERTERS):
             return False
-        return _WAYS[node.op_type](self, node, self.enter(node.input[0]))
+        return _CONVERTERS[node.op_type](self, node, self.enter(node.input[0]))
 
     def _transpose(self, node: onnx.NodeProto) -> bool:
         perm, given = tuple(attributes(node).get("perm", ())), node.input[0]
@@ -187,22 +187,23 @@ class _First(LayoutPass):
         return True
 
 
-# How each operator is written where the first value that it reads has its channels first.
-_WAYS: dict[str, Callable[[_First, onnx.NodeProto, str], bool]] = {
-    **dict.fromkeys(REDUCTIONS, _First._reduce),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), _First._softmax),
-    "LayerNormalization": _First._normalize,
-    "Split": _First._split,
-    "Concat": _First._concatenate,
+_CONVERTERS: dict[str, Callable[[_ChannelsFirst, onnx.NodeProto, str], bool]] = {
+    **dict.fromkeys(REDUCTIONS, _ChannelsFirst._reduce),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _ChannelsFirst._softmax),
+    "LayerNormalization": _ChannelsFirst._normalize,
+    "Split": _ChannelsFirst._split,
+    "Concat": _ChannelsFirst._concatenate,
 }
 
 
 def _read_first(graph: RewriteGraph) -> set[str]:
-    """Values that come to a Transpose that puts channels first, by products and elementwise operators alone."""
+    """Values that reach a Transpose to channels first by products and elementwise operators alone."""
     found: set[str] = set()
     for node in reversed(graph.nodes):
         if graph.is_ours(node, "Transpose") and tuple(attributes(node).get("perm", ())) == _TO_FIRST:
             found.add(node.input[0])
         elif graph.is_ours(node, "MatMul", *UNARY, *BINARY) and found.intersection(node.output):
-            found.update(name for name in node.input if len(graph.shapes.get(name, ())) == _First.rank)
+            found.update(
+                name for name in node.input if len(graph.shapes.get(name, ())) == _ChannelsFirst.rank
+            )
     return found

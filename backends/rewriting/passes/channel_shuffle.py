@@ -1,7 +1,7 @@
-"""Channel shuffles in the weights of the convolutions that read them, as ShuffleNetV2 has one after each unit.
+"""Channel shuffles go into the weights of the convolutions that read them.
 
-A shuffle, a concatenation or a split only says which channel of which value stands where. So none is computed: a convolution over
-all channels, or one of each, reads those that it needs in the order in which they lie, and has its weights in that order.
+A shuffle, a concatenation or a split of channels only moves them. A convolution over all channels, or one of each, reads
+the channels in the order in which they lie in memory, with its weights in that order.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _GROUPS_MET = (0, 2, 1, 3, 4)
 _ENDS_ARE_INPUTS = 10  # of Slice, from this opset
 _IMAGE = 4  # axes
 
-# Where each channel of a value comes from: another value, and which of its channels.
+# The source of each channel of a value: another value, and the number of a channel of it.
 _Order = tuple[tuple[str, int], ...]
 
 
 def absorb_shuffles(graph: RewriteGraph) -> int:
-    """Take shuffles into weights; returns how many fewer there are."""
+    """Apply the pass; returns how many fewer shuffles there are."""
     return _Shuffles(graph).run()
 
 
@@ -32,7 +32,7 @@ class _Shuffles:
         self._graph = graph
         self._makers = {name: node for node in graph.nodes for name in node.output}
         self._readers = graph.readers()
-        # By what they make: of what, and of how many groups.
+        # By result: source and number of groups.
         self._shuffles: dict[str, tuple[str, int]] = {}
         self._inside: set[str] = set()  # values within a shuffle
         for node in graph.nodes:
@@ -81,7 +81,7 @@ class _Shuffles:
         )
 
     def _move(self, node: onnx.NodeProto) -> bool:
-        """Say where the channels of what only moves them come from."""
+        """Note where the channels of a node that only moves them come from."""
         result = node.output[0]
         if result in self._shuffles:
             source, groups = self._shuffles[result]
@@ -124,7 +124,7 @@ class _Shuffles:
         return axis % _IMAGE == _CHANNELS
 
     def _convolve(self, node: onnx.NodeProto) -> bool:
-        """Give a convolution that reads moved channels its weights in their order."""
+        """Give a convolution that reads moved channels its weights in the order in memory."""
         if not self._graph.is_ours(node, "Conv") or node.input[0] not in self._orders:
             return False
         if any(name and name not in self._graph.constants for name in node.input[1:]):
@@ -155,7 +155,7 @@ class _Shuffles:
         return True
 
     def _chosen(self, node: onnx.NodeProto, weights: str, which: Sequence[int], axis: int) -> str:
-        """Weights in another order, which a runtime folds."""
+        """Weights in another order; a runtime folds the Gather."""
         result = f"{called(node)}/{weights}/lying"
         places = self._graph.integers(f"{called(node)}/which", which)
         self._made.append(
@@ -164,7 +164,7 @@ class _Shuffles:
         return result
 
     def _lying(self, order: _Order) -> _Order:
-        """The same channels in the order in which they lie, value by value."""
+        """The same channels in the order in memory, value by value."""
         values = {value: i for i, value in enumerate(dict.fromkeys(value for value, _ in order))}
         return tuple(sorted(order, key=lambda place: (values[place[0]], place[1])))
 
@@ -178,7 +178,7 @@ class _Shuffles:
                 pieces[-1] = (value, pieces[-1][1], channel + 1)
             else:
                 pieces.append((value, channel, channel + 1))
-        parts = [self._piece(*piece) for piece in pieces]
+        parts = [self._piece(value, begin, end) for value, begin, end in pieces]
         result = parts[0]
         if len(parts) > 1:
             result = f"collage.channels/{len(self._there)}/{order[0][0]}"
@@ -197,7 +197,7 @@ class _Shuffles:
         return result
 
     def _settle(self, name: str) -> None:
-        """Make a moved value as it is."""
+        """Make a moved value itself, for nodes that cannot read it in another order."""
         if name not in self._orders or name in self._settled:
             return
         order = self._orders[name]

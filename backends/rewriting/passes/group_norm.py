@@ -1,8 +1,8 @@
-"""Group normalization without a change of shape.
+"""Group normalization without Reshapes.
 
-Exporters write it as an instance normalization between two Reshapes, and OpenVINO, whose convolutions keep channels last, puts the
-channels first for every Reshape. So it is taken apart: one group into what OpenVINO makes one normalization of all axes, more groups
-into means per channel, of which the groups' are made, and a group per channel into an instance normalization.
+Exporters write an instance normalization between two Reshapes, and OpenVINO, which keeps channels last, copies for each
+Reshape. One group becomes a normalization of all axes, several groups become means per channel, and a group per
+channel becomes an instance normalization.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collage.backends.rewriting.graph import AXES_ARE_AN_INPUT, RewriteGraph, at
 _CHAIN = "Reshape", "InstanceNormalization", "Reshape"
 
 
-def take_norms_apart(graph: RewriteGraph) -> int:
-    """Write group normalizations without Reshapes; returns how many there were."""
+def expand_group_norm(graph: RewriteGraph) -> int:
+    """Apply the pass; returns how many group normalizations there were."""
     readers = graph.readers()
     places = {node.output[0]: place for place, node in enumerate(graph.nodes)}
     made: dict[int, list[onnx.NodeProto]] = {}
@@ -41,10 +41,9 @@ def take_norms_apart(graph: RewriteGraph) -> int:
 
 
 class _Norm:
-    """One group normalization as three nodes.
+    """One group normalization.
 
     Args:
-        graph: the graph.
         chain: the Reshape before, the instance normalization, the Reshape after.
     """
 

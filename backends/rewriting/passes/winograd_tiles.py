@@ -1,7 +1,4 @@
-"""Winograd's algorithm in tiles: the transforms of an axis, and which numbers of a convolution stand in which tile.
-
-Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016).
-"""
+"""Winograd's algorithm in tiles: the transforms of an axis, and which numbers of a convolution stand in which tile."""
 
 from __future__ import annotations
 
@@ -23,13 +20,11 @@ class Tiling:
     """F(made x made, taps x taps).
 
     Args:
-        made: outputs of a tile along an axis.
-        taps: of the kernel along it.
         data, weights, result: the transforms of one axis.
     """
 
-    made: int
-    taps: int
+    made: int  # outputs of a tile along an axis
+    taps: int  # of the kernel along it
     data: Matrix
     weights: Matrix
     result: Matrix
@@ -57,9 +52,7 @@ def _tiling(taps: int, points: Sequence[float]) -> Tiling:
     return Tiling(made, taps, rows, np.array(weights), np.array(result, np.float64).T)
 
 
-# By a kernel's taps along an axis. On OpenVINO and a Xeon tiles that make 6 outputs of 3 taps had 0.66 to 1.07 of the speed of those
-# that make 4, and those that make 2 of 5 taps 0.66 to 1.02. One convolution of 7x7 errs by 5e-5 to 7e-5 with these points, by
-# 1e-4 to 2e-4 with 4 and -1/4 as the last two.
+# By a kernel's taps along an axis; tile sizes and points are chosen by speed and rounding (docs/results/winograd.md).
 TILINGS = {
     1: (Tiling(1, 1, np.eye(1), np.eye(1), np.eye(1)),),
     3: (_tiling(3, (0, 1, -1, 2, -2)), _tiling(3, (0, 1, -1))),
@@ -69,9 +62,7 @@ TILINGS = {
 # For kernels of more taps, in parts.
 LONG = _tiling(6, (0, 1, -1, 2, -2, 0.5, -0.5, 4 / 3, -0.75, 0.25))
 
-# Reading the weights of a place takes as long as the products of so many tiles. On OpenVINO and a Xeon 256 channels of 16 by 16
-# outputs gained 1.48 in tiles of 4 by 4, 1.43 in those of 4 by 2 and 1.24 in those of 2 by 2; of 14 by 14 they gained 1.13, 1.23 and
-# 1.20, and 512 of 14 by 14 1.14, 1.30 and 1.35.
+# Reading the weights of a place takes as long as the products of so many tiles (docs/results/winograd.md).
 _WEIGHTS = 16
 
 
@@ -79,22 +70,15 @@ _WEIGHTS = 16
 class TiledAxis:
     """Rows or columns of a slice in tiles.
 
-    A kernel of more taps than the tiling is taken in *parts*, each of which reads one tile further than the part before it: that is so
-    where a tile makes as many outputs as it has taps.
-
-    Args:
-        tiling: of the outputs.
-        kernel: its places along the axis.
-        outputs: along it.
-        begin: zeros before the first input.
-        dilation: inputs from one that the kernel reads to the next. Those of one *phase* are that far apart, and make tiles of their
-            own.
+    A kernel of more taps than the tiling is taken in *parts*, each of which reads one tile further than the one before:
+    a tile then makes as many outputs as it has taps.
     """
 
-    tiling: Tiling
-    kernel: int
-    outputs: int
-    begin: int
+    tiling: Tiling  # of the outputs
+    kernel: int  # its places along the axis
+    outputs: int  # along it
+    begin: int  # zeros before the first input
+    # of the kernel; inputs of one *phase* are that far apart, and make tiles of their own
     dilation: int
 
     @property
@@ -134,19 +118,16 @@ class TilePlan:
 
     Args:
         down, across: the axes of a slice.
-        deep: of slices; None where the kernel reads one slice.
-        groups: of channels.
         before, after: shapes of what it reads and makes, [N, C, H, W] or [N, C, D, H, W].
-        begin: slices of zeros before the first one.
     """
 
     down: TiledAxis
     across: TiledAxis
-    deep: Tiling | None
-    groups: int
+    deep: Tiling | None  # of slices; None where the kernel reads one slice
+    groups: int  # of channels
     before: _Shape
     after: _Shape
-    begin: int
+    begin: int  # slices of zeros before the first one
 
     @property
     def read(self) -> int:

@@ -1,11 +1,10 @@
-"""Convolutions by Winograd's algorithm, written as products of matrices, which every runtime has a fast kernel for.
+"""Convolutions by Winograd's algorithm, written as products of matrices, for which every runtime has a fast kernel.
 
-Of images and of each slice of a volume (3x3, 5x5, 7x7, and odd kernels along one axis), and along a volume's third axis. In a 3x3
-convolution a tile of 6 by 6 inputs makes 4 by 4 outputs with 36 multiplications in place of 144; along one axis a tile of 10 makes
-4 outputs of 7 places with 10 in place of 28. Here rows of channels are gathered into tiles, and the transforms and the products
-between them are MatMuls; the transform of the weights is folded when a runtime compiles. Along the third axis of a volume 6 slices
-make 4, or 4 make 2, in the same way, before tiles are gathered and after: a volume is smaller than its tiles. Outputs differ from
-the direct form's by some 1e-5 of the largest, those of one 7x7 by up to 7e-5.
+It takes images and volumes, whose kernels have 3 places and more along an axis. Rows of channels are gathered into tiles;
+the transforms of tiles, and the products between them, are MatMuls. A runtime folds the transform of the weights. Slices
+of a volume are transformed before tiles are gathered and after, since a volume is smaller than its tiles.
+
+Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016).
 """
 
 from __future__ import annotations
@@ -19,17 +18,22 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from collage.backends.rewriting.graph import LayoutPass, RewriteGraph, attributes, called
-from collage.backends.rewriting.winograd_tiles import LONG, TILINGS, Matrix, TiledAxis, TilePlan, Tiling
+from collage.backends.rewriting.graph import RewriteGraph, attributes, called
+from collage.backends.rewriting.layout_pass import LayoutPass
+from collage.backends.rewriting.passes.winograd_tiles import (
+    LONG,
+    TILINGS,
+    Matrix,
+    TiledAxis,
+    TilePlan,
+    Tiling,
+)
 
 _IMAGE, _VOLUME = 4, 5  # axes
 _NINE_AND_MORE = 9  # places along an axis
 _SAME = {b"SAME_UPPER", b"SAME_LOWER"}
-# By the kernel's places along the axes of a slice, the fewer first, and across slices: the fewest channels that a group reads and
-# makes, and the fewest outputs of a channel; with fewer the transforms cost what the multiplications save. On a Xeon with AVX-512
-# OpenVINO took for 3x3 0.4 to 0.9 of the direct form's time with 64 channels and more, and longer with 32, or with images of 7 by
-# 7; for 5x5 0.6 to 0.8 with 48 channels and more, and 0.9 to 1.2 with 32; for 7x7 0.3 to 0.6 with 64 and 128, 1.0 to 1.4 with 32 and 48; along
-# one axis for 3 places 0.7 to 1.0 with 256 and more, 1.0 to 1.2 with 64 to 192, and for more 0.6 to 1.15 with 64 and more.
+# By the kernel's places along the axes of a slice, the fewer first, and across slices: the fewest channels that a group reads
+# and makes, and the fewest outputs of a channel. Below, the transforms cost what the products save (docs/results/winograd.md).
 _FEWEST = {
     (1, 1, 3): (64, 128),
     (3, 3, 1): (64, 128),
@@ -41,21 +45,17 @@ _FEWEST = {
     (1, 7, 1): (64, 128),
     (1, _NINE_AND_MORE, 1): (64, 128),
 }
-# Of the direct form's multiplications, since tiles reach over the edge: with 0.52 (images of 13 by 13) it took 0.9 to 1.2 of its
-# time, with 0.53 (33 by 33, dilations of 6 and more) 1.1 to 1.5, with 0.67 (3x1x1 on 2 or 6 slices) 0.9 to 1.3.
+# Share of the direct form's multiplications, since tiles reach over the edge (docs/results/winograd.md).
 _MOST_PRODUCTS = 0.5
 
 
 def to_winograd(graph: RewriteGraph) -> int:
-    """Write the convolutions that have enough channels and outputs so; returns how many there were."""
+    """Apply the pass to convolutions with enough channels and outputs; returns how many there were."""
     return sum(_Rows(graph, rank).run() for rank in (_IMAGE, _VOLUME))
 
 
 class _Rows(LayoutPass):
-    """Images or volumes as rows of channels, [N * D * H * W, C]: what a MatMul reads.
-
-    Of two axes, since OpenVINO would permute more once more.
-    """
+    """Images or volumes as rows of channels, (N * D * H * W, C): of two axes, since OpenVINO permutes more again."""
 
     tag = "rows"
     broadcasts = False
@@ -110,7 +110,7 @@ class _Rows(LayoutPass):
             return False
         down, across = map(_tiled, weights[-2:], after[-2:], begins[1:], apart[-2:])
         tried = product(down, across, TILINGS[taps] if taps > 1 else (None,))
-        plans = (TilePlan(*tilings, groups, before, after, begins[0]) for tilings in tried)
+        plans = (TilePlan(d, a, deep, groups, before, after, begins[0]) for d, a, deep in tried)
         plan = min(plans, key=lambda plan: plan.cost)
         if plan.products > _MOST_PRODUCTS * made * prod(weights[2:]):
             return False
@@ -121,7 +121,7 @@ class _Rows(LayoutPass):
         return True
 
     def _begins(self, node: onnx.NodeProto) -> tuple[int, int, int] | None:
-        """Slices, rows and columns of zeros before the first ones; None for a convolution that is of another kind."""
+        """Slices, rows and columns of zeros before the first; None for a convolution that is not taken."""
         given = attributes(node)
         weights = self.graph.constants.get(node.input[1])
         is_dilated = any(dilation != 1 for dilation in given.get("dilations", ()))
@@ -146,13 +146,13 @@ class _Rows(LayoutPass):
 
 
 def _tiled(size: int, outputs: int, begin: int, dilation: int) -> list[TiledAxis]:
-    """The ways to tile an axis along which a kernel reads so many places."""
+    """The tilings of an axis along which a kernel reads so many places."""
     tilings = TILINGS.get(size, (LONG,))
     return [TiledAxis(t, size, outputs, begin, dilation if size > 1 else 1) for t in tilings]
 
 
 def _kernel(sizes: Sequence[int]) -> tuple[int, int, int]:
-    """Its places along the axes of a slice, the fewer first, and across slices; long ones are alike."""
+    """A kernel's places along the axes of a slice, the fewer first, and across slices; long ones are alike."""
     *deep, height, width = sizes
     shorter, longer = sorted((height, width))
     return shorter, min(longer, _NINE_AND_MORE) if longer % 2 else longer, prod(deep)
@@ -163,8 +163,6 @@ class _Convolution:
 
     Args:
         rows: where they are written.
-        node: the convolution.
-        plan: of it.
     """
 
     def __init__(self, rows: _Rows, node: onnx.NodeProto, plan: TilePlan) -> None:

@@ -1,8 +1,7 @@
-"""A product over a concatenation with values that are the same in several places, which is computed of those once.
+"""A product of a concatenation with broadcast values becomes a sum of two products.
 
-A model that lets every place see the whole spreads what it has of the whole over all places (a sound's mean and deviation, the features
-of a cloud of points, an image's mean) and concatenates it with what each place has. A convolution over one place then computes of it the
-same in every place, and so does a product of rows.
+Models that let each place see the whole broadcast a vector over all places and concatenate it with what each place has.
+A convolution over one place, or a product of rows, then computes the vector's part again in every place; here once.
 """
 
 from __future__ import annotations
@@ -19,34 +18,27 @@ from collage.backends.rewriting.graph import RewriteGraph, attributes, called, r
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _MAY_HAVE_NO_BIAS = 11  # of Gemm, from this opset
 _RESIZES = ("Resize", "Upsample")
-_SPREADS = ("Expand", "Tile", *_RESIZES)
-# With 8 channels it took 0.91 to 1.07 of the time on four runtimes, with 32 0.81 to 1.00.
+_BROADCASTS = ("Expand", "Tile", *_RESIZES)
+# Of broadcast channels; with fewer the sum costs what it saves (docs/results/rewriting.md).
 _FEWEST = 32
 
 
-def part_spreads(graph: RewriteGraph) -> int:
-    """Write such products as the sum of two; returns how many there were."""
-    return _Spreads(graph).run()
+def split_broadcast_concat(graph: RewriteGraph) -> int:
+    """Apply the pass; returns how many products were split."""
+    return _BroadcastConcats(graph).run()
 
 
 @dataclass(frozen=True)
 class _Whole:
-    """A product that reads a concatenation.
+    """A product that reads a concatenation."""
 
-    Args:
-        product: the node.
-        parts: what is concatenated.
-        axis: that it is along.
-        once: by its part, what that is spread from.
-    """
-
-    product: onnx.NodeProto
-    parts: Sequence[str]
-    axis: int
-    once: Mapping[str, str]
+    product: onnx.NodeProto  # the node
+    parts: Sequence[str]  # the values that are concatenated
+    axis: int  # of the concatenation
+    once: Mapping[str, str]  # by broadcast part, the value before the broadcast
 
 
-class _Spreads:
+class _BroadcastConcats:
     def __init__(self, graph: RewriteGraph) -> None:
         self._graph = graph
         self._places = {name: i for i, node in enumerate(graph.nodes) for name in node.output}
@@ -64,7 +56,7 @@ class _Spreads:
         read = {output.name for output in self._graph.proto.graph.output}
         kept: list[onnx.NodeProto] = []
         for node in reversed(self._graph.nodes):
-            if self._graph.is_ours(node, "Concat", *_SPREADS) and node.output[0] not in read:
+            if self._graph.is_ours(node, "Concat", *_BROADCASTS) and node.output[0] not in read:
                 continue
             read.update(reads(node))
             kept.append(node)
@@ -80,14 +72,14 @@ class _Spreads:
             return None
         once = {name: self._once(name, axis) for name in parts}
         sizes = {name: self._sizes(of, axis) for name, of in once.items() if of is not None}
-        # What is as large elsewhere is one product.
+        # The others are computed in every place, by the other product.
         kept = {name: of for name, of in once.items() if of and sizes[name] == min(sizes.values())}
         channels = sum(self._graph.shapes[of][axis] for of in kept.values())
         is_worth_it = channels >= _FEWEST and len(kept) < len(once)
         return _Whole(node, parts, axis, kept) if is_worth_it else None
 
     def _parts(self, name: str, axis: int) -> list[str]:
-        """What a value is concatenated from, along an axis, also in several steps."""
+        """The values that a value is concatenated from along an axis, in one step or several."""
         node = self._maker(name)
         rank = len(self._graph.shapes.get(name, ()))
         if node is None or rank == 0 or not self._graph.is_ours(node, "Concat"):
@@ -109,9 +101,9 @@ class _Spreads:
         return prod(weights[2:]) == 1 and given.get("group", 1) == 1 and not any(given.get("pads", ()))
 
     def _once(self, name: str, axis: int) -> str | None:
-        """What a value is spread from, over all axes but this one."""
+        """The value that is broadcast over all axes but this one; None for others."""
         node = self._maker(name)
-        if node is None or not self._graph.is_ours(node, *_SPREADS):
+        if node is None or not self._graph.is_ours(node, *_BROADCASTS):
             return None
         of = str(node.input[0])
         before, after = (self._graph.shapes.get(value, ()) for value in (of, name))
@@ -122,7 +114,7 @@ class _Spreads:
         return of if all(size in (1, made) for size, made in zip(before, after, strict=True)) else None
 
     def _sizes(self, name: str, axis: int) -> tuple[int, ...]:
-        """Of the other axes, the fewest places first."""
+        """Sizes along the other axes, after their product."""
         shape = self._graph.shapes[name]
         others = shape[:axis] + shape[axis + 1 :]
         return (prod(others), *others)
@@ -156,7 +148,7 @@ class _Spreads:
 
 
 def _joined(nodes: list[onnx.NodeProto], name: str, values: Sequence[str], axis: int) -> str:
-    """A value that is these one after the other, by a node more where they are several."""
+    """The concatenation of values."""
     if len(values) == 1:
         return values[0]
     nodes.append(helper.make_node("Concat", values, [name], name=name, axis=axis))
@@ -164,7 +156,7 @@ def _joined(nodes: list[onnx.NodeProto], name: str, values: Sequence[str], axis:
 
 
 def _gives_each(resize: onnx.NodeProto) -> bool:
-    """Whether a Resize that makes many places of one gives each of them its number, and does not look beyond the edge."""
+    """Whether a Resize of one place broadcasts its number."""
     given = attributes(resize)
     looks_beyond = given.get("coordinate_transformation_mode") == b"tf_crop_and_resize"
     return given.get("mode", b"nearest") in (b"linear", b"nearest") and not looks_beyond

@@ -1,7 +1,7 @@
-"""Hard swishes put together again.
+"""x * HardSigmoid(x) becomes HardSwish.
 
-PyTorch's exporter wrote them as products with a HardSigmoid before opset 14, and ONNX Runtime takes them apart so. OpenVINO fuses
-HardSwish, and the form with Clip, with the convolution before it, and not this one.
+PyTorch's exporter writes the product before opset 14, and ONNX Runtime's basic level does too. OpenVINO fuses HardSwish,
+and its form with Clip, with the convolution before it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _ALPHA, _BETA, _CLOSE = 1 / 6, 0.5, 1e-5
 _NUMBERS = {"collage.three": 3.0, "collage.zero": 0.0, "collage.six": 6.0, "collage.sixth": _ALPHA}
 
 
-def put_swishes_together(graph: RewriteGraph) -> int:
-    """Write products of a value and its HardSigmoid as one HardSwish, or with Clip where the opset has none; how many."""
+def fuse_hard_swish(graph: RewriteGraph) -> int:
+    """Apply the pass; below opset 14 the result has Clip. Returns how many there were."""
     halves = any(t.data_type == onnx.TensorProto.FLOAT16 for t in graph.constants.values())
     if graph.opset < _CLIP_TAKES_INPUTS or (graph.opset < _HAS_HARD_SWISH and halves):
-        return 0  # the numbers of the longer form are float32
+        return 0  # the constants of the form with Clip are float32
     gates = {node.output[0]: node for node in graph.nodes if _is_gate(graph, node)}
     kept: list[onnx.NodeProto] = []
     found = 0

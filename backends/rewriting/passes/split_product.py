@@ -1,7 +1,6 @@
-"""A product whose result is split, as one for each part.
+"""A product whose result is split becomes a product for each part; so do elementwise operators in between.
 
-Gates and mixers compute at once what they then split. In images with channels last in memory that is a copy, which takes longer than
-reading the input once more. Elementwise operators in between are computed for each part.
+With channels last in memory a Split is a copy, which takes longer than reading the input again.
 """
 
 from __future__ import annotations
@@ -23,33 +22,26 @@ from collage.backends.rewriting.graph import (
 )
 
 _CHANNELS = 1  # axis of images
-# Where each operator's weights have its outputs.
+# The axis of the outputs in each operator's weights.
 _MADE = {"Conv": 0, "MatMul": 1}
 _TURNS = ("Transpose", "Reshape", "Identity")
-# Queries, keys and values of an attention take as long one by one: GPT-2 had 0.98 to 1.01 of its speed so.
+# Queries, keys and values of an attention take as long one by one (docs/results/rewriting.md).
 _MOST_PARTS = {"Conv": 3, "MatMul": 2}
 
 
 def split_products(graph: RewriteGraph) -> int:
-    """Write products that are split so; returns how many there were."""
+    """Apply the pass; returns how many products there were."""
     return _Splits(graph).run()
 
 
 @dataclass(frozen=True)
 class _Split:
-    """A value that is cut into all of its parts.
+    """A value that is cut into all of its parts."""
 
-    Args:
-        value: the value.
-        axis: that it is cut along.
-        parts: in their order.
-        nodes: a Split, or a Slice for each part.
-    """
-
-    value: str
-    axis: int
-    parts: Sequence[str]
-    nodes: Sequence[onnx.NodeProto]
+    value: str  # the value
+    axis: int  # that it is cut along
+    parts: Sequence[str]  # in their order
+    nodes: Sequence[onnx.NodeProto]  # a Split, or a Slice for each part
 
 
 class _Splits:
@@ -75,7 +67,7 @@ class _Splits:
         return found
 
     def _split_of(self, value: str) -> _Split | None:
-        """How all readers of a value cut it, if they do nothing else."""
+        """How all readers of a value cut it, where they do nothing else."""
         shape, readers = self._graph.shapes.get(value, ()), self._readers[value]
         if not readers or not shape:
             return None
@@ -99,7 +91,7 @@ class _Splits:
         return split if known and len(split.parts) > 1 else None
 
     def _before(self, split: _Split) -> list[onnx.NodeProto] | None:
-        """The product that a value comes from, and the elementwise operators after it, which nothing else reads."""
+        """The product before a split and the elementwise operators between, where nothing else reads them."""
         rank = len(self._graph.shapes[split.value])
         products, between, waiting = set[int](), set[int](), [split.value]
         while waiting:
@@ -139,13 +131,13 @@ class _Splits:
         if not all(self._is_constant(name) for name in node.input[1:] if name):
             return False
         if node.op_type == "Conv":
-            # One over more places was no faster so: what they read is gathered once for each part.
+            # A convolution over more places gathers its input once for each part.
             is_pointwise = set(self._graph.shapes.get(node.input[1], ())[2:]) == {1}
             return split.axis == _CHANNELS and is_pointwise and attributes(node).get("group", 1) == 1
         return split.axis == rank - 1 and len(self._graph.shapes.get(node.input[1], ())) == 2
 
     def _is_constant(self, name: str) -> bool:
-        """Whether a value is a constant, or one in another form."""
+        """Whether a value is a constant, or one that is transposed or reshaped."""
         if name in self._graph.constants:
             return True
         at = self._places.get(name)
@@ -179,7 +171,7 @@ class _Splits:
         return made
 
     def _along(self, split: _Split, node: onnx.NodeProto, place: int) -> int | None:
-        """The axis along which a constant that a node reads has a number for each output; None where it has not."""
+        """The axis along which a constant that a node reads has a number for each output, or None."""
         name = node.input[place]
         if self._graph.is_ours(node, *_MADE):
             return (None, _MADE[node.op_type], 0)[place] if name else None
@@ -189,6 +181,6 @@ class _Splits:
         return along if name in self._graph.constants and has_each else None
 
     def _cut(self, split: _Split, name: str, parts: Sequence[str], along: int) -> onnx.NodeProto:
-        """A constant's parts, which are folded when a runtime compiles."""
+        """A constant's parts; a runtime folds the Split."""
         sizes = [self._graph.shapes[part][split.axis] for part in split.parts]
         return self._graph.parted(name, parts, sizes, along, f"{split.value}/{name}/{along}")

@@ -1,7 +1,6 @@
-"""Every convolution with a bias of its own.
+"""A bias that several convolutions share is copied for each.
 
-OpenVINO fuses no bias that several convolutions share, and then no activation either. Exporters that keep equal constants once
-(TensorFlow's) share those that are all zeros.
+OpenVINO fuses no shared bias, and then no activation either. TensorFlow's exporters share biases of zeros.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from collage.backends.rewriting.graph import RewriteGraph
 _BIASED, _BIAS = ("Conv", "ConvTranspose"), 2
 
 
-def part_biases(graph: RewriteGraph) -> int:
-    """Copy biases that several convolutions share; returns how many were copied."""
+def copy_shared_biases(graph: RewriteGraph) -> int:
+    """Apply the pass; returns how many biases were copied."""
     seen: Counter[str] = Counter()
     copied = 0
     for node in graph.nodes:

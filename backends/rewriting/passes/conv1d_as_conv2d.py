@@ -1,8 +1,4 @@
-"""Convolutions along one axis as ones over an image of one row.
-
-Runtimes have their best kernels for images: ONNX Runtime's blocked layout and OpenVINO's normalizations know no other, and
-ncnn's Winograd neither. Audio and time series are computed along one axis.
-"""
+"""Convolutions along one axis become convolutions of images of one row, for which runtimes have their best kernels."""
 
 from __future__ import annotations
 
@@ -14,27 +10,27 @@ from onnx import helper
 
 from collage.backends.rewriting.graph import (
     REDUCTIONS,
-    LayoutPass,
     RewriteGraph,
     attributes,
     called,
     set_attributes,
 )
+from collage.backends.rewriting.layout_pass import LayoutPass
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _CHANNELS, _ROW, _ALONG = 1, 2, 3  # axes of the image
 _AXES = {0: 0, 1: _CHANNELS, 2: _ALONG, -3: 0, -2: _CHANNELS, -1: _ALONG}
-# What each attribute is along the row's axis.
+# Each attribute along the axis of the row.
 _BEFORE = {"kernel_shape": 1, "strides": 1, "dilations": 1, "output_padding": 0, "output_shape": 1}
 _PADS_ARE_AN_INPUT = 11
 
 
-def to_two_d(graph: RewriteGraph) -> int:
-    """Write convolutions along one axis as two-dimensional; returns how many there were."""
-    return _TwoD(graph).run()
+def conv1d_to_conv2d(graph: RewriteGraph) -> int:
+    """Apply the pass; returns how many convolutions there were."""
+    return _Conv1dAsConv2d(graph).run()
 
 
-class _TwoD(LayoutPass):
+class _Conv1dAsConv2d(LayoutPass):
     tag = "image"
     rank = 3
 
@@ -64,9 +60,13 @@ class _TwoD(LayoutPass):
             and len(self.graph.shapes.get(node.input[1], ())) == 3
         ):
             return self._convolve(node)
-        if not node.input or not self.is_other(node.input[0]) or not self.graph.is_ours(node, *_WAYS):
+        if (
+            not node.input
+            or not self.is_other(node.input[0])
+            or not self.graph.is_ours(node, *_CONVERTERS)
+        ):
             return False
-        return _WAYS[node.op_type](self, node, self.enter(node.input[0]))
+        return _CONVERTERS[node.op_type](self, node, self.enter(node.input[0]))
 
     def _convolve(self, node: onnx.NodeProto) -> bool:
         weights = node.input[1]
@@ -136,18 +136,17 @@ class _TwoD(LayoutPass):
         return True
 
 
-# How each operator is written that stays in this form where the first value that it reads is in it.
-_WAYS: dict[str, Callable[[_TwoD, onnx.NodeProto, str], bool]] = {
+_CONVERTERS: dict[str, Callable[[_Conv1dAsConv2d, onnx.NodeProto, str], bool]] = {
     **dict.fromkeys(
         ("BatchNormalization", "GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization"),
-        _TwoD._same,
+        _Conv1dAsConv2d._same,
     ),
-    **dict.fromkeys(("AveragePool", "MaxPool"), _TwoD._pool),
-    "Concat": _TwoD._concatenate,
-    "Split": _TwoD._split,
-    "Pad": _TwoD._pad,
-    "Slice": _TwoD._slice,
-    **dict.fromkeys(REDUCTIONS, _TwoD._reduce),
+    **dict.fromkeys(("AveragePool", "MaxPool"), _Conv1dAsConv2d._pool),
+    "Concat": _Conv1dAsConv2d._concatenate,
+    "Split": _Conv1dAsConv2d._split,
+    "Pad": _Conv1dAsConv2d._pad,
+    "Slice": _Conv1dAsConv2d._slice,
+    **dict.fromkeys(REDUCTIONS, _Conv1dAsConv2d._reduce),
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import pydantic
+from pydantic import Field
 
 from collage.backends.numerics.comparison import Metric
 from collage.partitioner.errors import BadInputError
@@ -19,45 +20,42 @@ _LOCAL_ONLY = ("evaluate", "at_least", "at_most")
 
 
 class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
-    """Options of one tuning run.
+    """Options of one tuning run: the one place of their names, defaults, limits and descriptions."""
 
-    Args:
-        tolerance: bound on the error of every output, in the unit of `metric`.
-        metric: how an output's error is measured; `max` is relative to its largest magnitude.
-        pareto: also look for the fastest plans at other errors, and report the front.
-        dims: sizes of free dimensions by name, or by `input:axis`.
-        time_limit_s: stop looking for better plans after this many seconds; None for no limit.
-        threads: threads of one call; None for the number of cores given to this process.
-        seed: seed of generated inputs.
-        plans: how many best plans of a search are measured end to end.
-        strategy: `optimal` searches; the others give what their name says, measured the same way.
-        pins: what must go to a target, as `Conv=openvino`, `/encoder/*=mnn` or `a..b=openvino`.
-        bans: what must not go to a target, in the same form.
-        max_partitions: at most so many partitions.
-        max_devices: at most so many distinct devices.
-        min_partition_nodes: no partition smaller than this, unless it is the whole graph.
-        plan: a plan to apply instead of searching (the JSON that `plan` gives out).
-        fresh: search again even where the database knows what such a search found.
-        wait_for_worker_s: how long to wait, where workers elsewhere measure, for one that has all targets.
-    """
-
-    tolerance: float = pydantic.Field(default=1e-3, gt=0, le=1)
-    metric: Metric = "max"
-    pareto: bool = False
-    dims: Mapping[str, int] = {}
-    time_limit_s: float | None = pydantic.Field(default=None, gt=0)
-    threads: int | None = pydantic.Field(default=None, ge=1, le=1024)
-    seed: int = pydantic.Field(default=0, ge=0)
-    plans: int = pydantic.Field(default=4, ge=1, le=64)
-    strategy: Strategy = "optimal"
-    pins: tuple[str, ...] = ()
-    bans: tuple[str, ...] = ()
-    max_partitions: int | None = pydantic.Field(default=None, ge=1)
-    max_devices: int | None = pydantic.Field(default=None, ge=1)
-    min_partition_nodes: int = pydantic.Field(default=1, ge=1)
-    plan: Mapping[str, Any] | None = None
-    fresh: bool = False
-    wait_for_worker_s: float = pydantic.Field(default=0.0, ge=0)
+    tolerance: float = Field(
+        default=1e-3,
+        gt=0,
+        le=1,
+        description="Bound on the error of every output; none with --evaluate.",
+    )
+    metric: Metric = Field(default="max", description="max, l2, cosine or top1.")
+    pareto: bool = Field(default=False, description="Also find the fastest plans at other errors.")
+    dims: Mapping[str, int] = Field(default={}, description="Size of a free dimension, as batch=1.")
+    time_limit_s: float | None = Field(
+        default=None, gt=0, description="Seconds after which the best so far is taken."
+    )
+    threads: int | None = Field(
+        default=None, ge=1, le=1024, description="Threads of one call [all cores]."
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of generated inputs.")
+    plans: int = Field(
+        default=4, ge=1, le=64, description="How many of a search's best plans are timed end to end."
+    )
+    strategy: Strategy = Field(
+        default="optimal", description="optimal, greedy, priority, single or manual."
+    )
+    pins: tuple[str, ...] = Field(default=(), description="What must go to a target, as Conv=openvino.")
+    bans: tuple[str, ...] = Field(default=(), description="What must not, as Resize=mnn.")
+    max_partitions: int | None = Field(default=None, ge=1, description="At most so many partitions.")
+    max_devices: int | None = Field(default=None, ge=1, description="At most so many devices.")
+    min_partition_nodes: int = Field(default=1, ge=1, description="No smaller partition than this.")
+    plan: Mapping[str, Any] | None = Field(
+        default=None, description="Apply this plan (or an artifact's) instead of searching."
+    )
+    fresh: bool = Field(default=False, description="Search again even where the result is known.")
+    wait_for_worker_s: float = Field(
+        default=0.0, ge=0, description="Seconds to wait for a worker that has all targets."
+    )
 
     def limit_s(self, weights_bytes: int) -> float:
         """Seconds after which no better plan is looked for; by default more where large weights compile slowly."""

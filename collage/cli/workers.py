@@ -13,14 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-Certificates = Annotated[
-    Path | None,
-    typer.Option(
-        "--certificates",
-        envvar="COLLAGE_SCHEDULER_CERTIFICATES",
-        help="Folder with ca.crt, tls.crt and tls.key of this machine.",
-    ),
-]
+from collage.cli.parameters import Certificates
 
 
 def certs(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -23,28 +23,24 @@ _STEPS = (
     "writing the artifact",
 )
 _READ, _MEASURE, _TIME, _SEARCH, _CONFIRM, _WRITE = range(len(_STEPS))
-_NEWS = ("waiting", "queued", "running", "failed", "cancelled")
+_NEWS = ("waiting", "queued", "failed", "cancelled")
 
 
-@dataclass
 class TuningProgress:
     """How far a tuning run is, from its events.
 
     Args:
         step: index of the current step.
-        measured: how many regions were measured so far.
-        unknown: how many measurements the search asks for now.
-        best: the fastest plan so far, and its time.
         waits_for: why it waits; empty where it does not.
     """
 
-    step: int = _READ
-    measured: int = 0
-    unknown: int = 0
-    best: str = ""
-    waits_for: str = ""
-    _best_rank: tuple[int, float] = (2, 0.0)
-    _nodes: int = 0
+    def __init__(self) -> None:
+        self.step = _READ
+        self.waits_for = ""
+        self._measured = self._unknown = self._most_nodes = 0
+        self._alone_us: dict[str, float] = {}
+        self._ratios: dict[tuple[str, str], float] = {}
+        self._baseline_us = 0.0
 
     def update(self, event: Event) -> None:
         """Take one more event into account."""
@@ -53,12 +49,11 @@ class TuningProgress:
             self._measure(event)
         elif event.stage == "search":
             self._reach(_SEARCH)
-            self.unknown = int(event.data.get("unknown", 0))
+            self._unknown = int(event.data.get("unknown", 0))
         elif event.stage == "end_to_end":
             self._reach(_TIME if self.step < _SEARCH else _CONFIRM)
-            if event.data.get("latency_us") is not None:
-                name = _named(event.data["plan"], event.data["partitions"])
-                self._rank(name, (0, event.data["ratio"]), event.data["latency_us"])
+            if event.data.get("ratio") is not None:
+                self._time(event.data)
         elif event.stage == "evaluate":
             self._reach(_CONFIRM)
         elif event.stage in ("emit", "done"):
@@ -70,9 +65,9 @@ class TuningProgress:
             return self.waits_for
         parts = [f"step {self.step + 1} of {len(_STEPS)}: {_STEPS[self.step]}"]
         if self.step == _SEARCH:
-            parts.append(f"{self.measured} measured, {self.unknown} left")
-        if self.best:
-            parts.append(f"best so far {self.best}")
+            parts.append(f"{self._measured} measured, {self._unknown} left")
+        if best := self._best():
+            parts.append(f"best so far {best}")
         return " · ".join(parts)
 
     def _measure(self, event: Event) -> None:
@@ -80,20 +75,26 @@ class TuningProgress:
         nodes, latency_us = event.data.get("nodes"), event.data.get("latency_us")
         if nodes is None:
             return
-        self.measured += 1
-        self.unknown = max(0, self.unknown - 1)
-        self._nodes = max(self._nodes, nodes)
-        if latency_us is not None and nodes == self._nodes and self.step == _MEASURE:
-            self._rank(event.data["target"], (1, latency_us), latency_us)
+        self._measured += 1
+        self._unknown = max(0, self._unknown - 1)
+        self._most_nodes = max(self._most_nodes, nodes)
+        if latency_us is not None and nodes == self._most_nodes and self.step == _MEASURE:
+            self._alone_us[event.data["target"]] = latency_us
+
+    def _time(self, data: Mapping[str, Any]) -> None:
+        self._ratios[data["plan"], _named(data)] = data["ratio"]
+        if data["ratio"] == 1.0:
+            self._baseline_us = data["latency_us"]
 
     def _reach(self, step: int) -> None:
         self.step = max(self.step, step)
 
-    def _rank(self, name: str, rank: tuple[int, float], latency_us: float) -> None:
-        """Keep what is the fastest; plans that ran in turn count more than what was measured alone."""
-        if rank < self._best_rank:
-            self._best_rank = rank
-            self.best = f"{name}, {latency_us / 1e3:.3g} ms"
+    def _best(self) -> str:
+        """The fastest plan: of those timed in turn, before that of targets measured alone."""
+        timed = [(ratio * self._baseline_us, name) for (_, name), ratio in self._ratios.items()]
+        alone = [(latency_us, target) for target, latency_us in self._alone_us.items()]
+        latency_us, name = min(timed or alone, default=(0.0, ""))
+        return name and f"{name}, {latency_us / 1e3:.3g} ms"
 
 
 @contextmanager
@@ -147,5 +148,7 @@ def _live_line(verbose: bool) -> Iterator[Listener]:
         yield show
 
 
-def _named(plan: str, partitions: int) -> str:
-    return plan.removeprefix("single ") if partitions == 1 else f"a plan of {partitions} partitions"
+def _named(data: Mapping[str, Any]) -> str:
+    targets = ", ".join(dict.fromkeys(data.get("targets", ()))) or data["plan"]
+    count = data["partitions"]
+    return targets if count == 1 else f"{count} partitions ({targets})"

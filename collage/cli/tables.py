@@ -130,16 +130,19 @@ def _show_refused(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def show_targets(found: Sequence[Mapping[str, Any]]) -> None:
     """One line for each runtime."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for name in ("runtime", "version"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("summary", no_wrap=True, overflow="ellipsis")
+    rows = []
     for backend in found:
         if backend["available"]:
             version = backend["version"].split()[0].partition("-")[0]
-            table.add_row(backend["name"], version, backend["summary"])
+            rows.append((backend["name"], version, backend["summary"]))
         else:
-            table.add_row(backend["name"], "missing", f"to install it: {backend['how_to_install']}")
+            rows.append((backend["name"], "missing", f"to install it: {backend['how_to_install']}"))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for cells in zip(*(row[:2] for row in rows), strict=True):
+        table.add_column(min_width=max(map(len, cells)))
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        table.add_row(*row)
     shown = stdout_console()
     shown.print(table)
     shown.print("\noptions of one: collage targets NAME")

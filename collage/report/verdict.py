@@ -145,7 +145,7 @@ def _without_search(
     asked = next((_FIXED_PLANS[p["name"]] for p in report["plans"] if p["name"] in _FIXED_PLANS), None)
     what = _mix(ours) if len(ours) > 1 else title(ours[0])
     if asked is not None:
-        name = f"{asked[0].upper()}{asked[1:]} ({what}) is returned"
+        name = f"{asked[0].upper()}{asked[1:]}, {what}, is returned"
         if not others:
             return Verdict(f"{name}; no other target runs the whole model{_WITHIN}")
         best, *rest = others

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +20,8 @@ from collage.cli.tables import (
     stdout_console,
 )
 from collage.report.verdict import fastest_mix, verdict
+
+_REASON_WIDTH = 160
 
 
 def show_result(
@@ -54,12 +57,17 @@ def show_comparison(console: Console, report: Mapping[str, Any]) -> None:
     """The verdict, a row for each plan to compare with, and what was measured."""
     console.print(f"\n{verdict(report).sentence}\n", style="bold", soft_wrap=True)
     console.print(_comparison(report))
+    for baseline in report["baselines"]:
+        if "infeasible" in baseline:
+            reason = shorten(baseline["infeasible"], _REASON_WIDTH, placeholder=" …")
+            console.print(f"{baseline['target']} cannot run the whole model: {reason}", soft_wrap=True)
     counts = report["candidates"]
-    known = f"found on {since[:10]}; " if (since := report.get("known_since")) else ""
+    now = f"{counts['measured']} measured now, {counts['from_cache']} known before"
+    if (since := report.get("known_since")) is not None:
+        now = f"all known since {since[:16]}, and --fresh searches again"
     console.print(
-        f"{known}{report['seconds']['total']:.0f} s, {counts['total']} candidates: {counts['measured']} measured now, "
-        f"{counts['from_cache']} known before; error {number_text(report['max_relative_error'])} of "
-        f"{number_text(report['tolerance'])} allowed",
+        f"{report['seconds']['total']:.0f} s, {counts['total']} candidates: {now}; "
+        f"error {number_text(report['max_relative_error'])} of {number_text(report['tolerance'])} allowed",
         soft_wrap=True,
     )
 
@@ -74,9 +82,7 @@ def warnings(report: Mapping[str, Any], *, verbose: bool = False) -> list[str]:
     doubt = verdict(report).warning
     notes = tuple(f"{target}: " for target in report["targets"])
     told = [text for text in report["warnings"] if verbose or not text.startswith(notes)]
-    if (since := report.get("known_since")) is not None:
-        told.append(f"this was measured before, until {since}; --fresh searches again")
-    return [*([doubt] if doubt else []), *told]
+    return [doubt, *told] if doubt else told
 
 
 def _comparison(report: Mapping[str, Any]) -> Table:
@@ -86,11 +92,8 @@ def _comparison(report: Mapping[str, Any]) -> Table:
     ours = [partition["target"] for partition in report["partitions"]]
     ours_us = report["latency_us"]
     rows = [(ours_us, f"ours: {_plan(ours)}", report["latency_interval_us"], "bold")]
-    failed = []
     for baseline in report["baselines"]:
-        if "infeasible" in baseline:
-            failed.append((baseline["target"], baseline["infeasible"]))
-        elif ours != [baseline["target"]]:
+        if "infeasible" not in baseline and ours != [baseline["target"]]:
             error = baseline.get("exceeds_tolerance")
             name = baseline["target"] + ("" if error is None else f" (error {number_text(error)})")
             rows.append((baseline["latency_us"], name, baseline["latency_interval_us"], ""))
@@ -100,9 +103,6 @@ def _comparison(report: Mapping[str, Any]) -> Table:
         table.add_row(
             name, ms_text(latency_us), interval_text(interval) if interval else "", times, style=style
         )
-    for name, reason in failed:
-        table.add_row(name, "cannot run", "", "")
-        table.add_row(f"  {reason}", "", "", "")
     return table
 
 

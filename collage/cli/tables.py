@@ -137,14 +137,11 @@ def show_targets(found: Sequence[Mapping[str, Any]]) -> None:
             rows.append((backend["name"], version, backend["summary"]))
         else:
             rows.append((backend["name"], "missing", f"to install it: {backend['how_to_install']}"))
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for cells in zip(*(row[:2] for row in rows), strict=True):
-        table.add_column(min_width=max(map(len, cells)))
-    table.add_column(no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        table.add_row(*row)
     shown = stdout_console()
-    shown.print(table)
+    widths = [max(map(len, cells)) for cells in zip(*(row[:2] for row in rows), strict=True)]
+    for name, version, summary in rows:
+        line = f"{name:{widths[0]}}  {version:{widths[1]}}  {summary}"
+        shown.print(line, no_wrap=True, overflow="ellipsis")
     shown.print("\noptions of one: collage targets NAME")
 
 

@@ -198,7 +198,7 @@ def test_tune_run_bench_explain(collage: Collage, tmp_path: Path) -> None:
     steps = [line for line in done.stderr.splitlines() if " step " in line]
     assert len(steps) == len(set(steps)) <= 6 and "writing the artifact" in steps[-1]
     verbose = collage("tune", str(SMALL.path), *targets, *dims, "--time-limit", "5", "--verbose")
-    assert "measure:" in verbose.stderr and "known" in verbose.stdout
+    assert "ingest:" in verbose.stderr and "--fresh" in verbose.stdout
     found = json.loads(report.read_text(encoding="utf-8"))
     assert found["partitions"]
     samples = tmp_path / "x.npz"

@@ -1,4 +1,4 @@
-"""What a caller of `tune` may choose, as one frozen value shared by the command line, the API and Python."""
+"""The options of a tuning run, as one frozen value for the command line, HTTP and Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collage.partitioner.errors import BadInputError
 from collage.partitioner.search.constraints import Constraints
 
 Strategy = Literal["optimal", "greedy", "priority", "single", "manual"]
-# Without a time limit, looking for better plans ends after so long, or when so many regions are known; see docs/tune.md.
+# Without a time limit the search ends after so many seconds or known regions; see docs/tune.md.
 _DEFAULT_LIMIT_S, _LARGE_BYTES, _S_PER_LARGE_MIB = 150.0, 100 << 20, 0.5
 _MOST_REGIONS = 60
 _LOCAL_ONLY = ("evaluate", "at_least", "at_most")
@@ -58,12 +58,12 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
     )
 
     def limit_s(self, weights_bytes: int) -> float:
-        """Seconds after which no better plan is looked for; by default more where large weights compile slowly."""
+        """Seconds after which the search ends; by default more for large weights, which compile slowly."""
         large_mib = max(0, weights_bytes - _LARGE_BYTES) / (1 << 20)
         return self.time_limit_s or _DEFAULT_LIMIT_S + _S_PER_LARGE_MIB * large_mib
 
     def constraints(self) -> Constraints:
-        """What plans must keep to.
+        """The constraints that plans must keep.
 
         Raises:
             ConstraintError: a pin or a ban is not of its form.
@@ -78,7 +78,7 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
 
     @property
     def most_regions(self) -> int | None:
-        """So many known regions are enough; None where a time limit says what is."""
+        """Number of known regions that end the search; None where a time limit does."""
         return _MOST_REGIONS if self.time_limit_s is None else None
 
     @classmethod
@@ -86,7 +86,7 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
         """Read options as the API sends them.
 
         Raises:
-            BadInputError: an option is unknown or its value is not allowed; all faults are listed.
+            BadInputError: an option is unknown or its value is not allowed; the message lists all faults.
         """
         if not data.keys().isdisjoint(_LOCAL_ONLY):
             raise BadInputError(
@@ -107,7 +107,7 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
 
 
 def chosen_targets(given: Sequence[str], plan: Mapping[str, Any] | None) -> list[str]:
-    """The targets given; where none is, those that the plan to apply names.
+    """The targets that are given, else those of the plan to apply.
 
     Args:
         given: texts of targets.
@@ -117,7 +117,7 @@ def chosen_targets(given: Sequence[str], plan: Mapping[str, Any] | None) -> list
 
 
 def plan_targets(plan: Mapping[str, Any]) -> list[str]:
-    """The targets that a plan names, each once; none where it is damaged, which tuning will say."""
+    """The targets that a plan names, each once; none where it is damaged, which tuning reports."""
     parts = plan.get("partitions")
     entries = parts if isinstance(parts, list) else []
     named = [entry.get("target") for entry in entries if isinstance(entry, dict)]

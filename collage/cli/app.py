@@ -171,7 +171,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port [8000].")] = None,
 ) -> None:
     """Run the tuning server."""
-    # The one place where the face calls the server; the server itself imports this package.
+    # Imported by name: the server imports collage, so an import statement would point both ways.
     import importlib
 
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}

@@ -1,4 +1,4 @@
-"""What `collage targets`, `collage costs` and `collage db` look up, as JSON-ready data."""
+"""The data behind `collage targets`, `collage costs` and `collage db`, ready for JSON."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def list_costs(url: str | None, target: str | None, limit: int) -> list[dict[str
 
 
 def cost_stats(url: str | None) -> dict[str, Any]:
-    """How many costs are known."""
+    """How many costs are known, by kind."""
     database = CostDatabase(url or default_url())
     try:
         stats = asdict(database.stats())
@@ -84,7 +84,7 @@ def cost_stats(url: str | None) -> dict[str, Any]:
 
 
 def upgrade_database(url: str | None) -> str:
-    """Bring a database to the newest schema, and say what was done."""
+    """Bring a database to the newest schema; returns one line about it."""
     connections = Connections(url or default_url())
     changed = upgrade(connections)
     done = "upgraded to" if changed else "is already at"

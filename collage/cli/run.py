@@ -1,4 +1,4 @@
-"""`collage run`: load an artifact, compute once, and say or store what came out."""
+"""`collage run`: load an artifact, compute once, and print or store the outputs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def show_front(console: Console, points: Sequence[Mapping[str, Any]] | None) -> 
     """One row for each point of latency against error."""
     if not points:
         return
-    table = Table("point", "error", "latency", "speed-up over point 0", "partitions", "targets")
+    table = Table("point", "error", "latency", "speedup over point 0", "partitions", "targets")
     for point in points:
         table.add_row(
             str(point["point"]),
@@ -36,9 +36,15 @@ def show_partitions(console: Console, partitions: Sequence[Mapping[str, Any]]) -
     )
     for position, part in enumerate(partitions):
         nodes = part["nodes"]
-        sizes = str(len(nodes)), ms_text(part["latency_us"])
-        numbers = part.get("numbers", "")
-        table.add_row(str(position), part["target"], numbers, *sizes, nodes[0], nodes[-1])
+        table.add_row(
+            str(position),
+            part["target"],
+            part.get("numbers", ""),
+            str(len(nodes)),
+            ms_text(part["latency_us"]),
+            nodes[0],
+            nodes[-1],
+        )
     console.print(table)
 
 
@@ -53,14 +59,14 @@ def show_bench(found: Mapping[str, Any]) -> None:
             table.add_row(
                 name, ms_text(baseline["latency_us"]), number_text(baseline["max_relative_error"])
             )
-    said = (
+    latency = (
         ms_text(found["latency_us"])
         if found["latency_us"] is not None
         else f"infeasible: {found['infeasible']}"
     )
     table.add_row(
         _ours(found["partitions"]),
-        said,
+        latency,
         number_text(found["max_relative_error"]),
         style="bold",
     )
@@ -69,7 +75,7 @@ def show_bench(found: Mapping[str, Any]) -> None:
     if found["speedup_interval"] is not None:
         low, high = found["speedup_interval"]
         console.print(
-            f"speed-up over the best single target: {found['speedup_over_best_single']:.3f} [{low:.3f}, {high:.3f}]"
+            f"speedup over the best single target: {found['speedup_over_best_single']:.3f} [{low:.3f}, {high:.3f}]"
         )
     if "against" in found:
         console.print(_against(found["against"]))
@@ -107,7 +113,7 @@ def show_explanation(report: Mapping[str, Any]) -> None:
         if row["never_measured"]:
             console.print(
                 f"\n{row['target']}: {row['never_measured']} of {row['candidates']} candidates were never "
-                f"measured; none of them promises to take less than {ms_text(row['at_least_us'])}"
+                f"measured; by estimate each takes at least {ms_text(row['at_least_us'])}"
             )
     search = report["search"]
     if search is None:
@@ -164,23 +170,23 @@ def show_target(found: Mapping[str, Any]) -> None:
 
 
 def show_costs(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Measured costs."""
+    """One row for each measured cost."""
     table = Table("measured", "target", "nodes", "operators", "latency", "host")
     for row in rows:
         ops = row["op_types"] if len(row["op_types"]) <= 40 else row["op_types"][:39] + "…"
-        said = (
+        latency = (
             ms_text(row["latency_us"])
             if row["latency_us"] is not None
             else f"infeasible: {row['reason']}"
         )
         table.add_row(
-            row["created_at"][:19], row["target"], str(row["node_count"]), ops, said, row["host"]
+            row["created_at"][:19], row["target"], str(row["node_count"]), ops, latency, row["host"]
         )
     stdout_console().print(table)
 
 
 def show_stats(stats: Mapping[str, Any]) -> None:
-    """Counts of costs."""
+    """How many costs are known, by kind."""
     table = Table("what", "count")
     for name, value in stats.items():
         if isinstance(value, Mapping):

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from collage.options import TuneOptions
 from collage.partitioner.errors import BadInputError
 
-# A list on the command line is one option, given once for each; a unit is said by the help.
+# A list is given by repeating an option in the singular; the help states the unit.
 _FLAGS = {
     "dims": "--dim",
     "time_limit_s": "--time-limit",

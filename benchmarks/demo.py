@@ -47,7 +47,8 @@ def main() -> int:
     show_comparison(console, artifact.report)
     for warning in warnings(artifact.report):
         console.print(f"warning: {warning}", soft_wrap=True)
-    print(f"\n{_run(artifact)}")
+    print(f"\nwrote {artifact.path}")
+    print(f"collage.load verified it and ran it: {_run(artifact)}")
     program = os.path.relpath(Path(sys.executable).with_name("collage"))
     print(f"see why: {program} explain {artifact.path}")
     return 0
@@ -69,13 +70,12 @@ def _tune(url: str, folder: Path) -> Artifact:
 
 
 def _run(artifact: Artifact) -> str:
-    """Run an artifact once, and say so."""
+    """Run an artifact once; returns its outputs' names and shapes."""
     with collage.load(artifact.path) as session:
         outputs = session.run(None, seeded_inputs(session.inputs, 0))
-        shapes = ", ".join(
+        return ", ".join(
             f"{o.name} {np.shape(v)}" for o, v in zip(session.get_outputs(), outputs, strict=True)
         )
-        return f"wrote {artifact.path}; collage.load verified it and ran it: {shapes}"
 
 
 @contextmanager

@@ -60,7 +60,7 @@ def show_comparison(console: Console, report: Mapping[str, Any]) -> None:
     for baseline in report["baselines"]:
         if "infeasible" in baseline:
             reason = shorten(baseline["infeasible"], _REASON_WIDTH, placeholder=" …")
-            console.print(f"{baseline['target']} cannot run the whole model: {reason}", soft_wrap=True)
+            console.print(f"{baseline['target']} alone is not compared: {reason}", soft_wrap=True)
     counts = report["candidates"]
     now = f"{counts['measured']} measured now, {counts['from_cache']} known before"
     if (since := report.get("known_since")) is not None:

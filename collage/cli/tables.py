@@ -65,7 +65,7 @@ def show_bench(found: Mapping[str, Any]) -> None:
         else f"infeasible: {found['infeasible']}"
     )
     table.add_row(
-        _ours(found["partitions"]),
+        f"ours, {counted(found['partitions'], 'partition')}",
         latency,
         number_text(found["max_relative_error"]),
         style="bold",
@@ -202,8 +202,9 @@ def stdout_console() -> Console:
     return Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False, markup=False)
 
 
-def _ours(partitions: int) -> str:
-    return f"ours, {partitions} partition{'' if partitions == 1 else 's'}"
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, in the plural where it takes one."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def ms_text(latency_us: float | None) -> str:

@@ -13,7 +13,7 @@ _FIXED_PLANS = {
     "given plan": "the given plan",
     "pinned plan": "the pinned plan",
 }
-_WITHIN = " within the tolerance"
+_RAN = "ran the whole model within the tolerance"
 _REFERENCE = "onnxruntime"
 # Runtimes differ by this much in exact arithmetic; a larger tolerance is a budget.
 _EXACT_TOLERANCE = 2e-3
@@ -101,7 +101,7 @@ def title(target: str) -> str:
 def _of_a_mix(ours: Sequence[str], others: Sequence[Speedup]) -> Verdict:
     mix = _mix(ours)
     if not others:
-        return Verdict(f"{mix} are the fastest; no target alone runs the whole model{_WITHIN}")
+        return Verdict(f"{mix} are the fastest; no single target {_RAN}")
     best, *rest = others
     if not best.is_proven:
         return _unproven(f"{mix} are returned", best)
@@ -114,7 +114,7 @@ def _of_a_single(report: Mapping[str, Any], target: str, others: Sequence[Speedu
     if not others:
         if len(report["targets"]) == 1:
             return Verdict(f"{name} is the only target given, and nothing faster was found")
-        return Verdict(f"{name} alone runs the whole model{_WITHIN}{mixes}")
+        return Verdict(f"{name} alone is returned: no other target {_RAN}{mixes}")
     tied = [one for one in others if not one.is_proven]
     if tied:
         names = " and ".join([name, *(title(one.target) for one in tied)])
@@ -129,9 +129,7 @@ def _of_a_single(report: Mapping[str, Any], target: str, others: Sequence[Speedu
 def _of_a_variant(report: Mapping[str, Any], target: str, others: Sequence[Speedup]) -> Verdict:
     name, mixes = title(target), _about_mixes(report)
     if not others:
-        return Verdict(
-            f"{name} is the fastest; no target as given runs the whole model{_WITHIN}{mixes}"
-        )
+        return Verdict(f"{name} is the fastest; no target as given {_RAN}{mixes}")
     best, *rest = others
     if not best.is_proven:
         return _unproven(f"{name} is returned", best)
@@ -147,7 +145,7 @@ def _without_search(
     if asked is not None:
         name = f"{asked[0].upper()}{asked[1:]}, {what}, is returned"
         if not others:
-            return Verdict(f"{name}; no other target runs the whole model{_WITHIN}")
+            return Verdict(f"{name}; no other target {_RAN}")
         best, *rest = others
         if not best.is_proven:
             return _unproven(name, best)
@@ -173,7 +171,8 @@ def _about_mixes(report: Mapping[str, Any]) -> str:
         return ""
     nearest = fastest_mix(report)
     if nearest is None:
-        return "; no mix promised to be faster"
+        is_sure = report["search"] is not None and report["search"]["optimal"]
+        return "; no mix is predicted to be faster" if is_sure else "; the search found no faster mix"
     _, high = nearest.get("speedup_interval", (0.0, 0.0))
     is_tie = high >= (report["speedup_over_best_single"] or 1.0)
     return "; no mix was proven faster" if is_tie else "; no mix was faster"

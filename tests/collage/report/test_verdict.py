@@ -18,7 +18,7 @@ def test_single_wins_compares_with_onnx_runtime() -> None:
 def test_onnx_runtime_wins_compares_with_the_next() -> None:
     found = verdict(report([ORT], {ORT: 1.0, OV: 1.5, MNN: 1.3}))
     assert found.sentence == (
-        "ONNX Runtime alone is the fastest: 1.30 × MNN, the next best; no mix promised to be faster."
+        "ONNX Runtime alone is the fastest: 1.30 × MNN, the next best; no mix is predicted to be faster."
     )
 
 
@@ -29,10 +29,16 @@ def test_single_wins_near_a_mix_says_no_mix_is_proven() -> None:
     )
 
 
+def test_single_wins_in_a_search_that_stopped_early() -> None:
+    search = {"objective_us": 2.0, "bound_us": 1.0, "optimal": False}
+    found = verdict(report([OV], {ORT: 2.0, OV: 1.0}, search=search))
+    assert found.sentence.endswith("; the search found no faster mix.")
+
+
 def test_partitions_of_one_target_are_no_mix() -> None:
     blocks = plan("openvino in blocks", [OV], 0.99, high=1.02)
     found = verdict(report([OV], {ORT: 2.0, OV: 1.0}, plans=[blocks]))
-    assert "no mix promised to be faster" in found.sentence
+    assert "no mix is predicted to be faster" in found.sentence
 
 
 def test_variant_of_a_target_names_its_option() -> None:
@@ -51,7 +57,7 @@ def test_variant_within_noise_warns() -> None:
 
 def test_variant_alone_where_no_target_as_given_runs() -> None:
     found = verdict(report([f"{OV} -rewrite=on"], {OV: "refuses Loop"}))
-    assert "no target as given runs the whole model" in found.sentence
+    assert "no target as given ran the whole model" in found.sentence
 
 
 def test_mix_wins_compares_with_best_single_and_onnx_runtime() -> None:
@@ -81,7 +87,7 @@ def test_mix_within_noise_warns() -> None:
 def test_mix_without_a_best_single_says_so() -> None:
     found = verdict(report([OV, MNN], {OV: "refuses Loop", MNN: "refuses Conv"}))
     assert found.sentence == (
-        "2 partitions (openvino, mnn) are the fastest; no target alone runs the whole model within the "
+        "2 partitions (openvino, mnn) are the fastest; no single target ran the whole model within the "
         "tolerance."
     )
 
@@ -90,7 +96,7 @@ def test_tie_of_two_singles_names_both() -> None:
     found = verdict(report([ORT], {ORT: 1.0, OV: 1.005, MNN: 2.0}))
     assert found.sentence == (
         "ONNX Runtime and OpenVINO are equally fast within noise, and ONNX Runtime alone is returned; "
-        "no mix promised to be faster."
+        "no mix is predicted to be faster."
     )
 
 
@@ -107,7 +113,7 @@ def test_accuracy_budget_tells_the_error() -> None:
     found = verdict(report([bf16], {ORT: 3.0, bf16: 1.0}, tolerance=1e-2, max_relative_error=0.004))
     assert found.sentence == (
         "OpenVINO with -precision=bf16 alone is the fastest: 3.00 × ONNX Runtime; "
-        "no mix promised to be faster; its error is 0.004 of 0.01 allowed."
+        "no mix is predicted to be faster; its error is 0.004 of 0.01 allowed."
     )
 
 
@@ -126,7 +132,8 @@ def test_one_target_given_says_nothing_faster_was_found() -> None:
 def test_only_one_target_runs_the_whole_model() -> None:
     found = verdict(report([ORT], {ORT: 1.0, MNN: "refuses Loop"}, plans=[MIX]))
     assert found.sentence == (
-        "ONNX Runtime alone runs the whole model within the tolerance; no mix was faster."
+        "ONNX Runtime alone is returned: no other target ran the whole model within the tolerance; "
+        "no mix was faster."
     )
 
 

@@ -117,12 +117,9 @@ def _of_a_single(report: Mapping[str, Any], target: str, others: Sequence[Speedu
         return Verdict(f"{name} alone is returned: no other target {_RAN}{mixes}")
     tied = [one for one in others if not one.is_proven]
     if tied:
-        names = " and ".join([name, *(title(one.target) for one in tied)])
-        compared = ", ".join(_reference([one for one in others if one not in tied]))
-        return Verdict(
-            f"{names} are equally fast within noise, and {name} alone is returned"
-            f"{': ' + compared if compared else ''}{mixes}"
-        )
+        compared = "".join(f": {one}" for one in _reference([o for o in others if o not in tied]))
+        names = " or ".join(f"{title(one.target)} ({one.ratio:.2f} ×)" for one in tied)
+        return Verdict(f"{name} alone is returned{compared}; not proven faster than {names}{mixes}")
     return Verdict(f"{name} alone is the fastest: {_against(others)}{mixes}")
 
 

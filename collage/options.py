@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pydantic
 from pydantic import Field
 
 from collage.backends.numerics.comparison import Metric
 from collage.partitioner.errors import BadInputError
-from collage.partitioner.search.constraints import Constraints
+
+if TYPE_CHECKING:
+    from collage.partitioner.search.constraints import Constraints
 
 Strategy = Literal["optimal", "greedy", "priority", "single", "manual"]
 # Without a time limit the search ends after so many seconds or known regions; see docs/tune.md.
@@ -68,6 +70,9 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
         Raises:
             ConstraintError: a pin or a ban is not of its form.
         """
+        # Imports onnx, which the help of the command line should not wait for.
+        from collage.partitioner.search.constraints import Constraints
+
         return Constraints.parse(
             pins=self.pins,
             bans=self.bans,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from collage.cost_db.costs.row import CostRow
+from collage.options import TuneOptions
 
 T = TypeVar("T")
 
@@ -35,7 +36,9 @@ class JobRequest(BaseModel):
     targets: list[Annotated[str, Field(max_length=500)]] = Field(
         default_factory=list, max_length=32, description="Left out: those of the option `plan`."
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="As in docs/api.md, “Options”.")
+    options: Annotated[dict[str, Any], WithJsonSchema(TuneOptions.model_json_schema())] = Field(
+        default_factory=dict
+    )
 
 
 class ProgressView(_Answer):

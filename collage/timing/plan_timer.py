@@ -202,6 +202,7 @@ class PlanTimer:
             data = {
                 "plan": entry.name,
                 "partitions": len(entry.plan.partitions),
+                "targets": [str(target) for target in entry.plan.targets],
                 "latency_us": entry.latency_us if entry.timed else None,
                 "ratio": entry.ratio if entry.timed else None,
                 "failure": entry.failure,

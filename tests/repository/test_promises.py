@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("partitioner", "backends", "cost_db", "collage", "service")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 

@@ -16,7 +16,7 @@ import typer
 
 from collage.cli.app import app
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _COLLAGE = re.compile(r"^(?:    )?(collage [a-z].*)$", re.MULTILINE)
 _MENTIONED = re.compile(r"`(collage [a-z][^`]*)`")

@@ -92,7 +92,7 @@ def test_openvino_binds_by_name_when_an_input_was_optimzed_away(tmp_path: Path) 
     assert computed(OpenVinoBackend(), model, tmp_path, x, axes, b).tolist() == (x + b).tolist()
 
 
-def test_onnxruntime_neither_prints_nor_falls_back_when_a_session_fails(
+def test_onnxruntime_failed_session_prints_nothing_and_does_not_fall_back(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no model")

@@ -103,7 +103,7 @@ def test_an_unknown_model_is_an_error(tmp_path: Path) -> None:
         models.benchmark_model("light_nothing", tmp_path)
 
 
-def test_a_file_of_the_users_own_is_a_model_with_its_free_dimensions(tmp_path: Path) -> None:
+def test_users_own_file_is_a_model_with_free_dimensions(tmp_path: Path) -> None:
     file = tmp_path / "own.onnx"
     text = '<ir_version: 10, opset_import: ["" : 17]> g (float[n, length] x, int64[n] i) => (float[m, length] y)'
     text += (

@@ -9,8 +9,31 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("service", "partitioner", "backends", "cost_db")
-FOLDERS = ("collage", *LINKED, "tests", "benchmarks", "docs", "docker", "scripts", "requirements", ".ci")
-SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".json", ".ini", ".mako", ".txt", ".html", ".sh", ""}
+FOLDERS = (
+    "collage",
+    *LINKED,
+    "tests",
+    "benchmarks",
+    "docs",
+    "docker",
+    "scripts",
+    "requirements",
+    ".ci",
+)
+SUFFIXES = {
+    ".py",
+    ".md",
+    ".toml",
+    ".yaml",
+    ".yml",
+    ".json",
+    ".ini",
+    ".mako",
+    ".txt",
+    ".html",
+    ".sh",
+    "",
+}
 
 _PACKAGE = rf"(?:{'|'.join(LINKED)})(?![\w-])"
 # Also within strings and code blocks: programs for children, commands, module names of the registry.

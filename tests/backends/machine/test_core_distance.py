@@ -43,7 +43,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
     reason="there is no distance to measure: this process may use one core, or the system does not say which",
 )
-def test_a_distance_is_measured_and_the_caller_stays_where_it_may_run() -> None:
+def test_measuring_a_distance_keeps_the_callers_affinity() -> None:
     allowed = os.sched_getaffinity(0)
     watch = CoreWatch()
     # Beside another test's work the two may look like one core, which says nothing.
@@ -57,7 +57,7 @@ def test_a_distance_is_measured_and_the_caller_stays_where_it_may_run() -> None:
     not hasattr(os, "sched_setaffinity"),
     reason="this system pins no thread to a core, so that two on one cannot be had; there is no watch there either",
 )
-def test_two_threads_of_one_core_are_far_unless_nothing_else_is_known(
+def test_threads_of_one_core_are_far_unless_nothing_else_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pinned to one core they take turns, which costs more than what two threads of a physical core share."""
@@ -143,7 +143,7 @@ def test_one_core_is_always_near(monkeypatch: pytest.MonkeyPatch) -> None:
     watch.close()
 
 
-def test_rounds_with_the_cores_far_apart_count_only_where_others_are_too_few() -> None:
+def test_rounds_with_far_cores_count_only_where_others_are_too_few() -> None:
     assert counting([True, False, True, True]) == [True, False, True, True]
     assert counting([True, False, True]) == [True, True, True]
     assert counting([True]) == [True]

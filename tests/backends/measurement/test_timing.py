@@ -101,7 +101,7 @@ def test_short_calls_are_timed_in_a_row() -> None:
 
 
 @pytest.mark.slow
-def test_measurements_are_repeated_while_the_machine_is_disturbed() -> None:
+def test_measurement_is_repeated_while_the_machine_is_disturbed() -> None:
     calls = 0
 
     def run() -> None:
@@ -184,7 +184,8 @@ def test_what_is_no_pair_is_refused() -> None:
         compare([1.0], [1.0, 2.0])
 
 
-def test_builds_that_disagree_are_doubt_that_rounds_within_one_do_not_show() -> None:
+def test_builds_that_disagree_widen_the_interval() -> None:
+    """Rounds within one build do not show how much builds differ."""
     generator = np.random.default_rng(0)
 
     def build(ratio: float) -> tuple[list[float], list[float]]:
@@ -201,7 +202,7 @@ def test_builds_that_disagree_are_doubt_that_rounds_within_one_do_not_show() -> 
 
 
 @pytest.mark.parametrize("count", [3, 4, 10, 14])
-def test_the_interval_of_few_builds_holds_what_is_true_as_often_as_it_says(count: int) -> None:
+def test_interval_of_few_builds_covers_the_truth_as_often_as_stated(count: int) -> None:
     generator = np.random.default_rng(count)
     held = 0
     for _ in range(1000):
@@ -223,7 +224,7 @@ def test_the_digest_is_of_everything_in_the_protocol() -> None:
     assert Protocol().digest != Protocol(fresh_inputs=False).digest
 
 
-def test_eviction_is_as_large_as_the_model_but_not_larger_than_needed() -> None:
+def test_evicted_bytes_are_the_models_but_no_more_than_needed() -> None:
     mib = 1 << 20
     assert eviction_for(mib // 2, 32 * mib) == 0
     assert eviction_for(20 * mib, 32 * mib) == 16 * mib

@@ -49,7 +49,7 @@ def test_a_users_file_holds_one_sample_or_several(tmp_path: Path) -> None:
     assert several[3]["n"].shape == (1,)
 
 
-def test_bounds_of_undecided_elements_survive(tmp_path: Path) -> None:
+def test_bounds_of_tied_elements_survive(tmp_path: Path) -> None:
     bounds = (np.array([1, 2, 3], ml_dtypes.bfloat16), np.array([1, 0, 3], ml_dtypes.bfloat16))
     ranged = Ranged(bounds[0], bounds[1], bounds[0])
     path = tmp_path / "expected.npz"

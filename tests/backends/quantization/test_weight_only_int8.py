@@ -178,7 +178,7 @@ def test_the_runtime_rounds_what_products_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_comes_with_int8_weights_is_computed_exactly(tmp_path: Path) -> None:
+def test_model_with_int8_weights_is_computed_exactly(tmp_path: Path) -> None:
     """Left alone, OpenVINO would round what its products read."""
     ours, file, _ = product_on(Target.parse("openvino"), tmp_path)
     assert np.abs(ours - file).max() < 1e-5 * np.abs(file).max()

@@ -109,7 +109,7 @@ def test_what_leaves_no_fewer_transposes_stays() -> None:
     assert model.SerializeToString() == before
 
 
-def test_a_normalzation_without_a_bias_and_one_whose_scale_is_computed(tmp_path: Path) -> None:
+def test_normalization_without_bias_or_with_computed_scale_is_rewritten(tmp_path: Path) -> None:
     """The second gets its input with channels last, and what follows is entered again."""
     model = parsed(
         f"""g (float[1, 4, 6, 6] x, float[4] given) => (float[1, 4, 6, 6] y) {{

@@ -37,7 +37,7 @@ _SERIES = """g (float[2, 6, 40] x) => (float[2, 4, 20] y, float[2, 8, 1] z) {
 }"""
 
 
-def test_what_runs_along_one_axis_is_computed_as_an_image_of_one_row(tmp_path: Path) -> None:
+def test_one_axis_is_computed_as_an_image_of_one_row(tmp_path: Path) -> None:
     model = parsed(
         _SERIES,
         w=weights(8, 6, 3),

@@ -75,9 +75,7 @@ def test_those_between_convolutions_cancel(model: SubModel) -> None:
     assert run_in_child(changes, model.path.resolve()) == Changes(2)
 
 
-def test_only_who_asks_for_it_gets_the_rewritten_file_and_the_cache_keeps_it(
-    model: SubModel, tmp_path: Path
-) -> None:
+def test_rewritten_file_is_made_on_request_and_cached(model: SubModel, tmp_path: Path) -> None:
     context = CompileContext(1, tmp_path / "work", tmp_path / "cache")
     for folder in (context.work_dir, context.cache_dir):
         assert folder is not None
@@ -120,7 +118,7 @@ def _sub_model(proto: onnx.ModelProto, path: Path) -> SubModel:
 @pytest.mark.parametrize(
     ("opset", "swish"), [(17, ["HardSwish"]), (12, ["Add", "Clip", "Mul", "Mul"]), (10, [])]
 )
-def test_hard_swishes_are_put_together_where_the_opset_has_a_form_for_it(
+def test_hard_swish_is_fused_where_the_opset_has_the_operator(
     opset: int, swish: list[str], tmp_path: Path
 ) -> None:
     model = _sub_model(_swishing(opset), tmp_path / "m.onnx")
@@ -192,7 +190,7 @@ def test_winograd_is_refused_where_it_makes_no_sense(target: str, reason: str) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_runtime_computes_the_same_and_profiles_nodes_of_it(
+def test_every_runtime_computes_and_profiles_the_rewritten_model(
     name: str, model: SubModel, tmp_path: Path
 ) -> None:
     target = Target.parse(f"{name} -rewrite=on")

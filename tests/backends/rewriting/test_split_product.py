@@ -157,9 +157,10 @@ def test_what_is_no_such_split_stays(change: str, text: str) -> None:
     assert split_products(RewriteGraph(model)) == 0
 
 
-def test_a_constant_that_stands_for_outputs_and_for_places_is_cut_for_the_outputs_alone(
+def test_split_product_cuts_a_constant_for_the_outputs_alone(
     tmp_path: Path,
 ) -> None:
+    """The constant is read for the outputs and as positions; the second use keeps the whole."""
     model = parsed(
         """g (float[1, 6, 5, 8] x) => (float[1, 4, 5, 8] y) {
             a = Conv(x, w, b)   c = Add(a, b)   i, j = Split <axis = 1> (c)   y = Mul(i, j)

@@ -193,7 +193,8 @@ def test_blocks_are_tried_before_what_must_be_compiled(int8_trials: BlockSearch)
     assert times == sorted(times)
 
 
-def test_what_is_proposed_keeps_the_goal_as_a_plan_on_every_sample(trials: BlockSearch) -> None:
+def test_proposed_mix_keeps_the_goal_on_every_sample(trials: BlockSearch) -> None:
+    """As a whole plan."""
     (goal,) = trials.request.error_limits
     (proposed,) = trials.go().best
     whole = mix_of(trials.blocks, [1] * len(trials.blocks), 2)
@@ -312,7 +313,7 @@ def test_a_plan_that_a_runtime_refuses_keeps_no_goal(trials: BlockSearch) -> Non
     assert trials.error(whole) < float("inf")
 
 
-def test_single_blocks_are_flipped_where_that_is_no_border_of_partitions() -> None:
+def test_single_blocks_are_flipped_inside_partitions_alone() -> None:
     inside = frozenset({(0, 1), (1, 0)})
     assert set(flips((0, 1, 2), inside)) == {(1, 1, 2), (0, 0, 2)}
     assert not set(flips((0, 1, 2), frozenset()))

@@ -93,7 +93,7 @@ def test_input_hashes_tell_inputs_apart() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
-def test_undecided_elements_prove_nothing_and_others_as_ever(dtype: type) -> None:
+def test_tied_elements_verify_nothing_and_others_do(dtype: type) -> None:
     value = np.arange(100).astype(dtype)
     swapped, wrong = value.copy(), value.copy()
     swapped[[3, 4]] = swapped[[4, 3]]
@@ -107,7 +107,8 @@ def test_undecided_elements_prove_nothing_and_others_as_ever(dtype: type) -> Non
     assert strict.error_of(0, "y", swapped) >= 0.01
 
 
-def test_a_tolerance_for_numbers_allows_no_wrong_label_but_what_was_seen() -> None:
+def test_tolerance_allows_no_wrong_label_but_the_observed_share() -> None:
+    """A tolerance for numbers allows no other label, except as many as the tuning saw."""
     labels = np.arange(1000) % 7
     known = ((0,), [{}], [{"labels": labels, "y": _value(8, 9)}])
     strict = make_verification(*known, {}, 0.1)

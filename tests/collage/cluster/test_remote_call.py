@@ -31,7 +31,7 @@ def _put(files: WorkerFiles, content: bytes) -> str:
     return digest
 
 
-def test_a_parcel_names_files_by_content_with_what_lies_beside(tmp_path: Path) -> None:
+def test_remote_call_names_files_by_content_with_their_neighbors(tmp_path: Path) -> None:
     given, folder = tmp_path / "given", tmp_path / "made"
     given.mkdir()
     folder.mkdir()

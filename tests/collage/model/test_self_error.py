@@ -77,7 +77,7 @@ def test_it_is_a_step_or_so_and_becomes_the_tolerance(tmp_path: Path) -> None:
     assert allow_own_error([reference], wide, tmp_path / "again", ignore) == (wide, [])
 
 
-def test_a_model_that_rounds_only_what_it_is_given_is_held_to_what_was_asked(tmp_path: Path) -> None:
+def test_model_that_rounds_only_its_input_keeps_the_asked_tolerance(tmp_path: Path) -> None:
     reference = _reference(_WEIGHTS_ONLY, tmp_path)
     assert not rounds_to_integers(reference.model.index)
     asked = TuneOptions(tolerance=1e-3)

@@ -76,7 +76,7 @@ def test_what_is_held_stays_and_the_rest_makes_room(model: Model, tmp_path: Path
     assert regions.get(_layer(0)) is held
 
 
-def test_sub_models_that_overlap_take_little_more_than_their_room(
+def test_overlapping_sub_models_take_little_more_disk_than_one(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rooms, "_LEAST_BYTES", 0)

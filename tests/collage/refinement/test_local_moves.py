@@ -90,7 +90,8 @@ def test_what_the_caller_forbids_is_not_proposed() -> None:
     assert at_most_one.apply(plan, Move("retarget", 2, 1, "cut", B)) is not None
 
 
-def test_moves_that_would_make_partitions_wait_for_each_other_are_none() -> None:
+def test_moves_that_would_make_a_cycle_are_not_proposed() -> None:
+    """Partitions would wait for each other."""
     model = text_model("g (float[4] x) => (float[4] c) { a = Relu(x) b = Exp(a) c = Add(a, b) }")
     plan = _plan((0b001, A), (0b010, B), (0b100, A))
     # The first and the last partition are neighbors, and what lies between waits for both.
@@ -171,7 +172,7 @@ def test_an_option_is_set_and_left_open_again() -> None:
     assert moves.apply(fast, Move("retarget", 0, target=B)) is not None
 
 
-def test_settable_options_are_told_of_the_largest_partition_first() -> None:
+def test_option_moves_begin_with_the_largest_partition() -> None:
     index = _chain(6)
     tunable = {A: {"threads": ("1", "2"), "fast": ("yes",)}, B: {"fast": ("yes",)}}
     moves = LocalMoves(index, CandidateSet.build(index, []), (A, B), tunable=tunable)
@@ -229,7 +230,7 @@ def test_arms_wait_for_nobody(model: TextModel) -> None:
 IDENTITY = "<float[2, 2] w = {1, 0, 0, 1}>"
 
 
-def test_what_is_float_inside_int8_stays_so_where_a_move_shifts_it() -> None:
+def test_float_nodes_inside_int8_stay_float_after_a_move() -> None:
     steps = " ".join(f"v{i + 1} = MatMul(v{i}, w)" for i in range(8))
     index = text_model(f"g (float[2, 2] v0) => (float[2, 2] v8) {IDENTITY} {{ {steps} }}").index
     int8, plain = Target.parse("openvino -quant=static_int8"), Target.parse("openvino")

@@ -116,7 +116,7 @@ def test_the_same_seed_makes_the_same_moves() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_half_of_a_heat_is_what_promises_most(seed: int) -> None:
+def test_half_of_a_screening_is_the_most_promising(seed: int) -> None:
     def first_heat(promise_us: Callable[[Plan], float]) -> list[Plan]:
         timer = StatedArena(cost_us)
         search, start = _search(timer, lambda: len(timer.held) >= 2, seed=seed)
@@ -163,7 +163,7 @@ def test_ends_in_time() -> None:
     assert len(timer.held) == 3
 
 
-def test_a_gain_in_the_last_heat_is_proven_however_late_it_is() -> None:
+def test_gain_in_the_last_screening_is_confirmed_however_late() -> None:
     timer = StatedArena(lambda plan: 100.0 if len(plan.partitions) == 1 else 90.0)
     search, start = _search(timer, lambda: len(timer.held) >= 2)
     assert search.improve(start) is not start
@@ -231,7 +231,7 @@ def test_is_left_out_where_nothing_can_come_of_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_what_the_incumbents_target_may_be_told_begins_each_heat(seed: int) -> None:
+def test_options_of_the_incumbents_target_begin_each_screening(seed: int) -> None:
     """By chance it might not come up at all: nothing that is known of parts promises anything of it."""
     timer = StatedArena(lambda plan: 100.0 * len(plan.partitions))
     start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
@@ -250,7 +250,7 @@ def test_what_the_incumbents_target_may_be_told_begins_each_heat(seed: int) -> N
 
 
 @pytest.mark.slow
-def test_what_a_new_incumbents_target_may_be_told_is_asked_for_then() -> None:
+def test_options_of_a_new_incumbents_target_are_asked_for_then() -> None:
     """`-fast=yes` on top of `-threads=1`: each is a gain."""
 
     def cost(plan: Plan) -> float:

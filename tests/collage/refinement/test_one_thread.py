@@ -38,7 +38,7 @@ def test_short_calls_are_tried_in_the_order_of_the_targets(found: Found) -> None
     assert proposed == ["single openvino -threads=1", "single onnxruntime -threads=1"]
 
 
-def test_a_stated_number_of_threads_stays_and_so_does_one_thread_for_all(found: Found) -> None:
+def test_stated_threads_stay_and_one_thread_for_all_stays(found: Found) -> None:
     stated = OPENVINO.with_options(threads="2")
     alone_us = {ORT: 900.0, stated: 300.0}
     assert found([stated, ORT], alone_us) == ["single onnxruntime -threads=1"]

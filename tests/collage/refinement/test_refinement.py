@@ -77,7 +77,7 @@ def test_who_only_looked_faster_loses() -> None:
     assert sum("searched 1" in held for held in timer.held) == 2
 
 
-def test_who_takes_the_place_of_a_lucky_winner_is_timed_again_too() -> None:
+def test_successor_of_a_lucky_winner_is_timed_again_too() -> None:
     stated = {"searched 1": (580.0, 1200.0), "searched 2": (600.0, 605.0)}
     timer = StatedContests(stated)
     winner = _refined(timer, World(24, 3))
@@ -125,7 +125,7 @@ def test_a_quarter_in_two_builds_may_be_a_disturbance() -> None:
     assert len(timer.held) == 5
 
 
-def test_a_change_that_looked_faster_in_a_short_heat_gets_a_second_look() -> None:
+def test_move_that_looks_faster_in_screening_is_timed_again() -> None:
     timer = StatedContests({"searched 1": (900.0,) * 9, "change": (850.0, 840.0) * 4})
 
     class Tried(Refinement):
@@ -147,9 +147,10 @@ def test_a_change_that_looked_faster_in_a_short_heat_gets_a_second_look() -> Non
     ("latest_s", "deadline_s", "tried"),
     [(1.0, 0.0, True), (60.0, 0.0, False), (60.0, math.inf, True)],
 )
-def test_small_changes_that_would_take_longer_than_is_set_apart_are_left_out_when_it_is_late(
+def test_local_moves_longer_than_their_time_are_left_out(
     latest_s: float, deadline_s: float, tried: bool
 ) -> None:
+    """Small changes that would take longer than the time set apart for them are not tried when it is late."""
     timer = StatedContests({"searched 1": (700.0,) * 9})
     timer.latest_s, timer.deadline_s = latest_s, deadline_s
     asked = []
@@ -197,7 +198,7 @@ def test_a_single_target_needs_no_second_look() -> None:
     assert len(timer.held) == 1
 
 
-def test_single_targets_that_are_nearly_alike_are_timed_in_several_builds() -> None:
+def test_nearly_equal_single_targets_are_timed_in_several_builds() -> None:
     slow = dict.fromkeys(["searched 1", "searched 2", "greedy"], (1100.0,))
     lucky = {f"single {TARGETS[1]}": (990.0, 1020.0, 1030.0, 1040.0, 1030.0)}
     others = dict.fromkeys([f"single {target}" for target in TARGETS[2:]], (1060.0,))
@@ -239,7 +240,7 @@ def test_blocks_of_the_targets_that_are_near_run_in_turn() -> None:
     assert sum(times[TARGETS[0]]) == pytest.approx(1100.0 * pace)
 
 
-def test_a_target_that_was_slower_as_a_whole_than_in_blocks_is_timed_again() -> None:
+def test_target_slower_whole_than_in_blocks_is_timed_again() -> None:
     """Its first minute was a bad one for it."""
     unlucky = f"single {TARGETS[1]}"
     timer = StatedContests({unlucky: (1300.0, *(850.0,) * 8), f"{TARGETS[1]} in blocks": (1020.0,)})
@@ -278,7 +279,7 @@ def test_a_target_alone_is_not_laid_out() -> None:
     assert not timer.held and not finals.known_us()
 
 
-def test_a_search_after_the_first_contest_is_judged_at_the_pace_at_which_it_promised() -> None:
+def test_second_search_is_judged_at_the_pace_of_its_promise() -> None:
     """The machine is twice as fast in comparisons: what was promised at the old pace still takes part."""
     world = World(24, 3)
     specs = [TargetSpec(target, "graph", lambda index, node: None) for target in TARGETS]
@@ -346,7 +347,7 @@ def _explored(world: World, profiled_us: Mapping[Target, Sequence[float]]) -> tu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_plans_that_run_before_their_parts_are_measured_come_near_the_best(seed: int) -> None:
+def test_plans_timed_before_their_partitions_come_near_the_best(seed: int) -> None:
     world = World(48, seed)
     generator = random.Random(seed)
     # Profiles were taken at moments of their own, and share a target's time among its nodes by guess.
@@ -367,7 +368,7 @@ def test_plans_that_run_before_their_parts_are_measured_come_near_the_best(seed:
     assert singles - best >= 0.7 * (singles - sum(stretches) - 40.0 * len(stretches))
 
 
-def test_nothing_is_explored_where_a_target_is_the_best_everywhere() -> None:
+def test_nothing_is_explored_where_one_target_is_best_everywhere() -> None:
     world = World(24, 3)
     best = [min(times) * 0.8 for times in zip(*world.node_us.values(), strict=True)]
     world.node_us[TARGETS[0]] = best
@@ -376,7 +377,7 @@ def test_nothing_is_explored_where_a_target_is_the_best_everywhere() -> None:
     assert len(timer.held) == 2
 
 
-def test_of_single_targets_that_are_nearly_alike_more_builds_decide() -> None:
+def test_nearly_equal_single_targets_are_decided_by_more_builds() -> None:
     second = f"single {TARGETS[1]}"
     # Ahead in two builds of four, and behind by more in those that follow.
     swaying = StatedContests({second: (960.0, 980.0, 1030.0, 985.0, 1060.0, 1070.0)})

@@ -42,7 +42,7 @@ def _targets(entries: list[TimedPlan]) -> list[str]:
     return [str(entry.plan.partitions[0].target) for entry in entries]
 
 
-def test_every_target_that_can_is_tried_where_most_of_them_cancel(tmp_path: Path) -> None:
+def test_every_target_is_tried_rewritten_where_most_layouts_cancel(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
     found = single_rewritten(model, [ORT, OPENVINO, MNN], 2)
     assert _targets(found) == ["openvino -rewrite=on", "mnn -rewrite=on"]
@@ -112,7 +112,7 @@ def test_hard_swishes_in_pieces_are_a_reason_too(swishes: int, tried: bool, tmp_
     assert bool(single_rewritten(_taken(proto, tmp_path), [OPENVINO], 2)) == tried
 
 
-def test_a_model_that_cannot_be_rewritten_is_told_of_and_run_as_it_is(tmp_path: Path) -> None:
+def test_model_that_cannot_be_rewritten_is_reported_and_runs_unchanged(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
     model.path.write_bytes(b"damaged")
     events: list[Event] = []
@@ -120,7 +120,7 @@ def test_a_model_that_cannot_be_rewritten_is_told_of_and_run_as_it_is(tmp_path: 
     assert "not rewritten" in events[-1].message
 
 
-def test_local_moves_try_it_only_where_whole_models_were_timed_so(tmp_path: Path) -> None:
+def test_local_moves_rewrite_only_where_whole_models_were_timed_so(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
     plain, moved = (TimedPlan(single_plan(model, t), f"single {t}") for t in (OPENVINO, MOVED))
     assert "rewrite" not in offered([OPENVINO], 2, [plain])[OPENVINO]
@@ -159,7 +159,7 @@ def test_what_is_faster_rewritten_is_mixed_too(
 
 
 @pytest.mark.slow
-def test_what_was_measured_rewritten_is_known_under_what_rewrote_it(tmp_path: Path) -> None:
+def test_cost_of_a_rewritten_model_is_keyed_by_its_rewriting(tmp_path: Path) -> None:
     tuned(channels_last_model(), ["openvino -rewrite=on"], tmp_path, time_limit_s=5.0)
     with closing(CostDatabase(f"sqlite:///{tmp_path / 'c.db'}")) as database:
         rows = database.query(CostFilter()).items
@@ -169,7 +169,7 @@ def test_what_was_measured_rewritten_is_known_under_what_rewrote_it(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_model_whose_channels_are_last_is_timed_so_and_its_plan_loads(tmp_path: Path) -> None:
+def test_channels_last_model_is_timed_rewritten_and_its_plan_loads(tmp_path: Path) -> None:
     events: list[Event] = []
     # It takes half the time so, which is seen on a busy machine too.
     proto = channels_last_model(layers=12, channels=8, size=96)

@@ -53,7 +53,7 @@ def _third(cases: Sequence[TestCase], number: int) -> list[TestCase]:
 
 
 @pytest.mark.slow
-def test_a_target_that_crashes_loses_its_nodes_and_a_runtime_alone_fails(
+def test_crashing_target_loses_its_nodes_and_a_runtime_alone_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = tmp_path / "faulty-6.66.dist-info"
@@ -71,7 +71,7 @@ def test_a_target_that_crashes_loses_its_nodes_and_a_runtime_alone_fails(
     assert all(v.crashed == "faulty -fault=crash-run: crash: SIGABRT" for v in found.values())
 
 
-def test_every_listed_test_has_a_reason_and_the_page_says_how_many() -> None:
+def test_listed_tests_have_a_reason_and_the_page_counts_them() -> None:
     content = onnx_suite_list.listed()
     assert all(len(group["reason"]) > 10 and group["tests"] for group in content["groups"])
     assert onnx_suite_list.table(content) in onnx_suite_list.PAGE.read_text(encoding="utf-8")
@@ -79,7 +79,7 @@ def test_every_listed_test_has_a_reason_and_the_page_says_how_many() -> None:
         assert content["tests"] - len(onnx_suite_list.failing(way)) == content["passed"][way]
 
 
-def test_targets_take_turns_and_free_dimensions_are_bound_by_the_inputs() -> None:
+def test_targets_alternate_and_inputs_bind_free_dimensions() -> None:
     model = onnx.parser.parse_model(TEXT)
     with_turns = CollageBackend.prepare(model)
     for rows in (2, 5):

@@ -53,7 +53,7 @@ def test_a_target_without_a_profiler_is_learned_from_its_regions(seed: int) -> N
     assert found.objective_us <= others.plans[0].objective_us * 1.1
 
 
-def test_a_target_without_a_profiler_is_expected_to_take_as_long_as_it_took() -> None:
+def test_target_without_a_profiler_is_expected_at_its_measured_latency() -> None:
     model = chain(8)
     fast, unprofiled = TARGETS[:2]
     estimates = Estimates(model.index)
@@ -66,7 +66,7 @@ def test_a_target_without_a_profiler_is_expected_to_take_as_long_as_it_took() ->
     assert estimates.bound_us(0b11110000, unprofiled) < 120.0
 
 
-def test_a_region_that_was_faster_than_its_profile_promises_more_of_all_others() -> None:
+def test_region_faster_than_its_profile_lowers_all_other_estimates() -> None:
     """A whole model that was profiled while the machine was busy must not keep its parts unmeasured."""
     model = chain(8)
     estimates = Estimates(model.index)
@@ -140,7 +140,7 @@ def test_whole_models_compare_as_they_did_in_turn() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 3])
-def test_coarse_promises_that_are_not_kept_leave_patience_for_finer_plans(seed: int) -> None:
+def test_broken_coarse_estimates_leave_time_for_finer_plans(seed: int) -> None:
     """Large regions take longer than their nodes, and no profile knows."""
     world = World(48, seed)
 
@@ -186,7 +186,7 @@ def test_a_region_is_not_reckoned_slower_than_one_that_holds_it() -> None:
     assert lazy.price_us(small) == expected
 
 
-def test_a_region_is_not_reckoned_slower_than_its_parts_in_a_running_plan() -> None:
+def test_region_is_not_estimated_slower_than_its_parts_in_a_plan() -> None:
     world = World(24, 3)
     whole = Candidate(world.model.index.all_nodes, TARGETS[1])
     half = (1 << 12) - 1
@@ -202,7 +202,7 @@ def test_a_region_is_not_reckoned_slower_than_its_parts_in_a_running_plan() -> N
     assert lazy.price_us(whole) == slow
 
 
-def test_a_plan_of_the_search_is_promised_at_what_the_search_says() -> None:
+def test_plan_of_the_search_is_predicted_at_the_searchs_cost() -> None:
     world = World(24, 1)
     lazy = world.search(StatedCosts(world.truth, most=len(world.candidates)))
     (scored,) = lazy.run(1, INFINITE).plans
@@ -244,7 +244,7 @@ def test_an_infeasible_region_is_never_in_the_plan() -> None:
             assert part.target == TARGETS[0] or not part.nodes & bad
 
 
-def test_nothing_is_measured_when_nothing_promises_to_beat_what_is_known() -> None:
+def test_nothing_is_measured_when_no_estimate_beats_the_best_known() -> None:
     world = World(24, 4)
     costs = StatedCosts(world.truth, most=len(TARGETS))
     whole = [Candidate(world.model.index.all_nodes, target) for target in TARGETS]
@@ -254,7 +254,7 @@ def test_nothing_is_measured_when_nothing_promises_to_beat_what_is_known() -> No
     assert len(costs.asked) == len(TARGETS)
 
 
-def test_out_of_time_the_best_known_plan_is_returned_with_its_bound() -> None:
+def test_out_of_time_returns_the_best_known_plan_with_its_bound() -> None:
     world = World(24, 5)
     costs = StatedCosts(world.truth, most=len(TARGETS))
     costs.measure([Candidate(world.model.index.all_nodes, target) for target in TARGETS])
@@ -318,7 +318,7 @@ def test_a_late_plan_is_better_than_none(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
-def test_a_search_leaves_most_of_the_time_for_timing_what_it_finds(
+def test_search_leaves_most_of_the_time_for_timing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(48, 0)

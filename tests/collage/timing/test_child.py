@@ -88,7 +88,7 @@ def _near(monkeypatch: pytest.MonkeyPatch) -> None:
         ([False], 6, 0, True),
     ],
 )
-def test_rounds_with_the_cores_far_apart_are_left_out_where_there_are_others(
+def test_rounds_with_far_cores_are_left_out_where_others_exist(
     comparison: TimingRequest,
     monkeypatch: pytest.MonkeyPatch,
     near: list[bool],
@@ -128,7 +128,7 @@ def test_the_cores_are_watched_while_real_plans_run(
     assert first.far or len(first.samples_us) >= 3
 
 
-def test_who_takes_seconds_where_another_does_not_is_called_only_once(
+def test_plan_that_takes_seconds_longer_is_called_once(
     comparison: TimingRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("collage.timing.child._SLOW_US", 0.0)
@@ -145,7 +145,7 @@ def test_who_is_a_little_slower_stays_in_the_race(comparison: TimingRequest) -> 
     assert all(len(timing.samples_us) >= 4 for timing in run_rounds(comparison, []))
 
 
-def test_the_needed_are_built_last_to_first_when_it_goes_backwards(
+def test_backward_round_builds_the_needed_plans_last_to_first(
     comparison: TimingRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []

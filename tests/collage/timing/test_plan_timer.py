@@ -46,7 +46,7 @@ def _entry(
     return entry
 
 
-def test_a_clear_difference_is_seen_through_noise_and_a_small_one_is_not() -> None:
+def test_clear_difference_shows_through_noise_and_a_small_one_does_not() -> None:
     assert clearly_faster(_entry(2, 900, noise=0.02), _entry(1, 1000, noise=0.02))
     assert not clearly_faster(_entry(2, 998, noise=0.05), _entry(1, 1000, noise=0.05))
     ratio = speedup(_entry(1, 1000), _entry(2, 800))
@@ -54,7 +54,7 @@ def test_a_clear_difference_is_seen_through_noise_and_a_small_one_is_not() -> No
     assert abs(ratio.ratio - 1.25) < 1e-9
 
 
-def test_plans_that_ran_in_different_minutes_are_told_at_one_pace() -> None:
+def test_plans_timed_at_different_minutes_are_told_at_one_pace() -> None:
     """Ours runs in both comparisons, the slower one only while the machine was twice as fast."""
     ours, other = _entry(1, 1000), _entry(1, 1100)
     ours.timings[1] = PlanTiming((2000.0,) * 32, (), 0.0)
@@ -65,7 +65,7 @@ def test_plans_that_ran_in_different_minutes_are_told_at_one_pace() -> None:
     assert latency_beside(ours, ours) == (2000, 2000, 2000)
 
 
-def test_a_single_target_is_never_said_to_be_faster_than_the_best_single_target() -> None:
+def test_single_target_is_never_faster_than_the_best_single_target() -> None:
     """Of two that are alike the other is faster in most rounds, and ours in the mean of builds."""
     ours, other = TimedPlan(_entry(1, 1.0).plan, "ours"), TimedPlan(_entry(2, 1.0).plan, "other")
     for comparison, other_us in enumerate((990.0, 995.0, 1100.0)):
@@ -77,7 +77,8 @@ def test_a_single_target_is_never_said_to_be_faster_than_the_best_single_target(
     assert fastest_beside([], ours) is None
 
 
-def test_contests_with_the_cores_far_apart_count_only_as_long_as_there_is_no_other() -> None:
+def test_timings_with_far_cores_count_only_without_others() -> None:
+    """Timings taken while the cores were far apart count only as long as there is no other."""
     fast, slow = TimedPlan(_entry(2, 1.0).plan, "fast"), TimedPlan(_entry(1, 1.0).plan, "slow")
 
     def comparison(number: int, fast_us: float, far: bool) -> None:
@@ -102,7 +103,7 @@ def test_contests_with_the_cores_far_apart_count_only_as_long_as_there_is_no_oth
     assert len(fast.ratios) == 24 and not fast.timed
 
 
-def test_the_contest_that_made_a_mix_look_fast_does_not_judge_it() -> None:
+def test_timing_that_made_a_mix_look_fast_does_not_confirm_it() -> None:
     mix = TimedPlan(_entry(2, 1.0).plan, "mix", proposed=True)
     single = TimedPlan(_entry(1, 1.0).plan, "single")
 
@@ -199,7 +200,7 @@ def test_a_tie_goes_to_fewer_partitions() -> None:
     assert simplest_of_the_fastest([_entry(3, 800, noise=0.05), single]).plan.partitions[1:]
 
 
-def test_a_tie_with_the_fastest_is_not_enough_against_what_that_beats() -> None:
+def test_tie_with_the_fastest_does_not_beat_what_the_fastest_beats() -> None:
     """A noisy mix of two partitions once came between three, proven faster than one target, and that target."""
     single, fastest, noisy = _entry(1, 1000), _entry(3, 960), _entry(2, 970, noise=0.2)
     samples = (880.0, 1100.0) * 8
@@ -216,7 +217,7 @@ def test_a_tie_with_the_fastest_is_not_enough_against_what_that_beats() -> None:
 @pytest.mark.parametrize(
     "target", ["openvino -float=0-3 -quant=static_int8", "openvino -rewrite=winograd"]
 )
-def test_one_partition_that_is_mixed_or_rewritten_is_not_as_simple_as_a_single_target(
+def test_mixed_or_rewritten_partition_is_less_simple_than_a_single_target(
     target: str,
 ) -> None:
     single, mixed, slower = _entry(1, 1000, noise=0.05), _entry(3, 998, noise=0.05), _entry(1, 1300)
@@ -235,7 +236,7 @@ def test_a_slow_plan_with_few_samples_is_no_tie() -> None:
     assert simplest_of_the_fastest([dropped, mixed]) is mixed
 
 
-def test_partitions_are_repriced_by_what_they_took_inside_the_plan() -> None:
+def test_partitions_get_the_cost_that_they_had_inside_the_plan() -> None:
     mixed, single = _entry(2, 900), _entry(1, 1000)
     costs = residuals([single, mixed])
     assert costs[1, ONE] in (450.0, 725.0, 1000.0)

@@ -148,9 +148,10 @@ def _claimed_by_another(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return digests
 
 
-def test_who_waits_for_a_search_that_dies_makes_it_with_all_of_the_time(
+def test_tuner_waiting_for_a_search_that_dies_searches_in_full_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It takes over with all of its own time."""
     tuner = Tuner(tmp_path)
     digests = _claimed_by_another(monkeypatch)
     made = tuner.tune()

@@ -106,7 +106,7 @@ class TestLayerAnnotations:
         feed = feed_for([model.index.values["x"]])
         np.testing.assert_allclose(session.run(None, feed)[0], run(model.path, feed)["y2"], rtol=1e-5)
 
-    def test_a_real_session_maps_each_partition_to_the_provider_of_its_device(
+    def test_session_maps_each_partition_to_the_provider_of_its_device(
         self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
         """On a machine with a CPU alone, what it says it does is all that can be seen of steering."""

@@ -72,7 +72,7 @@ def test_sharing_an_input_or_a_weight_counts() -> None:
     assert whole(shared) != whole(apart)
 
 
-def test_large_constants_count_by_shape_and_repeated_blocks_are_one() -> None:
+def test_large_constants_count_by_shape_so_repeated_blocks_are_one() -> None:
     """Two blocks with other biases and other names are measured once; shapes count by value."""
     values = ", ".join(str(i) for i in range(16))
     model = text_model(f"""g (float[1,16] x) => (float[1,16] y)
@@ -148,7 +148,7 @@ def random_models(draw: st.DrawFn) -> TextModel:
     return text_model(f"g (float[4] x, float[4] w) => ({outputs}) {{ {'  '.join(steps)} }}")
 
 
-def test_equal_sinks_are_told_apart_by_who_else_reads_their_input() -> None:
+def test_equal_sinks_differ_by_the_other_readers_of_their_input() -> None:
     """The two Relu look alike; which of them shares the first input of Sub is what matters."""
     one = "p = Relu(x)  q = Relu(w)  r = Sub(x, w)"
     two = "p = Relu(w)  q = Relu(x)  r = Sub(x, w)"

@@ -67,7 +67,7 @@ def _check_real_model(name: str, model: Model) -> None:
 
 
 @pytest.mark.slow
-def test_the_outcome_is_the_same_each_time_and_its_description_travels(tmp_path: Path) -> None:
+def test_normalize_is_deterministic_and_its_description_pickles(tmp_path: Path) -> None:
     source = models.model_path("silero_16k")
     infos = [normalze(source, tmp_path / d, {"batch": 1, "sequence": 576}) for d in ("a", "b")]
     first, second = (info.path.read_bytes() for info in infos)
@@ -94,7 +94,8 @@ def test_opening_reads_no_weights(normalzed: Callable[[str], Model]) -> None:
     assert Model.open(model.path).sha256 == model.sha256
 
 
-def test_nameless_and_twice_named_nodes_get_names_and_others_keep_theirs(tmp_path: Path) -> None:
+def test_nameless_and_twice_named_nodes_get_new_names(tmp_path: Path) -> None:
+    """Others keep theirs."""
     source = _write(
         tmp_path / "m.onnx", "g (float[2] x) => (float[2] y) { a = Relu(x) b = Abs(a) y = Neg(b) }"
     )
@@ -117,7 +118,7 @@ def test_functions_are_inlined(tmp_path: Path) -> None:
     assert list(model.ir.opset_imports) == [""]
 
 
-def test_constants_become_initializers_and_constant_work_is_done_once(tmp_path: Path) -> None:
+def test_constants_become_initializers_and_are_folded_once(tmp_path: Path) -> None:
     model = _normalzed(
         tmp_path,
         """g (float[2, 3] x) => (float[N] y) {
@@ -337,7 +338,7 @@ class TestDimensions:
         with pytest.raises(ModelError, match="--dim input:0=1 --dim input:1=1 --dim state:1=1"):
             normalze(models.model_path("silero"), tmp_path, {})
 
-    def test_a_scalar_integer_input_becomes_a_constant_that_decides_a_branch(
+    def test_scalar_integer_input_becomes_a_constant_that_picks_a_branch(
         self, normalzed: Callable[[str], Model]
     ) -> None:
         assert normalzed("silero_if").index.inputs == ("input", "state", "sr")

@@ -137,7 +137,7 @@ def test_pruning_loses_small_candidates_inside_large_ones() -> None:
     assert dijkstra(CHAIN, candidates, costs, transitions=FREE, prune=False).objective_us == 4.0
 
 
-def test_dijkstra_goes_no_infeasible_way_and_gives_up_at_its_bound() -> None:
+def test_dijkstra_avoids_infeasible_ways_and_stops_at_its_bound() -> None:
     candidates = [Candidate(0b0011, A), Candidate(0b1100, A), Candidate(0b1111, B)]
     assert dijkstra(CHAIN, candidates, [None, 1.0, 9.0], transitions=FREE, prune=False).candidates == (
         2,

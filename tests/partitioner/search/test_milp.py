@@ -28,7 +28,7 @@ def covering(seed: int, sets: int = 60, members: int = 12) -> Program:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_relaxation_does_not_depend_on_the_columns_it_begins_with(seed: int) -> None:
+def test_relaxation_is_independent_of_its_first_columns(seed: int) -> None:
     program = covering(seed)
     count = len(program.costs[0])
     everything = relax(program, np.arange(count))

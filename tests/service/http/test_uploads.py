@@ -70,7 +70,7 @@ def test_what_is_too_large_is_refused(start_server: StartServer) -> None:
     assert post_job(server, data={"options": "x" * (1 << 20) + "x"}).status_code == 422
 
 
-def test_uploads_are_streamed_to_disk_and_leave_nothing_in_the_spool(server: RunningServer) -> None:
+def test_uploads_stream_to_disk_and_leave_an_empty_spool(server: RunningServer) -> None:
     answer = post_job(server, b"x" * (5 << 20))
     assert answer.status_code == 201
     assert server.services.files.size_bytes(answer.json()["model_sha256"]) == 5 << 20

@@ -10,7 +10,7 @@ from collage.service.jobs.job_child import JobChild
 from collage.service.jobs.job_process import Request
 
 
-def test_one_that_is_killed_before_it_reads_its_request_is_a_death_like_any_other(
+def test_job_child_killed_before_its_request_counts_as_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "killed"

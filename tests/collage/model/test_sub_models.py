@@ -1,4 +1,4 @@
-"""Sub-models on disk: what is held stays, the rest makes room; and a tuning's folder stays bounded."""
+"""Sub-models on disk: those in use stay, the others may be deleted, and a tuning's folder stays bounded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from collage import disk_space as rooms
+from collage import disk_space
 from collage.cost_db.database import CostDatabase
 from collage.disk_space import DiskBudget, make_room, size_bytes
 from collage.events import Event
@@ -68,7 +68,7 @@ def test_what_is_held_stays_and_the_rest_makes_room(model: Model, tmp_path: Path
     content, path = first.path.read_bytes(), first.path
     del first
     gc.collect()
-    assert path.exists(), "there is no need for room before the next one"
+    assert path.exists(), "nothing is deleted before the next one"
     regions.get(_layer(2))
     assert held.path.exists() and not path.exists()
     again = regions.get(_layer(1))
@@ -79,7 +79,7 @@ def test_what_is_held_stays_and_the_rest_makes_room(model: Model, tmp_path: Path
 def test_overlapping_sub_models_take_little_more_disk_than_one(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rooms, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(disk_space, "_LEAST_BYTES", 0)
     compiled = tmp_path / "compiled"
     compiled.mkdir()
     regions = RegionFiles(model, tmp_path / "regions", room=DiskBudget.for_model(model.path, compiled))
@@ -95,8 +95,8 @@ def test_overlapping_sub_models_take_little_more_disk_than_one(
 
 def test_with_room_enough_each_is_extracted_once(model: Model, tmp_path: Path) -> None:
     (tmp_path / "compiled").mkdir()
-    room = DiskBudget.for_model(model.path, tmp_path / "compiled")
-    regions = RegionFiles(model, tmp_path / "regions", room=room)
+    budget = DiskBudget.for_model(model.path, tmp_path / "compiled")
+    regions = RegionFiles(model, tmp_path / "regions", room=budget)
     paths = [regions.get(_layer(n)).path for n in range(_LAYERS)]
     assert [regions.get(_layer(n)).path for n in range(_LAYERS)] == paths
     assert all(path.exists() for path in paths)
@@ -118,7 +118,7 @@ def test_a_tunings_folder_is_at_most_some_models_large(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """docs/tune.md says 12 times the model (or 3 GiB where that is more, which is left out here)."""
-    monkeypatch.setattr(rooms, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(disk_space, "_LEAST_BYTES", 0)
     (tmp_path / "work").mkdir()
     largest, extracted = 0, 0
 

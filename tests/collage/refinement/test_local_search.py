@@ -44,8 +44,8 @@ def nothing_promised(plan: Plan) -> float:
     return float("inf")
 
 
-class StatedArena(PlanTimer):
-    """An timer in which a plan takes what a function says, give or take less than a percent."""
+class StatedTimer(PlanTimer):
+    """Times plans as a function says, give or take less than a percent."""
 
     def __init__(self, cost: Callable[[Plan], float | None]) -> None:
         self.entries: list[TimedPlan] = []
@@ -80,7 +80,7 @@ class StatedArena(PlanTimer):
 
 
 def _search(
-    timer: StatedArena, out_of_time: Callable[[], bool] = lambda: False, **settings: object
+    timer: StatedTimer, out_of_time: Callable[[], bool] = lambda: False, **settings: object
 ) -> tuple[LocalSearch, TimedPlan]:
     start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
     timer.hold([start])
@@ -91,7 +91,7 @@ def _search(
 
 @pytest.mark.slow
 def test_finds_the_best_plan_from_a_single_target() -> None:
-    timer = StatedArena(cost_us)
+    timer = StatedTimer(cost_us)
     search, start = _search(timer, trials=60)
     best = search.improve(start)
     assert [(str(p.target), bits(p.nodes)) for p in best.plan.partitions] == [
@@ -106,7 +106,7 @@ def test_finds_the_best_plan_from_a_single_target() -> None:
 def test_the_same_seed_makes_the_same_moves() -> None:
     runs = []
     for _ in range(2):
-        timer = StatedArena(cost_us)
+        timer = StatedTimer(cost_us)
         search, start = _search(timer, trials=20, seed=3)
         search.improve(start)
         runs.append([(entry.name, entry.plan) for entry in timer.entries])
@@ -117,15 +117,15 @@ def test_the_same_seed_makes_the_same_moves() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_half_of_a_screening_is_the_most_promising(seed: int) -> None:
-    def first_heat(promise_us: Callable[[Plan], float]) -> list[Plan]:
-        timer = StatedArena(cost_us)
+    def first_screening(promise_us: Callable[[Plan], float]) -> list[Plan]:
+        timer = StatedTimer(cost_us)
         search, start = _search(timer, lambda: len(timer.held) >= 2, seed=seed)
         search.promise_us = promise_us
         search.improve(start)
         return [entry.plan for entry in timer.entries[1:5]]
 
-    asked = first_heat(nothing_promised)
-    guided = first_heat(cost_us)
+    asked = first_screening(nothing_promised)
+    guided = first_screening(cost_us)
     assert sum(plan in guided for plan in asked) >= 2
     assert min(map(cost_us, guided)) <= min(map(cost_us, asked))
     others = [plan for plan in guided if plan not in asked[:2]]
@@ -135,7 +135,7 @@ def test_half_of_a_screening_is_the_most_promising(seed: int) -> None:
 
 @pytest.mark.slow
 def test_what_is_not_clearly_faster_does_not_win() -> None:
-    timer = StatedArena(lambda plan: 100.0)  # all alike: whoever looks faster was lucky
+    timer = StatedTimer(lambda plan: 100.0)  # all alike: whoever looks faster was lucky
     search, start = _search(timer, trials=30)
     assert search.improve(start) is start
     assert timer.winner() is start
@@ -143,28 +143,28 @@ def test_what_is_not_clearly_faster_does_not_win() -> None:
 
 @pytest.mark.slow
 def test_plans_that_fail_are_left_behind() -> None:
-    timer = StatedArena(lambda plan: None if B in plan.targets else cost_us(plan))
+    timer = StatedTimer(lambda plan: None if B in plan.targets else cost_us(plan))
     search, start = _search(timer, trials=30)
     assert search.improve(start) is start
 
 
 @pytest.mark.slow
 def test_losers_cost_few_rounds() -> None:
-    timer = StatedArena(lambda plan: 100.0 if len(plan.partitions) == 1 else 300.0)
+    timer = StatedTimer(lambda plan: 100.0 if len(plan.partitions) == 1 else 300.0)
     search, start = _search(timer, trials=30)
     search.improve(start)
     assert {rounds for newcomers, rounds in timer.held[1:] if newcomers} == {6}
 
 
 def test_ends_in_time() -> None:
-    timer = StatedArena(cost_us)
+    timer = StatedTimer(cost_us)
     search, start = _search(timer, lambda: len(timer.held) >= 3, trials=10_000)
     search.improve(start)
     assert len(timer.held) == 3
 
 
 def test_gain_in_the_last_screening_is_confirmed_however_late() -> None:
-    timer = StatedArena(lambda plan: 100.0 if len(plan.partitions) == 1 else 90.0)
+    timer = StatedTimer(lambda plan: 100.0 if len(plan.partitions) == 1 else 90.0)
     search, start = _search(timer, lambda: len(timer.held) >= 2)
     assert search.improve(start) is not start
     assert [rounds for _, rounds in timer.held[1:]] == [6, 12]
@@ -173,7 +173,7 @@ def test_gain_in_the_last_screening_is_confirmed_however_late() -> None:
 def test_ends_when_there_is_nothing_left_to_try() -> None:
     index = text_model("g (float[4] x) => (float[4] y) { y = Relu(x) }").index
     start = TimedPlan(Plan((Candidate(1, A),)), "single a")
-    timer = StatedArena(lambda plan: 10.0)
+    timer = StatedTimer(lambda plan: 10.0)
     timer.hold([start])
     moves = LocalMoves(index, CandidateSet.build(index, []), (A,))
     search = LocalSearch(moves, timer, LocalSettings(10_000), lambda: False, nothing_promised)
@@ -187,7 +187,7 @@ def test_the_study_can_be_read_from_the_database_with_the_costs(tmp_path: Path) 
     told: list[Event] = []
     keep = partial(optuna_study.keep, database.connections, "0123456789abcdef", told.append)
     for _ in range(2):
-        search, start = _search(StatedArena(cost_us), trials=6, keep=keep)
+        search, start = _search(StatedTimer(cost_us), trials=6, keep=keep)
         search.improve(start)
     assert database.look_up(["0" * 64]) == {}, "the costs are still there"
     database.close()
@@ -208,7 +208,7 @@ def test_a_study_that_cannot_be_kept_is_told_and_changes_nothing(tmp_path: Path)
     told: list[Event] = []
     (tmp_path / "costs.db").write_bytes(b"this is no database" * 100)
     keep = partial(optuna_study.keep, connections, "0123456789abcdef", told.append)
-    search, start = _search(StatedArena(cost_us), trials=60, keep=keep)
+    search, start = _search(StatedTimer(cost_us), trials=60, keep=keep)
     assert len(search.improve(start).plan.partitions) == 3
     connections.close()
     assert len(told) == 1 and "could not be kept" in told[0].message
@@ -233,7 +233,7 @@ def test_is_left_out_where_nothing_can_come_of_it() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_options_of_the_incumbents_target_begin_each_screening(seed: int) -> None:
     """By chance it might not come up at all: nothing that is known of parts promises anything of it."""
-    timer = StatedArena(lambda plan: 100.0 * len(plan.partitions))
+    timer = StatedTimer(lambda plan: 100.0 * len(plan.partitions))
     start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
     timer.hold([start])
     names = ["backoff", "layout", "mode", "opt", "threads"]
@@ -257,7 +257,7 @@ def test_options_of_a_new_incumbents_target_are_asked_for_then() -> None:
         given = [dict(partition.target.options) for partition in plan.partitions]
         return 100.0 * len(given) - 10.0 * sum(map(len, given))
 
-    timer = StatedArena(cost)
+    timer = StatedTimer(cost)
     start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
     timer.hold([start])
     tunable = {A: {"fast": ("yes",), "threads": ("1",)}}
@@ -276,7 +276,7 @@ def test_options_of_partitions_are_tried_where_they_are_open() -> None:
             Plan(tuple(replace(p, target=Target(p.target.backend)) for p in plan.partitions))
         ) - (50 if any(p.target.option("fast", "no") == "yes" for p in plan.partitions) else 0)
 
-    timer = StatedArena(cost)
+    timer = StatedTimer(cost)
     start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
     timer.hold([start])
     moves = LocalMoves(INDEX, CandidateSet.build(INDEX, []), (A, B), tunable={A: {"fast": ("yes",)}})

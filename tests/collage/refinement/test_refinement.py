@@ -26,8 +26,8 @@ from tests.collage.stated_world import INFINITE, TARGETS, StatedCosts, World
 SINGLES = dict.fromkeys(TARGETS, 1000.0)
 
 
-class StatedContests(PlanTimer):
-    """Contests whose times somebody stated: by plan, one for each comparison in which it takes part.
+class StatedTimer(PlanTimer):
+    """Times plans as stated: by plan, one latency for each comparison in which it takes part.
 
     Two numbers for one comparison are the times of odd and of even rounds.
     """
@@ -65,13 +65,13 @@ def _refined(
 
 
 def test_who_looks_faster_and_is_not_proven_to_be_is_timed_again() -> None:
-    timer = StatedContests({"searched 1": ((800.0, 1050.0), *(900.0,) * 5)})
+    timer = StatedTimer({"searched 1": ((800.0, 1050.0), *(900.0,) * 5)})
     assert _refined(timer, World(24, 3)).name == "searched 1"
     assert sum("searched 1" in held for held in timer.held) >= 3
 
 
 def test_who_only_looked_faster_loses() -> None:
-    timer = StatedContests({"searched 1": ((800.0, 1050.0), 1000.0, 1000.0, 1000.0)})
+    timer = StatedTimer({"searched 1": ((800.0, 1050.0), 1000.0, 1000.0, 1000.0)})
     assert len(_refined(timer, World(24, 3)).plan.partitions) == 1
     # Once more was enough: it did not look faster any longer.
     assert sum("searched 1" in held for held in timer.held) == 2
@@ -79,7 +79,7 @@ def test_who_only_looked_faster_loses() -> None:
 
 def test_successor_of_a_lucky_winner_is_timed_again_too() -> None:
     stated = {"searched 1": (580.0, 1200.0), "searched 2": (600.0, 605.0)}
-    timer = StatedContests(stated)
+    timer = StatedTimer(stated)
     winner = _refined(timer, World(24, 3))
     assert winner.name == "searched 2"
     assert [("searched 1" in held, "searched 2" in held) for held in timer.held] == [
@@ -90,12 +90,12 @@ def test_successor_of_a_lucky_winner_is_timed_again_too() -> None:
 
 
 def test_a_mix_that_two_builds_favored_by_luck_is_not_returned() -> None:
-    timer = StatedContests({"searched 1": (930.0, 940.0, 1060.0, 1050.0)})
+    timer = StatedTimer({"searched 1": (930.0, 940.0, 1060.0, 1050.0)})
     assert len(_refined(timer, World(24, 3)).plan.partitions) == 1
 
 
 def test_a_small_gain_is_returned_when_every_build_has_it() -> None:
-    timer = StatedContests({"searched 1": (930.0, 950.0, 940.0, 945.0, 945.0)})
+    timer = StatedTimer({"searched 1": (930.0, 950.0, 940.0, 945.0, 945.0)})
     assert _refined(timer, World(24, 3)).name == "searched 1"
     # The first made it look fast, so four others judge.
     assert len(timer.held) == 5
@@ -103,7 +103,7 @@ def test_a_small_gain_is_returned_when_every_build_has_it() -> None:
 
 def test_when_it_is_late_a_winner_is_confirmed_twice() -> None:
     times = {"searched 1": (930.0, 950.0, 940.0, 945.0, 945.0)}
-    late, patient = StatedContests(dict(times)), StatedContests(dict(times))
+    late, patient = StatedTimer(dict(times)), StatedTimer(dict(times))
     late.deadline_s = patient.deadline_s = 0.0
     _refined(late, World(24, 3), patience_s=1.0)
     _refined(patient, World(24, 3))
@@ -113,20 +113,20 @@ def test_when_it_is_late_a_winner_is_confirmed_twice() -> None:
 
 
 def test_what_is_far_ahead_needs_no_third_build() -> None:
-    timer = StatedContests({"searched 1": (600.0, 620.0)})
+    timer = StatedTimer({"searched 1": (600.0, 620.0)})
     assert _refined(timer, World(24, 3)).name == "searched 1"
     assert len(timer.held) == 2
 
 
 def test_a_quarter_in_two_builds_may_be_a_disturbance() -> None:
-    timer = StatedContests({"searched 1": (790.0, 800.0, 1050.0, 1060.0)})
+    timer = StatedTimer({"searched 1": (790.0, 800.0, 1050.0, 1060.0)})
     assert len(_refined(timer, World(24, 3)).plan.partitions) == 1
     # After four its median still looks faster.
     assert len(timer.held) == 5
 
 
 def test_move_that_looks_faster_in_screening_is_timed_again() -> None:
-    timer = StatedContests({"searched 1": (900.0,) * 9, "change": (850.0, 840.0) * 4})
+    timer = StatedTimer({"searched 1": (900.0,) * 9, "change": (850.0, 840.0) * 4})
 
     class Tried(Refinement):
         def _try_neighbors(self, lazy: LazySearch, local: LocalSettings) -> None:
@@ -151,7 +151,7 @@ def test_local_moves_longer_than_their_time_are_left_out(
     latest_s: float, deadline_s: float, tried: bool
 ) -> None:
     """Small changes that would take longer than the time set apart for them are not tried when it is late."""
-    timer = StatedContests({"searched 1": (700.0,) * 9})
+    timer = StatedTimer({"searched 1": (700.0,) * 9})
     timer.latest_s, timer.deadline_s = latest_s, deadline_s
     asked = []
 
@@ -175,7 +175,7 @@ def test_a_border_inside_one_target_must_earn_itself(
 ) -> None:
     monkeypatch.setattr("collage.refinement.refinement.sensible", lambda index, plan: True)
     world = World(24, 3)
-    timer = StatedContests({"cut": (700.0,) * 9, "cut, joined": joined_us})
+    timer = StatedTimer({"cut": (700.0,) * 9, "cut, joined": joined_us})
     first, last = TARGETS[:2]
     parts = [(0x0000FF, first), (0x00FF00, first), (0xFF0000, last)]
     cut = TimedPlan(Plan(tuple(Candidate(*part) for part in parts)), "cut")
@@ -193,7 +193,7 @@ def test_a_border_inside_one_target_must_earn_itself(
 def test_a_single_target_needs_no_second_look() -> None:
     slow = dict.fromkeys(["searched 1", "searched 2", "greedy"], (1100.0,))
     others = dict.fromkeys([f"single {target}" for target in TARGETS[1:]], (1060.0,))
-    timer = StatedContests(slow | others)
+    timer = StatedTimer(slow | others)
     assert _refined(timer, World(24, 3)).name == f"single {TARGETS[0]}"
     assert len(timer.held) == 1
 
@@ -202,14 +202,14 @@ def test_nearly_equal_single_targets_are_timed_in_several_builds() -> None:
     slow = dict.fromkeys(["searched 1", "searched 2", "greedy"], (1100.0,))
     lucky = {f"single {TARGETS[1]}": (990.0, 1020.0, 1030.0, 1040.0, 1030.0)}
     others = dict.fromkeys([f"single {target}" for target in TARGETS[2:]], (1060.0,))
-    timer = StatedContests(slow | lucky | others)
+    timer = StatedTimer(slow | lucky | others)
     assert _refined(timer, World(24, 3)).name == f"single {TARGETS[0]}"
     assert len(timer.held) == 5
 
 
 def test_the_best_single_target_is_chosen_by_several_builds() -> None:
     lucky = {f"single {TARGETS[1]}": (990.0, 1020.0, 1030.0, 1040.0, 1030.0)}
-    timer = StatedContests(lucky)
+    timer = StatedTimer(lucky)
     finals = Refinement(World(24, 3).model, [], Constraints(), timer, SINGLES)
     assert finals.best_single().name != f"single {TARGETS[1]}"
     assert len(timer.held) == 5
@@ -228,7 +228,7 @@ def _blocks(timer: PlanTimer, slowest_us: float) -> tuple[Refinement, list[Candi
 
 
 def test_blocks_of_the_targets_that_are_near_run_in_turn() -> None:
-    timer = StatedContests({f"{TARGETS[0]} in blocks": (1100.0,)})
+    timer = StatedTimer({f"{TARGETS[0]} in blocks": (1100.0,)})
     finals, blocks = _blocks(timer, slowest_us=2500.0)
     assert timer.held[1] == {f"single {TARGETS[0]}", *(f"{t} in blocks" for t in TARGETS[:2])}
     # Those of the one that is behind are there to be measured, where they could be quicker than expected.
@@ -243,7 +243,7 @@ def test_blocks_of_the_targets_that_are_near_run_in_turn() -> None:
 def test_target_slower_whole_than_in_blocks_is_timed_again() -> None:
     """Its first minute was a bad one for it."""
     unlucky = f"single {TARGETS[1]}"
-    timer = StatedContests({unlucky: (1300.0, *(850.0,) * 8), f"{TARGETS[1]} in blocks": (1020.0,)})
+    timer = StatedTimer({unlucky: (1300.0, *(850.0,) * 8), f"{TARGETS[1]} in blocks": (1020.0,)})
     finals, _ = _blocks(timer, slowest_us=2500.0)
     world = World(24, 3)
     costs = StatedCosts(world.truth, most=len(world.candidates))
@@ -257,7 +257,7 @@ def test_blocks_of_a_target_that_refuses_a_node_run_too() -> None:
     refusing = TargetSpec(TARGETS[2], "graph", lambda index, node: "no" if node == 11 else None)
     able = [TargetSpec(target, "graph", lambda index, node: None) for target in TARGETS[:2]]
     world.candidates = enumerate_candidates(world.model, [*able, refusing])  # type: ignore[arg-type]
-    timer = StatedContests({})
+    timer = StatedTimer({})
     us = dict.fromkeys(TARGETS[:2], 1000.0)
     finals = Refinement(world.model, [], Constraints(), timer, us)
     finals.open((), lambda entries: ())
@@ -269,7 +269,7 @@ def test_blocks_of_a_target_that_refuses_a_node_run_too() -> None:
 
 
 def test_a_target_alone_is_not_laid_out() -> None:
-    timer = StatedContests({})
+    timer = StatedTimer({})
     world = World(24, 3)
     finals = Refinement(world.model, [], Constraints(), timer, {TARGETS[0]: 1000.0})
     finals.open((), lambda entries: ())
@@ -286,7 +286,7 @@ def test_second_search_is_judged_at_the_pace_of_its_promise() -> None:
     costs = StatedCosts(world.truth, most=len(world.candidates))
     solution = world.search(costs).run(2, INFINITE)
     slow = dict.fromkeys(TARGETS, solution.plans[0].objective_us * 1.1)
-    timer = StatedContests({f"single {t}": (us / 2,) * 9 for t, us in slow.items()})
+    timer = StatedTimer({f"single {t}": (us / 2,) * 9 for t, us in slow.items()})
     finals = Refinement(world.model, specs, Constraints(), timer, slow)
     finals.open((), lambda entries: ())
     assert timer.held[0] >= {f"single {target}" for target in TARGETS}
@@ -294,8 +294,8 @@ def test_second_search_is_judged_at_the_pace_of_its_promise() -> None:
     assert "searched 1" in timer.held[1]
 
 
-class TrueContests(PlanTimer):
-    """Contests whose times are the world's: of every partition, and 40 µs for each but the first."""
+class TrueTimer(PlanTimer):
+    """Times plans as the world states: every partition, and 40 µs more for each where there are several."""
 
     def __init__(self, world: World) -> None:
         super().__init__(None, None, ignore)
@@ -318,9 +318,9 @@ class TrueContests(PlanTimer):
         return sum(self._world.node_us[part.target][i] for i in bits(part.nodes))
 
 
-def _explored(world: World, profiled_us: Mapping[Target, Sequence[float]]) -> tuple[TrueContests, int]:
-    """Contests before the search, and how many costs were asked for."""
-    timer = TrueContests(world)
+def _explored(world: World, profiled_us: Mapping[Target, Sequence[float]]) -> tuple[TrueTimer, int]:
+    """The timer after the exploration, and how many costs were asked for."""
+    timer = TrueTimer(world)
     whole_us = {target: sum(times) for target, times in world.node_us.items()}
     finals = Refinement(world.model, [], Constraints(), timer, whole_us)
     finals.open((), lambda entries: ())
@@ -380,9 +380,9 @@ def test_nothing_is_explored_where_one_target_is_best_everywhere() -> None:
 def test_nearly_equal_single_targets_are_decided_by_more_builds() -> None:
     second = f"single {TARGETS[1]}"
     # Ahead in two builds of four, and behind by more in those that follow.
-    swaying = StatedContests({second: (960.0, 980.0, 1030.0, 985.0, 1060.0, 1070.0)})
+    swaying = StatedTimer({second: (960.0, 980.0, 1030.0, 985.0, 1060.0, 1070.0)})
     assert _refined(swaying, World(24, 3)).name != second
     assert len(swaying.held) == 6
-    steady = StatedContests({second: (960.0, 961.0, 962.0, 963.0)})
+    steady = StatedTimer({second: (960.0, 961.0, 962.0, 963.0)})
     assert _refined(steady, World(24, 3)).name == second
     assert len(steady.held) == 4

@@ -1,4 +1,4 @@
-"""The front: which plans are its points, and at which pace their times are told."""
+"""The Pareto front: which plans are its points, and at which pace their latencies are told."""
 
 from __future__ import annotations
 

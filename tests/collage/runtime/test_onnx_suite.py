@@ -36,7 +36,7 @@ def test_a_third_of_the_suite_in_each_way(number: int, way: str) -> None:
         "run `python -m tests.collage.runtime.onnx_suite_list` for these versions"
     )
     cases = _third(list(onnx_suite.collect().values()), number)
-    found = onnx_suite.verdicts(way, cases)
+    found = onnx_suite.outcomes(way, cases)
     failing = onnx_suite_list.failing(way)
     broken = {t: v.reason for t, v in found.items() if v.reason and t not in failing}
     mended = {t for t, v in found.items() if not v.reason and t in failing and not v.crashed}
@@ -44,7 +44,7 @@ def test_a_third_of_the_suite_in_each_way(number: int, way: str) -> None:
     assert not broken, "these are not listed, and fail"
     assert len(crashed) <= SELDOM, "these pass only without the runtime that crashes"
     assert not mended, "these are listed, and pass: write the list anew"
-    placed = {target.split()[0] for verdict in found.values() for target in verdict.targets}
+    placed = {target.split()[0] for outcome in found.values() for target in outcome.targets}
     assert placed >= {"onnxruntime", "openvino"}
 
 
@@ -66,7 +66,7 @@ def test_crashing_target_loses_its_nodes_and_a_runtime_alone_fails(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     cases = onnx_suite.collect(["node"])
-    found = onnx_suite.verdicts("faulty first", [cases["test_relu"], cases["test_det_2d"]], 1)
+    found = onnx_suite.outcomes("faulty first", [cases["test_relu"], cases["test_det_2d"]], 1)
     assert [(v.reason, v.targets) for v in found.values()] == [("", ("onnxruntime",))] * 2
     assert all(v.crashed == "faulty -fault=crash-run: crash: SIGABRT" for v in found.values())
 

@@ -1,4 +1,4 @@
-"""Contests of real plans, called in turn."""
+"""Real plans are timed in turn in a child."""
 
 from __future__ import annotations
 

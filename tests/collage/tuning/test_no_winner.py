@@ -16,8 +16,8 @@ from collage.timing.timed_plan import TimedPlan
 from tests.collage.stated_world import INFINITE, TARGETS, StatedCosts, World
 
 
-class FailingContests(PlanTimer):
-    """Contests in which no plan keeps its tolerance."""
+class FailingTimer(PlanTimer):
+    """Times plans of which none keeps its tolerance."""
 
     def hold(self, newcomers: Sequence[TimedPlan], *_: object, **__: object) -> None:
         self.entries.extend(newcomers)
@@ -30,7 +30,7 @@ def test_where_no_plan_can_be_run_each_ones_failure_is_told() -> None:
     costs = StatedCosts(world.truth, most=len(world.candidates))
     solution = world.search(costs).run(2, INFINITE)
     singles = dict.fromkeys(TARGETS, 1000.0)
-    timer = FailingContests(None, None, ignore)
+    timer = FailingTimer(None, None, ignore)
     finals = Refinement(world.model, [], Constraints(), timer, singles)
     with pytest.raises(NoPlanError, match=rf"single {TARGETS[0]}: its error 0\.029 exceeds 0\.0119"):
         finals.refined(world.search(costs), solution, 2)

@@ -1,4 +1,4 @@
-"""Splicing: a partition's nodes make room for others, and everything around them stays."""
+"""Splicing: other nodes replace a partition's, and everything around them stays."""
 
 from __future__ import annotations
 

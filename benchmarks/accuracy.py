@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import collage
-from benchmarks.compare import geomean, here, measured_before, write_inputs, write_table
-from benchmarks.models import benchmark_model, name_or_file
+from benchmarks.support.models import benchmark_model, name_or_file
+from benchmarks.support.results import geomean, here, measured_before, write_inputs, write_table
 from collage.accuracy.target_choice import EXACT_ERROR
 from collage.artifact.export import read_plan_file
 from collage.backends.numerics.comparison import METRICS, Metric

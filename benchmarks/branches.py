@@ -14,7 +14,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks.models import benchmark_model, seeded_inputs
+from benchmarks.support.models import benchmark_model, seeded_inputs
 from collage.backends.machine import process_policy
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.registry import target_spec, tunable_options

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import collage
-from benchmarks.compare import here, measured_before, write_inputs, write_table
-from benchmarks.models import BenchmarkModel, benchmark_model, names, seeded_inputs
+from benchmarks.support.models import BenchmarkModel, benchmark_model, names, seeded_inputs
+from benchmarks.support.results import here, measured_before, write_inputs, write_table
 from collage.accuracy.target_choice import EXACT_ERROR
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.reference import reference_session, run_session

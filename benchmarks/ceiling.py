@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare import geomean, here, measured_before, write_table
-from benchmarks.models import names
-from benchmarks.prediction import Choose, prepare, run_plans
-from benchmarks.prediction_plans import Part
+from benchmarks.prediction.measure import Choose, prepare, run_plans
+from benchmarks.prediction.plans import Part
+from benchmarks.support.models import names
+from benchmarks.support.results import geomean, here, measured_before, write_table
 from collage.backends.contract import Available
 from collage.backends.registry import resolve
 from collage.partitioner.target import Target

@@ -26,7 +26,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.models import benchmark_model
+from benchmarks.support.models import benchmark_model
 from collage.backends.contract import Executable
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.measurement.timing import compare

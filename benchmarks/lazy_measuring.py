@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.models import benchmark_model, names, seeded_inputs
+from benchmarks.support.models import benchmark_model, names, seeded_inputs
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.measurement.protocol import Protocol
 from collage.backends.registry import target_spec

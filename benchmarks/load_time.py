@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.models import benchmark_model
+from benchmarks.support.models import benchmark_model
 from collage.artifact.artifact import crossing_values, make_verification, write_artifact
 from collage.backends.contract import Available
 from collage.backends.numerics.reference import run_reference, seeded_inputs

@@ -17,7 +17,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare import geomean, write_table
+from benchmarks.support.results import geomean, write_table
 
 # Model of the paper, ours, and the latency of its best single baseline over that of its two-level search.
 _MODELS = (

@@ -3,7 +3,7 @@
     python -m benchmarks.single_flight
 
 Each tuner is a process of its own; they share one PostgreSQL and one device. Costs are stated
-(`benchmarks.zero_model`), and a measurement is made to take a stated time, as it would on a device that is
+(`benchmarks.support.zero_model`), and a measurement is made to take a stated time, as it would on a device that is
 somewhere else: so two cores are enough to ask only whether tuners do each other's work again. Tuners that search
 afresh share costs alone; others wait for the first one's result.
 """
@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.zero_model import TARGETS, zero_model
+from benchmarks.support.zero_model import TARGETS, zero_model
 from collage.backends.measurement.measure import Measurement, MeasureRequest
 from collage.cost_db.database import CostDatabase
 from collage.options import TuneOptions

@@ -16,7 +16,7 @@ Invariants: a candidate without a cost is never chosen; every plan returned can 
 even when the time ran out.
 
 Source: exact cover with lazily added cuts is our own; RFC 0062 searches by Dijkstra (see
-`benchmarks.dijkstra`).
+`benchmarks.search_scaling.dijkstra`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ import onnx
 import pytest
 
 from benchmarks import compare
-from benchmarks.compare import here, in_order, measured_before
+from benchmarks.compare import in_order
+from benchmarks.support.results import here, measured_before
 
 SETTINGS = {"tolerance": 1e-3, "hardware": here()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.lazy_measuring import CountedCosts, cut_positions, restricted_candidates
-from benchmarks.synthetic import instance
+from benchmarks.search_scaling.synthetic import instance
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.cost import Measured, Unknown
 from collage.partitioner.rules.target_spec import TargetSpec

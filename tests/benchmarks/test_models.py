@@ -12,9 +12,9 @@ import onnx
 import onnxruntime
 import pytest
 
-from benchmarks import models
-from benchmarks.zoo import convolutional, nasnet, transformers
-from benchmarks.zoo.net import Net
+from benchmarks.support import models
+from benchmarks.support.zoo import convolutional, nasnet, transformers
+from benchmarks.support.zoo.net import Net
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 from tests.models import all_light

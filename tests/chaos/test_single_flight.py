@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.single_flight import fly
-from benchmarks.zero_model import best_plan
+from benchmarks.support.zero_model import best_plan
 from collage.cost_db.costs.queries import CostFilter
 from collage.cost_db.database import CostDatabase
 from tests.chaos.conftest import on

@@ -18,7 +18,7 @@ import pytest
 from tornado.iostream import IOStream
 
 import collage
-from benchmarks.zero_model import TARGETS, best_plan, zero_model
+from benchmarks.support.zero_model import TARGETS, best_plan, zero_model
 from collage.backends.sandbox.run import ChildLimits
 from collage.cluster.connection import ClusterError, roll_call
 from collage.cluster.dask_runner import DaskRunner

@@ -79,6 +79,8 @@ class _ParsedError(Exception):
 def test_every_script_takes_its_command_line(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     _, name, *arguments = words
     module = importlib.import_module(name)
+    if hasattr(module, "__path__"):
+        module = importlib.import_module(f"{name}.__main__")
     real = argparse.ArgumentParser.parse_args
 
     def parse(parser: argparse.ArgumentParser, given: Any = None, space: Any = None) -> Any:

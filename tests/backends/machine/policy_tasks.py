@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.coexistence import kernel
+from benchmarks.coexistence.kernels import kernel
 from collage.backends.contract import CompileContext
 from collage.backends.measurement.measure import aligned
 from collage.backends.registry import resolve

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks.coexistence import kernel
+from benchmarks.coexistence.kernels import kernel
 from collage.backends.contract import Available, CompileContext, SubModel
 from collage.backends.mnn.backend import MnnBackend
 from collage.backends.numerics.comparison import output_error

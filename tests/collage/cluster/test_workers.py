@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import collage
-from benchmarks.zero_model import TARGETS, best_plan, zero_model
+from benchmarks.support.zero_model import TARGETS, best_plan, zero_model
 from collage.backends.sandbox.run import ChildFailed, ChildLimits
 from collage.cluster.connection import roll_call
 from collage.cluster.dask_runner import DaskRunner

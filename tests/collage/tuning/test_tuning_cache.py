@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import collage
-from benchmarks.zero_model import SLOW, TARGETS, best_plan, zero_model
+from benchmarks.support.zero_model import SLOW, TARGETS, best_plan, zero_model
 from collage.artifact.evidence import verify_plan
 from collage.artifact.pareto_point import take
 from collage.cost_db.costs.claims import Claims

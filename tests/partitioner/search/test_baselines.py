@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.dijkstra import dijkstra
+from benchmarks.search_scaling.dijkstra import dijkstra
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.graph.graph_index import GraphIndex

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 
-from benchmarks import synthetic
+from benchmarks.search_scaling import synthetic
 from collage.partitioner.candidate import Candidate, bits
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.graph.graph_index import GraphIndex
@@ -265,7 +265,7 @@ def test_thousands_of_nodes_and_ten_thousands_of_candidates(family: str) -> None
     made = synthetic.instance(family, 3000, 30000)
     solution = search(made.index, made.candidates, made.cost_us)
     assert solution.optimal
-    # Ten seconds is the aim on a free core (benchmarks/search_scaling.py); a busy one may take longer.
+    # Ten seconds is the aim on a free core (`benchmarks.search_scaling`); a busy one may take longer.
     assert solution.statistics.seconds < 30
 
 

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.models import benchmark_model, seeded_inputs
-from benchmarks.other_runtimes_worker import RUNTIMES
+from benchmarks.other_runtimes.worker import RUNTIMES
+from benchmarks.support.models import benchmark_model, seeded_inputs
 from collage.backends.contract import CompileContext, SubModel
 from collage.backends.machine import process_policy
 from collage.backends.measurement.measure import aligned
@@ -55,7 +55,7 @@ class Other:
     """A runtime in a process of the other environment."""
 
     def __init__(self, python: Path, runtime: str, folder: Path, threads: int) -> None:
-        worker = Path(__file__).with_name("other_runtimes_worker.py")
+        worker = Path(__file__).with_name("worker.py")
         self._log = (folder / "log.txt").open("w")
         self._process = subprocess.Popen(
             [str(python), str(worker), runtime, str(folder), str(threads)],
@@ -207,7 +207,3 @@ def main() -> None:
     print(table(rows))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.prediction_plans import Part
+from benchmarks.prediction.plans import Part
 from collage.backends.contract import Executable, SubModel
 from collage.backends.measurement.measure import aligned
 from collage.backends.measurement.protocol import Protocol
@@ -40,7 +40,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Race:
+class Rounds:
     """What is to be run.
 
     Args:
@@ -87,40 +87,42 @@ def part_name(part: Part) -> str:
     return f"{start}-{end} {target}"
 
 
-def run_rounds(told: Race) -> Found:
+def run_rounds(request: Rounds) -> Found:
     """Run the plans and their parts in turn (in a child); a message tells of each round."""
-    compiled = CompiledRegions(told.threads, told.cache_dir)
+    compiled = CompiledRegions(request.threads, request.cache_dir)
 
     def made(part: Part) -> tuple[Executable, SubModel]:
         start, end, target = part
-        model = told.regions[f"{start}-{end}"]
+        model = request.regions[f"{start}-{end}"]
         return compiled.get(f"{start}-{end}", model, Target.parse(target)), model
 
-    (sample,) = read_samples(told.samples_file, told.inputs)
+    (sample,) = read_samples(request.samples_file, request.inputs)
     plans = []
-    for plan in told.plans:
+    for plan in request.plans:
         steps = [Step(ready, model.inputs, model.outputs) for ready, model in map(made, plan)]
-        plans.append(Executor(steps, told.inputs, told.outputs))
+        plans.append(Executor(steps, request.inputs, request.outputs))
     parts = {
-        part_name(part): _Alone(*made(part), told.ways)
-        for part in sorted({part for plan in told.plans for part in plan})
+        part_name(part): _Alone(*made(part), request.ways)
+        for part in sorted({part for plan in request.plans for part in plan})
     }
     found = Found(
         [[] for _ in plans],
-        {way: [[] for _ in plans] for way in told.ways},
-        {way: {} for way in told.ways},
+        {way: [[] for _ in plans] for way in request.ways},
+        {way: {} for way in request.ways},
     )
-    times: dict[tuple[str, str], list[float]] = {(way, name): [] for way in told.ways for name in parts}
+    times: dict[tuple[str, str], list[float]] = {
+        (way, name): [] for way in request.ways for name in parts
+    }
     begin = time.monotonic()
     for number in range(_MOST_ROUNDS):
-        if number >= _LEAST_ROUNDS and time.monotonic() - begin > told.budget_s:
+        if number >= _LEAST_ROUNDS and time.monotonic() - begin > request.budget_s:
             break
         send_message(number)
-        for position, (plan, executor) in enumerate(zip(told.plans, plans, strict=True)):
+        for position, (plan, executor) in enumerate(zip(request.plans, plans, strict=True)):
             found.plans_us[position].append(_time_plan(executor, sample))
             # Nobody is always the first after the plan.
-            turn = (number + position) % len(told.ways)
-            ways = list(told.ways)
+            turn = (number + position) % len(request.ways)
+            ways = list(request.ways)
             for way in ways[turn:] + ways[:turn]:
                 alone = [parts[part_name(part)].time(way) for part in plan]
                 found.promised_us[way][position].append(round(sum(alone), 1))

@@ -2,9 +2,9 @@
 
 * `light_*`: nine image models of the onnx package, constant weights replaced by seeded ones;
 * `ppocr_det`, `ppocr_rec`, `ppocr_cls`, `silero`, `magika`: trained models of installed packages;
-* the rest: published architectures rebuilt in `benchmarks.zoo` with seeded weights.
+* the rest: published architectures rebuilt in `benchmarks.support.zoo` with seeded weights.
 
-All are of batch 1. `python -m benchmarks.models` builds every one and lists what it built.
+All are of batch 1. `python -m benchmarks.support.models` builds every one and lists what it built.
 
 Where a benchmark takes files, too, a model of the user's own is written `FILE` or, with its free dimensions,
 `FILE:batch=1,length=128`.
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from benchmarks.zoo import convolutional, nasnet, transformers
+from benchmarks.support.zoo import convolutional, nasnet, transformers
 from collage.backends.numerics import reference
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
@@ -166,9 +166,3 @@ def _settle(name: str, proto: onnx.ModelProto) -> None:
         for value in proto.graph.input
     }
     calibrate(proto, feed)
-
-
-if __name__ == "__main__":
-    for each in names():
-        built = benchmark_model(each)
-        print(f"{each:20} {built.path.stat().st_size / 1e6:8.1f} MB  {built.path}")

@@ -23,11 +23,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.models import benchmark_model, names, seeded_inputs
-from benchmarks.prediction_estimates import estimate_parts
-from benchmarks.prediction_plans import Part, choose_cuts, draw_plans
-from benchmarks.prediction_race import Race, Way, run_rounds
-from benchmarks.prediction_show import estimate_table, picture, table, write_between
+from benchmarks.prediction.estimates import estimate_parts
+from benchmarks.prediction.plans import Part, choose_cuts, draw_plans
+from benchmarks.prediction.rounds import Rounds, Way, run_rounds
+from benchmarks.prediction.tables import estimate_table, picture, table
+from benchmarks.support.models import benchmark_model, names, seeded_inputs
+from benchmarks.support.results import write_table
 from collage.backends.contract import Available, SubModel
 from collage.backends.machine.hardware import hardware
 from collage.backends.machine.process_policy import default_threads
@@ -55,7 +56,7 @@ _DOCUMENT, _MARK, _PICTURE = Path("docs/measurement.md"), "prediction", Path("do
 _TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
 # Given how many stretches there are and which targets take the nodes between two cuts: the plans to run.
 Choose = Callable[[int, Mapping[tuple[int, int], Sequence[str]]], Sequence[tuple[Part, ...]]]
-_ROUNDS, _BLOCK_S, _COMPARISON_S, _RACE_S = 24, 0.02, 12.0, 90.0
+_ROUNDS, _BLOCK_S, _COMPARISON_S, _ROUNDS_S = 24, 0.02, 12.0, 90.0
 
 
 def ways_to_measure(weights: int, written: int, touched: int) -> dict[str, Way]:
@@ -157,7 +158,7 @@ def measure(
     begin = time.monotonic()
     parts = sorted({part for plan in facts["plans"] for part in plan})
     estimates_us, unmapped = estimate_parts(folder, facts, parts, Protocol(offered[CHOSEN].evict_bytes))
-    told = Race(
+    request = Rounds(
         plans=facts["plans"],
         regions={region: _sub_model(folder, region, facts) for region in facts["regions"]},
         inputs=_specs(facts["inputs"]),
@@ -166,13 +167,13 @@ def measure(
         ways=ways,
         threads=default_threads(),
         cache_dir=folder / "compiled",
-        budget_s=_RACE_S,
+        budget_s=_ROUNDS_S,
     )
     try:
-        raced = run_in_child(
+        timed = run_in_child(
             run_rounds,
-            told,
-            limits=ChildLimits(timeout_s=_RACE_S * 10 + 300),
+            request,
+            limits=ChildLimits(timeout_s=_ROUNDS_S * 10 + 300),
             on_message=lambda number: print(f"{name}: round {number + 1}", flush=True),
         )
     except ChildFailed as failure:
@@ -185,7 +186,7 @@ def measure(
         "plans": [
             {"parts": plan, "values": _values(plan, facts["regions"])} for plan in facts["plans"]
         ],
-        **asdict(raced),
+        **asdict(timed),
         "evict_bytes": evict,
         "estimates_us": estimates_us,
         "unmapped": unmapped,
@@ -277,12 +278,5 @@ def main() -> None:
     text = f"{table(results)}\n{estimate_table(results, CHOSEN)}"
     print(text)
     if chosen.show:
-        write_between(_DOCUMENT, _MARK, text)
+        write_table(_DOCUMENT, _MARK, text)
         _PICTURE.write_text(picture(results, CHOSEN), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    # Children find their function by its module's name, which here is not `__main__`.
-    from benchmarks import prediction
-
-    prediction.main()

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.compare import write_table
-from benchmarks.error_addition_child import observe
-from benchmarks.models import benchmark_model, names, seeded_inputs
+from benchmarks.error_addition.child import observe
+from benchmarks.support.models import benchmark_model, names, seeded_inputs
+from benchmarks.support.results import write_table
 from collage.accuracy.block_search import first_cuts
 from collage.accuracy.budget_search import address_space
 from collage.accuracy.mix_runner import Probe
@@ -177,7 +177,3 @@ def _draw(found: dict[str, Any]) -> str:
                 'fill-opacity="0.7"/>'
             )
     return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-if __name__ == "__main__":
-    main()

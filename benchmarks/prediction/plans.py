@@ -24,7 +24,7 @@ _NOISE_FLOOR = 0.01
 
 
 @dataclass(frozen=True)
-class RemoteResult:
+class PlanResult:
     """One plan: what was promised and what came out, in microseconds."""
 
     predicted_us: float
@@ -78,7 +78,7 @@ def draw_plans(
     return list(found)
 
 
-def median_error(outcomes: Sequence[RemoteResult]) -> float:
+def median_error(outcomes: Sequence[PlanResult]) -> float:
     """The median of the errors' magnitudes."""
     return statistics.median(abs(outcome.error) for outcome in outcomes)
 

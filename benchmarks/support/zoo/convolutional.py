@@ -6,7 +6,7 @@ import math
 
 import onnx
 
-from benchmarks.zoo.net import Feature, Net
+from benchmarks.support.zoo.net import Feature, Net
 
 
 def resnext50() -> onnx.ModelProto:

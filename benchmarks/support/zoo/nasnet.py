@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from benchmarks.zoo.net import Feature, Net
+from benchmarks.support.zoo.net import Feature, Net
 
 _FILTERS = 44
 _CELLS_PER_STAGE = 4

@@ -6,11 +6,10 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from benchmarks.prediction_estimates import rank_correlation
-from benchmarks.prediction_plans import RemoteResult, kendall, median_error
+from benchmarks.prediction.estimates import rank_correlation
+from benchmarks.prediction.plans import PlanResult, kendall, median_error
 from collage.costs.measurement_context import BORDER_US, CALL_US
 
 _COLORS = (
@@ -35,7 +34,7 @@ class Score:
     pairs: int
 
 
-def outcomes(result: Mapping[str, Any], protocol: str) -> list[RemoteResult]:
+def outcomes(result: Mapping[str, Any], protocol: str) -> list[PlanResult]:
     """What each plan of a model was promised under a protocol, and what it took, at the pace of its median."""
     found = []
     promises = result["promised_us"][protocol]
@@ -44,7 +43,7 @@ def outcomes(result: Mapping[str, Any], protocol: str) -> list[RemoteResult]:
         # Each round's promise and plan are of one moment, so their ratio is what counts.
         ratios = [(p + borders_us) / kept for p, kept in zip(promised_us, kept_us, strict=True)]
         measured_us = statistics.median(kept_us)
-        found.append(RemoteResult(statistics.median(ratios) * measured_us, measured_us))
+        found.append(PlanResult(statistics.median(ratios) * measured_us, measured_us))
     return found
 
 
@@ -104,7 +103,7 @@ def picture(results: Sequence[Mapping[str, Any]], protocol: str) -> str:
     def place(us: float) -> float:
         return (math.log10(us) - low) / (high - low)
 
-    def at(outcome: RemoteResult) -> str:
+    def at(outcome: PlanResult) -> str:
         x, y = 60 + 400 * place(outcome.predicted_us), 430 - 400 * place(outcome.measured_us)
         return f'cx="{x:.1f}" cy="{y:.1f}"'
 
@@ -133,10 +132,3 @@ def _ticks(low: float, high: float) -> Iterable[float]:
         for digit in (1, 2, 5):
             if low <= math.log10(digit) + power <= high:
                 yield digit * 10.0**power / 1e3
-
-
-def write_between(path: Path, mark: str, text: str) -> None:
-    """Replace what stands between the marks `<!-- mark -->` and `<!-- /mark -->` of a file."""
-    begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
-    head, rest = path.read_text(encoding="utf-8").split(begin, 1)
-    path.write_text(head + begin + text + end + rest.split(end, 1)[1], encoding="utf-8")

@@ -27,9 +27,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.coexistence.kernels import CHANNELS, kernel
 from collage.backends.contract import Available, CompileContext, SubModel
 from collage.backends.machine import process_policy
 from collage.backends.machine.core_distance import CoreWatch, counting
@@ -40,9 +39,7 @@ from collage.backends.registry import resolve
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.partitioner.errors import TargetError
 from collage.partitioner.target import Target
-from collage.partitioner.tensor import TensorSpec
 
-CHANNELS = 64
 SIDES = (12, 28, 56)
 GOAL = 1.05
 GOAL_FROM_US = 200.0
@@ -90,31 +87,6 @@ def judge(side: int, seen: Sequence[Turns]) -> Pair:
     base_us = statistics.median(us for turns in seen for us in turns.base_us)
     first, second = seen[0].first, seen[0].second
     return Pair(first, second, side, base_us, found.ratio, found.low, found.high)
-
-
-def kernel(side: int, path: Path) -> SubModel:
-    """Write a model of two convolutions on `side` × `side` × 64 values."""
-    shape = (1, CHANNELS, side, side)
-    generator = np.random.default_rng(0)
-    scale = float(np.sqrt(2 / (9 * CHANNELS)))
-    weights = [
-        numpy_helper.from_array(
-            generator.normal(0, scale, (CHANNELS, CHANNELS, 3, 3)).astype(np.float32), f"w{i}"
-        )
-        for i in range(2)
-    ]
-    nodes = [
-        helper.make_node("Conv", ["x", "w0"], ["a"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("Conv", ["b", "w1"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["y"]),
-    ]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
-    graph = helper.make_graph(nodes, "kernel", values[:1], values[1:], weights)
-    opsets = [helper.make_opsetid("", 18)]
-    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=opsets), path)
-    x, y = (TensorSpec(name, "float32", shape) for name in "xy")
-    return SubModel(path, (x,), (y,))
 
 
 def alternate(
@@ -224,11 +196,20 @@ def main() -> None:
     for side in SIDES:
         for first, second in itertools.combinations_with_replacement(names, 2):
             processes: list[list[Turns]] = []
-            task = (first, second, side, options.threads, options.rounds, options.placement)
             for _ in range(options.processes):
                 try:
                     limits = ChildLimits(timeout_s=_TIMEOUT_S)
-                    processes.append(run_in_child(alternate, *task, limits=limits))
+                    turns = run_in_child(
+                        alternate,
+                        first,
+                        second,
+                        side,
+                        options.threads,
+                        options.rounds,
+                        options.placement,
+                        limits=limits,
+                    )
+                    processes.append(turns)
                 except ChildFailed as failure:
                     failures.append(f"{first} and {second}, {side}×{side}: {failure}")
             pairs += [judge(side, seen) for seen in zip(*processes, strict=True)]
@@ -287,10 +268,3 @@ def _cell(pair: Pair | None) -> str:
     if pair.first == pair.second:
         return f"*{text}*"
     return f"**{text}**" if pair.low > GOAL and pair.base_us >= GOAL_FROM_US else text
-
-
-if __name__ == "__main__":
-    # Children find their function by its module's name, which here is not `__main__`.
-    from benchmarks import coexistence
-
-    coexistence.main()

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.prediction_plans import Part, choose_cuts
+from benchmarks.prediction.plans import Part, choose_cuts
 from collage.backends.contract import SubModel
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.measurement.measure import measure

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.dijkstra import dijkstra
-from benchmarks.synthetic import BLOCKS, Instance, instance
+from benchmarks.search_scaling.dijkstra import dijkstra
+from benchmarks.search_scaling.synthetic import BLOCKS, Instance, instance
 from collage.partitioner.search.search import Searcher
 from collage.partitioner.search.transition import CopyCost, Transitions
 
@@ -170,7 +170,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         chosen.plot.write_text(plot(timings), encoding="utf-8")
     if chosen.json:
         chosen.json.write_text(json.dumps([asdict(t) for t in timings], indent=1), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

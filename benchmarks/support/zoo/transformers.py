@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from benchmarks.zoo.net import Net
+from benchmarks.support.zoo.net import Net
 
 _TOKENS = 128
 

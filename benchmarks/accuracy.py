@@ -1,12 +1,13 @@
-"""Speed within accuracy budgets, on many models: tuned for each budget, against the best fp32 target.
+"""Speed within error budgets: each model tuned for each budget, against the best fp32 target.
 
-    python -m benchmarks.accuracy --report docs/accuracy.md
+    python -m benchmarks.accuracy --report docs/results/accuracy-epyc.md
 
-Each model is tuned for 1 %, then for 5 % with the same database of costs. Both plans are then timed once more
-beside every single target, interleaved in a fresh process: a row has the best fp32 target's time over the plan's,
-the plan's error, and the errors of the whole model on the reduced targets. Plans are written when they are
-tuned, and the row when they are compared; what is there is not done again, and a model that fails is a row that says
-why. A file of another metric or another machine is refused.
+Each model is tuned for 1 %, then for 5 % with the same cost database. Both plans are then timed beside
+every single target, interleaved in a fresh process. A row has three things: the speedup over the best
+fp32 target, the plan's error, and the errors of the whole model on the reduced targets.
+
+Finished plans and rows are kept, so that an interrupted run continues. A model that fails is a row with
+its reason. A file of another metric or another machine is refused.
 """
 
 from __future__ import annotations

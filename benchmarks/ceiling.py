@@ -1,12 +1,14 @@
-"""What could a mix of runtimes give at the most? Says for each model what bounds its plan.
+"""The largest speedup that a mix of runtimes could give, and what bounds each model's plan.
 
     python -m benchmarks.ceiling [--models NAME ...] [--output benchmarks/results/ceiling-epyc.json] [--show]
 
-Each model is cut into at most twelve stretches. For each target, the plan of all of them runs in turn with the
-whole model on every target, so that all is timed at one pace. The *ceiling* is the best single target's time
-over the cheapest mix of these stretches, were borders for nothing and did every stretch save, in whatever company, what
-the target's whole model saves over all of its stretches. These mixes then run, in turn with the single targets. One file
-for all models of a machine is kept in benchmarks/results; `--show` writes the table into docs/, between the marks of the file's name.
+Each model is cut into at most twelve stretches. For each target, the plan of all stretches is
+interleaved with the whole model on every target. The *ceiling* is the best single target's latency over
+the cheapest mix of stretches. It assumes that borders cost nothing, and that every stretch saves the
+same share as the target's whole model. The cheapest mixes are then interleaved with the single targets.
+
+Each machine has one file in benchmarks/results. `--show` writes the table between the marks of the
+file's name.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from collage.backends.contract import Available
 from collage.backends.registry import resolve
 from collage.partitioner.target import Target
 
-_RESULTS, _DOCUMENT = Path("benchmarks/results/ceiling-xeon.json"), Path("docs/refinement.md")
+_RESULTS, _DOCUMENT = Path("benchmarks/results/ceiling-xeon.json"), Path("docs/results/ceiling.md")
 _CACHE = Path.home() / ".cache" / "collage" / "ceiling"
 _TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
 _ROUNDS, _COMPARISON_S = 24, 40.0

@@ -1,13 +1,15 @@
-"""The plan found against every single target, on many models: the table in the README.
+"""The plan found against every single target, on many models.
 
     python -m benchmarks.compare --models light_resnet50 my_own.onnx:batch=1 --targets onnxruntime openvino mnn
 
-Each model is tuned from an empty database (with `--known` once more, what it needs being known), and its
-artifact is then timed against every single target, interleaved, in fresh processes (`collage bench`), and once more
-after the next model, since what else the machine does changes ratios by a quarter for minutes. What is printed
-and written are ratios of these timings: the best single target's time over ours (and ONNX Runtime's), with 95 %
-intervals. Models that the output file has already are not measured again, unless they failed; a file of other
-targets, another tolerance or another machine is refused.
+Each model is tuned from an empty database (with `--known` once more, with its costs known). Its
+artifact is then timed against every single target, interleaved in fresh processes (`collage bench`). It
+is timed once more after the next model, since other load on the machine changes ratios for minutes.
+Printed and written are the best single target's and ONNX Runtime's latencies over ours, with 95 %
+intervals.
+
+Models that the output file has are not measured again, unless they failed. A file of other targets,
+another tolerance or another machine is refused.
 """
 
 from __future__ import annotations

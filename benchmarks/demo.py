@@ -1,8 +1,8 @@
 """The main job on real models, as `make demo` runs it.
 
 Starts the server with its defaults in a folder of its own (SQLite, in-process worker), posts a trained
-text-detection model (PP-OCR v4) and ResNet-50 with three targets, shows progress as it comes, writes the
-artifacts, runs them through `collage.load`, and prints how every single target, greedy and the plan
+text-detection model (PP-OCR v4) and ResNet-50 with three targets, shows progress as it comes, writes
+the artifacts, runs them through `collage.load`, and prints how every single target, greedy and the plan
 found compare, measured end to end and interleaved.
 """
 

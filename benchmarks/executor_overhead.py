@@ -1,11 +1,11 @@
 """What the executor adds to the runtimes' own calls.
 
-Plans of 1, 4 and 12 partitions alternate between onnxruntime and openvino. Each is run by the executor,
-and by a hand-written loop of the runtimes' native calls on the very same sessions and buffers. The two
-take turns call by call, so that a machine that changes speed changes both. A model of tiny layers, whose
-whole run takes some hundred microseconds, shows what a large one hides in its noise.
-
     python -m benchmarks.executor_overhead [--seconds 4] [--json FILE]
+
+Plans of 1, 4 and 12 partitions alternate between onnxruntime and openvino. Each plan runs in two ways
+on the same sessions and buffers: by the executor, and by a hand-written loop of the runtimes' native
+calls. Calls of the two alternate, so that a change of the machine's speed affects both. A model of tiny
+layers shows the overhead that a large model hides in its noise.
 
 Goal: at most 5 µs or 2 % a partition.
 """

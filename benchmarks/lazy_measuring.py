@@ -2,14 +2,14 @@
 
     python -m benchmarks.lazy_measuring resnet50 bert_base nasnet_mobile ppocr_det
 
-For each model *everything* is measured once on each target and kept in a database; then the lazy search
-of `collage tune` gets its costs from there, and every cost that it asks for is counted. Both searches use
-the same costs, so that noise decides nothing.
+For each model *everything* is measured once on each target and kept in a database. The lazy search of
+`collage tune` then reads its costs from there, and every cost that it asks for is counted. Both
+searches use the same costs, so noise plays no part.
 
-So that everything can be measured at all, candidates are restricted: the model is laid in a line, cut at
-`--cuts` positions where few values are live, and every run between two of them is a candidate on every
-target that takes it; and each is timed briefly. Measuring goes on where it stopped: with `--seconds` a
-call ends after that long, and the next one has the rest to do.
+Candidates are restricted, so that everything can be measured. The model is laid in a line and cut at
+`--cuts` positions where few values are live. Every run between two cuts is a candidate on every target
+that supports it, and is timed briefly. With `--seconds` a call ends after that long, and the next call
+continues.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.load_time [MODEL ...] [--repeat 3] [--json FILE]
 
-Each model is made into an artifact with every single target of the list, and with a plan of five parts
-in which the targets take turns. Each load runs in a process of its own, so nothing but the cache
-folder is left from the load before. Goal: the second load takes under a third of the first.
+Each model becomes an artifact with every single target of the list, and with a plan of five partitions
+in which the targets alternate. Each load runs in a process of its own, so that only the cache folder
+stays from the load before. Goal: the second load takes under a third of the first.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Eight tuners start the same model at once: how long do they take, compared with one alone?
+"""Eight tuners start the same model at once: how long they take, compared with one alone.
 
     python -m benchmarks.single_flight
 
 Each tuner is a process of its own; they share one PostgreSQL and one device. Costs are stated
-(`benchmarks.support.zero_model`), and a measurement is made to take a stated time, as it would on a device that is
-somewhere else: so two cores are enough to ask only whether tuners do each other's work again. Tuners that search
-afresh share costs alone; others wait for the first one's result.
+(`benchmarks.support.zero_model`), and a measurement takes a stated time, as on a remote device. So two
+cores are enough to see whether tuners repeat each other's work. Tuners that search afresh share costs
+alone; the others wait for the first one's result.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
     python -m benchmarks.coexistence [-t TARGET ...] [--placement free|apart] [--json FILE]
 
-For each ordered pair (first, second) and three kernel sizes: the time of the second when both are
-called in turn, over its time in turn with a *twin*, another session of its own runtime on the same
-model. 1.00 means that another runtime leaves nothing behind that costs more time than what the
-runtime leaves behind itself. The twin is the right measure, since also a plan on one runtime finds
-the caches as another part of the model left them; how much that alone costs is the diagonal (the time
-in turn with the twin over the time of calling one session again and again).
+For each ordered pair (first, second) and three kernel sizes, the ratio of two latencies of the second:
+in turn with the first, and in turn with a *twin*. A twin is another session of the same runtime on the
+same model. A ratio of 1.00 means that another runtime disturbs no more than the runtime itself. The
+diagonal is the ratio of the time in turn with the twin over the time of one session called again and
+again.
 
-What is compared is interleaved in blocks, in several processes of each pair, since builds differ. Rounds with the cores far
-apart (`collage.backends.machine.core_distance`) are left out. A kernel is two 3×3 convolutions, each with a Relu. Run it on an idle machine.
+Blocks are interleaved, in several processes of each pair, since builds differ. Rounds with the cores
+far apart (`collage.backends.machine.core_distance`) are left out. A kernel is two 3×3 convolutions,
+each with a Relu. Run it on an idle machine.
 """
 
 from __future__ import annotations

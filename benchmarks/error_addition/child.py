@@ -1,4 +1,4 @@
-"""What `benchmarks.error_addition` does in a child: random mixes, run and predicted."""
+"""The child of `benchmarks.error_addition`: runs random mixes and predicts their errors."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
-"""How the errors of a model's blocks add: predicted against true error of random mixed plans.
+"""How the errors of a model's blocks add up: predicted against true error of random mixed plans.
 
-    python -m benchmarks.error_addition --report docs/accuracy.md --picture docs/error-addition.svg
+    python -m benchmarks.error_addition --report docs/results/error-addition.md --picture docs/pictures/error-addition.svg
 
-Each model is cut into blocks. Each block alone, and then random mixes of them, run on the reduced target with the
-rest on the exact one; true is the error of the model's outputs against the reference (metric `max`). Three ways
-of adding are compared: the sum of the blocks' errors alone, the root of the sum of their squares, and that
-with shares fitted to half of the mixes and judged on the others (`collage.accuracy.error_model`). Nothing is timed, so a
-busy machine does not matter. Results are kept after each model, and models that are there are not run again.
+Each model is cut into blocks. First each block alone, then random mixes of blocks run on the reduced
+target, with the rest on the exact one. The true error is that of the model's outputs against the
+reference (metric `max`). Three predictions are compared: the sum of the blocks' own errors, the root of
+the sum of their squares, and that root with shares fitted to half of the mixes and tested on the others
+(`collage.accuracy.error_model`).
+
+No latency is measured, so the machine may be busy. Finished models are kept and not run again.
 """
 
 from __future__ import annotations

@@ -2,11 +2,13 @@
 
     python -m benchmarks.other_runtimes --python OTHER/bin/python [--runtime NAME ...] [--model NAME ...]
 
-The other runtimes live in a Python environment of their own (with numpy, and per runtime: `torch`:
-torch and onnx2fx; `tvm`: apache-tvm; `iree`: iree-base-compiler[onnx] and iree-base-runtime;
-`litert`: onnx2tf and ai-edge-litert). Blocks of calls alternate with blocks of the runtimes here, so
-the ratio is of the same minutes. Written: a table with the ratio (other over best; below 2 it may win
-a piece), its compile time and its error. Run it on an idle machine.
+The other runtimes live in a Python environment of their own. It has numpy and, for each runtime:
+`torch`: torch and onnx2fx; `tvm`: apache-tvm; `iree`: iree-base-compiler[onnx] and iree-base-runtime;
+`litert`: onnx2tf and ai-edge-litert. Blocks of calls alternate with blocks of the runtimes here, so
+that both see the same machine.
+
+The table has the ratio (other over best), the compile time and the error. A runtime with a ratio below
+2 may be the fastest for a part of the model. Run it on an idle machine.
 """
 
 from __future__ import annotations

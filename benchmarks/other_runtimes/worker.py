@@ -1,8 +1,8 @@
 """The side of `benchmarks.other_runtimes` that runs in another Python environment.
 
-It imports numpy and one runtime only, so that any environment will do. It is given a folder with
-`model.onnx`, `feeds.npz` and `expected.npz`, compiles, compares, and then times a block of calls for
-every line that it reads; what it says is one line of JSON each time.
+It imports numpy and one runtime only, so that any environment works. It reads `model.onnx`, `feeds.npz`
+and `expected.npz` from a folder, compiles the model and compares its outputs. Then it times a block of
+calls for every line that it reads. Each answer is one line of JSON.
 """
 
 from __future__ import annotations

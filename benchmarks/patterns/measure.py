@@ -1,16 +1,18 @@
-"""Which of the backends' patterns win: each pattern's nodes on every target, in turn.
+"""Which of the backends' patterns win: each pattern's nodes on every target, interleaved.
 
     python -m benchmarks.patterns [--pattern NAME ...] [--prepare] [--again] [--show]
 
-For each pattern that a backend names, places in real models where it matches (of different sizes; a
-small graph of a usual size where no model has it) are cut out, compiled for every target, and timed in
-turn. A cell is the fastest other target's time over this target's, the median over places, and at how
-many of them this target was the fastest beyond noise; bold where that is most of them. Cells in brackets
-are of targets that take the nodes without naming the pattern.
+For each pattern that a backend names, places in real models where it matches are cut out. They have
+different sizes; where no model has the pattern, a small graph of a usual size is used. Each place is
+compiled for every target, and the targets are timed interleaved.
 
-`--prepare` finds the places and fills the caches of conversions, which needs no quiet; then results are
-kept for each pattern, so that an interrupted run goes on where it was. `--show` writes the table into
-docs/backends.md. Run it on an idle machine.
+A cell of the table has the fastest other target's latency over this target's, as the median over
+places. It also counts the places where this target is the fastest beyond noise, and is bold where those
+are most. Cells in brackets are of targets that support the nodes without naming the pattern.
+
+`--prepare` finds the places and fills the caches of conversions; the machine may be busy then. Results
+are kept for each pattern, so that an interrupted run continues. `--show` writes the table into
+docs/results/patterns.md. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 
 RESULTS = Path("benchmarks/results/patterns.json")
-_DOCUMENT, _MARK = Path("docs/backends.md"), "patterns"
+_DOCUMENT, _MARK = Path("docs/results/patterns.md"), "patterns"
 _ROUNDS, _BLOCK_S = 10, 0.012
 _TOLERANCE = 1e-3
 

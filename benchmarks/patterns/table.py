@@ -1,4 +1,4 @@
-"""The table of what `benchmarks.patterns` measured."""
+"""The table of the results of `benchmarks.patterns`."""
 
 from __future__ import annotations
 

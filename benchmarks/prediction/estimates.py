@@ -1,8 +1,8 @@
-"""How well a runtime's own profile of the whole model predicts what its parts take.
+"""How well a runtime's own profile of the whole model predicts the latency of its partitions.
 
-Each target runs the whole model once under its profiler, as the tuner does; what `collage.costs.estimates`
-makes of that is set against the measured time of each part. Estimates decide only what is measured
-next, so their order is what matters.
+Each target runs the whole model once under its profiler, as the tuner does. The estimates of
+`collage.costs.estimates` from that profile are compared with the measured latency of each partition.
+The tuner uses estimates only to choose the next measurement, so their order matters.
 """
 
 from __future__ import annotations

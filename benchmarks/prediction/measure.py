@@ -1,13 +1,15 @@
-"""How well do measured parts predict whole plans? Chooses the protocol of measurement by evidence.
+"""How well do measured partitions predict whole plans? Compares protocols of measurement.
 
     python -m benchmarks.prediction [--models NAME ...] [--protocols NAME ...] [--prepare] [--show]
 
-For each model random coarse plans (2 to 12 partitions on 2 to 3 targets) are run end to end, and right
-after each every part of it alone, under each protocol. What a plan was promised is the sum of its
-parts and of its calls and borders, as the tuner reckons it. `--prepare` only does what needs no quiet
-(files, conversions, reference values); `--show` writes the tables and the picture into docs/. One file for
-each model is kept in a folder, benchmarks/results/prediction unless `--results` names another, so it can be
-done piecewise; one folder holds what one machine measured.
+For each model, random coarse plans (2 to 12 partitions on 2 to 3 targets) run end to end. Right after
+each plan, each of its partitions runs alone under each protocol. The prediction is the sum of the
+partitions, calls and borders, as the tuner computes it.
+
+`--prepare` makes files, conversions and reference values; the machine may be busy then. `--show` writes
+the tables and the picture into docs/. Each model has one file in a folder,
+benchmarks/results/prediction unless `--results` names another. One folder holds the results of one
+machine.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ _RESULTS = Path("benchmarks/results/prediction")
 _CACHE = Path.home() / ".cache" / "collage" / "prediction"
 # What the tuner uses (`collage.costs.measurement_context`): the picture and the estimates are about it.
 CHOSEN = "weights and reused values"
-_DOCUMENT, _MARK, _PICTURE = Path("docs/measurement.md"), "prediction", Path("docs/prediction.svg")
+_DOCUMENT, _PICTURE = Path("docs/results/prediction.md"), Path("docs/pictures/prediction.svg")
 _TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
 # Given how many stretches there are and which targets take the nodes between two cuts: the plans to run.
 Choose = Callable[[int, Mapping[tuple[int, int], Sequence[str]]], Sequence[tuple[Part, ...]]]
@@ -278,5 +280,5 @@ def main() -> None:
     text = f"{table(results)}\n{estimate_table(results, CHOSEN)}"
     print(text)
     if chosen.show:
-        write_table(_DOCUMENT, _MARK, text)
+        write_table(_DOCUMENT, "prediction", text)
         _PICTURE.write_text(picture(results, CHOSEN), encoding="utf-8")

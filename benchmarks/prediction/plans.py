@@ -1,8 +1,8 @@
-"""Random coarse plans of a model, and how well their costs were predicted.
+"""Random coarse plans of a model, and how well their latency was predicted.
 
-Terms: a model's *cuts* are some positions on its line of nodes where few values are live. A *stretch* is
-the run of nodes between two of them, and a *part* a stretch on a target. Plans are drawn so that they
-share parts: whatever is measured serves several plans.
+Terms: a model's *cuts* are some positions on its line of nodes where few values are live. A *stretch*
+is the run of nodes between two cuts, and a *part* a stretch on a target. Plans share parts, so that a
+measurement serves several plans.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Runs plans and their parts in turn, in one process: what is promised and what is kept are of one moment.
+"""Runs plans and their parts in rounds, so that prediction and measurement are of one moment.
 
-The machine changes its speed within seconds, by more than what is to be found out. So each plan is
-followed at once by all of its parts alone, under every way of measuring them, and only these are compared.
+The machine's speed changes within seconds by more than the differences in question. So each plan is
+followed at once by all of its parts alone, in every way of measuring them, and only these are compared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table and the picture of what `benchmarks.prediction` measured."""
+"""The tables and the picture of the results of `benchmarks.prediction`."""
 
 from __future__ import annotations
 

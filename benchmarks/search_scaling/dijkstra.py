@@ -1,14 +1,13 @@
 """The search of RFC 0062, as a baseline: Dijkstra over sets of covered nodes, after pruning.
 
-A state is a set of covered nodes; from it every candidate goes on that holds the first node not covered
-and overlaps nothing. Before that, candidates are *pruned*: of each target only maximal ones stay (not
-inside another one), and, as long as those overlap, what is maximal without the overlapping ones.
+A state is a set of covered nodes. From a state, every candidate is followed that holds the first
+uncovered node and overlaps no covered one. Before that, candidates are *pruned*: each target keeps only
+its maximal ones. While those overlap, the maximal ones without the overlapping ones stay.
 
-Where it differs from `collage.partitioner.search.search`, on purpose, as in the RFC: what borders cost is not seen while
-searching; pruning may lose the best plan (a small candidate inside a larger one of its target is gone);
-nothing forbids partitions that wait for each other; and the number of states can grow exponentially with
-the width of the graph. A candidate without a cost is never used, so no state is first reached by a way
-that cannot be gone.
+It differs from `collage.partitioner.search.search` on purpose, as in the RFC. The search ignores the
+cost of borders. Pruning may lose the best plan, a small candidate inside a larger one of its target.
+Nothing forbids partitions that wait for each other. The number of states can grow exponentially with
+the width of the graph. A candidate without a cost is never used.
 
 Source: TVM v0.18 `src/relay/collage/collage_partitioner.cc`, `prune_candidates.cc`.
 """

@@ -1,4 +1,6 @@
-"""How search scales: `python -m benchmarks.search_scaling --nodes 3000 [--plot OUT.svg] [--json OUT.json]`.
+"""How the search time grows with nodes and candidates.
+
+    python -m benchmarks.search_scaling --nodes 3000 [--plot OUT.svg] [--json OUT.json]
 
 For each family of synthetic networks: nodes, candidates, seconds of the first search (arrays and
 program built from nothing) and of the next one with other costs, partitions, and the proven gap. With

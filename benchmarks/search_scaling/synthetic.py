@@ -1,8 +1,8 @@
-"""Synthetic models of any size, with candidates and costs: what search is timed on.
+"""Synthetic models of any size, with candidates and costs, to time the search on.
 
-Every family repeats one block, as real networks do. Costs are made up by a seeded rule and stand for
-nothing that was measured: a target is good at some kinds of operators, a partition costs something to
-call, long partitions gain from fusing, and every candidate has its own luck.
+Every family repeats one block, as real networks do. Costs follow a seeded rule and are no measurements.
+A target is good at some kinds of operators, a partition costs something to call, and long partitions
+gain from fusing. Every candidate has its own random factor.
 """
 
 from __future__ import annotations

@@ -4,10 +4,8 @@
 * `ppocr_det`, `ppocr_rec`, `ppocr_cls`, `silero`, `magika`: trained models of installed packages;
 * the rest: published architectures rebuilt in `benchmarks.support.zoo` with seeded weights.
 
-All are of batch 1. `python -m benchmarks.support.models` builds every one and lists what it built.
-
-Where a benchmark takes files, too, a model of the user's own is written `FILE` or, with its free dimensions,
-`FILE:batch=1,length=128`.
+All have batch size 1. Where a benchmark accepts files, a model of the user's own is written `FILE` or,
+with its free dimensions, `FILE:batch=1,length=128`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A model that computes zeros from whatever it gets, and targets whose costs on it are stated.
+"""A model that computes zeros from any input, and targets whose costs on it are stated.
 
-Backend `null` writes zeros and states its time, so it is right about this model: which plan is the best is
-known beforehand, a measurement takes as long as starting a child, and no clock has a say. For tests and
-benchmarks of the server and the database.
+Backend `null` writes zeros and states its latency, so its outputs are right for this model. The best
+plan is known beforehand, a measurement takes as long as starting a child, and no clock matters. For
+tests and benchmarks of the server and the database.
 """
 
 from __future__ import annotations

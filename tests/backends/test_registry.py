@@ -1,3 +1,5 @@
+"""The registry: targets are checked, canonical and explained, and plugins join by their entry point."""
+
 from importlib.metadata import EntryPoint
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""The OpenVINO backend keeps the contract, and maps its profile to nodes."""
+
 from pathlib import Path
 
 import numpy as np

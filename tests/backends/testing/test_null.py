@@ -1,3 +1,5 @@
+"""The null backend: zeros after a stated time."""
+
 import time
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""The simulated backend: right outputs at a stated precision after a stated time."""
+
 import time
 from pathlib import Path
 

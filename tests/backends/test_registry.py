@@ -70,7 +70,7 @@ def test_later_option_at_its_default_changes_no_key() -> None:
     assert "-rewrite=on" in str(moved) and registry.canonical(moved) == moved
 
 
-def test_what_cpus_differ_by_is_not_tried_on_a_device() -> None:
+def test_options_of_cpus_are_not_tried_on_a_device() -> None:
     host, on_device = (
         registry.tunable_options(Target.parse(text), threads=2)
         for text in ("onnxruntime", "onnxruntime -ep=cuda")

@@ -109,7 +109,7 @@ def test_onnxruntime_takes_text_at_a_border_though_it_binds_none(tmp_path: Path)
     assert computed(OnnxRuntimeBackend(), model, tmp_path, x, z).tolist() == ["ab", "é"]
 
 
-def test_openvino_computes_in_float32_unless_told_otherwise(tmp_path: Path) -> None:
+def test_openvino_computes_in_float32_by_default(tmp_path: Path) -> None:
     model = write(
         "g (float[64,64] x, float[64,64] w) => (float[64,64] y) { y = MatMul(x, w) }", tmp_path
     )

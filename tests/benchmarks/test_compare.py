@@ -50,7 +50,7 @@ def test_a_model_that_cannot_be_tuned_is_a_row_with_its_error(
     assert row["model"] == str(file) and "free input dimensions: x:0 (n)" in row["error"]
 
 
-def test_what_is_measured_stays_and_what_failed_is_tried_again(
+def test_measured_rows_stay_and_failed_ones_are_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "results.json"

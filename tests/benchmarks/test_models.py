@@ -122,6 +122,6 @@ def test_users_own_file_is_a_model_with_free_dimensions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["light_nothing", "nothing.onnx", "nothing.onnx:n", ":n=1"])
-def test_what_is_neither_a_name_nor_a_file_is_said(word: str) -> None:
+def test_word_that_is_neither_name_nor_file_is_refused(word: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="neither a file"):
         models.name_or_file(word)

@@ -71,7 +71,7 @@ def test_a_real_models_plans_and_parts_take_turns(
     assert picture([known], measure.CHOSEN).count("<circle") == 3
 
 
-def test_what_two_machines_measured_is_not_mixed(
+def test_results_of_two_machines_are_not_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "dcgan.json").write_text('{"hardware": "another one"}', encoding="utf-8")

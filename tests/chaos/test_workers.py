@@ -133,7 +133,7 @@ def test_a_job_is_done_although_its_worker_was_killed(
     assert plan == best_plan()
 
 
-def test_a_worker_that_is_told_to_stop_gives_its_task_away(cluster: Runner, workers: Workers) -> None:
+def test_stopped_worker_gives_its_task_away(cluster: Runner, workers: Workers) -> None:
     task = Task(cluster, 2.0)
     name, child = _busy(workers, 1.0)
     workers[name].terminate()

@@ -146,7 +146,7 @@ def test_unreachable_server_is_reported_at_once_without_password() -> None:
     assert "127.0.0.1" in str(caught.value)
 
 
-def test_one_name_is_held_by_one_transaction_at_a_time(database_url: str) -> None:
+def test_name_is_locked_by_one_transaction_at_a_time(database_url: str) -> None:
     shared = Connections(database_url)
     order: list[str] = []
 

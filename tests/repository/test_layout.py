@@ -39,7 +39,7 @@ def test_file_is_small_and_has_a_docstring(path: Path) -> None:
 
 
 @pytest.mark.parametrize("top", FOLDERS)
-def test_folder_holds_few_modules(top: str) -> None:
+def test_folder_has_few_modules(top: str) -> None:
     for folder in _folders(ROOT / top):
         if folder.match("migrations/versions"):
             continue

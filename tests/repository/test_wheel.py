@@ -65,7 +65,7 @@ def test_wheel_top_level_is_collage_alone(wheel: Path) -> None:
     assert info.endswith(".dist-info")
 
 
-def test_wheel_holds_every_file_of_the_packages(wheel: Path, source: Path) -> None:
+def test_wheel_has_every_file_of_the_packages(wheel: Path, source: Path) -> None:
     """Templates, static files, migrations and data included; nothing else."""
     folders = {name: source / name for name in LINKED}
     expected = {
@@ -185,7 +185,7 @@ def server(installed: Installed, artifact: Path) -> Iterator[tuple[str, subproce
     process.communicate()
 
 
-def test_installed_wheel_serves_until_told_to_stop(
+def test_installed_wheel_serves_until_stopped(
     server: tuple[str, subprocess.Popen[str]],
 ) -> None:
     url, process = server

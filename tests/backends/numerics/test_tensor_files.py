@@ -36,7 +36,7 @@ def test_every_type_and_name_survives(tmp_path: Path) -> None:
             np.testing.assert_array_equal(sample[name], value)
 
 
-def test_a_users_file_holds_one_sample_or_several(tmp_path: Path) -> None:
+def test_users_file_has_one_sample_or_several(tmp_path: Path) -> None:
     specs = [TensorSpec("x", "float32", (2, 3)), TensorSpec("n", "int64", (1,))]
     path = tmp_path / "user.npz"
     np.savez(path, x=np.ones((2, 3), np.float32), n=np.array([5]))

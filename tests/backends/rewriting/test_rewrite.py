@@ -70,7 +70,7 @@ def _transposes(path: Path) -> int:
     return sum(node.op_type == "Transpose" for node in nodes)
 
 
-def test_those_between_convolutions_cancel(model: SubModel) -> None:
+def test_layout_changes_between_convolutions_cancel(model: SubModel) -> None:
     assert _transposes(model.path) == 4
     assert run_in_child(changes, model.path.resolve()) == Changes(2)
 
@@ -203,7 +203,7 @@ def test_every_runtime_computes_and_profiles_the_rewritten_model(
 
 
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
-def test_what_winograds_steps_take_is_told_of_the_convolution(name: str, tmp_path: Path) -> None:
+def test_time_of_winograd_steps_counts_for_their_convolution(name: str, tmp_path: Path) -> None:
     model = _sub_model(channels_last_model(channels=64, size=24), tmp_path / "m.onnx")
     target = Target.parse(f"{name} -rewrite=winograd")
     error, named = run_in_child(_error, model, target, tmp_path.resolve())

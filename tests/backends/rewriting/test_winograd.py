@@ -339,7 +339,7 @@ def test_winograd_keeps_rows_between_convolutions_and_additions(tmp_path: Path) 
     assert Counter(kinds)["Transpose"] == 4
 
 
-def test_what_a_body_reads_is_there_in_its_own_form(tmp_path: Path) -> None:
+def test_body_reads_its_values_in_their_own_layout(tmp_path: Path) -> None:
     model = parsed(
         """g (float[1, 64, 24, 24] x) => (float[1, 64, 24, 24] y) {
             a = Conv <pads = [1, 1, 1, 1]> (x, w)

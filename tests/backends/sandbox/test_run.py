@@ -109,7 +109,7 @@ def test_an_exception_keeps_its_type_and_trace() -> None:
     assert "raise_error" in failure.detail
 
 
-def test_of_a_long_reason_both_ends_are_kept() -> None:
+def test_long_reason_keeps_both_ends() -> None:
     """ONNX Runtime's errors on CUDA name a kilobyte of C++ before the cause."""
     reason = _failure(child_tasks.raise_error, f"first {'template ' * 200}last").reason
     assert reason.startswith("RuntimeError: first") and reason.endswith("template last")

@@ -252,7 +252,7 @@ def test_a_faster_mix_of_few_pieces_is_found_than_of_blocks(trials: BlockSearch)
     assert not faster
 
 
-def test_what_is_near_a_mix_that_keeps_the_goal_is_tried(
+def test_neighbors_of_a_mix_that_keeps_the_goal_are_tried(
     trials: BlockSearch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("collage.accuracy.merged_mixes._AMBITIONS", ())

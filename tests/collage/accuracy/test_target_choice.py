@@ -55,7 +55,7 @@ def test_hopeless_error_is_left_out_where_another_errs_less() -> None:
     assert chosen.refused == (f"{INT8} errs by 0.12 on the whole model",)
 
 
-def test_what_is_not_mixed_in_is_told() -> None:
+def test_targets_left_out_of_the_mix_are_reported() -> None:
     rows = {FAST: row(40.0), OTHER: infeasible(), BF16: None, INT8: row(200.0, 0.05)}
     chosen = choose_targets(rows, known(FAST, INT8))
     assert chosen.reduced == ()

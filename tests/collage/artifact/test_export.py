@@ -73,7 +73,7 @@ def test_outlined_and_annotated_models_open_in_onnxruntime(artifact: Path, tmp_p
         np.testing.assert_allclose(session.run(None, feed)[0], expected, rtol=1e-5)
 
 
-def test_what_cannot_be_exported_is_said(artifact: Path, tmp_path: Path) -> None:
+def test_unsupported_export_is_refused_with_the_reason(artifact: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="nothing to export"):
         export(artifact)
     with pytest.raises(BadInputError, match="no execution provider"):

@@ -74,7 +74,7 @@ def test_damaged_contents_are_made_anew(artifacts: list[Path], tmp_path: Path) -
     assert np.all([model.path.is_file() for model in again.models])
 
 
-def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_no_artifact_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.onnx"
     path.write_bytes(b"no model")
     with pytest.raises(ModelError, match="no artifact"):

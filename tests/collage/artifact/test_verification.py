@@ -31,7 +31,7 @@ def test_the_same_value_passes_after_a_round_trip_through_text() -> None:
     assert stored.error_of(0, "y", value) == 0.0
 
 
-def test_one_wrong_channel_is_seen_though_few_elements_are_kept() -> None:
+def test_wrong_channel_is_seen_though_few_elements_are_kept() -> None:
     value = _value(2, 64, 56, 56)
     wrong = value.copy()
     wrong[17] = 0

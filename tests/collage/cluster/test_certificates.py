@@ -94,6 +94,6 @@ def test_a_folder_without_its_key_is_said(tmp_path: Path) -> None:
         ("tls://", ""),
     ],
 )
-def test_what_is_no_address_is_refused(address: str, why: str) -> None:
+def test_malformed_address_is_refused(address: str, why: str) -> None:
     with pytest.raises(BadInputError, match=rf"{why}.*write tls://HOST:8786"):
         security(address, None)

@@ -153,7 +153,7 @@ def test_failure_of_all_runtimes_says_that_rounding_decides(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("node", "told"), [("Relu(minus)", True), ("Neg(minus)", False)])
-def test_outputs_that_hardly_show_anything_are_told_of(node: str, told: bool, tmp_path: Path) -> None:
+def test_outputs_that_hardly_vary_are_reported(node: str, told: bool, tmp_path: Path) -> None:
     """A model that gives the same whatever it is given would let every runtime pass."""
     model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 18]>
     g (float[1, 64] x) => (float[1, 64] y) {{ plus = Sigmoid(x)  minus = Neg(plus)  y = {node} }}""")

@@ -63,7 +63,7 @@ def _reference(text: str, folder: Path, step: float = 0.04) -> Reference:
     return Reference(model, [seeded_inputs(info.inputs, 0)], folder / "reference")
 
 
-def test_it_is_a_step_or_so_and_becomes_the_tolerance(tmp_path: Path) -> None:
+def test_self_error_is_about_a_step_and_becomes_the_tolerance(tmp_path: Path) -> None:
     reference = _reference(_QUANTIZED, tmp_path)
     (values,) = reference.values(["y"])
     step = 0.04 / float(np.abs(values["y"]).max())
@@ -92,7 +92,7 @@ def test_operators_on_integers_round_too(tmp_path: Path) -> None:
     assert rounds_to_integers(_reference(text, tmp_path).model.index)
 
 
-def test_it_is_the_largest_of_all_samples(tmp_path: Path) -> None:
+def test_self_error_is_the_largest_of_all_samples(tmp_path: Path) -> None:
     """Of two samples one has hardly a value near the middle between two integers."""
     reference = _reference(_QUANTIZED, tmp_path)
     model, (sample,) = reference.model, reference.samples
@@ -113,7 +113,7 @@ def test_a_large_part_of_the_outputs_is_too_much_to_allow(tmp_path: Path) -> Non
     assert "too much to allow" in told and "--inputs" in told
 
 
-def test_a_child_that_fails_is_told_and_changes_nothing(tmp_path: Path) -> None:
+def test_failed_self_error_is_reported_and_changes_nothing(tmp_path: Path) -> None:
     reference = _reference(_QUANTIZED, tmp_path)
     asked = TuneOptions(tolerance=1e-3, metric="max")
     unknown = asked.model_copy(update={"metric": "unheard of"})

@@ -45,5 +45,5 @@ def test_stated_threads_stay_and_one_thread_for_all_stays(found: Found) -> None:
     assert found([stated, ORT], alone_us, threads=1) == []
 
 
-def test_what_did_not_run_alone_is_not_tried(found: Found) -> None:
+def test_target_that_failed_alone_is_not_tried_on_one_thread(found: Found) -> None:
     assert found([ORT, MNN], {MNN: 100.0}) == ["single mnn -threads=1"]

@@ -64,13 +64,13 @@ def _refined(
     return finals.refined(late, solution, 2)
 
 
-def test_who_looks_faster_and_is_not_proven_to_be_is_timed_again() -> None:
+def test_plan_faster_within_noise_is_timed_again() -> None:
     timer = StatedTimer({"searched 1": ((800.0, 1050.0), *(900.0,) * 5)})
     assert _refined(timer, World(24, 3)).name == "searched 1"
     assert sum("searched 1" in held for held in timer.held) >= 3
 
 
-def test_who_only_looked_faster_loses() -> None:
+def test_plan_that_only_looked_faster_loses() -> None:
     timer = StatedTimer({"searched 1": ((800.0, 1050.0), 1000.0, 1000.0, 1000.0)})
     assert len(_refined(timer, World(24, 3)).plan.partitions) == 1
     # Once more was enough: it did not look faster any longer.
@@ -112,7 +112,7 @@ def test_when_it_is_late_a_winner_is_confirmed_twice() -> None:
     assert not patient.said
 
 
-def test_what_is_far_ahead_needs_no_third_build() -> None:
+def test_plan_far_ahead_needs_no_third_build() -> None:
     timer = StatedTimer({"searched 1": (600.0, 620.0)})
     assert _refined(timer, World(24, 3)).name == "searched 1"
     assert len(timer.held) == 2

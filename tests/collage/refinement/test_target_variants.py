@@ -56,7 +56,7 @@ def test_winograd_is_tried_where_convolutions_are_wide_enough(tmp_path: Path) ->
     assert not any("openvino" in target and "winograd" in target for target in found)
 
 
-def test_what_runs_along_one_axis_is_a_reason_for_all_of_them(tmp_path: Path) -> None:
+def test_one_axis_convolutions_are_a_reason_to_rewrite_for_all(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1, 4, 40] x) => (float[1, 4, 36] y) {
         a = Conv(x, w)  b = Relu(a)  y = Conv(b, w)
     }"""
@@ -68,7 +68,9 @@ def test_what_runs_along_one_axis_is_a_reason_for_all_of_them(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("channels", "tried"), [(32, True), (31, False)])
-def test_one_product_of_what_is_spread_is_a_reason(channels: int, tried: bool, tmp_path: Path) -> None:
+def test_single_product_of_a_broadcast_is_a_reason_to_rewrite(
+    channels: int, tried: bool, tmp_path: Path
+) -> None:
     text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[9, 4] x, float[1, {channels}] c) => (float[9, 6] y) {{
         s = Expand(c, shape)  j = Concat <axis = -1> (x, s)  p = MatMul(j, w)  y = Tanh(p)
     }}"""
@@ -81,7 +83,7 @@ def test_one_product_of_what_is_spread_is_a_reason(channels: int, tried: bool, t
     assert _targets(found) == [f"{t} -rewrite=on" for t in (ORT, OPENVINO, MNN) if tried]
 
 
-def test_what_the_user_stated_stays(tmp_path: Path) -> None:
+def test_options_stated_by_the_user_stay(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
     assert single_rewritten(model, [OPENVINO.with_options(rewrite="off"), MOVED], 2) == []
 
@@ -145,7 +147,7 @@ def test_local_moves_rewrite_only_where_whole_models_were_timed_so(tmp_path: Pat
         ({"openvino -rewrite=on": 0.9}, None),  # as it is it cannot be run
     ],
 )
-def test_what_is_faster_rewritten_is_mixed_too(
+def test_target_faster_rewritten_is_mixed_too(
     ratios: dict[str, float], mixed: str | None, tmp_path: Path
 ) -> None:
     model = _taken(channels_last_model(), tmp_path)

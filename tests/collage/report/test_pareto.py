@@ -26,7 +26,7 @@ def _entry(target: Target, latency_us: float, ratio: float, error: float) -> Tim
     return entry
 
 
-def test_points_are_told_at_the_pace_of_the_winner(tmp_path: Path) -> None:
+def test_pareto_points_have_latencies_at_the_winners_pace(tmp_path: Path) -> None:
     """The exact plan ran in a slow minute only; the ratios say what it takes beside the winner."""
     text = "agraph (float[4] x) => (float[4] y) { [a] h = Exp(x) [b] y = Neg(h) }"
     proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 20]> {text}')

@@ -132,7 +132,9 @@ CASES: list[tuple[list[str], dict[str, Any], str]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("targets", "options", "expected"), CASES)
-def test_who_decides(home: Path, targets: list[str], options: dict[str, Any], expected: str) -> None:
+def test_control_options_decide_the_target_of_each_node(
+    home: Path, targets: list[str], options: dict[str, Any], expected: str
+) -> None:
     assert placed(_python(home, targets, options)) == expected
 
 

@@ -25,7 +25,7 @@ class FailingTimer(PlanTimer):
             entry.timings = {0: PlanTiming(failure="its error 0.029 exceeds 0.0119")}
 
 
-def test_where_no_plan_can_be_run_each_ones_failure_is_told() -> None:
+def test_error_lists_each_failure_where_no_plan_can_run() -> None:
     world = World(24, 3)
     costs = StatedCosts(world.truth, most=len(world.candidates))
     solution = world.search(costs).run(2, INFINITE)

@@ -126,7 +126,7 @@ def test_other_weights_and_other_samples_are_another_model(tmp_path: Path) -> No
     assert tuner.searched
 
 
-def test_what_takes_no_search_is_timed_each_time(tuner: Tuner) -> None:
+def test_tuning_without_a_search_is_timed_each_time(tuner: Tuner) -> None:
     targets = ("null -latency_us=5",)
     for _ in range(2):
         tuner.tune(targets, strategy="single")

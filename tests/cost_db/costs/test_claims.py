@@ -19,7 +19,7 @@ from tests.cost_db.builders import infeasible, key, measured, store_all
 from tests.postgres import Postgres
 
 
-def test_what_is_stored_comes_back_exactly(database: CostDatabase) -> None:
+def test_stored_cost_comes_back_exactly(database: CostDatabase) -> None:
     rows = [measured(1), infeasible(2)]
     store_all(database, *rows)
     assert database.look_up([row.digest for row in rows] + ["00" * 32]) == {

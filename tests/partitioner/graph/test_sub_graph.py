@@ -30,7 +30,7 @@ def sub(members: str) -> SubGraph:
         ("a b c d", "a c", "b d", ("x", "v"), ("q", "y"), "b", 4),
     ],
 )
-def test_what_crosses_the_border(
+def test_sub_graph_lists_values_that_cross_its_border(
     members: str,
     entries: str,
     exits: str,

@@ -132,7 +132,7 @@ def test_constants_become_initializers_and_are_folded_once(tmp_path: Path) -> No
     assert len(model.index.constants) == 2
 
 
-def test_what_folding_has_to_say_is_kept_from_the_user(
+def test_messages_of_constant_folding_are_not_shown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither the infinities of the model's own constants nor nodes that the library leaves as they are."""
@@ -192,7 +192,7 @@ def test_outputs_that_no_node_computes_are_made_by_an_identity(tmp_path: Path) -
     assert [out[n].tolist() for n in "ycrs"] == [[-1, 2], [1, 2], [0, 2], [0, 2]]
 
 
-def test_what_only_a_branch_that_was_cut_off_read_goes_away(tmp_path: Path) -> None:
+def test_values_read_by_a_removed_branch_alone_are_removed(tmp_path: Path) -> None:
     model = _normalized(
         tmp_path,
         """g (float[2] x) => (float[2] y) {
@@ -220,7 +220,7 @@ def test_folding_writes_no_operator_of_a_later_opset(tmp_path: Path) -> None:
     assert run(model.path, feed)["z"].tolist() == np.stack([feed["x"], feed["y"]]).tolist()
 
 
-def test_what_bodies_capture_lives_in_the_main_graph(tmp_path: Path) -> None:
+def test_values_captured_by_bodies_stay_in_the_main_graph(tmp_path: Path) -> None:
     model = _normalized(
         tmp_path,
         """g (bool cond, float[2] x) => (float[2] y) {

@@ -63,7 +63,7 @@ def test_pattern_check_gets_nodes_in_pattern_order_and_can_refuse() -> None:
     assert seen == [("Conv0", "Relu1"), ("Conv2", "Relu3")]
 
 
-def test_other_inputs_and_absent_inputs_are_told_apart() -> None:
+def test_other_inputs_and_absent_inputs_are_distinguished() -> None:
     model = text_model("""g (float[1,3,8,8] x, float[3,3,1,1] w, float[3] b) => (float[1,3,8,8] c) {
         a = Conv(x, w)  c = Conv(a, w, b) }""")
     assert found(Pattern("plain", lambda op, x, w: op.Conv(x, w)), model) == ["Conv0"]
@@ -83,7 +83,7 @@ def test_bodies_are_not_searched() -> None:
     assert found(Pattern("relu", lambda op, x: op.Relu(x)), model) == []
 
 
-def test_one_pattern_may_be_matched_by_many_threads() -> None:
+def test_pattern_may_be_matched_by_many_threads() -> None:
     body = " ".join(
         f"v{i + 1} = {'Conv(v%d, w)' if i % 2 == 0 else 'Relu(v%d)'}" % i for i in range(40)
     )

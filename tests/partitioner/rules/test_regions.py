@@ -53,7 +53,7 @@ def test_inception_block_gives_its_branches_and_runs_inside_them() -> None:
     assert rules["stem a1 a2 b1 b2 b3 cat tail"] == "region.maximal"
 
 
-def test_what_the_target_refuses_parts_the_regions() -> None:
+def test_refused_nodes_divide_the_regions() -> None:
     model = text_model(INCEPTION)
     assert found(model, refused="b2") >= {"stem a1 a2 b1", "b3 cat tail", "stem a1 a2"}
     assert all("b2" not in nodes for nodes in found(model, refused="b2"))

@@ -175,7 +175,7 @@ def test_all_readers_of_several_outputs_are_joined_at_once() -> None:
     assert joins(MultiOutputs(), text_model(LISTS)) == {"split c d"}
 
 
-def test_what_computes_from_constants_alone_goes_with_its_reader() -> None:
+def test_nodes_of_constants_alone_go_with_their_reader() -> None:
     model = text_model("""g (float[1,4] x) => (float[1,2] y)
         <uint8[4,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float scale = {0.5}, uint8 zero = {4}> {
         [dq] d = DequantizeLinear(w, scale, zero) [cast] c = Cast <to = 1> (d)

@@ -47,7 +47,7 @@ def test_relaxation_is_independent_of_its_first_columns(seed: int) -> None:
         assert float(costs @ some.values) + program.offset == pytest.approx(some.bound)
 
 
-def test_what_has_no_solution_has_none_from_any_columns() -> None:
+def test_problem_without_solution_has_none_from_any_columns() -> None:
     program = covering(0)
     program.add_row(np.arange(60), 1.0, -np.inf, 0.5)
     for first in (np.zeros(0, np.int64), np.arange(60)):

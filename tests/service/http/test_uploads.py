@@ -61,7 +61,7 @@ def test_other_media_types_are_refused(shared_server: RunningServer) -> None:
     assert _raw(shared_server, b"{", "application/json")[0] == 422
 
 
-def test_what_is_too_large_is_refused(start_server: StartServer) -> None:
+def test_upload_that_is_too_large_is_refused(start_server: StartServer) -> None:
     server = start_server(max_upload_bytes=1000)
     answer = post_job(server, b"x" * 1001)
     assert answer.status_code == 413

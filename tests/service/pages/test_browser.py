@@ -85,7 +85,7 @@ def test_from_upload_to_download(page: Page, start_server: StartServer, tmp_path
     _shoot(page, "workers")
 
 
-def test_what_is_known_is_said_and_may_be_searched_again(
+def test_known_tuning_is_shown_and_may_be_searched_again(
     page: Page, start_server: StartServer, tmp_path: Path
 ) -> None:
     server = start_server(runners=1)

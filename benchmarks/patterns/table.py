@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.patterns.places import TARGETS
 from collage.backends.measurement.timing import compare
+
+TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
 
 
 def advantage(places: Sequence[Mapping[str, Any]], target: str) -> tuple[list[float], int]:

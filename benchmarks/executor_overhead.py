@@ -144,9 +144,16 @@ def overhead(name: str, model: Model, partitions: int, seconds: float, folder: P
     more = statistics.median(a - b for a, b in zip(ours, theirs, strict=True)) / len(steps)
     ratio = compare(ours, theirs)
     compiled.close()
-    medians = statistics.median(ours), statistics.median(theirs)
-    percent = (100 * (share - 1) for share in (ratio.ratio, ratio.low, ratio.high))
-    return Overhead(name, len(steps), *medians, more, *percent)
+    return Overhead(
+        model=name,
+        partitions=len(steps),
+        executor_us=statistics.median(ours),
+        by_hand_us=statistics.median(theirs),
+        per_partition_us=more,
+        percent=100 * (ratio.ratio - 1),
+        percent_low=100 * (ratio.low - 1),
+        percent_high=100 * (ratio.high - 1),
+    )
 
 
 def _in_turns(

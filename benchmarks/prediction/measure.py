@@ -148,8 +148,8 @@ def measure(
     facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
     facts["plans"] = [[tuple(part) for part in plan] for plan in facts["plans"]]
     model = Model.open(folder / "model" / "model.onnx")
-    sizes = weight_bytes(model), sum(written_sizes(model)), touched_bytes(model)
-    offered = ways_to_measure(*sizes)
+    weights, written, touched = weight_bytes(model), sum(written_sizes(model)), touched_bytes(model)
+    offered = ways_to_measure(weights, written, touched)
     ways = {n: offered[n] for n in wanted}
     evict = {n: way.evict_bytes for n, way in ways.items()}
     path = results / f"{name}.json"
@@ -183,7 +183,9 @@ def measure(
     found = {
         "model": name,
         "hardware": hardware().describe(),
-        **dict(zip(("weight_bytes", "written_bytes", "touched_bytes"), sizes, strict=True)),
+        "weight_bytes": weights,
+        "written_bytes": written,
+        "touched_bytes": touched,
         "seconds": time.monotonic() - begin,
         "plans": [
             {"parts": plan, "values": _values(plan, facts["regions"])} for plan in facts["plans"]

@@ -175,10 +175,10 @@ def test_a_folded_normalization_stays_folded(tmp_path: Path) -> None:
 
 
 def sub_model(inputs: list[str], outputs: list[str], folder: Path) -> SubModel:
-    specs = [
-        tuple(TensorSpec(name, "float32", (1, 8, 12, 12)) for name in n) for n in (inputs, outputs)
-    ]
-    return SubModel(folder / "part.onnx", *specs)
+    def specs(names: list[str]) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(name, "float32", (1, 8, 12, 12)) for name in names)
+
+    return SubModel(folder / "part.onnx", specs(inputs), specs(outputs))
 
 
 def test_parts_are_cut_out_of_the_whole_in_int8(tmp_path: Path) -> None:

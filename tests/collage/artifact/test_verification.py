@@ -110,12 +110,13 @@ def test_tied_elements_verify_nothing_and_others_do(dtype: type) -> None:
 def test_tolerance_allows_no_wrong_label_but_the_observed_share() -> None:
     """A tolerance for numbers allows no other label, except as many as the tuning saw."""
     labels = np.arange(1000) % 7
-    known = ((0,), [{}], [{"labels": labels, "y": _value(8, 9)}])
-    strict = make_verification(*known, {}, 0.1)
+    outputs = [{"labels": labels, "y": _value(8, 9)}]
+    strict = make_verification((0,), [{}], outputs, {}, 0.1)
     wrong = labels.copy()
     wrong[0] = 6
     assert strict.tolerance["y"] == 0.1
     assert strict.error_of(0, "labels", wrong) > strict.tolerance["labels"]
-    seen = make_verification(*known, {"labels": strict.error_of(0, "labels", wrong)}, 0.1)
+    observed = {"labels": strict.error_of(0, "labels", wrong)}
+    seen = make_verification((0,), [{}], outputs, observed, 0.1)
     assert seen.error_of(0, "labels", wrong) <= seen.tolerance["labels"] < 0.1
     assert seen.error_of(0, "labels", np.zeros_like(labels)) > seen.tolerance["labels"]

@@ -141,7 +141,8 @@ class _MnnSession(BackendRep):  # type: ignore[misc]
         path = Path(self._folder.name) / "model.onnx"
         onnx.save(model, path)
         index = Model.open(path).index
-        specs = [tuple(index.values[name] for name in names) for names in (index.inputs, index.outputs)]
+        inputs = tuple(index.values[name] for name in index.inputs)
+        outputs = tuple(index.values[name] for name in index.outputs)
         work = Path(self._folder.name) / "work"
         work.mkdir()
         target = Target("mnn")
@@ -149,9 +150,9 @@ class _MnnSession(BackendRep):  # type: ignore[misc]
         if any(reasons):
             raise CollageError(next(filter(None, reasons)))
         self._executable = resolve(target).compile(
-            SubModel(path, *specs), target, CompileContext(1, work)
+            SubModel(path, inputs, outputs), target, CompileContext(1, work)
         )
-        self._outputs = len(specs[1])
+        self._outputs = len(outputs)
 
     def run(self, inputs: Any, **kwargs: Any) -> Sequence[Any]:
         self._executable.bind([np.ascontiguousarray(v) for v in inputs], [None] * self._outputs)

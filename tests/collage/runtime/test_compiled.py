@@ -22,8 +22,7 @@ def _model(path: Path, op_type: str) -> SubModel:
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path
     )
-    specs = (TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "float32", (4,)),)
-    return SubModel(path, *specs)
+    return SubModel(path, (TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "float32", (4,)),))
 
 
 def test_compiles_on_after_a_refusal(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ import httpx
 import pytest
 
 from tests.service.conftest import small_model
+from tests.service.system.test_docker import COPIED
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("service", "partitioner", "backends", "cost_db")
-SOURCES = ("pyproject.toml", "LICENSE", "README.md", "collage", *LINKED)
 
 pytestmark = pytest.mark.slow
 
@@ -43,9 +43,9 @@ def _names(wheel: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what a build needs: an earlier build's leftovers would be packed too."""
+    """A copy of what an image is built from; beside it, leftovers of earlier builds would be packed too."""
     folder = tmp_path_factory.mktemp("source")
-    for name in SOURCES:
+    for name in COPIED:
         if (ROOT / name).is_dir():
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignored)

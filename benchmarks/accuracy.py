@@ -106,7 +106,7 @@ def _write(path: Path, settings: Mapping[str, str], rows: Mapping[str, Any]) -> 
 def _tuned(
     name: str, targets: Sequence[str], metric: Metric, time_limit_s: float, listener: Listener
 ) -> dict[str, Any]:
-    """The plan for each budget, how long tuning took, and what the fastest mix was promised to gain."""
+    """The plan for each budget, how long tuning took, and the predicted gain of the fastest mix."""
     benchmark = benchmark_model(name)
     plans, seconds = {}, {}
     bounds: dict[str, float] = {}

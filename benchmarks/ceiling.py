@@ -38,9 +38,9 @@ _PARTS = (2, 3, 5)
 def plans_to_run(
     stretches: int, allowed: Mapping[tuple[int, int], Sequence[str]]
 ) -> list[tuple[Part, ...]]:
-    """The whole model on every target that takes it, and every target's stretches.
+    """The whole model on every target that supports it, and every target's stretches.
 
-    A stretch that a target refuses goes to the first that takes it.
+    A stretch that a target refuses goes to the first that supports it.
     """
     targets = dict.fromkeys(target for found in allowed.values() for target in found)
     plans: list[tuple[Part, ...]] = [((0, stretches, target),) for target in allowed[0, stretches]]
@@ -86,7 +86,7 @@ def ceiling_us(
 
 
 def _scale(times: Sequence[float | None], whole_us: float | None) -> float:
-    """What a target's whole model takes of what its stretches do; 1 where it is not to be had."""
+    """A target's latency of the whole model over that of its stretches; 1 where it is unknown."""
     known = [us for us in times if us is not None]
     return whole_us / sum(known) if whole_us is not None and len(known) == len(times) else 1.0
 

@@ -63,7 +63,7 @@ class Overhead:
 
     @property
     def within_goal(self) -> bool:
-        """At most 5 µs a partition or 2 % of the run, as far as the noise lets one tell."""
+        """At most 5 µs a partition or 2 % of the run, within noise."""
         return self.per_partition_us <= 5.0 or self.percent_low <= 2.0
 
 
@@ -107,7 +107,7 @@ def tiny_model(path: Path, blocks: int = 12, channels: int = 16) -> Path:
 
 
 def native_call(executable: Executable) -> Callable[[], Any]:
-    """The runtime's own call, on the session and buffers that an executable holds."""
+    """The runtime's own call, on the session and buffers of an executable."""
     own: Any = executable
     if hasattr(own, "_request"):
         infer: Callable[[], Any] = own._request.infer
@@ -166,7 +166,7 @@ def _in_turns(
     clock = time.perf_counter_ns
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        # Who runs right after whom matters: the two change places from pair to pair.
+        # The first of two calls finds other caches than the second: the two change places from pair to pair.
         for which in (0, 1) if len(times[0]) % 2 else (1, 0):
             begin = clock()
             (one, other)[which]()

@@ -106,7 +106,7 @@ class CountedCosts:
         return self._known.row(candidate) if self.key(candidate).digest in self.asked else None
 
     def recall(self, candidates: Iterable[Candidate]) -> None:
-        """Nobody has measured this model before."""
+        """No cost of this model is known."""
 
     def measure(
         self, candidates: Sequence[Candidate], stop: Callable[[], bool] = lambda: False
@@ -133,7 +133,7 @@ def cut_positions(index: GraphIndex, cuts: int) -> tuple[list[int], list[int]]:
 
 
 def restricted_candidates(index: GraphIndex, specs: Sequence[TargetSpec], cuts: int) -> CandidateSet:
-    """Every run between two cuts on every target that takes all its nodes."""
+    """Every run between two cuts on every target that supports all its nodes."""
     order, positions = cut_positions(index, cuts)
     found: list[Candidate] = []
     refusals: dict[tuple[int, Target], str] = {}

@@ -55,7 +55,7 @@ def make_artifact(model: Model, plan: Plan, destination: Path, tolerance: float 
 
 
 def plans(model: Model, targets: Sequence[Target]) -> Iterator[tuple[str, Plan]]:
-    """Every single target that takes the whole model, then five parts in turns."""
+    """Every single target that supports the whole model, then five partitions on alternating targets."""
     takers = []
     for target in targets:
         backend = resolve(target)

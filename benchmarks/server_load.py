@@ -145,7 +145,7 @@ async def crowd(port: int, jobs: list[str], clients: int, interval_s: float, sec
 
 
 def run(folder: Path, clients: int, interval_s: float, seconds: float) -> tuple[Watch, dict[str, Any]]:
-    """Start a server, give it the jobs, watch it, and take its costs.
+    """Start a server, post the jobs, poll it, and return its costs.
 
     Returns:
         What the clients saw, and the costs by key.

@@ -57,7 +57,7 @@ def fly(
     Args:
         database_url: a database whose tables are there.
         tuners: how many processes.
-        measurement_s: how long each measurement is made to take.
+        measurement_s: the stated duration of each measurement.
         folder: an empty one.
         fresh: each makes a search of its own.
     """

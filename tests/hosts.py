@@ -81,7 +81,7 @@ class Host:
 
     @property
     def log(self) -> str:
-        """What its background commands said."""
+        """The output of its background commands."""
         return (self.folder / "log.txt").read_text(encoding="utf-8")
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class Runner:
         )
 
     def workers(self) -> list[RemoteWorker]:
-        """Who has joined."""
+        """The workers that have joined."""
         return roll_call(self.address, self.tuner)
 
     def until(self, holds: Callable[[list[RemoteWorker]], bool], within_s: float = 60.0) -> None:
@@ -152,7 +152,7 @@ class Runner:
             time.sleep(0.1)
 
     def logs(self) -> str:
-        """What everybody said."""
+        """The output of all hosts."""
         return "\n".join(f"== {host.folder.name}\n{host.log}" for host in self._hosts)
 
     def close(self) -> None:

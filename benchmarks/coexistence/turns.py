@@ -82,7 +82,7 @@ class Pair:
 
 
 def judge(side: int, seen: Sequence[Turns]) -> Pair:
-    """What all processes of an ordered pair say together."""
+    """The result of all processes of an ordered pair."""
     found = compare_builds([(turns.after_us, turns.base_us) for turns in seen])
     base_us = statistics.median(us for turns in seen for us in turns.base_us)
     first, second = seen[0].first, seen[0].second
@@ -241,7 +241,7 @@ def versions(names: Sequence[str]) -> dict[str, str]:
 
 
 def table(pairs: Sequence[Pair], names: Sequence[str]) -> str:
-    """Markdown: rows are who ran before, columns who is timed; above the goal in bold."""
+    """Markdown: a row for each target that ran before, a column for each that is timed; bold above the goal."""
     lines = []
     for side in SIDES:
         here = {(p.first, p.second): p for p in pairs if p.side == side}

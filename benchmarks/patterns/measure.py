@@ -242,7 +242,7 @@ def time_pattern(
                     np.copyto(buffer, values[spec.name])
                 executable.bind(inputs, outputs)
                 executable.run()
-            except Exception as refusal:  # whatever a runtime raises says that it does not take it
+            except Exception as refusal:  # a runtime refuses by any exception
                 lines = str(refusal).strip().splitlines() or [type(refusal).__name__]
                 send_message((number, text, lines[0]))
                 continue

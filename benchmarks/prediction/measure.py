@@ -56,7 +56,7 @@ _CACHE = Path.home() / ".cache" / "collage" / "prediction"
 CHOSEN = "weights and reused values"
 _DOCUMENT, _PICTURE = Path("docs/results/prediction.md"), Path("docs/pictures/prediction.svg")
 _TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
-# Given how many stretches there are and which targets take the nodes between two cuts: the plans to run.
+# The plans to run, from the number of stretches and the targets that support the nodes between two cuts.
 Choose = Callable[[int, Mapping[tuple[int, int], Sequence[str]]], Sequence[tuple[Part, ...]]]
 _ROUNDS, _BLOCK_S, _COMPARISON_S, _ROUNDS_S = 24, 0.02, 12.0, 90.0
 
@@ -126,7 +126,7 @@ def prepare(name: str, targets: Sequence[str], folder: Path, choose: Choose) -> 
         "outputs": outputs,
     }
     (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
-    # Running each plan once fills the cache of conversions, and shows who cannot run.
+    # Running each plan once fills the cache of conversions, and shows which cannot run.
     kept = run_plans(folder, facts, rounds=0)
     facts["plans"] = [plan for plan, timing in zip(plans, kept, strict=True) if not timing["failure"]]
     for plan, timing in zip(plans, kept, strict=True):
@@ -144,7 +144,7 @@ def _takes(model: Model, nodes: int, target: Target) -> bool:
 def measure(
     name: str, folder: Path, wanted: Sequence[str], again: bool, results: Path
 ) -> dict[str, Any]:
-    """Run the plans and their parts; what takes quiet."""
+    """Run the plans and their parts; needs an idle machine."""
     facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
     facts["plans"] = [[tuple(part) for part in plan] for plan in facts["plans"]]
     model = Model.open(folder / "model" / "model.onnx")

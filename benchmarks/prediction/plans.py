@@ -25,14 +25,14 @@ _NOISE_FLOOR = 0.01
 
 @dataclass(frozen=True)
 class PlanResult:
-    """One plan: what was promised and what came out, in microseconds."""
+    """The predicted and the measured latency of one plan, in microseconds."""
 
     predicted_us: float
     measured_us: float
 
     @property
     def error(self) -> float:
-        """How much the promise was off, as a share of what was measured; positive when too high."""
+        """The relative error of the prediction; positive when it is too high."""
         return self.predicted_us / self.measured_us - 1
 
 
@@ -52,7 +52,7 @@ def draw_plans(
 
     Args:
         stretches: how many the model has.
-        allowed: the targets that take the nodes between two cuts.
+        allowed: the targets that support the nodes between two cuts.
         count: how many plans.
         seed: of the drawing.
     """

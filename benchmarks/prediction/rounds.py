@@ -41,7 +41,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Rounds:
-    """What is to be run.
+    """The plans to run.
 
     Args:
         plans: partitions in order, by the names of their regions and their targets.
@@ -88,7 +88,7 @@ def part_name(part: Part) -> str:
 
 
 def run_rounds(request: Rounds) -> Found:
-    """Run the plans and their parts in turn (in a child); a message tells of each round."""
+    """Run the plans and their parts in rounds (in a child); sends a message for each round."""
     compiled = CompiledRegions(request.threads, request.cache_dir)
 
     def made(part: Part) -> tuple[Executable, SubModel]:
@@ -120,7 +120,7 @@ def run_rounds(request: Rounds) -> Found:
         send_message(number)
         for position, (plan, executor) in enumerate(zip(request.plans, plans, strict=True)):
             found.plans_us[position].append(_time_plan(executor, sample))
-            # Nobody is always the first after the plan.
+            # No way is always the first after the plan.
             turn = (number + position) % len(request.ways)
             ways = list(request.ways)
             for way in ways[turn:] + ways[:turn]:

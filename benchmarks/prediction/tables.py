@@ -24,7 +24,7 @@ class Score:
 
     Args:
         error: the median error's magnitude.
-        bias: the median error, positive where too much was promised.
+        bias: the median error, positive where predictions are too high.
         tau: Kendall's τ among the `pairs` pairs of plans that differ by more than noise.
     """
 
@@ -35,12 +35,12 @@ class Score:
 
 
 def outcomes(result: Mapping[str, Any], protocol: str) -> list[PlanResult]:
-    """What each plan of a model was promised under a protocol, and what it took, at the pace of its median."""
+    """The predicted and the measured latency of each plan, both at the median of its rounds."""
     found = []
     promises = result["promised_us"][protocol]
     for plan, kept_us, promised_us in zip(result["plans"], result["plans_us"], promises, strict=True):
         borders_us = CALL_US * len(plan["parts"]) + BORDER_US * plan["values"]
-        # Each round's promise and plan are of one moment, so their ratio is what counts.
+        # Each round's prediction and plan are of one moment, so only their ratio counts.
         ratios = [(p + borders_us) / kept for p, kept in zip(promised_us, kept_us, strict=True)]
         measured_us = statistics.median(kept_us)
         found.append(PlanResult(statistics.median(ratios) * measured_us, measured_us))

@@ -1,6 +1,6 @@
 """The search of RFC 0062, as a baseline: Dijkstra over sets of covered nodes, after pruning.
 
-A state is a set of covered nodes. From a state, every candidate is followed that holds the first
+A state is a set of covered nodes. From a state, every candidate is followed that covers the first
 uncovered node and overlaps no covered one. Before that, candidates are *pruned*: each target keeps only
 its maximal ones. While those overlap, the maximal ones without the overlapping ones stay.
 
@@ -116,7 +116,7 @@ def pruned(index: GraphIndex, candidates: Sequence[Candidate], usable: Sequence[
 
 
 def _holders(index: GraphIndex, sets: Sequence[int]) -> list[int]:
-    """Per node the sets that hold it, as a bitset over their positions."""
+    """Per node the sets that contain it, as a bitset over their positions."""
     holders = [0] * len(index.nodes)
     for position, nodes in enumerate(sets):
         for i in bits(nodes):

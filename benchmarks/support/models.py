@@ -91,7 +91,7 @@ def benchmark_model(name: str, cache: Path | None = None) -> BenchmarkModel:
     """Find a model, or build it once.
 
     Args:
-        name: one of `names()`, or a file as `name_or_file` takes it.
+        name: one of `names()`, or a file as `name_or_file` accepts it.
         cache: a folder for what is built; by default `COLLAGE_BENCHMARK_CACHE` or
             `~/.cache/collage/benchmarks`.
 

@@ -1,4 +1,4 @@
-"""docs/write-a-backend.md: its example passes the conformance suite and registers as it says."""
+"""docs/write-a-backend.md: its example passes the conformance suite and registers as documented."""
 
 import re
 import sys

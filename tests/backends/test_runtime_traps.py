@@ -1,4 +1,4 @@
-"""What was once seen to go wrong with a runtime, so that an upgrade of it tells."""
+"""Known faults of runtimes: a test that fails after an upgrade shows that the fault is gone or new."""
 
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def test_openvino_writes_an_output_that_is_a_bare_input(tmp_path: Path) -> None:
 
 
 def test_openvino_renames_an_input_that_an_output_is(tmp_path: Path) -> None:
-    """What takes the place of a removed operator gets its names: only its place tells which input it is."""
+    """The replacement of a removed operator gets its names, so only the position identifies the input."""
     text = (
         "g (float[3] x, float[3] z) => (float[3] r, float[3] y) { r = Relu(z) [gone] y = Dropout(x) }"
     )

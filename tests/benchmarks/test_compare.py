@@ -1,4 +1,4 @@
-"""Result files of benchmarks: whose rows they hold."""
+"""Result files of benchmarks: which rows they keep."""
 
 from __future__ import annotations
 

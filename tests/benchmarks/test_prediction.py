@@ -1,4 +1,4 @@
-"""What plans were promised and what they took: compared turn by turn."""
+"""Predicted and measured latencies of plans are compared round by round."""
 
 import json
 import statistics

@@ -1,4 +1,4 @@
-"""The scaling benchmark runs, and says what it did."""
+"""The scaling benchmark runs, and prints its results."""
 
 from __future__ import annotations
 

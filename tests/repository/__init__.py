@@ -1,1 +1,1 @@
-"""Promises that concern the repository as a whole."""
+"""Tests of the repository as a whole."""

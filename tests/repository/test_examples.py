@@ -102,7 +102,7 @@ def _blocks(page: str, *commands: str) -> list[list[str]]:
 def test_the_usual_ones_run_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """README, then running, exporting and applying a plan, in the order in which they are told."""
+    """README, then running, exporting and applying a plan, in the order of the pages."""
     text = """<ir_version: 10, opset_import: ["" : 21]>
         g (float[batch, 64] x) => (float[batch, 64] y) { a = Relu(x)  b = Tanh(a)  y = Abs(b) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")

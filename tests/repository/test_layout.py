@@ -1,4 +1,4 @@
-"""The shape of the repository: small files and folders, tests that mirror the packages, names that say enough."""
+"""The layout of the repository: small files and folders, tests that mirror packages, short names."""
 
 from __future__ import annotations
 

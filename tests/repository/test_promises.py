@@ -1,4 +1,4 @@
-"""Promises that only a look at the whole repository can keep: imports, settings, endpoints, docs."""
+"""Rules for the whole repository: imports of runtimes, settings, text encodings, docs."""
 
 from __future__ import annotations
 

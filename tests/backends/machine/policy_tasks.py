@@ -1,4 +1,4 @@
-"""What a runtime does to the thread that calls it, and what it burns when nobody calls it."""
+"""What a runtime changes in the thread that calls it, and its CPU time while it is idle."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from collage.backends.machine.core_distance import CoreWatch, _pinned, counting
 
 
 class Stated(CoreWatch):
-    """A watch whose distances somebody stated, infinite where the two are one core; the last one lasts."""
+    """A watch with stated distances, infinite where the two are one core; the last one repeats."""
 
     def __init__(self, distances_us: Sequence[float], looks_us: Sequence[float] = ()) -> None:
         super().__init__(looks_us, patience_s=1.0)
@@ -46,7 +46,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_measuring_a_distance_keeps_the_callers_affinity() -> None:
     allowed = os.sched_getaffinity(0)
     watch = CoreWatch()
-    # Beside another test's work the two may look like one core, which says nothing.
+    # Beside another test's work the two may look like one core.
     assert any(0.1 < watch.look() < 10_000 for _ in range(50))
     assert all(0.1 < us < 10_000 for us in watch.looks_us if us < math.inf)
     assert os.sched_getaffinity(0) == allowed

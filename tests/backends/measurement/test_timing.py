@@ -1,4 +1,4 @@
-"""Timing: medians with honest intervals, paired ratios, preparation that is never timed."""
+"""Timing: medians with confidence intervals, paired ratios, preparation that is never timed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_slow_kernels_run_no_more_than_needed() -> None:
 
 
 def test_a_call_that_takes_all_the_time_there_is_is_made_twice() -> None:
-    """A hopeless runtime must not take the time of the others, whatever else the machine does."""
+    """A much slower runtime must not use up the time of the others, even on a busy machine."""
     impatient = Protocol(min_s=0.01, max_s=0.02, warm_up_s=0.5, disturbance=-1, retries=2)
     calls = 0
 

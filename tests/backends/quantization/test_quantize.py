@@ -1,4 +1,4 @@
-"""Int8 in the file: what is taken, what comes out, and the traps of the quantizer."""
+"""Int8 in the file: which nodes are quantized, the outputs, and the traps of the quantizer."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ g (float[32, 512] x) => (float[32, 256] y) { [only] y = MatMul(x, w) }
 
 
 def product_on(target: Target, folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A product with int8 weights: what a target makes of it, what the file says, what float weights give.
+    """A product with int8 weights: outputs of a target, of the file as it is, and with float weights.
 
     It reads large numbers that count for nothing, and small ones beside them.
     """

@@ -1,4 +1,4 @@
-"""torch: conformance without the compiler, which takes seconds a model, and a few cases with it."""
+"""torch: conformance without the compiler, which is slow, and a few cases with it."""
 
 from __future__ import annotations
 

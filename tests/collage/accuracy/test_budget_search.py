@@ -35,7 +35,7 @@ BUDGETS = {
 }
 NAMES = tuple(BUDGETS)
 # One of silero's outputs is a single number, at times near zero: the same reduction errs by ten times as much on one
-# sample as on another, so that few samples say little of others.
+# sample as on another, so that few samples do not represent the others.
 GIVEN = {"ppocr_cls": 4, "magika": 4, "silero": 20}
 
 

@@ -78,7 +78,7 @@ def test_a_change_of_numbers_inside_costs_a_part_of_a_border() -> None:
     blocks = [Block(1 << i, (10.0, 6.0, 6.0), 8.0, inside) for i in range(3)]
     assert time_us(blocks, (0, 1, 1)) == pytest.approx(22.0 + 8.0 * INSIDE_SHARE)
     assert time_us(blocks, (0, 2, 2)) == pytest.approx(22.0 + 8.0)
-    # Of two equal targets the one within the partition is taken for the middle block alone.
+    # Of two equal targets the one within the partition is chosen for the middle block alone.
     shares = [[0.0, 9.0, 9.0], [0.0, 1.0, 1.0], [0.0, 9.0, 9.0]]
     assert fastest_mix(blocks, np.array(shares), 2.0) == (0, 0, 0)
     cheap = [Block(1 << i, (10.0, 5.0, 5.0), 8.0, inside) for i in range(3)]

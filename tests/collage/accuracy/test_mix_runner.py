@@ -261,7 +261,7 @@ def test_neighbors_of_a_mix_that_keeps_the_goal_are_tried(
     first = mix_of(blocks, [0] * (len(blocks) - 1) + [1], 2)
     assert trials.runs.joined_error(first) <= goal
     pieces = MergedMixes(trials.runs, blocks, trials.shares(goal), INFINITE)
-    # What mixes of microseconds really take says little of which is the fastest.
+    # Measured times of mixes this short do not show which is the fastest.
     monkeypatch.setattr(
         pieces, "_pace", lambda mix: time_us(blocks, choices(blocks, mix), BORDER_FACTOR)
     )
@@ -306,7 +306,7 @@ def test_neighbors_shift_a_border_or_give_a_piece_away() -> None:
 
 
 def test_a_plan_that_a_runtime_refuses_keeps_no_goal(trials: BlockSearch) -> None:
-    """Each block may be taken, and all in one piece not."""
+    """Each block may be reduced, but not all in one partition."""
     whole = mix_of(trials.blocks, [1] * len(trials.blocks), 2)
     trials.runs.refused.add(Part(sum(block.nodes for block in trials.blocks), 1))
     assert trials.runs.joined_error(whole) == float("inf")

@@ -63,7 +63,7 @@ def test_outlined_and_annotated_models_open_in_onnxruntime(artifact: Path, tmp_p
     feed = {"x": np.linspace(-1, 1, 8, dtype=np.float32)[None]}
     for path in ("o.onnx", "l.onnx"):
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # there is no NPU here, and it says so
+        options.log_severity_level = 4  # there is no NPU here, and the error says so
         for key, value in (written["settings"] if path == "l.onnx" else {}).items():
             options.add_session_config_entry(key, value)
         session = onnxruntime.InferenceSession(

@@ -1,4 +1,4 @@
-"""An artifact taken apart is found again by its content, and made anew where that is damaged."""
+"""An unpacked artifact is found again by its content, and unpacked anew where it is damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that rounds to integers differs from itself when its numbers hardly move; no runtime is held to less."""
+"""A model that rounds to integers differs from itself when its numbers hardly move; no runtime must err less."""
 
 from __future__ import annotations
 

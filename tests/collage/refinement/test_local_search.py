@@ -135,7 +135,7 @@ def test_half_of_a_screening_is_the_most_promising(seed: int) -> None:
 
 @pytest.mark.slow
 def test_move_that_is_not_clearly_faster_does_not_win() -> None:
-    timer = StatedTimer(lambda plan: 100.0)  # all alike: whoever looks faster was lucky
+    timer = StatedTimer(lambda plan: 100.0)  # all alike: a faster one is faster by chance
     search, start = _search(timer, trials=30)
     assert search.improve(start) is start
     assert timer.winner() is start
@@ -232,7 +232,7 @@ def test_is_left_out_where_nothing_can_come_of_it() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_options_of_the_incumbents_target_begin_each_screening(seed: int) -> None:
-    """By chance it might not come up at all: nothing that is known of parts promises anything of it."""
+    """No estimate favors it, so only chance would try it."""
     timer = StatedTimer(lambda plan: 100.0 * len(plan.partitions))
     start = TimedPlan(Plan((Candidate(INDEX.all_nodes, A),)), "single a")
     timer.hold([start])
@@ -269,7 +269,7 @@ def test_options_of_a_new_incumbents_target_are_asked_for_then() -> None:
 
 @pytest.mark.slow
 def test_options_of_partitions_are_tried_where_they_are_open() -> None:
-    """`-fast=yes` halves what b takes; nothing else is told apart, so it must be found."""
+    """`-fast=yes` halves the latency on b; nothing else differs, so it must be found."""
 
     def cost(plan: Plan) -> float:
         return cost_us(

@@ -280,7 +280,7 @@ def test_a_target_alone_is_not_laid_out() -> None:
 
 
 def test_second_search_is_judged_at_the_pace_of_its_promise() -> None:
-    """The machine is twice as fast in comparisons: what was promised at the old pace still takes part."""
+    """The machine is twice as fast in comparisons; plans predicted before are still compared."""
     world = World(24, 3)
     specs = [TargetSpec(target, "graph", lambda index, node: None) for target in TARGETS]
     costs = StatedCosts(world.truth, most=len(world.candidates))
@@ -350,7 +350,7 @@ def _explored(world: World, profiled_us: Mapping[Target, Sequence[float]]) -> tu
 def test_plans_timed_before_their_partitions_come_near_the_best(seed: int) -> None:
     world = World(48, seed)
     generator = random.Random(seed)
-    # Profiles were taken at moments of their own, and share a target's time among its nodes by guess.
+    # Profiles are of other moments, and divide a target's time among its nodes only roughly.
     paces = {target: generator.choice((0.8, 1.0, 1.4)) for target in TARGETS}
     profiled_us = {
         target: [paces[target] * us * generator.uniform(0.7, 1.4) for us in times]

@@ -92,7 +92,9 @@ class _Alone(Backend):  # type: ignore[misc]
             def run(self, inputs: Any, **kwargs: Any) -> Sequence[Any]:
                 try:
                     return inner(_ingested(model, inputs)).run(inputs)
-                except Exception:  # what ingest refuses, or made unusable, the runtime may still take
+                except (
+                    Exception
+                ):  # the runtime may support a model that ingest refuses or makes unusable
                     return inner(model).run(inputs)
 
         return Either()

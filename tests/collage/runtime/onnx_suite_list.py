@@ -4,7 +4,7 @@
 
 runs the whole suite (eight minutes on two cores) and writes the list; outcomes are kept in the folder, so
 that a call goes on where the last one ended, and `--way` runs one way alone. It refuses to write a list
-with a test that no reason fits. `test_onnx_suite` runs a third of the suite and holds it against the list,
+with a test that no reason fits. `test_onnx_suite` runs a third of the suite and compares it with the list,
 both ways: what is not listed passes, and what is listed fails.
 
 A test that fails where a runtime fails alone, too, is that runtime's. Those that every runtime concerned
@@ -29,7 +29,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "onnx-suite.md"
 _PACKAGES = ("onnx", "onnxruntime", "openvino", "MNN")
 _MARKS = ("<!-- counts -->", "<!-- end of counts -->")
 
-# What a message says → why it is so. The first that fits counts.
+# Text of a message → reason. The first that fits counts.
 _REASONS: tuple[tuple[str, str], ...] = (
     (
         r"is not a tensor|inhomogeneous shape|test_sequence_map.*free input dimensions",

@@ -22,7 +22,7 @@ Array = np.ndarray
 
 
 class _Counted(SimulatedBuffer):
-    """Tells of each copy."""
+    """Records each copy."""
 
     def __init__(self, spec: TensorSpec, domain: str, told: list[str]) -> None:
         super().__init__(spec, domain)

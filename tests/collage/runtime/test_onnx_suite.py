@@ -1,4 +1,4 @@
-"""ONNX's own tests over the executor: every node a partition of its own, the targets taking turns."""
+"""ONNX's own tests over the executor: every node a partition of its own, on alternating targets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_third_of_the_suite_in_each_way(number: int, way: str) -> None:
     """What is not listed passes; what is listed fails, so that the list stays true.
 
     A runtime that crashes where it should not is no failure of ours, as long as the test passes without
-    it; but runtimes crash seldom, so several such tests tell of a fault in what drives them.
+    it; but runtimes crash seldom, so several such tests show a fault in the suite's driver.
     """
     content = onnx_suite_list.listed()
     now = {name: version(name) for name in content["versions"]}

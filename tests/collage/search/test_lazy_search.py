@@ -141,7 +141,7 @@ def test_whole_models_compare_as_they_did_in_turn() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 3])
 def test_broken_coarse_estimates_leave_time_for_finer_plans(seed: int) -> None:
-    """Large regions take longer than their nodes, and no profile knows."""
+    """Large regions are slower than their nodes, which no profile shows."""
     world = World(48, seed)
 
     def truth(candidate: Candidate) -> Measured:
@@ -160,7 +160,7 @@ def test_broken_coarse_estimates_leave_time_for_finer_plans(seed: int) -> None:
 
 
 def _known(world: World, slow: Candidate) -> LazySearch:
-    """A search that knows all costs, one of them measured when the machine was at half its pace."""
+    """A search that knows all costs, one of them measured when the machine was half as fast."""
 
     def truth(candidate: Candidate) -> Cost:
         cost = world.truth(candidate)
@@ -249,7 +249,7 @@ def test_nothing_is_measured_when_no_estimate_beats_the_best_known() -> None:
     costs = StatedCosts(world.truth, most=len(TARGETS))
     whole = [Candidate(world.model.index.all_nodes, target) for target in TARGETS]
     costs.measure(whole)
-    # A known plan that is better than any promise leaves nothing to look for.
+    # A known plan that is faster than any estimate leaves nothing to search for.
     world.search(costs).run(1, 100.0)
     assert len(costs.asked) == len(TARGETS)
 

@@ -49,7 +49,7 @@ def comparison(tmp_path: Path) -> TimingRequest:
 
 
 class StatedWatch:
-    """Cores that are near before each round, or not, as somebody stated; the last statement lasts."""
+    """Cores that are near before each round or not, as stated; the last statement repeats."""
 
     def __init__(self, near: Sequence[bool] = (True,)) -> None:
         self._near = list(near)
@@ -83,7 +83,7 @@ def _near(monkeypatch: pytest.MonkeyPatch) -> None:
         ([True, False, False, True], 6, 2, False),
         # Not everything can be made up for.
         ([True, True, True, False], 3, 6, False),
-        # Too few: all of them are kept, and said to be far.
+        # Too few: all of them are kept and marked as far.
         ([True, True, False], 9, 0, True),
         ([False], 6, 0, True),
     ],
@@ -154,6 +154,6 @@ def test_backward_round_builds_the_needed_plans_last_to_first(
         timings = run_rounds(replace(comparison, needed=2, backwards=backwards, rounds=1), [])
         assert told[:3] == order
         assert all(timing.failure is None for timing in timings)
-        # Turns are taken in the order of the plans, whoever was built first.
+        # Calls follow the order of the plans, not the order of building.
         assert told[3:] == [0, 1, 2]
         told.clear()

@@ -1,4 +1,4 @@
-"""What comparisons teach: who wins, what partitions took, what borders cost."""
+"""Results of comparisons: the winner, the latencies of partitions, the cost of borders."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_timing_that_made_a_mix_look_fast_does_not_confirm_it() -> None:
     assert shared_comparisons(single, mix) == [1, 2]
     comparison(3, {"single": 1000.0, "mix": 1020.0})
     assert shared_comparisons(single, mix) == [2, 3] and not clearly_faster(mix, single)
-    # Whom the caller names, as `bench` does, nobody chose.
+    # Plans that the caller names, as `bench` does, were not selected by their timing.
     mix.proposed = False
     assert shared_comparisons(single, mix) == [1, 2, 3]
 
@@ -246,7 +246,7 @@ def test_partitions_get_the_cost_that_they_had_inside_the_plan() -> None:
 def test_borders_are_charged_what_the_plans_took_too_long() -> None:
     # Ratios are to an baseline of 1000 µs.
     assert border_surplus_us([_entry(3, 1200, predicted_us=1000)], 1000.0) == 100.0
-    # A machine that has slowed down altogether says nothing about borders.
+    # A machine that has slowed down as a whole shows nothing about borders.
     assert border_surplus_us([_entry(3, 2000, predicted_us=1000)], 500.0) == 0.0
     assert border_surplus_us([_entry(3, 900, predicted_us=1000)], 1000.0) == 0.0
     assert border_surplus_us([], 1000.0) == 0.0

@@ -1,4 +1,4 @@
-"""What is said where no plan of any comparison can be run."""
+"""The error where no plan of any comparison can run."""
 
 from __future__ import annotations
 

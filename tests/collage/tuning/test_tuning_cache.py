@@ -31,7 +31,7 @@ _TIMING = {"measure", "end_to_end"}
 
 
 class Tuner:
-    """Tunes one model again and again with one database, and says in which stages."""
+    """Tunes one model again and again with one database, and records the stages."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -151,7 +151,7 @@ def _claimed_by_another(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_tuner_waiting_for_a_search_that_dies_searches_in_full_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes over with all of its own time."""
+    """It searches with all of its own time."""
     tuner = Tuner(tmp_path)
     digests = _claimed_by_another(monkeypatch)
     made = tuner.tune()

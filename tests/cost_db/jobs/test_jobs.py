@@ -190,7 +190,7 @@ def test_a_dead_workers_job_goes_back_to_its_old_place(jobs: JobStore) -> None:
     assert (changed.id, changed.state, changed.attempt) == (job.id, "queued", 1)
     assert (jobs.place_in_queue(job.id), jobs.place_in_queue(later.id)) == (1, 2)
     assert _take(jobs).attempt == 2
-    # What the first worker still says, is refused.
+    # Later writes of the first worker are refused.
     assert jobs.renew_lease(job.id, 1, 60.0) is False
     for call in (
         lambda: jobs.append_event(job.id, "x", {}, attempt=1),

@@ -1,4 +1,4 @@
-"""Artifacts: standard files that say their plan, and refuse to say a wrong one."""
+"""Artifacts: standard files that contain their plan; a wrong plan is refused."""
 
 from __future__ import annotations
 

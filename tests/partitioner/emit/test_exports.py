@@ -111,7 +111,7 @@ class TestLayerAnnotations:
     def test_session_maps_each_partition_to_the_provider_of_its_device(
         self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        """On a machine with a CPU alone, what it says it does is all that can be seen of steering."""
+        """On a machine with a CPU alone, only the log shows the assignment."""
         model = _blocks(tmp_path)
         plan = Plan((Candidate(0b11, ORT), Candidate(0b111100, self.CUDA)))
         annotated = exports.layer_annotations(model, plan, tmp_path / "a.onnx")

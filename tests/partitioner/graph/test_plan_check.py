@@ -1,4 +1,4 @@
-"""Plans that cannot run are told from those that can."""
+"""Plans that cannot run are refused."""
 
 from __future__ import annotations
 

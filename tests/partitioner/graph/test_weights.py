@@ -102,7 +102,7 @@ def test_the_bytes_are_those_of_protobuf(tmp_path: Path) -> None:
 
 
 def test_a_model_of_two_operator_sets_is_one_for_openvino(tmp_path: Path) -> None:
-    """It takes a file that names two before the graph for another format."""
+    """It mistakes a file that names two before the graph for another format."""
     import openvino
 
     model = _model({"w": np.ones((2, 2), np.float32)})

@@ -1,4 +1,4 @@
-"""Hostile and broken sources: each is a ModelError that says what is wrong, and reads no other file."""
+"""Hostile and broken sources: each is a ModelError with the reason, and reads no other file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalizing: real models keep their meaning, and each promise of the normal form holds."""
+"""Normalizing: real models keep their meaning, and have the normal form."""
 
 from __future__ import annotations
 

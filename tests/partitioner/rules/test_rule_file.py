@@ -1,4 +1,4 @@
-"""Rule files: the examples of docs/rules.md do what they say; errors name line and key."""
+"""Rule files: the examples of docs/rules.md work as documented; errors name line and key."""
 
 from __future__ import annotations
 

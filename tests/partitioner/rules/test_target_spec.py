@@ -1,4 +1,4 @@
-"""Styles and candidate sets: what each target is offered, and what is said of the rest."""
+"""Styles and candidate sets: the candidates of each target, and the reasons for the others."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ CROSSED = text_model(
 
 
 def taking(target: Target, *ops: str) -> TargetSpec:
-    """A target that takes some operators."""
+    """A target that supports some operators."""
 
     def supports(index: GraphIndex, node: int) -> str | None:
         op = index.nodes[node].op_type

@@ -126,7 +126,7 @@ def test_contradictions_are_found_without_costs(options: dict, said: str) -> Non
 
 
 def test_node_without_any_target_is_not_blamed_on_pins() -> None:
-    """That is for search to say, with every target's reason."""
+    """The search reports that, with every target's reason."""
     refusals = {(2, target): "no" for target in (ORT, MNN)}
     Constraints.parse(pins=["enc_a=mnn"]).check(INDEX, [ORT, MNN], refusals)
 

@@ -33,7 +33,7 @@ def test_relaxation_is_independent_of_its_first_columns(seed: int) -> None:
     count = len(program.costs[0])
     everything = relax(program, np.arange(count))
     assert everything.optimal and everything.values is not None and everything.duals is not None
-    # Only what is taken as far as it may be is worth more than it costs.
+    # Only a column at its upper bound is worth more than it costs.
     assert everything.duals[everything.values < 1 - 1e-6].min() > -1e-6
     assert everything.bound <= solve(program).bound + 1e-6
     chance = random.Random(seed)

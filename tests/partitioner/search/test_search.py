@@ -1,4 +1,4 @@
-"""Search is exact: held against plain enumeration, and against cases made to mislead it."""
+"""Search is exact: compared with plain enumeration, and on misleading cases."""
 
 from __future__ import annotations
 

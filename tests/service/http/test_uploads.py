@@ -1,4 +1,4 @@
-"""Forms: what is taken, and every way in which one can be bad."""
+"""Forms: what is accepted, and every way in which one can be bad."""
 
 from __future__ import annotations
 

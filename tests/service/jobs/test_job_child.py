@@ -1,4 +1,4 @@
-"""A job's process that ends before it was told what to do."""
+"""A job's process that ends before it reads its request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_job_child_killed_before_its_request_counts_as_died(
     program.write_text("#!/bin/sh\nkill -9 $$\n", encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setattr("collage.service.jobs.job_child.sys.executable", str(program))
-    # More than a pipe holds, so that writing it meets the death.
+    # More than a pipe's buffer, so that writing it fails.
     request = Request("model.onnx", ["onnxruntime"], {"plan": "x" * 1_000_000}, "", str(tmp_path))
     with JobChild(request, tmp_path) as child:
         message = child.next_message(10.0)

@@ -1,4 +1,4 @@
-"""What those who watch over a server see: numbers for Prometheus, log lines that belong together."""
+"""Monitoring: metrics for Prometheus, and log lines with one request id."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_the_graph_of_a_large_model_opens_and_stays_smooth(page: Page, server: R
       }
       return times.sort((a, b) => a - b)[15];
     }"""
-    # More than once: what else runs on this machine says nothing of the page.
+    # More than once: other load on this machine is no fault of the page.
     assert any(page.evaluate(pan) < 100 for _ in range(5)), "panning 2,000 operators must stay fluent"
 
 

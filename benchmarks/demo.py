@@ -20,7 +20,7 @@ import httpx
 import numpy as np
 
 import collage
-from benchmarks.models import benchmark_model
+from benchmarks.support.models import benchmark_model
 from collage.artifact.artifact import Artifact
 from collage.backends.contract import Available
 from collage.backends.numerics.reference import seeded_inputs

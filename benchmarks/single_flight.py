@@ -1,11 +1,11 @@
-"""Eight tuners start the same model at once: how long do they take, compared with one alone?
+"""Eight tuners start the same model at once: how long they take, compared with one alone.
 
     python -m benchmarks.single_flight
 
 Each tuner is a process of its own; they share one PostgreSQL and one device. Costs are stated
-(`benchmarks.zero_model`), and a measurement is made to take a stated time, as it would on a device that is
-somewhere else: so two cores are enough to ask only whether tuners do each other's work again. Tuners that search
-afresh share costs alone; others wait for the first one's result.
+(`benchmarks.support.zero_model`), and a measurement takes a stated time, as on a remote device. So two
+cores are enough to see whether tuners repeat each other's work. Tuners that search afresh share costs
+alone; the others wait for the first one's result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.zero_model import TARGETS, zero_model
+from benchmarks.support.zero_model import TARGETS, zero_model
 from collage.backends.measurement.measure import Measurement, MeasureRequest
 from collage.cost_db.database import CostDatabase
 from collage.options import TuneOptions
@@ -59,7 +59,7 @@ def fly(
     Args:
         database_url: a database whose tables are there.
         tuners: how many processes.
-        measurement_s: how long each measurement is made to take.
+        measurement_s: the stated duration of each measurement.
         folder: an empty one.
         fresh: each makes a search of its own.
     """

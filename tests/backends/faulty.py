@@ -1,4 +1,4 @@
-"""A backend that fails in every way a runtime can, as its option says. It computes y = x + x.
+"""A backend that fails in every way a runtime can, as its option states. It computes y = x + x.
 
 It stands where a runtime stands: children find it through the entry-point group, and are really
 killed, starved or told wrong numbers by it.

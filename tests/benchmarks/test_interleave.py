@@ -39,6 +39,6 @@ def test_paired_ratios_see_through_a_drifting_machine() -> None:
     assert compare(a.tolist(), b.tolist()) == found
 
 
-def test_what_is_no_pair_is_refused() -> None:
+def test_compare_refuses_samples_that_are_no_pairs() -> None:
     with pytest.raises(ValueError, match="no pairs"):
         compare([1.0], [1.0, 2.0])

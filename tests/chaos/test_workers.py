@@ -18,7 +18,7 @@ import pytest
 from tornado.iostream import IOStream
 
 import collage
-from benchmarks.zero_model import TARGETS, best_plan, zero_model
+from benchmarks.support.zero_model import TARGETS, best_plan, zero_model
 from collage.backends.sandbox.run import ChildLimits
 from collage.cluster.connection import ClusterError, find_workers
 from collage.cluster.dask_runner import DaskRunner
@@ -133,7 +133,7 @@ def test_a_job_is_done_although_its_worker_was_killed(
     assert plan == best_plan()
 
 
-def test_a_worker_that_is_told_to_stop_gives_its_task_away(cluster: Runner, workers: Workers) -> None:
+def test_stopped_worker_gives_its_task_away(cluster: Runner, workers: Workers) -> None:
     task = Task(cluster, 2.0)
     name, child = _busy(workers, 1.0)
     workers[name].terminate()

@@ -26,7 +26,7 @@ def blobs(database: CostDatabase) -> BlobRegister:
     return blobs
 
 
-def test_a_file_is_registered_once_and_counts_as_new_when_it_comes_again(blobs: BlobRegister) -> None:
+def test_file_registered_twice_is_one_row_and_counts_as_new(blobs: BlobRegister) -> None:
     first = blobs.get(A)
     assert first is not None and first.size_bytes == 6_000_000_000
     again = blobs.add(A, 6_000_000_000, "application/octet-stream")

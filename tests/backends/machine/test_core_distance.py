@@ -43,7 +43,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
     reason="there is no distance to measure: this process may use one core, or the system does not say which",
 )
-def test_a_distance_is_measured_and_the_caller_stays_where_it_may_run() -> None:
+def test_measuring_a_distance_keeps_the_callers_affinity() -> None:
     allowed = os.sched_getaffinity(0)
     watch = CoreWatch()
     # Beside another test's work the two may look like one core, which says nothing.
@@ -57,7 +57,7 @@ def test_a_distance_is_measured_and_the_caller_stays_where_it_may_run() -> None:
     not hasattr(os, "sched_setaffinity"),
     reason="this system pins no thread to a core, so that two on one cannot be had; there is no watch there either",
 )
-def test_two_threads_of_one_core_are_far_unless_nothing_else_is_known(
+def test_threads_of_one_core_are_far_unless_nothing_else_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pinned to one core they take turns, which costs more than what two threads of a physical core share."""
@@ -76,7 +76,7 @@ def test_two_threads_of_one_core_are_far_unless_nothing_else_is_known(
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_what_the_nearest_quarter_saw_is_near() -> None:
+def test_nearest_quarter_of_distances_counts_as_near() -> None:
     assert Stated([]).are_near([50.0]) == [True]  # there is nothing to compare it with
     two_states = Stated([], [10.0] * 6 + [18.0] * 14)
     assert two_states.are_near([10.0, 12.9, 13.1, 18.0, math.inf]) == [True, True, False, False, False]
@@ -98,13 +98,13 @@ def test_later_looks_tell_better_what_was_near() -> None:
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_one_core_at_times_is_far_and_one_core_mostly_is_near() -> None:
+def test_one_core_at_times_counts_as_far_and_one_core_mostly_as_near() -> None:
     assert Stated([], [26.0] * 3 + [math.inf] * 5).are_near([26.0, math.inf]) == [True, False]
     assert Stated([], [26.0] + [math.inf] * 7).are_near([26.0, math.inf]) == [True, True]
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_it_naps_until_the_cores_are_near_and_remembers_no_nap() -> None:
+def test_core_watch_sleeps_until_cores_are_near_and_keeps_no_state() -> None:
     watch = Stated([18.0, 18.0, 10.5, 18.0], [10.0] * 8)
     assert watch.settle() == 10.5
     assert watch.asked == 3
@@ -114,7 +114,7 @@ def test_it_naps_until_the_cores_are_near_and_remembers_no_nap() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_cores")
-def test_its_patience_ends() -> None:
+def test_core_watch_gives_up_after_its_patience() -> None:
     watch = Stated([18.0], [10.0] * 8)
     begin = time.monotonic()
     assert watch.settle() == 18.0
@@ -134,7 +134,7 @@ def test_whoever_knows_nothing_looks_for_a_while_first() -> None:
     assert away.settle() == 10.0 and away.asked == 8
 
 
-def test_one_core_is_always_near(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_core_is_always_near(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "collage.backends.machine.core_distance.os.sched_getaffinity", lambda _: {0}, raising=False
     )
@@ -143,7 +143,7 @@ def test_one_core_is_always_near(monkeypatch: pytest.MonkeyPatch) -> None:
     watch.close()
 
 
-def test_rounds_with_the_cores_far_apart_count_only_where_others_are_too_few() -> None:
+def test_rounds_with_far_cores_count_only_where_others_are_too_few() -> None:
     assert counting([True, False, True, True]) == [True, False, True, True]
     assert counting([True, False, True]) == [True, True, True]
     assert counting([True]) == [True]

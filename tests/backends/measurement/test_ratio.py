@@ -8,7 +8,7 @@ import pytest
 from collage.backends.measurement.ratio import compare_builds
 
 
-def test_builds_that_disagree_are_doubt_that_rounds_within_one_do_not_show() -> None:
+def test_builds_that_disagree_widen_the_interval() -> None:
     generator = np.random.default_rng(0)
 
     def build(ratio: float) -> tuple[list[float], list[float]]:
@@ -25,7 +25,7 @@ def test_builds_that_disagree_are_doubt_that_rounds_within_one_do_not_show() -> 
 
 
 @pytest.mark.parametrize("count", [3, 4, 10, 14])
-def test_the_interval_of_few_builds_holds_what_is_true_as_often_as_it_says(count: int) -> None:
+def test_interval_of_few_builds_covers_the_truth_as_often_as_stated(count: int) -> None:
     generator = np.random.default_rng(count)
     held = 0
     for _ in range(1000):

@@ -98,7 +98,7 @@ def test_short_calls_are_timed_in_a_row() -> None:
 
 
 @pytest.mark.slow
-def test_measurements_are_repeated_while_the_machine_is_disturbed() -> None:
+def test_measurement_is_repeated_while_the_machine_is_disturbed() -> None:
     calls = 0
 
     def run() -> None:
@@ -158,7 +158,7 @@ def test_the_digest_is_of_everything_in_the_protocol() -> None:
     assert Protocol().digest != Protocol(fresh_inputs=False).digest
 
 
-def test_eviction_is_as_large_as_the_model_but_not_larger_than_needed() -> None:
+def test_evicted_bytes_are_the_models_but_no_more_than_needed() -> None:
     mib = 1 << 20
     assert eviction_for(mib // 2, 32 * mib) == 0
     assert eviction_for(20 * mib, 32 * mib) == 16 * mib

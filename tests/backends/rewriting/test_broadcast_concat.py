@@ -132,7 +132,7 @@ def test_a_table_of_another_kind_is_left(opset: int, gemm: str) -> None:
     assert split_broadcast_concat(RewriteGraph(model)) == 0
 
 
-def test_what_is_spread_over_channels_too_is_in_each_place(tmp_path: Path) -> None:
+def test_value_broadcast_over_channels_too_is_added_in_each_position(tmp_path: Path) -> None:
     model = parsed(
         """g (float[2, 6, 5, 4] x) => (float[2, 8, 5, 4] y) {
             m = ReduceMean <axes = [2, 3]> (x)   w = Conv(m, wide)   s = Expand(w, shape)
@@ -160,7 +160,9 @@ def test_rows_one_below_the_other_are_no_channels() -> None:
 
 
 @pytest.mark.parametrize(("other", "kinds"), [("s", ["Expand"]), ("j", ["Expand", "Concat"])])
-def test_what_else_reads_a_spread_value_has_it(other: str, kinds: list[str], tmp_path: Path) -> None:
+def test_other_readers_of_a_broadcast_value_still_get_it(
+    other: str, kinds: list[str], tmp_path: Path
+) -> None:
     text, opset, given = image("Expand(w, shape)", shape=_SHAPE)
     text = text.replace("y = Relu(c)", f"y = Relu(c)   z = Exp({other})")
     model = parsed(text.replace("=> (", "=> (float[2, 40, 5, 4] z, "), opset, **given)
@@ -203,7 +205,7 @@ def test_a_code_that_is_concatenated_again(tmp_path: Path) -> None:
     ],
     ids=["groups", "edges", "three places", "all", "few", "cubic", "beyond", "rows", "no spread"],
 )
-def test_what_is_left(change: str, text: str, tmp_path: Path) -> None:
+def test_broadcast_concat_leaves_the_expected_nodes(change: str, text: str, tmp_path: Path) -> None:
     text, opset, given = image(
         change,
         text=text,

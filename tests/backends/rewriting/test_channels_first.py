@@ -95,7 +95,7 @@ def test_products_before_a_convolution_are_convolutions(tmp_path: Path) -> None:
     assert (found, kinds.count("Conv"), error < 1e-6) == (1, 2, True)
 
 
-def test_what_leaves_no_fewer_transposes_stays() -> None:
+def test_model_without_fewer_transposes_stays_as_it_is() -> None:
     """Windows are cut out of what a product made, and a sum with a value of another rank is last, too."""
     model = parsed(
         f"""g (float[1, 4, 6, 6] x, float[6, 4] other) => (float[1, 36, 4] y, float[1, 6, 6, 4] z) {{
@@ -109,7 +109,7 @@ def test_what_leaves_no_fewer_transposes_stays() -> None:
     assert model.SerializeToString() == before
 
 
-def test_a_normalization_without_a_bias_and_one_whose_scale_is_computed(tmp_path: Path) -> None:
+def test_normalization_without_bias_or_with_computed_scale_is_rewritten(tmp_path: Path) -> None:
     """The second gets its input with channels last, and what follows is entered again."""
     model = parsed(
         f"""g (float[1, 4, 6, 6] x, float[4] given) => (float[1, 4, 6, 6] y) {{
@@ -179,7 +179,7 @@ def _attention() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("name", ["openvino", "ncnn", "mnn"])
-def test_who_is_faster_so_reads_it_so(name: str, tmp_path: Path) -> None:
+def test_channels_first_file_goes_to_runtimes_that_prefer_it(name: str, tmp_path: Path) -> None:
     """Not moved by ONNX Runtime first, where that would leave more Transposes."""
     path = tmp_path / "m.onnx"
     onnx.save(_attention(), path)

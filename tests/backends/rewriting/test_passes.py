@@ -37,7 +37,7 @@ _SERIES = """g (float[2, 6, 40] x) => (float[2, 4, 20] y, float[2, 8, 1] z) {
 }"""
 
 
-def test_what_runs_along_one_axis_is_computed_as_an_image_of_one_row(tmp_path: Path) -> None:
+def test_one_axis_is_computed_as_an_image_of_one_row(tmp_path: Path) -> None:
     model = parsed(
         _SERIES,
         w=weights(8, 6, 3),
@@ -74,9 +74,7 @@ def test_what_runs_along_one_axis_is_computed_as_an_image_of_one_row(tmp_path: P
         (17, "ReduceSumSquare <axes = [2]> (a)", 3),
     ],
 )
-def test_what_is_reduced_is_read_as_an_image(
-    opset: int, reduced: str, rank: int, tmp_path: Path
-) -> None:
+def test_reduced_value_is_read_as_an_image(opset: int, reduced: str, rank: int, tmp_path: Path) -> None:
     model = parsed(
         f"g (float[2, 6, 40] x) => (float y) {{ a = Conv(x, w)   r = {reduced}   y = Exp(r) }}",
         opset,
@@ -90,7 +88,7 @@ def test_what_is_reduced_is_read_as_an_image(
     assert len(RewriteGraph(model).shapes[read]) == rank
 
 
-def test_what_has_no_such_form_gets_its_own(tmp_path: Path) -> None:
+def test_readers_without_an_image_form_get_their_own_shape(tmp_path: Path) -> None:
     """A Transpose, a softmax, and a sum with a value of another rank."""
     model = parsed(
         """g (float[2, 6, 40] x, float[1, 1, 1, 38] other) => (float[2, 38, 4] y, float[1, 2, 4, 38] z) {
@@ -142,7 +140,7 @@ def test_group_norms_are_taken_apart(
 
 
 @pytest.mark.parametrize("change", ["scale", "bias", "read twice", "other shape"])
-def test_what_only_looks_like_a_group_norm_stays(change: str) -> None:
+def test_lookalike_of_a_group_norm_stays(change: str) -> None:
     model = group_norm(2, "2, 8, 30", 17)
     graph = model.graph
     if change in ("scale", "bias"):

@@ -110,7 +110,7 @@ def test_an_exception_keeps_its_type_and_trace() -> None:
     assert "raise_error" in failure.detail
 
 
-def test_of_a_long_reason_both_ends_are_kept() -> None:
+def test_long_reason_keeps_both_ends() -> None:
     """ONNX Runtime's errors on CUDA name a kilobyte of C++ before the cause."""
     reason = _failure(child_tasks.raise_error, f"first {'template ' * 200}last").reason
     assert reason.startswith("RuntimeError: first") and reason.endswith("template last")
@@ -283,7 +283,7 @@ def test_from_an_event_loop() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_nursery_is_replaced(tmp_path: Path) -> None:
+def test_killed_fork_server_is_replaced(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(_failure, child_tasks.spin, pid_file)
@@ -348,7 +348,7 @@ def test_from_a_dask_worker() -> None:
         assert client.gather(tasks) == [0, 1, 2, 3]
 
 
-def test_a_process_with_thousands_of_open_files_can_start_children() -> None:
+def test_process_with_thousands_of_open_files_starts_children() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2000:
         pytest.skip(f"this user may open {hard} files only")

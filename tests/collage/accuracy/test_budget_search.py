@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import collage
-from benchmarks.models import benchmark_model
+from benchmarks.support.models import benchmark_model
 from collage.artifact.pareto_point import read_front, write_pareto_point
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.reference import reference_session, run_session

@@ -71,7 +71,7 @@ def test_mixes_and_choices_are_the_same_thing() -> None:
 
 
 def test_shares_are_learned_from_what_was_run() -> None:
-    """Alone each block errs 1e-3; together two of them ten times as much as quadrature says."""
+    """Alone each block errs 1e-3; two of them together err ten times as much as by quadrature."""
     blocks = [Block(1 << i, (2.0, 1.0), 0.0) for i in range(4)]
     alone = np.array([[0.0, 1e-6]] * 4)
     tried: dict[ReducedNodes, float] = {(1 << i,): 1e-3 for i in range(4)}

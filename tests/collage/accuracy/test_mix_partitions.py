@@ -23,7 +23,7 @@ TARGETS = (FLOAT, INT8, BF16, BF16_INT8, OTHER)
 BLOCKS = [1 << i for i in range(6)]
 
 
-def test_only_targets_that_differ_in_what_stands_in_the_file_go_inside() -> None:
+def test_only_targets_that_differ_in_the_file_go_inside() -> None:
     assert mixable_pairs(TARGETS) == {(0, 1), (1, 0), (2, 3), (3, 2)}
     assert not mixable_pairs((OTHER, INT8))
     weights = Target.parse("openvino -quant=weights_int8")

@@ -195,7 +195,8 @@ def test_blocks_are_tried_before_what_must_be_compiled(int8_trials: BlockSearch)
     assert times == sorted(times)
 
 
-def test_what_is_proposed_keeps_the_goal_as_a_plan_on_every_sample(trials: BlockSearch) -> None:
+def test_proposed_mix_keeps_the_goal_on_every_sample(trials: BlockSearch) -> None:
+    """As a whole plan."""
     (goal,) = trials.request.error_limits
     (proposed,) = trials.go().best
     whole = mix_of(trials.blocks, [1] * len(trials.blocks), 2)
@@ -253,7 +254,7 @@ def test_a_faster_mix_of_few_pieces_is_found_than_of_blocks(trials: BlockSearch)
     assert not faster
 
 
-def test_what_is_near_a_mix_that_keeps_the_goal_is_tried(
+def test_neighbors_of_a_mix_that_keeps_the_goal_are_tried(
     trials: BlockSearch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("collage.accuracy.merged_mixes._AMBITIONS", ())
@@ -262,7 +263,7 @@ def test_what_is_near_a_mix_that_keeps_the_goal_is_tried(
     first = mix_of(blocks, [0] * (len(blocks) - 1) + [1], 2)
     assert trials.runs.joined_error(first) <= goal
     pieces = MergedMixes(trials.runs, blocks, trials.shares(goal), INFINITE)
-    # What mixes of microseconds really take says little of which is the fastest.
+    # Measured times of mixes this short do not show which is the fastest.
     monkeypatch.setattr(
         pieces, "_pace", lambda mix: time_us(blocks, targets_of(blocks, mix), BORDER_FACTOR)
     )
@@ -307,14 +308,14 @@ def test_neighbors_shift_a_border_or_give_a_piece_away() -> None:
 
 
 def test_a_plan_that_a_runtime_refuses_keeps_no_goal(trials: BlockSearch) -> None:
-    """Each block may be taken, and all in one piece not."""
+    """Each block may be reduced, but not all in one partition."""
     whole = mix_of(trials.blocks, [1] * len(trials.blocks), 2)
     trials.runs.refused.add(MixPartition(sum(block.nodes for block in trials.blocks), 1))
     assert trials.runs.joined_error(whole) == float("inf")
     assert trials.error(whole) < float("inf")
 
 
-def test_single_blocks_are_flipped_where_that_is_no_border_of_partitions() -> None:
+def test_single_blocks_are_flipped_inside_partitions_alone() -> None:
     inside = frozenset({(0, 1), (1, 0)})
     assert set(flips((0, 1, 2), inside)) == {(1, 1, 2), (0, 0, 2)}
     assert not set(flips((0, 1, 2), frozenset()))

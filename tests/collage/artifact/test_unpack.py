@@ -1,4 +1,4 @@
-"""An artifact taken apart is found again by its content, and made anew where that is damaged."""
+"""An unpacked artifact is found again by its content, and unpacked anew where it is damaged."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_damaged_contents_are_made_anew(artifacts: list[Path], tmp_path: Path) -
     assert np.all([model.path.is_file() for model in again.models])
 
 
-def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_no_artifact_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.onnx"
     path.write_bytes(b"no model")
     with pytest.raises(ModelError, match="no artifact"):

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import collage
-from benchmarks.zero_model import TARGETS, best_plan, zero_model
+from benchmarks.support.zero_model import TARGETS, best_plan, zero_model
 from collage.backends.sandbox.run import ChildLimits
 from collage.cluster.connection import find_workers
 from collage.cluster.dask_runner import DaskRunner
@@ -124,7 +124,7 @@ def test_host_chooses_among_kinds_and_costs_never_mix(cluster: Runner, tmp_path:
         (["onnxruntime -host=green"], "its label is 'red', not 'green'"),
     ],
 )
-def test_what_nobody_has_is_said_at_once(
+def test_target_that_no_worker_has_is_refused_at_once(
     cluster: Runner, model: Path, targets: list[str], said: str
 ) -> None:
     begin = time.monotonic()
@@ -138,7 +138,7 @@ def test_a_plan_never_spans_machines(cluster: Runner, model: Path) -> None:
         _tune(cluster, model, ["onnxruntime -host=red", "openvino -host=blue"])
 
 
-def test_what_a_worker_cannot_do_is_said_with_its_reason(cluster: Runner) -> None:
+def test_target_that_no_worker_supports_is_refused_with_the_reason(cluster: Runner) -> None:
     with (
         DaskRunner(cluster.address, cluster.tuner) as runner,
         pytest.raises(TargetError, match=r"on the workers: .*CUDAExecutionProvider"),

@@ -1,4 +1,4 @@
-"""A model that rounds to integers differs from itself when its numbers hardly move; no runtime is held to less."""
+"""A model that rounds to integers differs from itself when its numbers hardly move; no runtime must err less."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _reference(text: str, folder: Path, step: float = 0.04) -> Reference:
     return Reference(model, [seeded_inputs(info.inputs, 0)], folder / "reference")
 
 
-def test_it_is_a_step_or_so_and_becomes_the_tolerance(tmp_path: Path) -> None:
+def test_self_error_is_about_a_step_and_becomes_the_tolerance(tmp_path: Path) -> None:
     reference = _reference(_QUANTIZED, tmp_path)
     (values,) = reference.values(["y"])
     step = 0.04 / float(np.abs(values["y"]).max())
@@ -77,7 +77,7 @@ def test_it_is_a_step_or_so_and_becomes_the_tolerance(tmp_path: Path) -> None:
     assert allow_self_error([reference], wide, tmp_path / "again", ignore) == (wide, [])
 
 
-def test_a_model_that_rounds_only_what_it_is_given_is_held_to_what_was_asked(tmp_path: Path) -> None:
+def test_model_that_rounds_only_its_input_keeps_the_asked_tolerance(tmp_path: Path) -> None:
     reference = _reference(_WEIGHTS_ONLY, tmp_path)
     assert not rounds_to_integers(reference.model.index)
     asked = TuneOptions(tolerance=1e-3)
@@ -92,7 +92,7 @@ def test_operators_on_integers_round_too(tmp_path: Path) -> None:
     assert rounds_to_integers(_reference(text, tmp_path).model.index)
 
 
-def test_it_is_the_largest_of_all_samples(tmp_path: Path) -> None:
+def test_self_error_is_the_largest_of_all_samples(tmp_path: Path) -> None:
     """Of two samples one has hardly a value near the middle between two integers."""
     reference = _reference(_QUANTIZED, tmp_path)
     model, (sample,) = reference.model, reference.samples
@@ -113,7 +113,7 @@ def test_a_large_part_of_the_outputs_is_too_much_to_allow(tmp_path: Path) -> Non
     assert "too much to allow" in told and "--inputs" in told
 
 
-def test_a_child_that_fails_is_told_and_changes_nothing(tmp_path: Path) -> None:
+def test_failed_self_error_is_reported_and_changes_nothing(tmp_path: Path) -> None:
     reference = _reference(_QUANTIZED, tmp_path)
     asked = TuneOptions(tolerance=1e-3, metric="max")
     unknown = asked.model_copy(update={"metric": "unheard of"})

@@ -62,7 +62,7 @@ def _layer(number: int) -> int:
     return 0b111 << (3 * number)
 
 
-def test_what_is_held_stays_and_the_rest_makes_room(model: Model, tmp_path: Path) -> None:
+def test_sub_models_in_use_stay_and_others_are_deleted(model: Model, tmp_path: Path) -> None:
     (tmp_path / "compiled").mkdir()
     regions = RegionFiles(model, tmp_path / "regions", disk_budget=DiskBudget(1, tmp_path / "compiled"))
     held = regions.get(_layer(0))
@@ -78,7 +78,7 @@ def test_what_is_held_stays_and_the_rest_makes_room(model: Model, tmp_path: Path
     assert regions.get(_layer(0)) is held
 
 
-def test_sub_models_that_overlap_take_little_more_than_their_room(
+def test_overlapping_sub_models_take_little_more_disk_than_one(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rooms, "_LEAST_BYTES", 0)
@@ -97,7 +97,7 @@ def test_sub_models_that_overlap_take_little_more_than_their_room(
     assert asked > 8 * model.path.stat().st_size
 
 
-def test_with_room_enough_each_is_extracted_once(model: Model, tmp_path: Path) -> None:
+def test_sub_models_are_extracted_once_where_the_disk_suffices(model: Model, tmp_path: Path) -> None:
     (tmp_path / "compiled").mkdir()
     room = DiskBudget.for_model(model.path, tmp_path / "compiled")
     regions = RegionFiles(model, tmp_path / "regions", disk_budget=room)
@@ -106,7 +106,7 @@ def test_with_room_enough_each_is_extracted_once(model: Model, tmp_path: Path) -
     assert all(path.exists() for path in paths)
 
 
-def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
+def test_least_recently_used_sub_model_is_deleted_first(tmp_path: Path) -> None:
     for age, name in enumerate(("new", "old", "oldest")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "blob").write_bytes(bytes(1000))

@@ -63,7 +63,7 @@ def test_when_it_is_late_a_winner_is_confirmed_twice() -> None:
     assert not patient.said
 
 
-def test_what_is_far_ahead_needs_no_third_build() -> None:
+def test_plan_far_ahead_needs_no_third_build() -> None:
     timer = StatedTimer({"searched 1": (600.0, 620.0)})
     assert refined(timer, World(24, 3)).name == "searched 1"
     assert len(timer.comparisons) == 2

@@ -83,7 +83,7 @@ def test_no_target_is_given_what_it_refuses() -> None:
     assert moves.apply(plan, Move("retarget", 0, 1, "cut", C)) is None
 
 
-def test_what_the_caller_forbids_is_not_proposed() -> None:
+def test_forbidden_moves_are_not_proposed() -> None:
     index = _chain(4)
     at_most_one = LocalMoves(
         index, CandidateSet.build(index, []), (A, B), lambda plan: len(plan.partitions) < 2

@@ -137,7 +137,7 @@ def test_half_of_a_screening_is_the_most_promising(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_not_clearly_faster_does_not_win() -> None:
+def test_move_that_is_not_clearly_faster_does_not_win() -> None:
     timer = StatedTimer(lambda plan: 100.0)  # all alike: whoever looks faster was lucky
     search, start = _search(timer, trials=30)
     assert search.improve(start) is start
@@ -206,7 +206,7 @@ def test_the_study_can_be_read_from_the_database_with_the_costs(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_study_that_cannot_be_kept_is_told_and_changes_nothing(tmp_path: Path) -> None:
+def test_study_that_cannot_be_stored_is_reported_and_changes_nothing(tmp_path: Path) -> None:
     connections = Connections(f"sqlite:///{tmp_path / 'costs.db'}")
     told: list[Event] = []
     (tmp_path / "costs.db").write_bytes(b"this is no database" * 100)

@@ -98,7 +98,7 @@ class FailingTimer(PlanTimer):
         return self.standings
 
 
-def test_where_no_plan_can_be_run_each_ones_failure_is_told() -> None:
+def test_error_lists_each_failure_where_no_plan_can_run() -> None:
     world = World(24, 3)
     costs = StatedCosts(world.truth, most=len(world.candidates))
     solution = world.search(costs).run(2, INFINITE)

@@ -58,7 +58,7 @@ def test_winograd_is_tried_where_convolutions_are_wide_enough(tmp_path: Path) ->
     assert not any("openvino" in target and "winograd" in target for target in found)
 
 
-def test_what_runs_along_one_axis_is_a_reason_for_all_of_them(tmp_path: Path) -> None:
+def test_one_axis_convolutions_are_a_reason_to_rewrite_for_all(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1, 4, 40] x) => (float[1, 4, 36] y) {
         a = Conv(x, w)  b = Relu(a)  y = Conv(b, w)
     }"""
@@ -70,7 +70,9 @@ def test_what_runs_along_one_axis_is_a_reason_for_all_of_them(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("channels", "tried"), [(32, True), (31, False)])
-def test_one_product_of_what_is_spread_is_a_reason(channels: int, tried: bool, tmp_path: Path) -> None:
+def test_single_product_of_a_broadcast_is_a_reason_to_rewrite(
+    channels: int, tried: bool, tmp_path: Path
+) -> None:
     text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[9, 4] x, float[1, {channels}] c) => (float[9, 6] y) {{
         s = Expand(c, shape)  j = Concat <axis = -1> (x, s)  p = MatMul(j, w)  y = Tanh(p)
     }}"""
@@ -83,7 +85,7 @@ def test_one_product_of_what_is_spread_is_a_reason(channels: int, tried: bool, t
     assert _targets(found) == [f"{t} -rewrite=on" for t in (ORT, OPENVINO, MNN) if tried]
 
 
-def test_what_the_user_stated_stays(tmp_path: Path) -> None:
+def test_options_stated_by_the_user_stay(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
     assert single_variants(model, [OPENVINO.with_options(rewrite="off"), MOVED], 2, {}) == []
 
@@ -147,7 +149,7 @@ def test_local_moves_rewrite_only_where_whole_models_were_timed_so(tmp_path: Pat
         ({"openvino -rewrite=on": 0.9}, None),  # as it is it cannot be run
     ],
 )
-def test_what_is_faster_rewritten_is_mixed_too(
+def test_target_faster_rewritten_is_mixed_too(
     ratios: dict[str, float], mixed: str | None, tmp_path: Path
 ) -> None:
     model = _taken(channels_last_model(), tmp_path)
@@ -182,14 +184,14 @@ def test_short_calls_are_tried_in_the_order_of_the_targets(found: Found) -> None
     assert proposed == [*on_one_thread, "single openvino -rewrite=on", "single mnn -rewrite=on"]
 
 
-def test_a_stated_number_of_threads_stays_and_so_does_one_thread_for_all(found: Found) -> None:
+def test_stated_threads_stay_and_one_thread_for_all_stays(found: Found) -> None:
     stated = OPENVINO.with_options(threads="2", rewrite="off")
     alone_us = {ORT: 900.0, stated: 300.0}
     assert found([stated, ORT], alone_us) == ["single onnxruntime -threads=1"]
     assert found([stated, ORT], alone_us, threads=1) == []
 
 
-def test_what_did_not_run_alone_is_not_tried(found: Found) -> None:
+def test_target_that_failed_alone_is_not_tried_on_one_thread(found: Found) -> None:
     assert found([ORT, MNN], {MNN: 100.0}) == ["single mnn -threads=1", "single mnn -rewrite=on"]
 
 

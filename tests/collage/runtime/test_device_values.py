@@ -23,7 +23,7 @@ Array = np.ndarray
 
 
 class _Counted(SimulatedBuffer):
-    """Tells of each copy."""
+    """Records each copy."""
 
     def __init__(self, spec: TensorSpec, domain: str, told: list[str]) -> None:
         super().__init__(spec, domain)
@@ -141,7 +141,7 @@ def test_the_null_backend_computes_in_a_memory_of_its_own(tmp_path: Path) -> Non
     assert not executor.value("y").any()
 
 
-def test_copies_between_memories_are_measured_once_for_each_device() -> None:
+def test_copies_between_memories_are_measured_once_a_device() -> None:
     specs = [target_spec(Target.parse(f"null -domain={d}")) for d in ("sim:0", "host", "sim:1")]
     assert copy_costs(specs[1:2], threads=1) == {}
     found = copy_costs(specs, threads=1)

@@ -174,7 +174,7 @@ def _known(world: World, slow: Candidate) -> LazySearch:
     return world.search(costs)
 
 
-def test_a_region_is_not_reckoned_slower_than_one_that_holds_it() -> None:
+def test_region_is_not_estimated_slower_than_a_larger_one() -> None:
     world = World(24, 3)
     of_one = [plain(c) for c in world.candidates.candidates if c.target == TARGETS[0]]
     sizes = sorted({c.nodes for c in of_one}, key=int.bit_count)
@@ -222,7 +222,7 @@ def test_within_an_accuracy_budget_nothing_is_promised() -> None:
     assert lazy.predict_us(scored.plan, NO_CORRECTIONS) == INFINITE
 
 
-def test_what_ran_inside_a_plan_is_not_measured_again() -> None:
+def test_partition_timed_inside_a_plan_is_not_measured_again() -> None:
     world = World(24, 3)
     costs = StatedCosts(world.truth, most=len(world.candidates))
     lazy = world.search(costs)

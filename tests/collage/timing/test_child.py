@@ -102,7 +102,7 @@ def test_rounds_with_far_cores_are_left_out_where_others_exist(
         assert (timing.left_out, timing.far, timing.seen_us) == (left_out, far, (10.0,))
 
 
-def test_who_leaves_keeps_what_counted_until_then(
+def test_plan_that_leaves_the_rounds_keeps_its_counted_times(
     comparison: TimingRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Nearer(StatedWatch):
@@ -141,7 +141,7 @@ def test_plan_that_takes_seconds_longer_is_called_once(
     assert [len(timing.samples_us) for timing in all_of_them] == [comparison.rounds] * 3
 
 
-def test_who_is_a_little_slower_stays_in_the_race(comparison: TimingRequest) -> None:
+def test_slightly_slower_plan_stays_in_the_rounds(comparison: TimingRequest) -> None:
     assert all(len(timing.samples_us) >= 4 for timing in run_rounds(comparison, []))
 
 

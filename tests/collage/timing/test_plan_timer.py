@@ -21,7 +21,7 @@ from collage.timing.timed_plan import TimedPlan
 from tests.collage.timing.test_child import TEXT
 
 
-def test_a_tenth_of_the_rounds_with_the_cores_far_apart_is_told(
+def test_far_cores_in_a_tenth_of_the_rounds_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "model.onnx")

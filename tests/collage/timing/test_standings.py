@@ -47,7 +47,7 @@ def test_clear_difference_shows_through_noise_and_a_small_one_does_not() -> None
     assert abs(ratio.ratio - 1.25) < 1e-9
 
 
-def test_plans_timed_at_different_minutes_are_told_at_one_pace() -> None:
+def test_plans_timed_at_different_minutes_have_costs_at_one_pace() -> None:
     """Ours runs in both comparisons, the slower one only while the machine was twice as fast."""
     ours, other = _entry(1, 1000), _entry(1, 1100)
     ours.timings[1] = PlanTiming((2000.0,) * 32, (), 0.0)
@@ -135,7 +135,7 @@ def test_the_luckiest_of_ten_wins_only_if_it_gains(gain: float, least: float, mo
     assert least <= won / 500 <= most
 
 
-def test_partitions_are_told_at_the_pace_of_their_plan() -> None:
+def test_partitions_have_costs_at_the_pace_of_their_plan() -> None:
     entry = _entry(2, 1000)
     entry.timings[1] = PlanTiming((2000.0,) * 8, (1500.0, 500.0), 0.0)
     assert entry.latency_us == 1000

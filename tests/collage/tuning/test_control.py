@@ -111,7 +111,7 @@ CASES: list[tuple[list[str], dict[str, Any], str]] = [
         {"strategy": "manual", "pins": ["/encoder/*=* -threads=1", "/head/*=* -threads=2"]},
         "111222",
     ),
-    # Three levels at once: the device, a unit of it (how many threads) and who makes the code.
+    # Three levels at once: the device, a unit of it (how many threads) and the compiler.
     (
         [ORT1, "onnxruntime -device=0 -threads=2", "openvino -threads=1", "openvino -threads=2"],
         {
@@ -132,7 +132,9 @@ CASES: list[tuple[list[str], dict[str, Any], str]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("targets", "options", "expected"), CASES)
-def test_who_decides(home: Path, targets: list[str], options: dict[str, Any], expected: str) -> None:
+def test_control_options_decide_the_target_of_each_node(
+    home: Path, targets: list[str], options: dict[str, Any], expected: str
+) -> None:
     assert placed(_python(home, targets, options)) == expected
 
 

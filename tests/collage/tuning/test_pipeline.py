@@ -83,6 +83,7 @@ def tiny(folder: Path) -> collage.Artifact:
 def test_report_is_complete_and_no_slower_than_the_best_single(
     artifact: collage.Artifact,
 ) -> None:
+    """The report has every field, and the result is never slower than the best single target."""
     report = artifact.report
     for field in (
         *("model_sha256", "targets", "partitions", "latency_us", "baselines", "greedy_latency_us"),
@@ -91,7 +92,7 @@ def test_report_is_complete_and_no_slower_than_the_best_single(
     ):
         assert field in report
     assert report["speedup_interval"][1] >= 1.0
-    # What the table says of the best single target is what the ratio says.
+    # The table and the ratio agree about the best single target.
     best_us = report["latency_us"] * report["speedup_over_best_single"]
     assert best_us in [pytest.approx(b["latency_us"]) for b in report["baselines"] if "latency_us" in b]
     assert report["max_relative_error"] <= report["tolerance"]

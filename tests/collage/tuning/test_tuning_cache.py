@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import collage
-from benchmarks.zero_model import SLOW, TARGETS, best_plan, zero_model
+from benchmarks.support.zero_model import SLOW, TARGETS, best_plan, zero_model
 from collage.artifact.emit import verify_plan
 from collage.artifact.pareto_point import write_pareto_point
 from collage.cost_db.costs.claims import Claims
@@ -126,7 +126,7 @@ def test_other_weights_and_other_samples_are_another_model(tmp_path: Path) -> No
     assert tuner.searched
 
 
-def test_what_takes_no_search_is_timed_each_time(tuner: Tuner) -> None:
+def test_tuning_without_a_search_is_timed_each_time(tuner: Tuner) -> None:
     targets = ("null -latency_us=5",)
     for _ in range(2):
         tuner.tune(targets, strategy="single")

@@ -247,7 +247,7 @@ def test_a_cancelled_job_whose_worker_died_is_not_run_again(jobs: JobStore) -> N
     assert (changed.id, changed.state) == (job.id, "cancelled")
 
 
-def test_one_key_is_one_job(database: CostDatabase, jobs: JobStore) -> None:
+def test_same_key_is_one_job(database: CostDatabase, jobs: JobStore) -> None:
     job = jobs.create({"a": 1}, "ann", "key")
     assert jobs.create({"a": 1}, "ann", "key") == job
     assert jobs.create({"a": 1}, "bob", "key").id != job.id
@@ -267,7 +267,7 @@ def test_one_key_is_one_job(database: CostDatabase, jobs: JobStore) -> None:
     assert find("other") is None
 
 
-def test_one_key_from_many_at_once_is_one_job(jobs: JobStore) -> None:
+def test_same_key_from_many_at_once_is_one_job(jobs: JobStore) -> None:
     made: list[str] = []
     _at_once(lambda: made.append(jobs.create({"a": 1}, "ann", "key").id), 6)
     assert len(made) == 6 and len(set(made)) == 1

@@ -1,4 +1,4 @@
-"""Plans that cannot run are told from those that can."""
+"""Plans that cannot run are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plan(*sets: int) -> Plan:
         ((), "in no partition"),
     ],
 )
-def test_what_is_wrong_is_said(sets: tuple[int, ...], said: str) -> None:
+def test_invalid_plan_is_refused_with_the_reason(sets: tuple[int, ...], said: str) -> None:
     index = text_model(CROSSED).index
     with pytest.raises(PlanError, match=said) as error:
         check_plan(index, plan(*sets))

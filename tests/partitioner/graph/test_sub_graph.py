@@ -30,7 +30,7 @@ def sub(members: str) -> SubGraph:
         ("a b c d", "b d", ("x", "v"), ("q", "y"), "b", 4),
     ],
 )
-def test_what_crosses_the_border(
+def test_sub_graph_lists_values_that_cross_its_border(
     members: str,
     exits: str,
     inputs: tuple[str, ...],
@@ -67,7 +67,7 @@ def test_valid_ones_have_no_violation() -> None:
 @settings(deadline=None)
 @given(random_models(max_nodes=10), st.integers(min_value=0))
 def test_borders_fit_together(model: TextModel, nodes: int) -> None:
-    """What a set gives, the rest takes; and what is neither given nor taken does not cross."""
+    """Outputs of a set are inputs of the rest; no other value crosses."""
     index = model.index
     nodes &= index.all_nodes
     one, rest = SubGraph(index, nodes), SubGraph(index, index.all_nodes & ~nodes)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.dijkstra import dijkstra
+from benchmarks.search_scaling.dijkstra import dijkstra
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.graph.graph_index import GraphIndex
@@ -34,7 +34,7 @@ CROSSED = text_model(
 
 
 def taking(target: Target, *ops: str) -> TargetSpec:
-    """A target that takes some operators."""
+    """A target that supports some operators."""
 
     def supports(index: GraphIndex, node: int) -> str | None:
         op = index.nodes[node].op_type
@@ -124,7 +124,7 @@ def test_pruning_loses_small_candidates_inside_large_ones() -> None:
     assert dijkstra(CHAIN, candidates, costs, transitions=FREE, prune=False).objective_us == 4.0
 
 
-def test_dijkstra_goes_no_infeasible_way_and_gives_up_at_its_bound() -> None:
+def test_dijkstra_avoids_infeasible_ways_and_stops_at_its_bound() -> None:
     candidates = [Candidate(0b0011, A), Candidate(0b1100, A), Candidate(0b1111, B)]
     assert dijkstra(CHAIN, candidates, [None, 1.0, 9.0], transitions=FREE, prune=False).candidates == (
         2,

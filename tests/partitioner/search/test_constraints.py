@@ -113,8 +113,8 @@ def test_contradictions_are_found_without_costs(options: dict, said: str) -> Non
         Constraints.parse(**options).check(INDEX, [ORT, OV, MNN], refusals, {MNN: "phone"})
 
 
-def test_what_no_target_takes_is_not_the_pins_fault() -> None:
-    """That is for search to say, with every target's reason."""
+def test_node_without_any_target_is_not_blamed_on_pins() -> None:
+    """The search reports that, with every target's reason."""
     refusals = {(2, target): "no" for target in (ORT, MNN)}
     Constraints.parse(pins=["enc_a=mnn"]).check(INDEX, [ORT, MNN], refusals)
 

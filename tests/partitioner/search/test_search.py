@@ -1,4 +1,4 @@
-"""Search is exact: held against plain enumeration, and against cases made to mislead it."""
+"""Search is exact: compared with plain enumeration, and on misleading cases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 
-from benchmarks import synthetic
+from benchmarks.search_scaling import synthetic
 from collage.partitioner.candidate import Candidate, bits
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.graph.graph_index import GraphIndex
@@ -189,7 +189,9 @@ def test_an_uncovered_node_is_named_with_each_targets_reason() -> None:
         (Constraints(budgets=(Budget("memory", (9.0, 1.0, 1.0), 5.0),)), "exceeds the memory budget"),
     ],
 )
-def test_what_takes_a_nodes_candidates_away_is_said(constraints: Constraints, said: str) -> None:
+def test_node_without_candidates_is_reported_with_the_reason(
+    constraints: Constraints, said: str
+) -> None:
     """Relu can only go together with Exp, on alpha; Exp and Neg could go to beta as well."""
     index = text_model("g (float[4] x) => (float[4] c) { a = Relu(x)  b = Exp(a)  c = Neg(b) }").index
     candidates = [Candidate(0b011, A), Candidate(0b010, B), Candidate(0b100, B)]
@@ -233,7 +235,7 @@ def test_a_budget_of_small_amounts_is_kept_exactly() -> None:
         assert sum(amounts[c] for c in found.plans[0].candidates) <= limit
 
 
-def test_of_equal_plans_the_one_with_fewer_partitions_wins() -> None:
+def test_equal_plans_are_decided_by_fewer_partitions() -> None:
     index = text_model(BUTTERFLY).index
     candidates = [*singles(index, A), Candidate(index.all_nodes, A)]
     assert search(index, candidates, [1.0, 1.0, 1.0, 1.0, 4.0]).plans[0].candidates == (4,)
@@ -256,7 +258,7 @@ def test_thousands_of_nodes_and_ten_thousands_of_candidates(family: str) -> None
     made = synthetic.instance(family, 3000, 30000)
     solution = search(made.index, made.candidates, made.cost_us)
     assert solution.optimal
-    # Ten seconds is the aim on a free core (benchmarks/search_scaling.py); a busy one may take longer.
+    # Ten seconds is the aim on a free core (`benchmarks.search_scaling`); a busy one may take longer.
     assert solution.statistics.seconds < 30
 
 

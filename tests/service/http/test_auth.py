@@ -1,4 +1,4 @@
-"""Tokens: who gets in, with which scopes, how fast; and what other web sites can make a browser do."""
+"""Tokens: access by scope, rate limits, and requests that other web sites make a browser send."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def guarded_server(start_shared: StartServer) -> RunningServer:
 
 @pytest.fixture
 def guarded(guarded_server: RunningServer) -> RunningServer:
-    """A server that wants tokens, and a client that nobody has signed in."""
+    """A server that wants tokens, and a client without one."""
     guarded_server.http.cookies.clear()
     return guarded_server
 

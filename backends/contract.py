@@ -12,7 +12,7 @@ Invariants for an implementer:
   verifying it in a sacrificial child. It must be cheap (microseconds) and pure.
 * Native code may crash or hang. A backend neither forks nor catches signals: isolation is the
   caller's work (`collage.backends.sandbox.run`).
-* An executable belongs to the thread that calls it; the caller serialzes calls. `close` gives all
+* An executable belongs to the thread that calls it; the caller serializes calls. `close` gives all
   memory back and may be called twice.
 * Times are in microseconds, sizes in bytes.
 

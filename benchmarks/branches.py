@@ -23,7 +23,7 @@ from collage.model.reference import Reference
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.target import Target
 from collage.refinement.local_moves import LocalMoves, Move
@@ -53,7 +53,7 @@ def compare(name: str, text: str, count: int, threads: int) -> str:
     target_spec(target)
     with tempfile.TemporaryDirectory(prefix="collage-branches-") as temporary:
         folder = Path(temporary)
-        model = Model.open(normalze(chosen.path, folder / "model", dict(chosen.dims)).path)
+        model = Model.open(normalize(chosen.path, folder / "model", dict(chosen.dims)).path)
         outputs = [output for output in model.index.outputs if output in model.index.producer]
         inputs = tuple(model.index.values[value] for value in model.index.inputs)
         reference = Reference(model, [seeded_inputs(name, model)], folder / "reference")

@@ -4,7 +4,7 @@
 
 Each model is tuned for each budget on twenty samples (half of them held out), from the widest to the tightest, with
 one database of costs. The artifact is then loaded and run on twenty other samples beside the model in ONNX Runtime
-without optimzation. A row has the largest errors on the samples given and on the others. No time is told, so
+without optimization. A row has the largest errors on the samples given and on the others. No time is told, so
 a busy machine does not matter much. Budgets that are there are not measured again; a file of other targets or another
 machine is refused.
 """
@@ -26,7 +26,7 @@ from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.reference import reference_session, run_session
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 
 _TARGETS = (
     *("openvino", "openvino -precision=bf16"),
@@ -99,10 +99,10 @@ def _kept(
 
 
 class _Unseen:
-    """Samples that no tuning sees, and what the model makes of them in ONNX Runtime without optimzation."""
+    """Samples that no tuning sees, and what the model makes of them in ONNX Runtime without optimization."""
 
     def __init__(self, benchmark: BenchmarkModel, work: Path) -> None:
-        path = normalze(benchmark.path, work, benchmark.dims).path
+        path = normalize(benchmark.path, work, benchmark.dims).path
         model = Model.open(path)
         self._outputs = list(model.index.outputs)
         self._samples = [seeded_inputs(benchmark.name, model, 1000 + seed) for seed in range(_UNSEEN)]

@@ -32,7 +32,7 @@ from collage.backends.machine.process_policy import default_threads
 from collage.backends.registry import backends
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.report.bench import Bench
 
 _DEFAULT_TARGETS = ("onnxruntime", "openvino", "mnn")
@@ -178,7 +178,7 @@ def _best_mix(report: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def write_inputs(name: str, path: Path, dims: dict[str, int], work: Path, count: int = 4) -> Path:
     """Samples that suit the model: half to tune on, half held out."""
-    info = normalze(path, work / "normalzed", dims)
+    info = normalize(path, work / "normalized", dims)
     model = Model.open(info.path)
     destination = work / "inputs.npz"
     samples = [seeded_inputs(name, model, seed) for seed in range(count)]

@@ -34,7 +34,7 @@ from collage.backends.numerics.reference import seeded_inputs
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.graph.linear_order import line
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.runtime.compiled import CompiledRegions
 from collage.runtime.executor import Executor, Step
@@ -186,7 +186,7 @@ def main() -> None:
         for model_name, source in sources.items():
             place = folder / model_name
             place.mkdir()
-            normalze(source, place, {})
+            normalize(source, place, {})
             model = Model.open(place / "model.onnx")
             for partitions in _PARTITIONS:
                 parts = place / f"parts-{partitions}"

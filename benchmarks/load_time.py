@@ -31,7 +31,7 @@ from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.emit.extract import with_outputs
 from collage.partitioner.graph.linear_order import line
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 
 _MODELS = ("light_resnet50", "light_densenet121")
@@ -122,7 +122,7 @@ def main() -> None:
             built = benchmark_model(model_name)
             place = Path(name) / model_name
             place.mkdir()
-            normalze(built.path, place, built.dims)
+            normalize(built.path, place, built.dims)
             model = Model.open(place / "model.onnx")
             for plan_name, plan in plans(model, targets):
                 folder = place / plan_name.replace(" ", "-")

@@ -25,7 +25,7 @@ import onnx
 from benchmarks.zoo import convolutional, nasnet, transformers
 from collage.backends.numerics import reference
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from tests import models as installed
 from tests.seeded_weights import calibrate, reseed
 
@@ -66,7 +66,7 @@ class BenchmarkModel:
     dims: Mapping[str, int]
 
     def inputs(self, model: Model, seed: int = 0) -> dict[str, np.ndarray]:
-        """Seeded inputs of the normalzed model, in ranges that make sense for it."""
+        """Seeded inputs of the normalized model, in ranges that make sense for it."""
         return seeded_inputs(self.name, model, seed)
 
 
@@ -118,7 +118,7 @@ def benchmark_model(name: str, cache: Path | None = None) -> BenchmarkModel:
 
 
 def seeded_inputs(name: str, model: Model, seed: int = 0) -> dict[str, np.ndarray]:
-    """Inputs of a normalzed model, the same on every machine."""
+    """Inputs of a normalized model, the same on every machine."""
     specs = [model.index.values[value] for value in model.index.inputs]
     if name not in names():
         return reference.seeded_inputs(specs, seed, reference.table_bounds(model.index))
@@ -137,11 +137,11 @@ def _default_cache() -> Path:
     return Path(folder) if folder else Path.home() / ".cache" / "collage" / "benchmarks"
 
 
-def _normalzed(source: Path, folder: Path, name: str) -> onnx.ModelProto:
-    """The normalzed form as one protobuf: constant fills are weights there."""
+def _normalized(source: Path, folder: Path, name: str) -> onnx.ModelProto:
+    """The normalized form as one protobuf: constant fills are weights there."""
     destination = folder / f".{name}.{os.getpid()}"
     try:
-        return onnx.load(normalze(source, destination, {}).path)
+        return onnx.load(normalize(source, destination, {}).path)
     finally:
         for file in destination.glob("*"):
             file.unlink()
@@ -150,7 +150,7 @@ def _normalzed(source: Path, folder: Path, name: str) -> onnx.ModelProto:
 
 
 def _light(name: str, folder: Path) -> onnx.ModelProto:
-    proto = _normalzed(installed.MODELS[name].path, folder, name)
+    proto = _normalized(installed.MODELS[name].path, folder, name)
     reseed(proto, seed=len(name))
     return proto
 

@@ -33,7 +33,7 @@ from collage.backends.numerics.reference import run_reference
 from collage.backends.registry import resolve
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 
 MODELS = (
@@ -136,7 +136,7 @@ def compare(name: str, python: Path, runtimes: list[str], threads: int) -> list[
     rows = []
     with tempfile.TemporaryDirectory(prefix="collage-other-") as temporary:
         folder = Path(temporary)
-        normal = normalze(chosen.path, folder / "normal", dict(chosen.dims))
+        normal = normalize(chosen.path, folder / "normal", dict(chosen.dims))
         model = Model.open(normal.path)
         feeds = seeded_inputs(name, model)
         expected = run_reference(normal.path, feeds, list(model.index.outputs))

@@ -41,7 +41,7 @@ from collage.partitioner.candidate import bits
 from collage.partitioner.emit.extract import extract
 from collage.partitioner.graph.fingerprint import fingerprint
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.rules.pattern import Pattern
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
@@ -104,7 +104,7 @@ def prepare(patterns: Mapping[str, Pattern]) -> None:
     for model_name in MODELS:
         chosen, folder = benchmark_model(model_name), _FOLDER / "models" / model_name
         if not (folder / "model.onnx").exists():
-            normalze(chosen.path, folder, dict(chosen.dims))
+            normalize(chosen.path, folder, dict(chosen.dims))
         model = Model.open(folder / "model.onnx")
         for name, pattern in patterns.items():
             for nodes in pattern.matches(model):
@@ -159,7 +159,7 @@ def _write_usual(name: str) -> dict[str, Any]:
     folder = _place(name, 0, fresh=True)
     folder.mkdir(parents=True)
     onnx.save(proto, folder / "written.onnx")
-    index = Model.open(normalze(folder / "written.onnx", folder / "normal", {}).path).index
+    index = Model.open(normalize(folder / "written.onnx", folder / "normal", {}).path).index
     (folder / "normal" / "model.onnx").rename(folder / "model.onnx")
     inputs, outputs = ([index.values[n] for n in names] for names in (index.inputs, index.outputs))
     return _facts("usual size", inputs, outputs)

@@ -41,7 +41,7 @@ from collage.partitioner.candidate import bits
 from collage.partitioner.emit.extract import extract
 from collage.partitioner.graph.linear_order import line
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.timing.interleaved import hold
@@ -85,7 +85,7 @@ def prepare(name: str, targets: Sequence[str], folder: Path, choose: Choose) -> 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     built = benchmark_model(name)
-    normalze(built.path, folder / "model", dict(built.dims))
+    normalize(built.path, folder / "model", dict(built.dims))
     model = Model.open(folder / "model" / "model.onnx")
     samples = [seeded_inputs(name, model)]
     reference = Reference(model, samples, folder / "reference")

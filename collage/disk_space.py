@@ -34,7 +34,7 @@ class DiskBudget:
         """The room of one tuning.
 
         Args:
-            model: file of the normalzed model, in a folder of its own.
+            model: file of the normalized model, in a folder of its own.
             compiled: as above.
         """
         return cls(max(_LEAST_BYTES, _TIMES_THE_MODEL * size_bytes(model.parent)), compiled)

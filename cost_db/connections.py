@@ -111,7 +111,7 @@ class Connections:
                 pass
         return False
 
-    def serialze(self, connection: sa.Connection, name: str) -> None:
+    def serialize(self, connection: sa.Connection, name: str) -> None:
         """Let no other transaction that asks for the same name run beside this one, until its end."""
         if not self.is_sqlite:  # SQLite has one writer at a time anyhow
             connection.execute(

@@ -66,7 +66,7 @@ def known_revisions() -> set[str | None]:
 
 
 def _upgrade(connections: Connections, connection: sa.Connection) -> bool:
-    connections.serialze(connection, "schema")
+    connections.serialize(connection, "schema")
     revision = current_revision(
         connection
     )  # again, under the lock: another process may have been first

@@ -120,7 +120,7 @@ class ModelStore:
         plain("name", name, 500)
 
         def work(connection: sa.Connection) -> StoredModel:
-            self._connections.serialze(connection, f"models of {owner}")
+            self._connections.serialize(connection, f"models of {owner}")
             mine = _select().where(models.c.owner == owner)
             found = connection.execute(mine.where(models.c.sha256 == sha256)).first()
             if found is None:

@@ -112,7 +112,7 @@ def all_light() -> list[str]:
 
 
 def all_small() -> list[str]:
-    """Models that are normalzed and run in about a second."""
+    """Models that are normalized and run in about a second."""
     return [
         "light_squeezenet",
         "light_shufflenet",

@@ -25,7 +25,7 @@ def reseed(model: onnx.ModelProto, seed: int) -> None:
     """Replace every floating-point weight by seeded numbers that suit the node that uses it, in place.
 
     Args:
-        model: normalzed, so that weights are initializers.
+        model: normalized, so that weights are initializers.
         seed: equal seeds give equal weights.
     """
     random = np.random.default_rng(seed)
@@ -73,7 +73,7 @@ def calibrate(model: onnx.ModelProto, feed: Mapping[str, Array]) -> None:
 
 
 def _training_copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with batch norms that normalze by, and tell, the statistics of what they see."""
+    """The model with batch norms that normalize by, and tell, the statistics of what they see."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for node in copy.graph.node:

@@ -11,7 +11,7 @@ of them. Metrics for floating-point values:
 
 Invariants: NaN and infinities count as equal only where the reference has the same; anywhere else,
 and for another shape or dtype, the error is infinite. Integers, booleans and text must be equal but for `top1`;
-8-bit integers are quantzed numbers, and measured like these. What lies in the range of an undecided
+8-bit integers are quantized numbers, and measured like these. What lies in the range of an undecided
 element (`Ranged`) is right, whatever its type.
 """
 

@@ -1,7 +1,7 @@
 """Models of half precision, computed in single precision.
 
-Where values are rounded to float16 is each runtime's own affair: ONNX Runtime without optimzation rounds after every
-operator, with optimzation hardly ever, OpenVINO on the CPU never. The numbers that a model means are those
+Where values are rounded to float16 is each runtime's own affair: ONNX Runtime without optimization rounds after every
+operator, with optimization hardly ever, OpenVINO on the CPU never. The numbers that a model means are those
 without such roundings, which all of them err against, so the reference is computed so.
 
 Invariant: only the types change. Weights and graph inputs keep the values that float16 gave them, and
@@ -17,7 +17,7 @@ import onnx
 from onnx import numpy_helper
 
 _HALF, _SINGLE = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
-# Attributes that name a type: of Cast, of random numbers, of quantzed ones, of Attention.
+# Attributes that name a type: of Cast, of random numbers, of quantized ones, of Attention.
 _NAME_A_TYPE = {"to", "dtype", "output_dtype", "stash_type", "softmax_precision"}
 
 

@@ -1,6 +1,6 @@
 """Reference outputs, and seeded inputs where the user gives none.
 
-The reference is ONNX Runtime on one thread with every optimzation off: bit for bit the same on each
+The reference is ONNX Runtime on one thread with every optimization off: bit for bit the same on each
 run, and nothing is fused that could hide what an operator really computes. What a model computes in half precision
 is computed in single precision and rounded once (`collage.backends.numerics.half_precision`).
 
@@ -54,7 +54,7 @@ _NUMPY_NAME = {
 def run_reference(
     model_path: Path, inputs: Mapping[str, Array], outputs: Sequence[str]
 ) -> dict[str, Array]:
-    """Run a model without optimzation and return values by name.
+    """Run a model without optimization and return values by name.
 
     Args:
         model_path: an ONNX file; external data lies beside it.
@@ -72,7 +72,7 @@ def run_reference(
 
 
 def reference_session(model_path: Path) -> Any:
-    """An ONNX Runtime session with one thread and optimzation off."""
+    """An ONNX Runtime session with one thread and optimization off."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()

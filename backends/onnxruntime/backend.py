@@ -35,7 +35,7 @@ from collage.backends.contract import (
 )
 from collage.backends.device_memory import HOST, DeviceBuffer, cuda_devices
 from collage.backends.onnxruntime import device, kernels, profile
-from collage.backends.quantization import quantize as quantzation
+from collage.backends.quantization import quantize as quantization
 from collage.backends.rewriting.rewrite import (
     REWRITE_OR_WINOGRAD,
     ROUNDS_TOO_MUCH,
@@ -90,7 +90,7 @@ class OnnxRuntimeBackend(Backend):
         Option(
             "opt",
             "all",
-            "Graph optimzation level of the session.",
+            "Graph optimization level of the session.",
             choices=("none", "basic", "extended", "all"),
             tunable=("extended",),  # without the blocked layout, whose borders cost more than it gains
         ),
@@ -105,7 +105,7 @@ class OnnxRuntimeBackend(Backend):
         TF32,
         GRAPHS,
         REWRITE_OR_WINOGRAD,
-        *quantzation.options(quantzation.DYNAMIC, quantzation.STATIC),
+        *quantization.options(quantization.DYNAMIC, quantization.STATIC),
     )
 
     def probe(self) -> Available | Unavailable:
@@ -116,15 +116,15 @@ class OnnxRuntimeBackend(Backend):
 
     def check_target(self, target: Target) -> str | None:
         ep = target.option("ep", "cpu")
-        if ep != "cpu" and quantzation.kind_of(target) is not None:
+        if ep != "cpu" and quantization.kind_of(target) is not None:
             return "-quant was made for the CPU's integer kernels; use it without -ep"
-        if rewriting(target) == WINOGRAD and quantzation.kind_of(target):
+        if rewriting(target) == WINOGRAD and quantization.kind_of(target):
             return ROUNDS_TOO_MUCH
         if ep != "cuda" and (is_on(target, TF32) or is_on(target, GRAPHS)):
             return "-tf32 and -graphs are for -ep=cuda"
         present = ort().get_available_providers()
         if PROVIDERS[ep] in present:
-            return _refuse_device(target) if ep in ON_CUDA else quantzation.refuse_float(target)
+            return _refuse_device(target) if ep in ON_CUDA else quantization.refuse_float(target)
         wheel = _WHEEL.get(ep, "a build of ONNX Runtime with that provider")
         return (
             f"this ONNX Runtime has no {PROVIDERS[ep]} (it has {', '.join(present)}); needed: {wheel}"
@@ -152,19 +152,19 @@ class OnnxRuntimeBackend(Backend):
         )
 
     def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
-        return quantzation.refuse_region(index, nodes, target)
+        return quantization.refuse_region(index, nodes, target)
 
     def arithmetic(self, target: Target) -> Arithmetic:
-        kind = quantzation.kind_of(target)
+        kind = quantization.kind_of(target)
         if kind is None:
             return cuda_options.arithmetic(target)
-        return Arithmetic(quantzation.numbers(target), True, quantzation.sense(kind))
+        return Arithmetic(quantization.numbers(target), True, quantization.sense(kind))
 
     def preparation(self, target: Target) -> Preparation | None:
-        return quantzation.preparation(target)
+        return quantization.preparation(target)
 
     def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
-        return quantzation.quantze(model, target, context)
+        return quantization.quantize(model, target, context)
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         dtypes = [predicates.numpy_dtype(spec) for spec in (*model.inputs, *model.outputs)]
@@ -243,7 +243,7 @@ class OnnxRuntimeExecutable(Executable):
         if is_on(self._target, GRAPHS):  # it sees one launch of a graph
             return []
         options = options_of(self._target, self._context)
-        # Not where the rewritten model is, whose name its optimzed graph would have.
+        # Not where the rewritten model is, whose name its optimized graph would have.
         folder = self._context.work_dir / "profile"
         folder.mkdir(exist_ok=True)
         profile.prepare(options, folder)

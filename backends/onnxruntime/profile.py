@@ -1,4 +1,4 @@
-"""ONNX Runtime's profile: from its trace and its optimzed graph to named steps."""
+"""ONNX Runtime's profile: from its trace and its optimized graph to named steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from collage.backends.support.ort_session import GRAPH, WEIGHTS, save_optimzed
+from collage.backends.support.ort_session import GRAPH, WEIGHTS, save_optimized
 from collage.backends.support.profile_mapping import Step
 
 _KERNEL = "_kernel_time"
@@ -17,19 +17,19 @@ _BLOCKED = "_nchwc"  # appended to the name of an output when its node moves to 
 
 
 def prepare(options: Any, folder: Path) -> None:
-    """Make a session write its trace and its optimzed graph into a folder."""
+    """Make a session write its trace and its optimized graph into a folder."""
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / "profile")
-    save_optimzed(options, folder)
+    save_optimized(options, folder)
 
 
 def collect(session: Any, folder: Path) -> list[Step]:
     """End the session's profile, read it as steps with mean times, and remove its files."""
     trace = Path(session.end_profiling())
     events = json.loads(trace.read_text(encoding="utf-8"))
-    optimzed = ir.load(folder / GRAPH)
+    optimized = ir.load(folder / GRAPH)
     outputs = {
-        node.name or "": tuple(v.name for v in node.outputs if v.name) for node in optimzed.graph
+        node.name or "": tuple(v.name for v in node.outputs if v.name) for node in optimized.graph
     }
     steps = _steps(events, outputs)
     for path in (trace, folder / GRAPH, folder / WEIGHTS):
@@ -38,7 +38,7 @@ def collect(session: Any, folder: Path) -> list[Step]:
 
 
 def _steps(events: list[dict[str, Any]], outputs: Mapping[str, tuple[str, ...]]) -> list[Step]:
-    """Mean kernel times by node of the optimzed graph, the first (warming) run left out."""
+    """Mean kernel times by node of the optimized graph, the first (warming) run left out."""
     seen: dict[str, tuple[str, list[float]]] = {}
     for event in events:
         name = event.get("name", "")

@@ -40,7 +40,7 @@ from collage.backends.contract import (
 )
 from collage.backends.openvino.attention_masks import shield_masks
 from collage.backends.openvino.operators import OPERATORS
-from collage.backends.quantization import quantize as quantzation
+from collage.backends.quantization import quantize as quantization
 from collage.backends.rewriting.rewrite import (
     REWRITE_OR_WINOGRAD,
     ROUNDS_TOO_MUCH,
@@ -102,7 +102,7 @@ class OpenVinoBackend(Backend):
             choices=("keep", "flush"),
         ),
         REWRITE_OR_WINOGRAD,
-        *quantzation.options(quantzation.STATIC, quantzation.WEIGHTS),
+        *quantization.options(quantization.STATIC, quantization.WEIGHTS),
     )
 
     def probe(self) -> Available | Unavailable:
@@ -113,10 +113,10 @@ class OpenVinoBackend(Backend):
 
     def check_target(self, target: Target) -> str | None:
         precision = target.option("precision", "f32")
-        if rewriting(target) == WINOGRAD and (precision != "f32" or quantzation.kind_of(target)):
+        if rewriting(target) == WINOGRAD and (precision != "f32" or quantization.kind_of(target)):
             return ROUNDS_TOO_MUCH
-        if precision == "f32" or quantzation.refuse_float(target):
-            return quantzation.refuse_float(target)
+        if precision == "f32" or quantization.refuse_float(target):
+            return quantization.refuse_float(target)
         has = _ov().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if _CAPABILITY[precision] in has:
             return None
@@ -147,27 +147,27 @@ class OpenVinoBackend(Backend):
             # One MVN kernel, and scaled dot-product attention without storing the scores.
             *(p.LAYER_NORM, p.LAYER_NORM_OLD),
             *(p.ATTENTION, p.SCALED_ATTENTION, p.MASKED_ATTENTION),
-            # Local response normalization vectorzed over channels: 7 to 20 times ONNX Runtime's.
+            # Local response normalization vectorized over channels: 7 to 20 times ONNX Runtime's.
             p.NORM_POOL,
         )
 
     def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
-        return quantzation.refuse_region(index, nodes, target)
+        return quantization.refuse_region(index, nodes, target)
 
     def arithmetic(self, target: Target) -> Arithmetic:
-        kind = quantzation.kind_of(target)
+        kind = quantization.kind_of(target)
         precision = target.option("precision", "f32")
         if kind is not None:
             rest = "" if precision == "f32" else f"; what stays float is {precision} inside"
-            in_file = not rest and not quantzation.rounds_inside(target)
-            return Arithmetic(quantzation.numbers(target), in_file, quantzation.sense(kind) + rest)
+            in_file = not rest and not quantization.rounds_inside(target)
+            return Arithmetic(quantization.numbers(target), in_file, quantization.sense(kind) + rest)
         return Arithmetic() if precision == "f32" else Arithmetic(precision, False, _SENSE)
 
     def preparation(self, target: Target) -> Preparation | None:
-        return quantzation.preparation(target, float_results=True)
+        return quantization.preparation(target, float_results=True)
 
     def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
-        return quantzation.quantze(model, target, context, float_results=True)
+        return quantization.quantize(model, target, context, float_results=True)
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         for spec in (*model.inputs, *model.outputs):
@@ -258,7 +258,7 @@ def _plain(array: Array) -> Array:
 
 
 def _ports(compiled: Any, model: SubModel) -> tuple[int | None, ...]:
-    """Where each input of the sub-model is bound; None for one that was optimzed away.
+    """Where each input of the sub-model is bound; None for one that was optimized away.
 
     An input that decides nothing (the empty axes of a reduction) is dropped, and the next ones move up.
     """
@@ -275,7 +275,7 @@ def _passed_through(compiled: Any, ports: Sequence[int | None]) -> dict[int, int
     """Outputs that came out as a bare input: by output, which input of the sub-model.
 
     OpenVINO 2026.4 never writes such an output's own tensor, so the values must be copied. It gives such an input
-    the names of what was optimzed away (Dropout), so that only its place tells which it is.
+    the names of what was optimized away (Dropout), so that only its place tells which it is.
     """
     runtime = compiled.get_runtime_model()
     places = {p.get_friendly_name(): ports.index(i) for i, p in enumerate(runtime.get_parameters())}
@@ -335,5 +335,5 @@ def _properties(target: Target, context: CompileContext) -> dict[str, Any]:
         "ENABLE_CPU_PINNING": target.option("pinning", "off") == "on",
         "CPU_DENORMALS_OPTIMIZATION": target.option("denormals", "keep") == "flush",
         "PERF_COUNT": False,
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": _GROUP if quantzation.rounds_inside(target) else 0,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": _GROUP if quantization.rounds_inside(target) else 0,
     }

@@ -31,7 +31,7 @@ ONNX_OPERATORS: frozenset[str] = op_names(
     """
 )
 
-# ONNX Runtime's own operators, of its domain com.microsoft, as optimzed and quantzed models have them: those for which
+# ONNX Runtime's own operators, of its domain com.microsoft, as optimized and quantized models have them: those for which
 # OpenVINO 2026.4 has a conversion rule, found by giving it each of the 136 that ONNX Runtime 1.31 knows.
 MICROSOFT_OPERATORS: frozenset[str] = frozenset(
     f"com.microsoft::{name}"

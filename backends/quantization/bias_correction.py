@@ -32,11 +32,11 @@ _GRAIN = 4.0
 _AXES_ARE_AN_INPUT = 18  # of ReduceMean, from this opset on
 
 
-def correct_biases(quantzed: ir.Model, source: Path, samples: Sequence[Mapping[str, Array]]) -> None:
+def correct_biases(quantized: ir.Model, source: Path, samples: Sequence[Mapping[str, Array]]) -> None:
     """Change a model in place so that its integer kernels are right on average.
 
     Args:
-        quantzed: QDQ: each kernel's first input and its weight come from a DequantizeLinear.
+        quantized: QDQ: each kernel's first input and its weight come from a DequantizeLinear.
         source: the float model of it as a file, nodes by the same names; files are made beside it for a while.
         samples: what it was calibrated with: every input by name.
 
@@ -44,10 +44,10 @@ def correct_biases(quantzed: ir.Model, source: Path, samples: Sequence[Mapping[s
         Exception: whatever ONNX Runtime raises.
     """
     probe = _Probe(source)
-    kernels = [kernel for node in quantzed.graph if (kernel := _kernel(node)) is not None]
+    kernels = [kernel for node in quantized.graph if (kernel := _kernel(node)) is not None]
     kernels = [kernel for kernel in kernels if probe.watch(kernel)]
     for kernel, shift in zip(kernels, probe.shifts(samples), strict=True):
-        kernel.correct(quantzed.graph, shift)
+        kernel.correct(quantized.graph, shift)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class _Kernel:
 
 
 def _kernel(node: ir.Node) -> _Kernel | None:
-    """What a node is if its input and its weight are dequantzed and its bias is constant."""
+    """What a node is if its input and its weight are dequantized and its bias is constant."""
     if node.op_type not in ("Conv", "MatMul", "Gemm"):
         return None
     x, weight = (_maker(value, "DequantizeLinear") for value in node.inputs[:2])

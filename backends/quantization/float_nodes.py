@@ -24,7 +24,7 @@ from collage.partitioner.target import Target
 _NAME, _NONE = "float", "none"
 # A range is kept as a set, so its ends are bounded: targets come in over the API too.
 _RANGE = r"[0-9]{1,5}(-[0-9]{1,5})?"
-# Without them an integer kernel computes on; where they ended one, the quantzer took them out.
+# Without them an integer kernel computes on; where they ended one, the quantizer took them out.
 CLIPPINGS = ("Clip", "Relu")
 
 OPTION = Option(
@@ -102,19 +102,19 @@ def kept_values(target: Target, model: ir.Model) -> frozenset[str]:
 
 
 def keep_float(
-    quantzed: ir.Model, source: ir.Model, names: Collection[str], rounded_results: bool
+    quantized: ir.Model, source: ir.Model, names: Collection[str], rounded_results: bool
 ) -> None:
     """Give nodes of an int8 model their float form back, in place.
 
     Args:
-        quantzed: QDQ, as `onnxruntime.quantization` writes it.
+        quantized: QDQ, as `onnxruntime.quantization` writes it.
         source: the float model that it was made from, nodes by the same names.
         names: of the nodes.
         rounded_results: whether what an integer kernel makes is read rounded even by float nodes, since the runtime
             has no integer kernel otherwise (ONNX Runtime).
     """
     originals = {node.name or "": node for node in source.graph}
-    graph = quantzed.graph
+    graph = quantized.graph
     rounded = _unround_outputs(graph)
     _bring_clippings_back(graph, source, names)
     for node in list(graph):
@@ -125,16 +125,16 @@ def keep_float(
             _give_out(graph, i, _after_rounding(graph.outputs[i]))
 
 
-def read_unrounded(quantzed: ir.Model, source: ir.Model) -> None:
+def read_unrounded(quantized: ir.Model, source: ir.Model) -> None:
     """Change an int8 model in place so that every value of the float model is in it under its name, not yet rounded.
 
     Args:
-        quantzed: QDQ, as `onnxruntime.quantization` writes it.
+        quantized: QDQ, as `onnxruntime.quantization` writes it.
         source: the float model that it was made from, nodes by the same names.
     """
-    _unround_outputs(quantzed.graph)
+    _unround_outputs(quantized.graph)
     clippings = {node.name or "" for node in source.graph if node.op_type in CLIPPINGS}
-    _bring_clippings_back(quantzed.graph, source, clippings)
+    _bring_clippings_back(quantized.graph, source, clippings)
 
 
 def _unround_outputs(graph: ir.Graph) -> list[int]:
@@ -155,7 +155,7 @@ def _give_out(graph: ir.Graph, position: int, value: ir.Value) -> None:
 
 
 def _bring_clippings_back(graph: ir.Graph, source: ir.Model, names: Collection[str]) -> None:
-    """Put in again what the quantzer left to the range of a rounding, where somebody now reads past it."""
+    """Put in again what the quantizer left to the range of a rounding, where somebody now reads past it."""
     makers = {value.name: node for node in graph for value in node.outputs}
     present = {node.name for node in graph}
     for original in source.graph:

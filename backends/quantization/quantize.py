@@ -7,17 +7,17 @@ a runtime fuses into one integer kernel. `-quant=weights_int8` writes the weight
 the runtime rounds what they read. Weights are int8 with a scale for each channel. Everything is of plain
 ai.onnx, so any runtime computes the same file. The work of the first two is that of `onnxruntime.quantization`.
 
-What is *quantzable* is a node that becomes an integer kernel; other nodes may be in the same partition
-and stay float (layer normalzation, softmax), so that a whole transformer can be one partition. A
-partition without any quantzable node is refused: it would be the float target by another name.
+What is *quantizable* is a node that becomes an integer kernel; other nodes may be in the same partition
+and stay float (layer normalization, softmax), so that a whole transformer can be one partition. A
+partition without any quantizable node is refused: it would be the float target by another name.
 
 Traps, each with a test:
 
-* convolutions quantzed dynamically are 3 to 12 times slower than in float, so they stay float there.
+* convolutions quantized dynamically are 3 to 12 times slower than in float, so they stay float there.
 * Gemm is made into MatMul by transposing its weight in place, under its old shape, and twice where two
   Gemms share it: so it is transposed here, into a weight of its own.
 * without VNNI a pair of products may not fit the 16 bits that they are added in: weights get 7 bits there.
-* batch normalzation between a convolution and its activation would end the integer kernel: it is
+* batch normalization between a convolution and its activation would end the integer kernel: it is
   folded into the weights first.
 * weights in int8 shift channels by a constant, which later layers do not average out: `bias_correction`.
 """
@@ -64,7 +64,7 @@ LEAST_OPSET = 13
 """From here on QuantizeLinear and DequantizeLinear have a scale for each channel."""
 
 _NAME = "quant"
-_FILE, _PARTLY = "quantzed.onnx", "partly.onnx"
+_FILE, _PARTLY = "quantized.onnx", "partly.onnx"
 _PRODUCTS = ("MatMul", "Gemm")
 _WEIGHTED = {DYNAMIC: _PRODUCTS, STATIC: WEIGHTED, WEIGHTS: _PRODUCTS}
 _WITH_VNNI = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
@@ -84,7 +84,7 @@ def options(*choices: str) -> tuple[Option, ...]:
 
 
 def kind_of(target: Target) -> str | None:
-    """What a target quantzes to, or None."""
+    """What a target quantizes to, or None."""
     kind = target.option(_NAME, "none")
     return None if kind == "none" else kind
 
@@ -102,11 +102,11 @@ def refuse_float(target: Target) -> str | None:
 
 
 def preparation(target: Target, float_results: bool = False) -> Preparation | None:
-    """How sub-models are rewritten for a target; None where it does not quantze.
+    """How sub-models are rewritten for a target; None where it does not quantize.
 
     Args:
         target: with or without `-quant`.
-        float_results: see `quantze`.
+        float_results: see `quantize`.
     """
     kind = kind_of(target)
     if kind is None:
@@ -125,7 +125,7 @@ def _name(kind: str, float_results: bool) -> str:
 
 
 def numbers(target: Target) -> str:
-    """What products and convolutions compute in on a target that quantzes."""
+    """What products and convolutions compute in on a target that quantizes."""
     said = "int8 and float" if positions_of(target) else "int8"
     return f"{said}: weights in the file, products" if rounds_inside(target) else said
 
@@ -142,17 +142,17 @@ def sense(kind: str) -> str:
 
 
 def refuse_region(index: GraphIndex, nodes: int, target: Target) -> str | None:
-    """Why it makes no sense to quantze these nodes (bitset), or None."""
+    """Why it makes no sense to quantize these nodes (bitset), or None."""
     kind = kind_of(target)
-    if kind is None or nodes & quantzable(index, kind) & ~kept_nodes(target, nodes):
+    if kind is None or nodes & quantizable(index, kind) & ~kept_nodes(target, nodes):
         return None
-    if nodes & quantzable(index, kind):
+    if nodes & quantizable(index, kind):
         return "-float keeps all that could be int8 here; use the target without -quant"
     reasons = (refusal(index, node, kind) for node in index.nodes if nodes >> node.index & 1)
     return f"nothing here can be {kind}: {next(reasons)}"
 
 
-def quantzable(index: GraphIndex, kind: str) -> int:
+def quantizable(index: GraphIndex, kind: str) -> int:
     """The nodes (bitset) that become integer kernels."""
     known = _MASKS.setdefault(index, {})
     if kind not in known:
@@ -179,7 +179,7 @@ def refusal(index: GraphIndex, node: NodeInfo, kind: str) -> str | None:
     return None
 
 
-def quantze(
+def quantize(
     model: SubModel, target: Target, context: CompileContext, float_results: bool = False
 ) -> SubModel:
     """The sub-model with int8 weights, as a file of its own; from the cache where it is in it.
@@ -193,7 +193,7 @@ def quantze(
             has no integer kernel for such a node and takes 3 times as long as in float.
 
     Raises:
-        CollageError: nothing in it can be quantzed, or there are no samples to calibrate with.
+        CollageError: nothing in it can be quantized, or there are no samples to calibrate with.
     """
     kind = kind_of(target)
     assert kind is not None
@@ -217,7 +217,7 @@ def _partly(
     """The int8 model with some nodes float again; it is made quickly, and so not kept in the cache."""
     original, result = _loaded(model.path), ir.load(whole.path)
     values = kept_values(target, original)
-    _fold_normalzation(original)
+    _fold_normalization(original)
     floats = {node.name or "" for node in original.graph if node.outputs[0].name in values}
     floats |= set(idle(original, floats))
     keep_float(result, original, floats, rounded_results=not float_results)
@@ -228,16 +228,16 @@ def _partly(
 
 
 class Int8Parts:
-    """Sub-models cut out of one int8 model: one takes 0.02 s (ResNet-50), quantzing one by itself 0.6 s.
+    """Sub-models cut out of one int8 model: one takes 0.02 s (ResNet-50), quantizing one by itself 0.6 s.
 
     Args:
-        whole: what `quantze` made.
+        whole: what `quantize` made.
         model: what it was made from.
     """
 
     def __init__(self, whole: SubModel, model: SubModel) -> None:
         original = _loaded(model.path)
-        _fold_normalzation(original)
+        _fold_normalization(original)
         self._model = _loaded(whole.path)
         read_unrounded(self._model, original)
 
@@ -251,7 +251,7 @@ class Int8Parts:
         names = [[spec.name for spec in specs] for specs in (part.inputs, part.outputs)]
         try:
             graph = ir.convenience.extract(self._model.graph, *names)
-        except ValueError:  # a normalzation was folded over its border
+        except ValueError:  # a normalization was folded over its border
             return None
         for values, specs in ((graph.inputs, part.inputs), (graph.outputs, part.outputs)):
             for value, spec in zip(values, specs, strict=True):
@@ -291,10 +291,10 @@ def _make(model: SubModel, kind: str, float_results: bool, folder: Path) -> None
 
 
 def _write_ready(source: Path, destination: Path, kind: str) -> None:
-    """A copy with all weights inside, in the form that the quantzer reads rightly."""
+    """A copy with all weights inside, in the form that the quantizer reads rightly."""
     model = _loaded(source)
     if kind in CALIBRATED:
-        _fold_normalzation(model)
+        _fold_normalization(model)
     else:
         _turn_weights(model)
         _tidy(model)
@@ -307,7 +307,7 @@ def _loaded(path: Path) -> ir.Model:
     return model
 
 
-def _fold_normalzation(model: ir.Model) -> None:
+def _fold_normalization(model: ir.Model) -> None:
     from onnxscript.rewriter import RewriteRuleSet
     from onnxscript.rewriter.rules.common import fuse_batchnorm_into_conv_rule
 
@@ -339,7 +339,7 @@ def _products(source: Path) -> frozenset[str]:
     model = ir.load(source)
     index = GraphIndex.from_ir(model)
     nodes = list(model.graph)
-    return frozenset(nodes[i].name or "" for i in bits(quantzable(index, WEIGHTS)))
+    return frozenset(nodes[i].name or "" for i in bits(quantizable(index, WEIGHTS)))
 
 
 def _dynamic(source: Path, destination: Path) -> None:
@@ -365,12 +365,14 @@ def _samples(model: SubModel) -> list[dict[str, np.ndarray]]:
 def _check(result: ir.Model, model: SubModel) -> None:
     foreign = {node.op_type for node in result.graph if node.domain}
     if foreign:
-        raise CollageError(f"the quantzer made operators outside ai.onnx: {', '.join(sorted(foreign))}")
+        raise CollageError(
+            f"the quantizer made operators outside ai.onnx: {', '.join(sorted(foreign))}"
+        )
     names = [value.name for value in (*result.graph.inputs, *result.graph.outputs)]
     if names != [spec.name for spec in (*model.inputs, *model.outputs)]:
-        raise CollageError("the quantzer changed the inputs or outputs")
+        raise CollageError("the quantizer changed the inputs or outputs")
     if not any(value.dtype == ir.DataType.INT8 for value in _weights(result)):
-        raise CollageError("nothing in this partition could be quantzed")
+        raise CollageError("nothing in this partition could be quantized")
 
 
 def _weights(model: ir.Model) -> Iterator[ir.Value]:

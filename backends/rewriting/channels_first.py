@@ -1,8 +1,8 @@
 """Channels first where a model has them last between convolutions, as ConvNeXt has in its blocks.
 
-It puts them last for a normalzation over the channels and for products, and first again for the next convolution. OpenVINO keeps an
+It puts them last for a normalization over the channels and for products, and first again for the next convolution. OpenVINO keeps an
 image's channels last in memory, whichever axis is theirs, so both of these Transposes, and what takes the layout in between, are
-copies for nothing. Products are written as convolutions over one place, normalzations as means over the axis of the channels.
+copies for nothing. Products are written as convolutions over one place, normalizations as means over the axis of the channels.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class _First(LayoutPass):
         )
         return True
 
-    def _normalze(self, node: onnx.NodeProto, first: str) -> bool:
+    def _normalize(self, node: onnx.NodeProto, first: str) -> bool:
         given = attributes(node)
         if given.get("axis", -1) not in (-1, _CHANNELS_LAST) or len(node.output) > 1:
             return False
@@ -191,7 +191,7 @@ class _First(LayoutPass):
 _WAYS: dict[str, Callable[[_First, onnx.NodeProto, str], bool]] = {
     **dict.fromkeys(REDUCTIONS, _First._reduce),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _First._softmax),
-    "LayerNormalization": _First._normalze,
+    "LayerNormalization": _First._normalize,
     "Split": _First._split,
     "Concat": _First._concatenate,
 }

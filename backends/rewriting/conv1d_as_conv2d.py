@@ -1,6 +1,6 @@
 """Convolutions along one axis as ones over an image of one row.
 
-Runtimes have their best kernels for images: ONNX Runtime's blocked layout and OpenVINO's normalzations know no other, and
+Runtimes have their best kernels for images: ONNX Runtime's blocked layout and OpenVINO's normalizations know no other, and
 ncnn's Winograd neither. Audio and time series are computed along one axis.
 """
 

@@ -1,8 +1,8 @@
-"""Group normalzation without a change of shape.
+"""Group normalization without a change of shape.
 
-Exporters write it as an instance normalzation between two Reshapes, and OpenVINO, whose convolutions keep channels last, puts the
-channels first for every Reshape. So it is taken apart: one group into what OpenVINO makes one normalzation of all axes, more groups
-into means per channel, of which the groups' are made, and a group per channel into an instance normalzation.
+Exporters write it as an instance normalization between two Reshapes, and OpenVINO, whose convolutions keep channels last, puts the
+channels first for every Reshape. So it is taken apart: one group into what OpenVINO makes one normalization of all axes, more groups
+into means per channel, of which the groups' are made, and a group per channel into an instance normalization.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CHAIN = "Reshape", "InstanceNormalization", "Reshape"
 
 
 def take_norms_apart(graph: RewriteGraph) -> int:
-    """Write group normalzations without Reshapes; returns how many there were."""
+    """Write group normalizations without Reshapes; returns how many there were."""
     readers = graph.readers()
     places = {node.output[0]: place for place, node in enumerate(graph.nodes)}
     made: dict[int, list[onnx.NodeProto]] = {}
@@ -41,11 +41,11 @@ def take_norms_apart(graph: RewriteGraph) -> int:
 
 
 class _Norm:
-    """One group normalzation as three nodes.
+    """One group normalization as three nodes.
 
     Args:
         graph: the graph.
-        chain: the Reshape before, the instance normalzation, the Reshape after.
+        chain: the Reshape before, the instance normalization, the Reshape after.
     """
 
     def __init__(self, graph: RewriteGraph, chain: Sequence[onnx.NodeProto]) -> None:
@@ -59,7 +59,7 @@ class _Norm:
 
     @property
     def is_one(self) -> bool:
-        """Whether these nodes are a group normalzation and nothing else."""
+        """Whether these nodes are a group normalization and nothing else."""
         if len(self._shape) < 3 or len(self._grouped) < 3 or self._shape[0] != self._grouped[0]:
             return False
         if self._graph.shapes.get(self._result) != self._shape or self._shape[1] % self._grouped[1]:
@@ -85,7 +85,7 @@ class _Norm:
     def _all_at_once(self) -> None:
         axes = range(1, len(self._shape))
         centered = self._add("Sub", "centered", self._given, self._mean("mean", self._given, axes))
-        # OpenVINO knows a normalzation by its Pow and Div.
+        # OpenVINO knows a normalization by its Pow and Div.
         two = self._graph.constant("collage.two", np.array(2, np.float32))
         variance = self._mean("variance", self._add("Pow", "squared", centered, two), axes)
         self._add("Div", self._result, centered, self._deviation(variance))

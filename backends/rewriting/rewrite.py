@@ -32,7 +32,7 @@ from collage.backends.support.ort_session import (
     open_model,
     options_of,
     ort,
-    save_optimzed,
+    save_optimized,
 )
 from collage.partitioner.target import Target
 
@@ -151,7 +151,7 @@ def _written(
 ) -> Changes:
     options = options_of(REWRITER, context, "basic")
     options.add_session_config_entry(_WITHOUT, ";".join((_JOINS_SUMS, *without)))
-    save_optimzed(options, folder)
+    save_optimized(options, folder)
     open_model(model, REWRITER, options)
     (folder / WEIGHTS).touch()  # not written where no weight is large enough
     proto = onnx.load(folder / GRAPH, load_external_data=False)

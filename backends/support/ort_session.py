@@ -1,6 +1,6 @@
-"""How ONNX Runtime's sessions are opened, and their optimzed graphs kept in the cache.
+"""How ONNX Runtime's sessions are opened, and their optimized graphs kept in the cache.
 
-A session that opens a kept graph optimzes nothing and maps its weights instead of copying them: in a fresh process
+A session that opens a kept graph optimizes nothing and maps its weights instead of copying them: in a fresh process
 ResNet-50 opens in 0.03 s, from the plain model in 0.28 to 0.39 s, and no faster from ONNX Runtime's own `.ort`
 format. Results are the same to the bit, and so are the times of runs. The graph suits the processor that it was made
 on, so it is for this machine's cache only.
@@ -36,7 +36,7 @@ PROVIDERS: Mapping[str, str] = {
 }
 ON_CUDA = ("cuda", "tensorrt")
 _NO_FALLBACK = "fallback to CPU EP has been explicitly disabled"
-GRAPH = "optimzed.onnx"
+GRAPH = "optimized.onnx"
 WEIGHTS = f"{GRAPH}.weights"  # where `files_of` looks
 _LEVELS: Mapping[str, str] = {
     "none": "ORT_DISABLE_ALL",
@@ -57,7 +57,7 @@ def ort() -> Any:
 
 
 def options_of(target: Target, context: CompileContext, level: str | None = None) -> Any:
-    """Session options for a target; `level` of optimzation in place of the target's own."""
+    """Session options for a target; `level` of optimization in place of the target's own."""
     options = ort().SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads_of(target, context)
@@ -74,7 +74,7 @@ def options_of(target: Target, context: CompileContext, level: str | None = None
     return options
 
 
-def save_optimzed(options: Any, folder: Path) -> None:
+def save_optimized(options: Any, folder: Path) -> None:
     """Make a session with these options write `GRAPH`, and maybe `WEIGHTS`, into a folder."""
     options.optimized_model_filepath = str(folder / GRAPH)
     prefix = "session.optimized_model_external_initializers"
@@ -105,15 +105,15 @@ def open_session(model: Path, target: Target, context: CompileContext) -> Any:
     if context.cache_dir is not None and target.option("ep", "cpu") == "cpu":
         # Some graphs can be run and not be written or read again; their own error is told below, if any.
         with contextlib.suppress(Exception):
-            kept = _optimzed(model, target, context, context.cache_dir)
+            kept = _optimized(model, target, context, context.cache_dir)
             return open_model(kept, target, options_of(target, context, "none"))
     return open_model(model, target, options_of(target, context))
 
 
-def _optimzed(model: Path, target: Target, context: CompileContext, cache_dir: Path) -> Path:
+def _optimized(model: Path, target: Target, context: CompileContext, cache_dir: Path) -> Path:
     def make(folder: Path) -> None:
         options = options_of(target, context)
-        save_optimzed(options, folder)
+        save_optimized(options, folder)
         open_model(model, target, options)
         (folder / WEIGHTS).touch()  # not written where no weight is large enough
 

@@ -5,7 +5,7 @@
 
 A backend may refuse any case, in `supports` or by raising in `compile`, as long as it gives a reason
 (the test is then skipped with it); at least one case must be taken. What it takes must be right: the
-numbers are compared with ONNX Runtime's, graph optimzation off.
+numbers are compared with ONNX Runtime's, graph optimization off.
 
 Set `isolated = True` for a runtime that may crash: each case then runs in a child of its own.
 

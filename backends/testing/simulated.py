@@ -1,6 +1,6 @@
 """Low precision without the hardware: real numbers rounded to bfloat16 or float16. For tests.
 
-It computes with ONNX Runtime, operator by operator (graph optimzation off), on a copy of the model
+It computes with ONNX Runtime, operator by operator (graph optimization off), on a copy of the model
 in which every float32 weight, input and intermediate value is rounded to the low precision and
 back, by Cast nodes. So errors grow through a model as they do on a processor with 16-bit storage
 and 32-bit accumulation.

@@ -146,12 +146,12 @@ class TorchCudaBuffer(CudaBuffer):
         torch = _torch()
         dtype = getattr(torch, spec.dtype)
         self._tensor: Any = torch.empty(spec.static_shape, dtype=dtype, device=domain)
-        self._synchronze = torch.cuda.synchronize
+        self._synchronize = torch.cuda.synchronize
         super().__init__(spec, domain, self._tensor.data_ptr())
 
     def write(self, values: Array) -> None:
         self._tensor.copy_(_torch().from_numpy(values))
-        self._synchronze(self._tensor.device)
+        self._synchronize(self._tensor.device)
 
     def read(self, values: Array) -> None:
         np.copyto(values, self._tensor.cpu().numpy())

@@ -36,7 +36,7 @@ def _squeezed(net: Net, x: Feature, filters: int) -> Feature:
 
 
 def _halved(net: Net, x: Feature, filters: int) -> Feature:
-    """Factorzed reduction: two 1 x 1 convolutions on the even and the odd pixels."""
+    """Factorized reduction: two 1 x 1 convolutions on the even and the odd pixels."""
     x = net.relu(x)
     pads = net.constant([0, 0, 0, 0, 0, 0, 1, 1], np.int64)
     starts, ends, axes = (net.constant(v, np.int64) for v in ([1, 1], [1 << 31] * 2, [2, 3]))

@@ -2,7 +2,7 @@
 
 Published architectures are rebuilt here operator for operator, as their PyTorch exports have them, so
 that benchmarks need neither PyTorch nor downloads. Weights are He-normal, batch-norm scale and variance
-positive and varied: default initialzation would leave fused forms degenerate.
+positive and varied: default initialization would leave fused forms degenerate.
 """
 
 from __future__ import annotations

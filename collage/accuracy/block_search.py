@@ -80,7 +80,7 @@ class ProbeResult:
 
 
 def whole_layers(index: GraphIndex) -> Line:
-    """A model in a line, without cuts before a normalzation: runtimes fold it into what stands before."""
+    """A model in a line, without cuts before a normalization: runtimes fold it into what stands before."""
     laid = line(index, index.all_nodes)
     ops = [*(index.nodes[node].op_type for node in laid.order), ""]
     return replace(laid, cuts=tuple(cut for cut in laid.cuts if ops[cut] != "BatchNormalization"))

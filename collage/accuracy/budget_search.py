@@ -42,7 +42,7 @@ class BudgetSearch:
     """Finds mixes of an exact and some reduced targets within tolerances, and remembers what it ran.
 
     Args:
-        model: the normalzed model.
+        model: the normalized model.
         template: samples, reference outputs and metric.
         used_samples: how many samples probing may see.
         chosen: targets; its base stands where nothing else is mixed in.

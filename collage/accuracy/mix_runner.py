@@ -60,7 +60,7 @@ class Probe:
     """What to try in the child.
 
     Args:
-        model: file of the normalzed model.
+        model: file of the normalized model.
         targets: the exact one first.
         times_us: per target what each node takes in context.
         inputs: the graph's inputs.

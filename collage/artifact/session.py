@@ -1,7 +1,7 @@
 """`collage.load`: an artifact becomes a session that runs, with the calls ONNX Runtime has.
 
 A session compiles each partition for its target, proves each against the reference values that the
-artifact carries, and only then serves. It is safe to call from several threads: runs are serialzed,
+artifact carries, and only then serves. It is safe to call from several threads: runs are serialized,
 since partitions share one set of buffers.
 """
 

@@ -128,7 +128,7 @@ def find_ties(
     """Run the part of a model that chooses again and again, its sums moved.
 
     Args:
-        model: the normalzed model.
+        model: the normalized model.
         found: of its index.
         known: per sample the reference of what `found.nodes` read from outside, by name.
         folder: for files of its own.

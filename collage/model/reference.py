@@ -1,7 +1,7 @@
-"""From bytes, a file or a zip to a normalzed model with sample inputs and reference values.
+"""From bytes, a file or a zip to a normalized model with sample inputs and reference values.
 
 Whatever parses or runs what the user sent does so in a sandboxed child. The reference is computed by
-ONNX Runtime with optimzation off, for all values at once where they fit, and kept as memory-mapped
+ONNX Runtime with optimization off, for all values at once where they fit, and kept as memory-mapped
 files.
 """
 
@@ -27,7 +27,7 @@ from collage.partitioner.emit.extract import with_outputs
 from collage.partitioner.errors import BadInputError, CancelledError, ModelError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.sub_graph import SubGraph
-from collage.partitioner.ingest.normalize import NormalisedInfo, normalze
+from collage.partitioner.ingest.normalize import NormalisedInfo, normalize
 from collage.partitioner.tensor import TensorSpec
 
 Sample = Mapping[str, np.ndarray]
@@ -46,7 +46,7 @@ def ingest(
     cancel: threading.Event | None = None,
     least_opset: int = 0,
 ) -> tuple[Model, NormalisedInfo]:
-    """Check and normalze a model in a sandboxed child, and open what came out.
+    """Check and normalize a model in a sandboxed child, and open what came out.
 
     Args:
         source: an ONNX file, or a zip with an ONNX file and its external data.
@@ -66,7 +66,7 @@ def ingest(
     try:
         # The child's working directory is empty and gone afterward, so its paths are absolute.
         outcome = run_in_child(
-            _normalze,
+            _normalize,
             source.resolve(),
             destination.resolve(),
             dict(dims or {}),
@@ -86,11 +86,11 @@ def ingest(
     return Model.open(destination / "model.onnx"), outcome
 
 
-def _normalze(
+def _normalize(
     source: Path, destination: Path, dims: dict[str, int], least_opset: int
 ) -> NormalisedInfo | str:
     try:
-        return normalze(source, destination, dims, least_opset)
+        return normalize(source, destination, dims, least_opset)
     except ModelError as error:
         return str(error)
 
@@ -99,7 +99,7 @@ class Reference:
     """Sample inputs and the reference value of every tensor for each of them.
 
     Args:
-        model: the normalzed model.
+        model: the normalized model.
         samples: inputs by name; values of graph inputs need no run.
         directory: where the values are kept.
         listener: is told when values are computed.
@@ -234,7 +234,7 @@ class Reference:
             if failure.kind == "cancelled":
                 raise CancelledError("cancelled while computing the reference") from None
             raise ModelError(
-                "the reference runtime (ONNX Runtime, optimzation off) cannot run this model: "
+                "the reference runtime (ONNX Runtime, optimization off) cannot run this model: "
                 f"{failure.reason}"
             ) from None
         # A copy of all weights, which nobody needs any more.

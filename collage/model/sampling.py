@@ -29,7 +29,7 @@ class Sampling:
     """The samples of one run with their reference values.
 
     Args:
-        model: the normalzed model.
+        model: the normalized model.
         info: its inputs.
         options: seed, threads and metric.
         work_dir: where values and compiled blobs are kept.

@@ -27,7 +27,7 @@ def on_one_thread(
     the best plan.
 
     Args:
-        model: the normalzed model.
+        model: the normalized model.
         targets: the caller's; one that states its threads keeps them.
         threads: of one call.
         alone_us: what the whole model took on each; without those that cannot run it.

@@ -58,7 +58,7 @@ class Refinement:
     """The comparisons of one tuning run.
 
     Args:
-        model: the normalzed model.
+        model: the normalized model.
         specs: the targets, in the order in which they were given.
         constraints: what the user asked for.
         timer: where plans are timed.

@@ -60,7 +60,7 @@ def single_rewritten(
     """Single targets that have the model rewritten; none where that would change little.
 
     Args:
-        model: the normalzed model.
+        model: the normalized model.
         targets: the caller's; one whose option is stated stays as it is.
         threads: of one call.
         listener: is told where the model cannot be rewritten.

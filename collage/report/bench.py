@@ -80,7 +80,7 @@ class Bench:
         made = [name for name in index.outputs if name in index.producer]
         model = stored.model
         if rewritten and source is not None:
-            model = _normalzed(source, stored, work_dir)
+            model = _normalized(source, stored, work_dir)
         sample = seeded_inputs(inputs, 0, table_bounds(model.index))
         reference = Reference(model, [sample], work_dir / "reference")
         samples, expected = work_dir / "samples.npz", work_dir / "expected.npz"
@@ -182,7 +182,7 @@ class Bench:
         return None if best is None else speedup(best, self._ours)
 
 
-def _normalzed(source: Path, stored: ArtifactPlan, work_dir: Path) -> Model:
+def _normalized(source: Path, stored: ArtifactPlan, work_dir: Path) -> Model:
     """The model that was tuned, in the form that it was tuned in."""
     specs = [stored.model.index.values[name] for name in stored.model.index.inputs]
     dims = {f"{s.name}:{axis}": size for s in specs for axis, size in enumerate(s.static_shape)}

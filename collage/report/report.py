@@ -38,7 +38,7 @@ class Findings:
     """What a tuning run hands to the report; see `build_report`.
 
     Args:
-        model_sha256: of the normalzed model.
+        model_sha256: of the normalized model.
         index: the graph.
         targets: as the caller gave them.
         winner: the plan returned.

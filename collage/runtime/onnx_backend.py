@@ -29,7 +29,7 @@ from collage.backends.registry import target_spec
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.errors import BadInputError, CollageError, NoPlanError
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.runtime.compiled import CompiledRegions
 from collage.runtime.executor import Executor, Step
@@ -127,7 +127,7 @@ class PreparedModel(BackendRep):  # type: ignore[misc]
         key = tuple(sorted(dims.items()))
         if key not in self._executors:
             folder = Path(self._folder.name) / f"{len(self._executors)}"
-            model = Model.open(normalze(self._source, folder, dims).path)
+            model = Model.open(normalize(self._source, folder, dims).path)
             index = model.index
             steps = self._compile(model, folder)
             inputs = [index.values[name] for name in index.inputs]

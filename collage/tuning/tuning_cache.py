@@ -1,4 +1,4 @@
-"""Recognzes a tuning that was made before, by all that its result may depend on.
+"""Recognizes a tuning that was made before, by all that its result may depend on.
 
 Invariant: what is not told apart here would be answered with another model's, machine's or caller's result. The weights
 count (errors depend on them), and so do candidates, since rules may have changed; how long to search does not.
@@ -38,7 +38,7 @@ class TuningCache:
 
     Args:
         database: of the team.
-        model: the normalzed model.
+        model: the normalized model.
         targets: in the order in which they were given.
         candidates: what may be offered to them.
         costs: knows their versions and the machine.

@@ -86,7 +86,7 @@ class JobStore:
         }
 
         def work(connection: sa.Connection) -> Job:
-            self._connections.serialze(connection, f"jobs of {owner}")
+            self._connections.serialize(connection, f"jobs of {owner}")
             if idempotency_key is not None:
                 earlier = idempotency.find(connection, owner, idempotency_key, request)
                 if earlier is not None:
@@ -142,7 +142,7 @@ class JobStore:
         """Take the job whose turn it is, for `lease_s` seconds; None when there is none."""
 
         def work(connection: sa.Connection) -> Job | None:
-            self._connections.serialze(connection, "queue")
+            self._connections.serialize(connection, "queue")
             job_id = job_queue.take_turn(connection)
             if job_id is None:
                 return None

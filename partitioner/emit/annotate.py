@@ -1,4 +1,4 @@
-"""The artifact: the normalzed model, flat and standard, with its plan written on it.
+"""The artifact: the normalized model, flat and standard, with its plan written on it.
 
 Each node carries `collage.partition` (the number of its partition) and `collage.target` for readers and
 viewers. The authority is the model's metadata: `collage.plan` (`collage.partitioner.emit.plan_json`), and whatever
@@ -67,7 +67,7 @@ def annotate(
     """Write the artifact; weights over 1 GiB together go to `<name>.weights` beside it.
 
     Args:
-        model: the normalzed model.
+        model: the normalized model.
         plan: a plan for it.
         metadata: more entries for the model's metadata, under keys that start with `collage.`.
         destination: the file to write.
@@ -105,7 +105,7 @@ def read_plan(path: Path | str) -> ArtifactPlan:
     """Open an artifact and read its plan.
 
     Raises:
-        ModelError: the file is not a normalzed ONNX model.
+        ModelError: the file is not a normalized ONNX model.
         BadInputError: it holds no plan, or a plan that is damaged or not for this model.
     """
     try:

@@ -48,7 +48,7 @@ def outline(model: Model, plan: Plan, destination: Path) -> Path:
     """Write the model as one call per partition; equal partitions call one function.
 
     Args:
-        model: the normalzed model.
+        model: the normalized model.
         plan: a plan for it.
         destination: the file to write; weights over 1 GiB together go beside it.
 
@@ -110,7 +110,7 @@ def layer_annotations(
     """Write the model with `layer_ann` on each node, and say which setting uses it.
 
     Args:
-        model: the normalzed model.
+        model: the normalized model.
         plan: a plan for it.
         destination: the file to write.
         devices: ONNX Runtime's device designator for a target (`cpu`, `cuda`, `gpu:1`, `npu` …); those

@@ -2,7 +2,7 @@
 
 Inputs and outputs stand in the order of `SubGraph.inputs` and `.outputs`; nodes keep their names; what
 bodies capture from outside becomes an input, captured constants an initializer. The IR is shared, not
-copied: extraction costs serialzing the nodes and writing the weights.
+copied: extraction costs serializing the nodes and writing the weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A normalzed model in memory: the IR with lazy weights, and its index.
+"""A normalized model in memory: the IR with lazy weights, and its index.
 
 Opening costs parsing and indexing alone: external weights stay on disk until somebody reads them, and
 `sha256` reads them all only when it is asked for.
@@ -22,7 +22,7 @@ from collage.partitioner.graph.graph_index import GraphIndex
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A normalzed model (see `collage.partitioner.ingest.normalize`).
+    """A normalized model (see `collage.partitioner.ingest.normalize`).
 
     Args:
         path: the ONNX file; external weights lie beside it.
@@ -36,10 +36,10 @@ class Model:
 
     @classmethod
     def open(cls, path: Path | str) -> Model:
-        """Open a normalzed model or an artifact.
+        """Open a normalized model or an artifact.
 
         Raises:
-            ModelError: the file is missing, not an ONNX model, or not normalzed.
+            ModelError: the file is missing, not an ONNX model, or not normalized.
         """
         path = Path(path)
         if not path.is_file():

@@ -118,7 +118,7 @@ def write(
 def digest(model: ir.Model) -> str:
     """SHA-256 of a model's structure and weights, as hex text, without this project's own metadata.
 
-    It is the same for a normalzed model and for the artifact made of it, inline or external.
+    It is the same for a normalized model and for the artifact made of it, inline or external.
     """
     proto = whole_structure(model)
     for node in proto.graph.node:

@@ -36,7 +36,7 @@ _SHAPED_LIKE_INPUT = frozenset(
         "SkipSimplifiedLayerNormalization",
     }
 )
-# Folding these would hide from runtimes that the weights are quantzed.
+# Folding these would hide from runtimes that the weights are quantized.
 _KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
 
 

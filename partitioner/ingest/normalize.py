@@ -1,6 +1,6 @@
-"""Ingest: a source becomes a normalzed model, the one form that everything else works on.
+"""Ingest: a source becomes a normalized model, the one form that everything else works on.
 
-A normalzed model has: only known operator domains, no functions, IR 10 to 13 and opset 7 to 26; every
+A normalized model has: only known operator domains, no functions, IR 10 to 13 and opset 7 to 26; every
 node named uniquely; no Constant nodes; no initializer among the graph inputs; every free dimension
 bound and shapes inferred; constants folded; nothing unused; weights inline up to 32 MiB together, else
 in `model.onnx.weights` beside `model.onnx`, so that opening it is cheap. What bodies (If, Loop,
@@ -37,9 +37,9 @@ class NormalisedInfo:
     """What ingest did; picklable.
 
     Args:
-        path: the normalzed model.
+        path: the normalized model.
         source_sha256: of the source's bytes as hex text.
-        sha256: of the normalzed model, as `Model.sha256`.
+        sha256: of the normalized model, as `Model.sha256`.
         nodes: how many nodes the main graph has.
         inputs: graph inputs in order.
         outputs: graph outputs in order.
@@ -68,7 +68,7 @@ class _NodeNames(SimpleNameGenerator):
         return node.name or f"{node.op_type}_{node.outputs[0].name}"
 
 
-def normalze(
+def normalize(
     source: Path, destination: Path, dims: Mapping[str, int], least_opset: int = 0
 ) -> NormalisedInfo:
     """Check a source and write it as `destination/model.onnx`.
@@ -85,14 +85,14 @@ def normalze(
     destination.mkdir(parents=True, exist_ok=True)
     scratch = destination / ".source"
     try:
-        return _normalze(source, destination / "model.onnx", scratch, dims, least_opset)
+        return _normalize(source, destination / "model.onnx", scratch, dims, least_opset)
     except MemoryError:
         raise ModelError(f"{source.name} needs more memory than ingest may use") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _normalze(
+def _normalize(
     source: Path, path: Path, scratch: Path, dims: Mapping[str, int], least_opset: int
 ) -> NormalisedInfo:
     file = model_file(source, scratch)
@@ -108,14 +108,14 @@ def _normalze(
     model = constant_folding.fold(model, notes)
     _finish(model)
     if names != [value.name for value in (*model.graph.inputs, *model.graph.outputs)]:
-        raise ModelError("normalzing changed the names of inputs or outputs; please report this model")
+        raise ModelError("normalizing changed the names of inputs or outputs; please report this model")
 
     initializers = list(model.graph.initializers.values())
     weights.write(weights.whole_structure(model), initializers, path, INLINE_LIMIT_BYTES)
     try:
         onnx.checker.check_model(str(path))
     except Exception as error:
-        raise ModelError(f"the normalzed model fails the ONNX checker: {error}") from error
+        raise ModelError(f"the normalized model fails the ONNX checker: {error}") from error
     index = GraphIndex.from_ir(model)
     notes.extend(_notes_on_branches(index))
     notes.extend(_notes_on_shapes(index))

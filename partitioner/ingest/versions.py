@@ -65,7 +65,7 @@ def _raised(model: ir.Model, target: int, notes: list[str]) -> ir.Model:
     try:
         raised = _converted(model, target)
     except ModelError as error:
-        notes.append(f"left as it is, so nothing in it can be quantzed: {error}")
+        notes.append(f"left as it is, so nothing in it can be quantized: {error}")
         return model
     notes.append(
         f"opset {opset} converted to {target}, in which weights can have a scale for each channel"

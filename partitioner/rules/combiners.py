@@ -13,7 +13,7 @@ The combiners of RFC 0062 in terms of ONNX:
   of inputs (Concat, Sum, Max): the consumer is joined with one producer for every input at once;
 * `MultiOutputs` is the RFC's rule for tuple projection: a node with several outputs (Split) is joined
   with one reader for every node that reads them, at once;
-* `ConstantInputs` joins the nodes that compute from constants alone (weights that are dequantzed or
+* `ConstantInputs` joins the nodes that compute from constants alone (weights that are dequantized or
   cast) to whoever reads them. Initializers need no rule: they are part of every candidate.
 
 Source: TVM v0.18 `src/relay/collage/combiner_rule.h`.

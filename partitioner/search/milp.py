@@ -32,7 +32,7 @@ _INFEASIBLE = (
 
 @dataclass
 class Program:
-    """Minimze a linear cost over columns within bounds, subject to rows within bounds.
+    """Minimize a linear cost over columns within bounds, subject to rows within bounds.
 
     Columns and rows are added in blocks of arrays; every block of entries is (row, column, value).
     """

@@ -58,10 +58,10 @@ def identify(request: Request, services: Services, secret: str | None) -> Caller
         return LOCAL
     secret = secret or request.cookies.get(COOKIE)
     if not secret:
-        raise _unauthorzed("send Authorization: Bearer TOKEN (made by `collage token create`)")
+        raise _unauthorized("send Authorization: Bearer TOKEN (made by `collage token create`)")
     token = services.tokens.verify(secret)
     if token is None:
-        raise _unauthorzed("the token is unknown, revoked or expired")
+        raise _unauthorized("the token is unknown, revoked or expired")
     _check_rate(services, token)
     scopes = frozenset[str]().union(*(_INCLUDES[scope] for scope in token.scopes))
     return Caller(token.id, scopes)
@@ -84,8 +84,8 @@ Tuner = Annotated[Caller, Depends(require("tune"))]
 Admin = Annotated[Caller, Depends(require("admin"))]
 
 
-def _unauthorzed(detail: str) -> ProblemError:
-    return ProblemError(401, "unauthorzed", detail, {"WWW-Authenticate": 'Bearer realm="collage"'})
+def _unauthorized(detail: str) -> ProblemError:
+    return ProblemError(401, "unauthorized", detail, {"WWW-Authenticate": 'Bearer realm="collage"'})
 
 
 def _check_rate(services: Services, token: Token) -> None:

@@ -32,7 +32,7 @@ from collage.cost_db.stored_models import BlobStore
 from collage.partitioner.errors import CollageError
 from collage.service.jobs.job_child import JobChild
 from collage.service.jobs.job_process import Request
-from collage.service.jobs.summary import as_json_bytes, summarze
+from collage.service.jobs.summary import as_json_bytes, summarize
 from collage.service.settings import Settings
 from collage.service.storage.blobs import BlobFiles
 from collage.service.storage.spool import Spool
@@ -237,7 +237,7 @@ class JobRunner:
     def _end(self, job: Job, message: dict[str, Any]) -> str:
         if "result" in message:
             made = message["result"]
-            summary = summarze(made["report"])
+            summary = summarize(made["report"])
             result = JobResult(
                 artifact=self._keep(self._files.keep_file(Path(made["artifact"])), ARTIFACT_TYPE),
                 report=self._keep(self._files.keep_bytes(as_json_bytes(made["report"])), JSON_TYPE),

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 
-def summarze(report: dict[str, Any]) -> dict[str, Any]:
+def summarize(report: dict[str, Any]) -> dict[str, Any]:
     """Latency, gain over the best single target, partitions, and the share of costs that were known."""
     candidates = report.get("candidates") or {}
     looked_up = (

@@ -80,7 +80,7 @@ def test_openvino_renames_an_input_that_an_output_is(tmp_path: Path) -> None:
     executable.close()
 
 
-def test_openvino_binds_by_name_when_an_input_was_optimzed_away(tmp_path: Path) -> None:
+def test_openvino_binds_by_name_when_an_input_was_optimized_away(tmp_path: Path) -> None:
     """An input that decides nothing is dropped from the compiled model, and the next ones move up."""
     text = """g (float[2,3] x, int64[0] axes, float[2,3] b) => (float[2,3] y) {
         r = ReduceSum<keepdims = 1, noop_with_empty_axes = 1>(x, axes)

@@ -16,7 +16,7 @@ from benchmarks import models
 from benchmarks.zoo import convolutional, nasnet, transformers
 from benchmarks.zoo.net import Net
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from tests.models import all_light
 
 # Parameters as published (timm, torchvision, transformers), in millions, batch-norm statistics left out.
@@ -55,7 +55,7 @@ def test_architectures_have_the_published_number_of_parameters(
 
 def _outputs(name: str, cache: Path, folder: Path, seed: int) -> list[np.ndarray]:
     built = models.benchmark_model(name, cache)
-    model = Model.open(normalze(built.path, folder, built.dims).path)
+    model = Model.open(normalize(built.path, folder, built.dims).path)
     session = onnxruntime.InferenceSession(str(model.path), providers=["CPUExecutionProvider"])
     return [np.asarray(value) for value in session.run(None, built.inputs(model, seed))]
 
@@ -115,7 +115,7 @@ def test_a_file_of_the_users_own_is_a_model_with_its_free_dimensions(tmp_path: P
     assert models.name_or_file(word) == word
     built = models.benchmark_model(word)
     assert (built.path, built.dims) == (file, {"n": 20, "length": 4})
-    model = Model.open(normalze(built.path, tmp_path / "n", built.dims).path)
+    model = Model.open(normalize(built.path, tmp_path / "n", built.dims).path)
     inputs = built.inputs(model)
     assert inputs["x"].shape == (20, 4) and 0 <= inputs["i"].min() <= inputs["i"].max() < 3
     assert models.benchmark_model(str(file)).dims == {}

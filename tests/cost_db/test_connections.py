@@ -152,7 +152,7 @@ def test_one_name_is_held_by_one_transaction_at_a_time(database_url: str) -> Non
 
     def hold(who: str) -> None:
         def work(connection: sa.Connection) -> None:
-            shared.serialze(connection, "test")
+            shared.serialize(connection, "test")
             order.append(f"{who} in")
             time.sleep(0.05)
             order.append(f"{who} out")

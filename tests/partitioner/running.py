@@ -15,11 +15,11 @@ from tests.models import sample_inputs, seeded_input
 onnxruntime.set_default_logger_severity(3)
 
 
-def run(path: Path, feed: Mapping[str, np.ndarray], optimzed: bool = False) -> dict[str, np.ndarray]:
+def run(path: Path, feed: Mapping[str, np.ndarray], optimized: bool = False) -> dict[str, np.ndarray]:
     """Outputs by name."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
-    if not optimzed:
+    if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]

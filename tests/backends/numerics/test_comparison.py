@@ -82,7 +82,7 @@ def test_integers_and_booleans_are_exact() -> None:
     assert output_error("max", [text], [text.copy()]) == 0
 
 
-def test_quantzed_values_are_numbers() -> None:
+def test_quantized_values_are_numbers() -> None:
     e, a = np.array([0, 250], np.uint8), np.array([1, 250], np.uint8)
     assert output_error("max", [a], [e]) == pytest.approx(1 / 250)
 

@@ -1,4 +1,4 @@
-"""The reference is repeatable and is what ONNX Runtime computes without optimzation."""
+"""The reference is repeatable and is what ONNX Runtime computes without optimization."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_a_change_of_layout_is_the_time_of_who_makes_or_reads_the_value(tmp_path
         "y = com.microsoft.SkipLayerNormalization<epsilon = 1e-5>(x, x, b, b)",
     ],
 )
-def test_operators_of_optimzed_models_are_taken(nodes: str, tmp_path: Path) -> None:
+def test_operators_of_optimized_models_are_taken(nodes: str, tmp_path: Path) -> None:
     text = f"""
     <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
     g (float[2, 4, 8] x) => (float[2, 4, 8] y) {{ [n] {nodes} }}

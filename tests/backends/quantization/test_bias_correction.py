@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from collage.backends.contract import SubModel
-from collage.backends.quantization import quantize as quantzation
+from collage.backends.quantization import quantize as quantization
 from collage.partitioner.target import Target
 from tests.backends.quantization.test_quantize import (
     MLP,
@@ -20,7 +20,7 @@ from tests.backends.quantization.test_quantize import (
     model_of,
     op_types,
     outputs_of,
-    quantzed,
+    quantized,
 )
 
 OPENVINO = Target.parse("openvino -quant=static_int8")
@@ -88,13 +88,13 @@ def test_channels_are_right_on_average(
         folder.mkdir()
         model = make(folder)
         if not corrected:
-            monkeypatch.setattr(quantzation, "correct_biases", lambda *_: None)
-        shifts.append(mean_shift(quantzed(model, target, folder), model, axes))
+            monkeypatch.setattr(quantization, "correct_biases", lambda *_: None)
+        shifts.append(mean_shift(quantized(model, target, folder), model, axes))
     assert shifts[0] < shifts[1] / 2
 
 
 def test_what_is_corrected_are_steps_of_the_accumulator(tmp_path: Path) -> None:
-    graph = ir.load(quantzed(conv(tmp_path, bias=", b"), STATIC, tmp_path).path).graph
+    graph = ir.load(quantized(conv(tmp_path, bias=", b"), STATIC, tmp_path).path).graph
     kernel = next(node for node in graph if node.op_type == "Conv")
     terms = [value.producer() for value in kernel.inputs]
     entry, weight, bias = (
@@ -109,7 +109,7 @@ def test_a_product_hands_out_floats_to_openvino_and_is_corrected(tmp_path: Path)
     for target, added in ((STATIC, 0), (OPENVINO, 1)):
         folder = tmp_path / target.backend
         folder.mkdir()
-        made = quantzed(model, target, folder)
+        made = quantized(model, target, folder)
         assert op_types(made).count("Add") == added
         assert [spec.name for spec in made.outputs] == [
             v.name for v in ir.load(made.path).graph.outputs
@@ -121,7 +121,7 @@ def test_a_product_hands_out_floats_to_openvino_and_is_corrected(tmp_path: Path)
 def test_a_product_that_is_an_output_keeps_its_name(tmp_path: Path) -> None:
     text = MLP.replace("[last] y = Gemm<transB: int = 1>(r, w2, b)", "[last] y = MatMul(r, w2)")
     model = model_of(text, {"w1": matrix(16, 32), "w2": matrix(32, 8, 1)}, tmp_path)
-    graph = ir.load(quantzed(model, OPENVINO, tmp_path).path).graph
+    graph = ir.load(quantized(model, OPENVINO, tmp_path).path).graph
     maker = graph.outputs[0].producer()
     assert graph.outputs[0].name == "y" and maker is not None and maker.op_type == "Add"
 
@@ -141,7 +141,7 @@ def test_what_carries_nothing_to_a_kernel_stays_float(tmp_path: Path) -> None:
     """
     rng = np.random.default_rng(0)
     weights = {"w1": rng.standard_normal((8, 4, 3, 3)), "w2": rng.standard_normal((8, 8, 1, 1))}
-    made = quantzed(model_of(text, weights, tmp_path), STATIC, tmp_path)
+    made = quantized(model_of(text, weights, tmp_path), STATIC, tmp_path)
     graph = ir.load(made.path).graph
     rounded = {node.inputs[0].name for node in graph if node.op_type == "QuantizeLinear"}
     # The clippings are in the kernels' ranges, the pooling passes int8 on; sums and means are outputs.

@@ -155,7 +155,7 @@ def test_a_product_loses_what_corrected_its_bias(tmp_path: Path) -> None:
     assert np.abs(found["y"] - exact["y"]).max() > 0
 
 
-def test_a_folded_normalzation_stays_folded(tmp_path: Path) -> None:
+def test_a_folded_normalization_stays_folded(tmp_path: Path) -> None:
     text = """
     <ir_version: 10, opset_import: ["" : 17]>
     g (float[1, 8, 12, 12] x) => (float[1, 8, 12, 12] n, float[1, 8, 12, 12] y) {

@@ -1,4 +1,4 @@
-"""Int8 in the file: what is taken, what comes out, and the traps of the quantzer."""
+"""Int8 in the file: what is taken, what comes out, and the traps of the quantizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from collage.backends.contract import CompileContext, SubModel
 from collage.backends.numerics.reference import run_reference
 from collage.backends.numerics.tensor_files import read_samples, write_samples
-from collage.backends.quantization import quantize as quantzation
+from collage.backends.quantization import quantize as quantization
 from collage.backends.quantization.static_int8 import widened
 from collage.backends.registry import resolve, target_spec
 from collage.partitioner.errors import CollageError
@@ -47,7 +47,7 @@ def model_of(text: str, weights: dict[str, np.ndarray], folder: Path) -> SubMode
     return SubModel(path, inputs, outputs, folder / "inputs.npz")
 
 
-def quantzed(model: SubModel, target: Target, folder: Path) -> SubModel:
+def quantized(model: SubModel, target: Target, folder: Path) -> SubModel:
     work = folder / "work"
     work.mkdir()
     made = resolve(target).prepare(model, target, CompileContext(1, work))
@@ -111,7 +111,7 @@ def convs(folder: Path) -> SubModel:
 
 def test_products_are_scaled_as_they_run(tmp_path: Path) -> None:
     model = mlp(tmp_path)
-    made = quantzed(model, DYNAMIC, tmp_path)
+    made = quantized(model, DYNAMIC, tmp_path)
     assert made.prepared and (made.inputs, made.outputs) == (model.inputs, model.outputs)
     assert op_types(made).count("MatMulInteger") == 2
     assert 0 < error_of(made, model) < 0.03
@@ -122,7 +122,7 @@ def test_products_are_scaled_as_they_run(tmp_path: Path) -> None:
 
 def test_convolutions_are_calibrated(tmp_path: Path) -> None:
     model = convs(tmp_path)
-    made = quantzed(model, STATIC, tmp_path)
+    made = quantized(model, STATIC, tmp_path)
     # Batch normalization is folded into the weights, or the kernel would end before it.
     assert "BatchNormalization" not in op_types(made)
     assert 0 < error_of(made, model) < 0.1
@@ -135,7 +135,7 @@ def test_the_same_bytes_each_time(target: Target, tmp_path: Path) -> None:
     for number in range(2):
         folder = tmp_path / str(number)
         folder.mkdir()
-        made.append(quantzed(mlp(folder), target, folder).path.read_bytes())
+        made.append(quantized(mlp(folder), target, folder).path.read_bytes())
     assert made[0] == made[1]
 
 
@@ -149,7 +149,7 @@ def test_other_last_bits_of_the_samples_change_nothing(tmp_path: Path) -> None:
         samples = read_samples(model.calibration, model.inputs)
         other = [{name: (v * np.float32(factor)) for name, v in s.items()} for s in samples]
         write_samples(model.calibration, other)
-        made.append(quantzed(model, STATIC, folder).path.read_bytes())
+        made.append(quantized(model, STATIC, folder).path.read_bytes())
     assert made[0] == made[1]
 
 
@@ -161,7 +161,7 @@ def test_ranges_are_widened_by_little(ends: tuple[float, float]) -> None:
     np.testing.assert_allclose((low, high), ends, rtol=2**-7)
 
 
-def test_a_cache_keeps_what_was_quantzed_for_the_same_samples(tmp_path: Path) -> None:
+def test_a_cache_keeps_what_was_quantized_for_the_same_samples(tmp_path: Path) -> None:
     model = mlp(tmp_path)
     cache = tmp_path / "cache"
     paths = []
@@ -171,7 +171,7 @@ def test_a_cache_keeps_what_was_quantzed_for_the_same_samples(tmp_path: Path) ->
         if number == 2:
             assert model.calibration is not None
             write_samples(model.calibration, [{"x": np.ones((4, 16), np.float32)}])
-        paths.append(quantzation.quantze(model, STATIC, CompileContext(1, work, cache)).path)
+        paths.append(quantization.quantize(model, STATIC, CompileContext(1, work, cache)).path)
     assert paths[0] == paths[1] != paths[2]
 
 
@@ -184,27 +184,27 @@ def test_a_weight_that_two_gemms_share_is_not_turned_twice(tmp_path: Path) -> No
     }
     """
     model = model_of(text, {"w": matrix(16, 16)}, tmp_path)
-    assert error_of(quantzed(model, DYNAMIC, tmp_path), model) < 0.05
+    assert error_of(quantized(model, DYNAMIC, tmp_path), model) < 0.05
 
 
 def test_convolutions_stay_float_when_scaled_as_they_run(tmp_path: Path) -> None:
     model = convs(tmp_path)
     index = GraphIndex.from_ir(ir.load(model.path))
-    assert quantzation.quantzable(index, quantzation.DYNAMIC) == 0
-    assert quantzation.quantzable(index, quantzation.STATIC) == 1
-    reason = quantzation.refuse_region(index, index.all_nodes, DYNAMIC)
+    assert quantization.quantizable(index, quantization.DYNAMIC) == 0
+    assert quantization.quantizable(index, quantization.STATIC) == 1
+    reason = quantization.refuse_region(index, index.all_nodes, DYNAMIC)
     assert reason is not None and "Conv is not one of MatMul, Gemm" in reason
-    with pytest.raises(CollageError, match="could be quantzed"):
-        quantzed(model, DYNAMIC, tmp_path)
+    with pytest.raises(CollageError, match="could be quantized"):
+        quantized(model, DYNAMIC, tmp_path)
 
 
 def test_static_needs_samples(tmp_path: Path) -> None:
     model = mlp(tmp_path)
     with pytest.raises(CollageError, match="needs samples"):
-        quantzed(SubModel(model.path, model.inputs, model.outputs), STATIC, tmp_path)
+        quantized(SubModel(model.path, model.inputs, model.outputs), STATIC, tmp_path)
 
 
-def test_only_partitions_with_something_to_quantze_are_offered(tmp_path: Path) -> None:
+def test_only_partitions_with_something_to_quantize_are_offered(tmp_path: Path) -> None:
     from collage.partitioner.graph.model import Model
 
     model = Model.open(mlp(tmp_path).path)
@@ -229,14 +229,14 @@ def test_why_not(node: str, reason: str, tmp_path: Path) -> None:
     """
     weights = {"w": matrix(4, 4)} if "w)" in node else {}
     index = GraphIndex.from_ir(ir.load(model_of(text, weights, tmp_path).path))
-    assert reason in (quantzation.refusal(index, index.nodes[0], quantzation.DYNAMIC) or "")
+    assert reason in (quantization.refusal(index, index.nodes[0], quantization.DYNAMIC) or "")
 
 
 def test_old_opsets_have_no_scale_for_each_channel(tmp_path: Path) -> None:
     text = MLP.replace('["" : 17]', '["" : 12]')
     weights = {"w1": matrix(16, 32), "w2": matrix(8, 32, 1), "b": np.ones(8)}
     index = GraphIndex.from_ir(ir.load(model_of(text, weights, tmp_path).path))
-    assert "need 13" in (quantzation.refuse_region(index, 1, STATIC) or "")
+    assert "need 13" in (quantization.refuse_region(index, 1, STATIC) or "")
 
 
 def test_what_targets_compute_in() -> None:

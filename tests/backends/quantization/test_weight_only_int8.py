@@ -10,7 +10,7 @@ import pytest
 
 from collage.backends.contract import CompileContext, SubModel
 from collage.backends.machine.hardware import hardware
-from collage.backends.quantization import quantize as quantzation
+from collage.backends.quantization import quantize as quantization
 from collage.backends.quantization import weight_only_int8 as writer
 from collage.backends.quantization.error_feedback import LARGEST
 from collage.backends.registry import resolve
@@ -28,7 +28,7 @@ from tests.backends.quantization.test_quantize import (
     model_of,
     op_types,
     outputs_of,
-    quantzed,
+    quantized,
 )
 
 
@@ -47,7 +47,7 @@ def stored_weights(model: SubModel) -> dict[str, np.ndarray]:
 
 def test_only_weights_of_products_are_int8(tmp_path: Path) -> None:
     model = mlp(tmp_path)
-    made = quantzed(model, WEIGHTS, tmp_path)
+    made = quantized(model, WEIGHTS, tmp_path)
     assert made.prepared
     assert sorted(op_types(made)) == sorted([*["DequantizeLinear"] * 2, "MatMul", "Relu", "Gemm"])
     weights = stored_weights(made)
@@ -61,20 +61,20 @@ def test_only_weights_of_products_are_int8(tmp_path: Path) -> None:
 
 def test_many_inputs_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model = mlp(tmp_path)
-    whole = stored_weights(quantzed(model, WEIGHTS, tmp_path))
+    whole = stored_weights(quantized(model, WEIGHTS, tmp_path))
     monkeypatch.setattr(writer, "_MOST_INPUTS", 12)
     (tmp_path / "parts").mkdir()
-    made = quantzed(model, WEIGHTS, tmp_path / "parts")
+    made = quantized(model, WEIGHTS, tmp_path / "parts")
     assert any((array != whole[name]).any() for name, array in stored_weights(made).items())
     assert error_of(made, model) < 0.02
 
 
 def test_little_memory_takes_more_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model = mlp(tmp_path)
-    whole = quantzed(model, WEIGHTS, tmp_path)
+    whole = quantized(model, WEIGHTS, tmp_path)
     monkeypatch.setattr(writer, "_MOST_BYTES", 1)
     (tmp_path / "again").mkdir()
-    again = quantzed(model, WEIGHTS, tmp_path / "again")
+    again = quantized(model, WEIGHTS, tmp_path / "again")
     assert again.path.read_bytes() == whole.path.read_bytes()
 
 
@@ -87,7 +87,7 @@ def test_weights_that_two_products_share(tmp_path: Path) -> None:
     }
     """
     model = model_of(text, {"w": matrix(16, 16)}, tmp_path)
-    made = quantzed(model, WEIGHTS, tmp_path)
+    made = quantized(model, WEIGHTS, tmp_path)
     assert set(stored_weights(made)) == {"one", "two"}
     assert error_of(made, model) < 0.03
 
@@ -102,7 +102,7 @@ def test_a_product_of_constants_stays_float(tmp_path: Path) -> None:
     }
     """
     model = model_of(text, {"v": matrix(4, 16), "w": matrix(16, 16, 1)}, tmp_path)
-    assert set(stored_weights(quantzed(model, WEIGHTS, tmp_path))) == {"read"}
+    assert set(stored_weights(quantized(model, WEIGHTS, tmp_path))) == {"read"}
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     assert said is not None and "Conv is not one of MatMul, Gemm" in said
     products = mlp(tmp_path)
     with pytest.raises(CollageError, match="needs samples"):
-        quantzed(SubModel(products.path, products.inputs, products.outputs), WEIGHTS, tmp_path)
+        quantized(SubModel(products.path, products.inputs, products.outputs), WEIGHTS, tmp_path)
 
 
 def test_nodes_may_stay_float(tmp_path: Path) -> None:
@@ -124,14 +124,14 @@ def test_nodes_may_stay_float(tmp_path: Path) -> None:
 
 def test_parts_are_cut_out_of_the_whole(tmp_path: Path) -> None:
     model = mlp(tmp_path)
-    whole = quantzed(model, WEIGHTS, tmp_path)
+    whole = quantized(model, WEIGHTS, tmp_path)
     graph = ir.load(model.path).graph
     ir.save(
         ir.Model(ir.convenience.extract(graph, ["x"], ["r"]), ir_version=10), tmp_path / "part.onnx"
     )
     result = TensorSpec("r", "float32", (4, 32))
     part = SubModel(tmp_path / "part.onnx", model.inputs, (result,))
-    cut = quantzation.Int8Parts(whole, model).cut(part, tmp_path / "cut.onnx")
+    cut = quantization.Int8Parts(whole, model).cut(part, tmp_path / "cut.onnx")
     assert cut is not None
     np.testing.assert_array_equal(stored_weights(cut)["first"], stored_weights(whole)["first"])
 
@@ -150,7 +150,7 @@ def product_on(target: Target, folder: Path) -> tuple[np.ndarray, np.ndarray, np
     weights = matrix(512, 256)
     weights[:64] = 0
     model = model_of(PRODUCT, {"w": weights}, folder)
-    made = quantzed(model, WEIGHTS, folder)
+    made = quantized(model, WEIGHTS, folder)
     x = np.random.default_rng(3).standard_normal((32, 512)).astype(np.float32)
     x[:, :64] *= 1000
     (folder / "compiled").mkdir()

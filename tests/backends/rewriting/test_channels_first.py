@@ -21,7 +21,7 @@ from tests.forms import converted, parsed, weights
 from tests.models import seeded_input
 
 _TO_LAST, _TO_FIRST = "perm = [0, 2, 3, 1]", "perm = [0, 3, 1, 2]"
-# ConvNeXt's block, with a response normalzation, a gate, two halves, a softmax and an embedding of places.
+# ConvNeXt's block, with a response normalization, a gate, two halves, a softmax and an embedding of places.
 _BLOCK = f"""g (float[2, 4, 5, 6] x) => (float[2, 4, 5, 6] y, float[2, 8] z) {{
     a = Conv <pads = [1, 1, 1, 1]> (x, w)
     b = Transpose <{_TO_LAST}> (a)
@@ -109,7 +109,7 @@ def test_what_leaves_no_fewer_transposes_stays() -> None:
     assert model.SerializeToString() == before
 
 
-def test_a_normalzation_without_a_bias_and_one_whose_scale_is_computed(tmp_path: Path) -> None:
+def test_a_normalization_without_a_bias_and_one_whose_scale_is_computed(tmp_path: Path) -> None:
     """The second gets its input with channels last, and what follows is entered again."""
     model = parsed(
         f"""g (float[1, 4, 6, 6] x, float[4] given) => (float[1, 4, 6, 6] y) {{
@@ -125,7 +125,7 @@ def test_a_normalzation_without_a_bias_and_one_whose_scale_is_computed(tmp_path:
 
 @pytest.mark.parametrize("dtype", ["float16", "double"])
 def test_other_numbers_stay(dtype: str) -> None:
-    """Runtimes have their normalzations and convolutions for float32."""
+    """Runtimes have their normalizations and convolutions for float32."""
     model = parsed(
         f"""g ({dtype}[1, 4, 6, 6] x) => ({dtype}[1, 4, 6, 6] y) {{
             a = Transpose <{_TO_LAST}> (x)   b = LayerNormalization(a, scale)   c = MatMul(b, w)

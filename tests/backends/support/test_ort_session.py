@@ -1,4 +1,4 @@
-"""Optimzed graphs of ONNX Runtime that are kept in the cache."""
+"""Optimized graphs of ONNX Runtime that are kept in the cache."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_kept_graph_computes_the_same_and_is_not_made_again(
     assert weights.stat().st_size >= 3 * 8 * 8 * 9 * 4
 
 
-def test_levels_of_optimzation_have_graphs_of_their_own(model: SubModel, tmp_path: Path) -> None:
+def test_levels_of_optimization_have_graphs_of_their_own(model: SubModel, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     values(model, PLAIN, tmp_path / "all", cache)
@@ -83,7 +83,7 @@ def test_a_graph_that_cannot_be_kept_is_opened_as_it_is(
 ) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
-    monkeypatch.setattr(ort_session, "save_optimzed", lambda options, folder: 1 / 0)
+    monkeypatch.setattr(ort_session, "save_optimized", lambda options, folder: 1 / 0)
     values(model, PLAIN, tmp_path / "work", cache)
     assert opened == [model.path.name]
     assert not list(cache.glob("onnxruntime*"))

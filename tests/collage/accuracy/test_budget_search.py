@@ -20,7 +20,7 @@ from collage.backends.numerics.reference import reference_session, run_session
 from collage.partitioner.emit.annotate import read_plan
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.report.pareto import draw_front
 from tests.models import sample_inputs
 
@@ -45,8 +45,8 @@ class Case:
     def __init__(self, name: str, folder: Path) -> None:
         self.model = benchmark_model(name, folder)
         self.folder = folder
-        normalzed = normalze(self.model.path, folder / "normalzed", self.model.dims).path
-        index = Model.open(normalzed).index
+        normalized = normalize(self.model.path, folder / "normalized", self.model.dims).path
+        index = Model.open(normalized).index
         specs = [index.values[value] for value in index.inputs]
         given = GIVEN[name]
         samples = [sample_inputs(name, specs, seed) for seed in range(given + 2)]
@@ -55,7 +55,7 @@ class Case:
         self.inputs = folder / "inputs.npz"
         np.savez(self.inputs, allow_pickle=False, **stacked)
         self.outputs = list(index.outputs)
-        session = reference_session(normalzed)
+        session = reference_session(normalized)
         self.expected = [run_session(session, sample, self.outputs) for sample in self.unseen]
 
     def tune(self, **options: Any) -> collage.Artifact:

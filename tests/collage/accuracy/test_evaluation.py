@@ -18,7 +18,7 @@ from collage.model.sub_models import RegionFiles
 from collage.options import TuneOptions
 from collage.partitioner.errors import BadInputError, NoPlanError
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import single_plan
 from tests.models import MODELS
@@ -69,10 +69,10 @@ def test_the_check_of_the_documentation_decides(
     )
     (tmp_path / "my_check.py").write_text(code, encoding="utf-8")
     case = MODELS["ppocr_cls"]
-    index = Model.open(normalze(case.path, tmp_path / "normalzed", case.dims).path).index
+    index = Model.open(normalize(case.path, tmp_path / "normalized", case.dims).path).index
     specs = [index.values[name] for name in index.inputs]
     samples = [seeded_inputs(specs, seed) for seed in range(3)]
-    session = reference_session(tmp_path / "normalzed" / "model.onnx")
+    session = reference_session(tmp_path / "normalized" / "model.onnx")
     labels = [run_session(session, s, index.outputs)[index.outputs[0]].argmax() for s in samples]
     images = np.stack([sample[specs[0].name][0] for sample in samples])
     np.savez(tmp_path / "labeled.npz", images=images, labels=np.array(labels))

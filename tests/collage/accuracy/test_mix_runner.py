@@ -22,7 +22,7 @@ from collage.backends.numerics.reference import reference_session, run_session
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.registry import check_options
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.runtime.compiled import CompiledRegions
 from collage.runtime.executor import Executor
@@ -49,11 +49,11 @@ def layers(folder: Path) -> Path:
     graph = helper.make_graph(nodes, "layers", [given], [made], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     onnx.save(model, folder / "layers.onnx")
-    return normalze(folder / "layers.onnx", folder / "normalzed", {}).path
+    return normalize(folder / "layers.onnx", folder / "normalized", {}).path
 
 
 def convolutions(folder: Path) -> Path:
-    """Convolutions with batch normalzation, which runtimes fold into their weights."""
+    """Convolutions with batch normalization, which runtimes fold into their weights."""
     rng = np.random.default_rng(0)
     nodes, weights = [], []
 
@@ -76,7 +76,7 @@ def convolutions(folder: Path) -> Path:
     graph = helper.make_graph(nodes, "convolutions", *([end] for end in ends), weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     onnx.save(model, folder / "convolutions.onnx")
-    return normalze(folder / "convolutions.onnx", folder / "normalzed", {}).path
+    return normalize(folder / "convolutions.onnx", folder / "normalized", {}).path
 
 
 def request_for(path: Path, folder: Path, targets: tuple[Target, Target]) -> Probe:
@@ -157,7 +157,7 @@ def test_neighbors_of_one_target_are_joined(trials: BlockSearch) -> None:
 
 @pytest.fixture
 def int8_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BlockSearch]:
-    """Three blocks of a convolution with its normalzation, on OpenVINO in fp32 and int8."""
+    """Three blocks of a convolution with its normalization, on OpenVINO in fp32 and int8."""
     monkeypatch.chdir(tmp_path)
     targets = (Target.parse("openvino"), Target.parse("openvino -quant=static_int8"))
     request = replace(request_for(convolutions(tmp_path), tmp_path, targets), error_limits=(0.05,))
@@ -318,7 +318,7 @@ def test_single_blocks_are_flipped_where_that_is_no_border_of_partitions() -> No
     assert not set(flips((0, 1, 2), frozenset()))
 
 
-def test_no_block_begins_with_a_normalzation(int8_trials: BlockSearch) -> None:
+def test_no_block_begins_with_a_normalization(int8_trials: BlockSearch) -> None:
     ops = [int8_trials.model.index.nodes[node].op_type for node in int8_trials.laid.order]
     assert "BatchNormalization" in ops
     assert all(ops[cut] != "BatchNormalization" for cut in int8_trials.laid.cuts[:-1])

@@ -18,7 +18,7 @@ from collage.artifact.session import LoadError
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.emit.annotate import annotate, read_plan
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.report.bench import bench
 from collage.report.explain import explain
@@ -75,7 +75,7 @@ def plan_on(model: Model, target: str) -> dict[str, object]:
 def tuned(source: Path, target: str, folder: Path) -> collage.Artifact:
     """The first and the last layer on a target, what is between on ONNX Runtime in float."""
     options = {"least_opset": 13} if "-quant" in target else {}
-    info = normalze(source, folder / "normalzed", {}, **options)
+    info = normalize(source, folder / "normalized", {}, **options)
     return collage.tune(
         source,
         ["onnxruntime", target],
@@ -156,7 +156,7 @@ def test_the_artifact_is_int8_for_every_runtime(target: str, tmp_path: Path) -> 
 )
 def test_an_artifact_may_have_both_in_one_partition(wide: str, numbers: str, tmp_path: Path) -> None:
     source = two_products(tmp_path)
-    info = normalze(source, tmp_path / "normalzed", {}, least_opset=13)
+    info = normalize(source, tmp_path / "normalized", {}, least_opset=13)
     runtime = wide.partition(" ")[0]
     model, target = Model.open(info.path), wide.replace(" ", " -float=0-2 ")
     names = [node.name for node in model.index.nodes]
@@ -222,8 +222,8 @@ def test_single_targets_are_timed_on_the_model_that_was_tuned(tmp_path: Path) ->
     assert exact["max_relative_error"] < 1e-4 < int8["max_relative_error"] < TOLERANCE
 
 
-def test_load_quantzes_nothing(tmp_path: Path) -> None:
-    model = Model.open(normalze(two_products(tmp_path), tmp_path / "normalzed", {}).path)
+def test_load_quantizes_nothing(tmp_path: Path) -> None:
+    model = Model.open(normalize(two_products(tmp_path), tmp_path / "normalized", {}).path)
     plan = Plan((Candidate(model.index.all_nodes, Target.parse(INT8)),))
     verification = '{"seeds": [], "inputs": [], "values": [], "tolerance": {}}'
     path = annotate(model, plan, {"collage.verification": verification}, tmp_path / "a.onnx")

@@ -16,7 +16,7 @@ from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.emit.annotate import annotate, read_plan
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.report.bench import bench
 from collage.report.partition_svg import PartitionTimes, draw
@@ -30,7 +30,7 @@ TEXT = """<ir_version: 10, opset_import: ["" : 21]> g (float[1, 8] x) => (float[
 @pytest.fixture
 def artifact(tmp_path: Path) -> Path:
     onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "m.onnx")
-    model = Model.open(normalze(tmp_path / "m.onnx", tmp_path / "n", {}).path)
+    model = Model.open(normalize(tmp_path / "m.onnx", tmp_path / "n", {}).path)
     plan = Plan((Candidate(0b0011, ORT), Candidate(0b1100, OPENVINO)))
     return annotate(model, plan, {}, tmp_path / "a.onnx", versions={"openvino": "1"})
 
@@ -119,7 +119,7 @@ def test_a_picture_of_many_partitions_is_no_ribbon(artifact: Path) -> None:
     )
     source = artifact.parent / "long.onnx"
     onnx.save(onnx.parser.parse_model(text), source)
-    index = Model.open(normalze(source, artifact.parent / "long", {}).path).index
+    index = Model.open(normalize(source, artifact.parent / "long", {}).path).index
     parts = [Candidate(0b111 << 3 * i, (ORT, OPENVINO)[i % 2]) for i in range(100)]
     svg = draw(index, parts, [PartitionTimes(1000.0 * i, 900.0 * i) for i in range(100)])
     width, height = (int(svg.split(f'{name}="')[1].split('"')[0]) for name in ("width", "height"))
@@ -130,7 +130,7 @@ def test_a_picture_of_many_partitions_is_no_ribbon(artifact: Path) -> None:
 
 def test_artifacts_of_different_models_are_not_compared(artifact: Path, tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(TEXT.replace("Tanh", "Sigmoid")), tmp_path / "s.onnx")
-    model = Model.open(normalze(tmp_path / "s.onnx", tmp_path / "s", {}).path)
+    model = Model.open(normalize(tmp_path / "s.onnx", tmp_path / "s", {}).path)
     report = {
         "collage.report": json.dumps({"targets": ["onnxruntime"], "metric": "max", "tolerance": 1e-3})
     }

@@ -24,7 +24,7 @@ from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.linear_order import line
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from tests.models import MODELS
 
@@ -37,7 +37,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """PP-OCR's classifier in three parts, which two runtimes take in turn."""
     folder = tmp_path_factory.mktemp("session")
     info = MODELS["ppocr_cls"]
-    normalze(info.path, folder, info.dims)
+    normalize(info.path, folder, info.dims)
     model = Model.open(folder / "model.onnx")
     laid = line(model.index, model.index.all_nodes)
     third = len(laid.order) // 3
@@ -143,7 +143,7 @@ def test_a_second_load_is_quicker_where_converting_takes_long(tmp_path: Path) ->
     if not isinstance(resolve(ncnn).probe(), Available):
         pytest.skip("ncnn is not installed")
     info = MODELS["ppocr_rec"]
-    normalze(info.path, tmp_path, info.dims)
+    normalize(info.path, tmp_path, info.dims)
     model = Model.open(tmp_path / "model.onnx")
     plan = Plan((Candidate(model.index.all_nodes, ncnn),))
     path = make_artifact(model, plan, tmp_path / "rec.collage.onnx")

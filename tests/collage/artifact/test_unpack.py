@@ -12,7 +12,7 @@ from collage.artifact.unpack import parts_of
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.errors import ModelError
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from tests.models import MODELS
 
@@ -24,7 +24,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One model as two artifacts, which differ only in where it is cut."""
     folder = tmp_path_factory.mktemp("parts")
     info = MODELS["ppocr_cls"]
-    normalze(info.path, folder, info.dims)
+    normalize(info.path, folder, info.dims)
     model = Model.open(folder / "model.onnx")
     ort = Target.parse("onnxruntime")
     whole = model.index.all_nodes

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from collage.backends.machine.hardware import hardware
 from collage.costs.measurement_context import protocol_for, touched_bytes, weight_bytes, written_sizes
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 
 _FLOATS = 1 << 16
 _VALUE_BYTES = 4 * _FLOATS
@@ -37,7 +37,7 @@ def _chain(tmp_path: Path, products: int, ops: tuple[str, ...] = ()) -> Model:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, tmp_path / "model.onnx")
-    return Model.open(normalze(tmp_path / "model.onnx", tmp_path / "normalzed", {}).path)
+    return Model.open(normalize(tmp_path / "model.onnx", tmp_path / "normalized", {}).path)
 
 
 def test_weights_and_all_that_is_written_count(tmp_path: Path) -> None:

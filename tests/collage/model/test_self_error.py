@@ -18,7 +18,7 @@ from collage.model.self_error import allow_own_error, rounds_to_integers
 from collage.options import TuneOptions
 from tests.tuning import tuned
 
-_QUANTZED = """<ir_version: 9, opset_import: ["" : 18]>
+_QUANTIZED = """<ir_version: 9, opset_import: ["" : 18]>
 g (float[1, 3, 48, 48] x) => (float[1, 8, 46, 46] y) {
     w1 = DequantizeLinear(q1, s, z)
     w2 = DequantizeLinear(q2, s, z)
@@ -64,7 +64,7 @@ def _reference(text: str, folder: Path, step: float = 0.04) -> Reference:
 
 
 def test_it_is_a_step_or_so_and_becomes_the_tolerance(tmp_path: Path) -> None:
-    reference = _reference(_QUANTZED, tmp_path)
+    reference = _reference(_QUANTIZED, tmp_path)
     (values,) = reference.values(["y"])
     step = 0.04 / float(np.abs(values["y"]).max())
     events: list[Event] = []
@@ -94,7 +94,7 @@ def test_operators_on_integers_round_too(tmp_path: Path) -> None:
 
 def test_it_is_the_largest_of_all_samples(tmp_path: Path) -> None:
     """Of two samples one has hardly a value near the middle between two integers."""
-    reference = _reference(_QUANTZED, tmp_path)
+    reference = _reference(_QUANTIZED, tmp_path)
     model, (sample,) = reference.model, reference.samples
     still = Reference(model, [{"x": np.zeros_like(sample["x"])}], tmp_path / "still")
     asked = TuneOptions(tolerance=1e-4)
@@ -106,7 +106,7 @@ def test_it_is_the_largest_of_all_samples(tmp_path: Path) -> None:
 
 def test_a_large_part_of_the_outputs_is_too_much_to_allow(tmp_path: Path) -> None:
     """In steps that are as large as most of the values the outputs are noise."""
-    reference = _reference(_QUANTZED, tmp_path, step=1.5)
+    reference = _reference(_QUANTIZED, tmp_path, step=1.5)
     asked = TuneOptions(tolerance=1e-3)
     options, (told,) = allow_own_error([reference], asked, tmp_path / "own", ignore)
     assert options == asked
@@ -114,7 +114,7 @@ def test_a_large_part_of_the_outputs_is_too_much_to_allow(tmp_path: Path) -> Non
 
 
 def test_a_child_that_fails_is_told_and_changes_nothing(tmp_path: Path) -> None:
-    reference = _reference(_QUANTZED, tmp_path)
+    reference = _reference(_QUANTIZED, tmp_path)
     asked = TuneOptions(tolerance=1e-3, metric="max")
     unknown = asked.model_copy(update={"metric": "unheard of"})
     options, (told,) = allow_own_error([reference], unknown, tmp_path / "own", ignore)
@@ -125,7 +125,7 @@ def test_a_child_that_fails_is_told_and_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_every_runtime_may_run_it(tmp_path: Path) -> None:
     """Held to a thousandth neither may: each adds up in an order of its own."""
-    made = tuned(_model(_QUANTZED), ["onnxruntime", "openvino"], tmp_path, strategy="single")
+    made = tuned(_model(_QUANTIZED), ["onnxruntime", "openvino"], tmp_path, strategy="single")
     report = made.report
     assert not any("infeasible" in baseline for baseline in report["baselines"])
     assert report["max_relative_error"] <= report["tolerance"] > 1e-3
@@ -136,7 +136,7 @@ def test_every_runtime_may_run_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_tuning_that_is_known_does_not_look_for_it_again(tmp_path: Path) -> None:
-    onnx.save(_model(_QUANTZED), tmp_path / "m.onnx")
+    onnx.save(_model(_QUANTIZED), tmp_path / "m.onnx")
     said: list[list[str]] = []
     artifacts = []
     for name in ("first", "second"):

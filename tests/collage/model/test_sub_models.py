@@ -19,7 +19,7 @@ from collage.events import Event
 from collage.model.sub_models import RegionFiles
 from collage.options import TuneOptions
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.tuning.pipeline import tune_file
 
 _LAYERS = 6
@@ -52,7 +52,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def model(source: Path, tmp_path: Path) -> Model:
-    normalze(source, tmp_path / "model", {})
+    normalize(source, tmp_path / "model", {})
     return Model.open(tmp_path / "model" / "model.onnx")
 
 

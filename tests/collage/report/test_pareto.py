@@ -10,7 +10,7 @@ import pytest
 
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.report.pareto import front
 from collage.timing.request import PlanTiming
@@ -31,7 +31,7 @@ def test_points_are_told_at_the_pace_of_the_winner(tmp_path: Path) -> None:
     text = "agraph (float[4] x) => (float[4] y) { [a] h = Exp(x) [b] y = Neg(h) }"
     proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 20]> {text}')
     onnx.save(proto, tmp_path / "model.onnx")
-    model = Model.open(normalze(tmp_path / "model.onnx", tmp_path / "work", {}).path)
+    model = Model.open(normalize(tmp_path / "model.onnx", tmp_path / "work", {}).path)
     exact, faster = _entry(EXACT, 3000, 1.0, 1e-6), _entry(REDUCED, 1000, 0.5, 1e-2)
     slower = _entry(REDUCED, 1100, 0.9, 5e-2)
     points = front(model, [slower, faster, exact], faster)

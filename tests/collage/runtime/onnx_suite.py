@@ -35,7 +35,7 @@ from collage.backends.registry import resolve, target_spec
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child, send_message
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.runtime.onnx_backend import CollageBackend, PreparedModel
 
@@ -295,6 +295,6 @@ def _ingested(model: onnx.ModelProto, inputs: Sequence[Any]) -> onnx.ModelProto:
             if not dim.HasField("dim_value")
         }
         try:
-            return onnx.load(normalze(folder / "source.onnx", folder / "out", dims).path)
+            return onnx.load(normalize(folder / "source.onnx", folder / "out", dims).path)
         except CollageError:
             return model

@@ -16,7 +16,7 @@ from collage.backends.numerics.tensor_files import write_samples
 from collage.model.reference import Reference
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.timing.child import run_rounds
 from collage.timing.request import PlanStep, PlanSteps, TimingRequest
@@ -28,7 +28,7 @@ g (float[8] x) => (float[8] y) { a = Relu(x)  b = Exp(a)  c = Neg(b)  y = Abs(c)
 @pytest.fixture
 def comparison(tmp_path: Path) -> TimingRequest:
     onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "model.onnx")
-    model = Model.open(normalze(tmp_path / "model.onnx", tmp_path / "normalzed", {}).path)
+    model = Model.open(normalize(tmp_path / "model.onnx", tmp_path / "normalized", {}).path)
     inputs = tuple(model.index.values[name] for name in model.index.inputs)
     reference = Reference(model, [seeded_inputs(inputs, 0)], tmp_path / "reference")
     write_samples(tmp_path / "samples", reference.samples)

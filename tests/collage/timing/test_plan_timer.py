@@ -15,7 +15,7 @@ from collage.events import ignore
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import single_plan
 from collage.timing.plan_timer import PlanTimer, border_surplus_us, residuals, simplest_of_the_fastest
@@ -146,7 +146,7 @@ def test_a_tenth_of_the_rounds_with_the_cores_far_apart_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "model.onnx")
-    model = Model.open(normalze(tmp_path / "model.onnx", tmp_path / "normalzed", {}).path)
+    model = Model.open(normalize(tmp_path / "model.onnx", tmp_path / "normalized", {}).path)
     regions = RegionFiles(model, tmp_path / "regions", None)
     timer = PlanTimer(regions, TimingRequest((), {}, (), (), Path(), Path()), ignore)
     stated = [

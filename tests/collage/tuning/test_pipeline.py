@@ -19,7 +19,7 @@ from collage.events import Event
 from collage.partitioner.emit.annotate import read_plan
 from collage.partitioner.errors import BadInputError, CancelledError, NoPlanError
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.report.bench import Bench, bench
 from collage.report.explain import draw_artifact, explain
@@ -64,9 +64,9 @@ def artifact(folder: Path, database: str) -> collage.Artifact:
 @pytest.fixture(scope="module")
 def mixed(folder: Path, database: str) -> collage.Artifact:
     """A plan of several partitions, whatever this machine finds fastest."""
-    source = folder / "normalzed"
+    source = folder / "normalized"
     source.mkdir()
-    normalze(MODELS["ppocr_cls"].path, source, MODELS["ppocr_cls"].dims)
+    normalize(MODELS["ppocr_cls"].path, source, MODELS["ppocr_cls"].dims)
     ops = {node.op for node in Model.open(source / "model.onnx").index.nodes}
     pins = [f"{op}={'openvino' if op == 'Conv' else 'onnxruntime'}" for op in sorted(ops)]
     return _tune(folder / "mixed", database, strategy="manual", pins=pins)

@@ -34,8 +34,8 @@ def plan_of(model: Model, *cuts: int) -> Plan:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["light_squeezenet", "silero_if", "silero_16k", "magika"])
-def test_an_artifact_is_the_model_with_its_plan(name: str, normalzed: Open, tmp_path: Path) -> None:
-    model = normalzed(name)
+def test_an_artifact_is_the_model_with_its_plan(name: str, normalized: Open, tmp_path: Path) -> None:
+    model = normalized(name)
     plan = plan_of(model, *range(1, len(model.nodes), max(1, len(model.nodes) // 5)))
     times = [float(i) if i else None for i in range(len(plan.partitions))]
     path = annotate(
@@ -56,12 +56,12 @@ def test_an_artifact_is_the_model_with_its_plan(name: str, normalzed: Open, tmp_
     assert found.model.sha256 == model.sha256
     feed = feed_for((model.index.values[n] for n in model.index.inputs), name)
     assert_equal(run(path, feed), run(model.path, feed))
-    if name != "silero_if":  # its untaken branch contradicts the shapes, which the optimzer notices
-        assert_equal(run(path, feed, optimzed=True), run(model.path, feed))
+    if name != "silero_if":  # its untaken branch contradicts the shapes, which the optimizer notices
+        assert_equal(run(path, feed, optimized=True), run(model.path, feed))
 
 
-def test_nodes_carry_their_partition_and_target(normalzed: Open, tmp_path: Path) -> None:
-    model = normalzed("silero_16k")
+def test_nodes_carry_their_partition_and_target(normalized: Open, tmp_path: Path) -> None:
+    model = normalized("silero_16k")
     path = annotate(model, plan_of(model, 10), {}, tmp_path / "a.onnx")
     marks = [{p.key: p.value for p in node.metadata_props} for node in onnx.load(path).graph.node]
     assert marks[9] == {"collage.partition": "0", "collage.target": "onnxruntime"}
@@ -69,9 +69,9 @@ def test_nodes_carry_their_partition_and_target(normalzed: Open, tmp_path: Path)
 
 
 def test_equal_input_gives_equal_bytes_and_annotating_anew_leaves_nothing_old(
-    normalzed: Open, tmp_path: Path
+    normalized: Open, tmp_path: Path
 ) -> None:
-    model = normalzed("silero_16k")
+    model = normalized("silero_16k")
     first = annotate(
         model, plan_of(model, 5), {"collage.b": "1", "collage.a": "2"}, tmp_path / "a.onnx"
     )
@@ -84,16 +84,16 @@ def test_equal_input_gives_equal_bytes_and_annotating_anew_leaves_nothing_old(
     assert other.read_bytes() == fresh.read_bytes()
 
 
-def test_foreign_metadata_keys_are_refused(normalzed: Open, tmp_path: Path) -> None:
-    model = normalzed("silero_16k")
+def test_foreign_metadata_keys_are_refused(normalized: Open, tmp_path: Path) -> None:
+    model = normalized("silero_16k")
     with pytest.raises(BadInputError, match=r"'report' does not start with 'collage.'"):
         annotate(model, plan_of(model), {"report": "x"}, tmp_path / "a.onnx")
 
 
 def test_a_plan_that_does_not_cover_is_refused_before_anything_is_written(
-    normalzed: Open, tmp_path: Path
+    normalized: Open, tmp_path: Path
 ) -> None:
-    model = normalzed("silero_16k")
+    model = normalized("silero_16k")
     with pytest.raises(CollageError):
         annotate(model, Plan(plan_of(model, 5).partitions[:1]), {}, tmp_path / "a.onnx")
     assert not list(tmp_path.iterdir())
@@ -101,8 +101,8 @@ def test_a_plan_that_does_not_cover_is_refused_before_anything_is_written(
 
 class TestReading:
     @pytest.fixture
-    def artifact(self, normalzed: Open, tmp_path: Path) -> Path:
-        model = normalzed("silero_16k")
+    def artifact(self, normalized: Open, tmp_path: Path) -> Path:
+        model = normalized("silero_16k")
         return annotate(model, plan_of(model, 5, 20), {}, tmp_path / "a.onnx")
 
     def _rewrite(self, artifact: Path, change: Callable[[dict], object]) -> None:  # type: ignore[type-arg]
@@ -113,9 +113,9 @@ class TestReading:
         entry.value = replaced if isinstance(replaced, str) else json.dumps(content)
         onnx.save(proto, artifact)
 
-    def test_a_model_without_a_plan(self, normalzed: Open) -> None:
+    def test_a_model_without_a_plan(self, normalized: Open) -> None:
         with pytest.raises(BadInputError, match=r"no artifact: it holds no plan"):
-            read_plan(normalzed("silero_16k").path)
+            read_plan(normalized("silero_16k").path)
 
     def test_no_model_at_all(self, tmp_path: Path) -> None:
         (tmp_path / "a.onnx").write_bytes(b"nonsense")

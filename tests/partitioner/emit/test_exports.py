@@ -14,7 +14,7 @@ from collage.partitioner.candidate import Candidate, Plan, bits
 from collage.partitioner.emit import exports
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from tests.partitioner.emit.test_annotate import OPENVINO, ORT, plan_of
 from tests.partitioner.running import assert_equal, feed_for, run
@@ -37,14 +37,14 @@ def _blocks(folder: Path) -> Model:
         array = np.random.default_rng(i).standard_normal((8, 8)).astype(np.float32)
         proto.graph.initializer.append(onnx.numpy_helper.from_array(array, f"w{i}"))
     onnx.save(proto, folder / "m.onnx")
-    return Model.open(normalze(folder / "m.onnx", folder / "n", {}).path)
+    return Model.open(normalize(folder / "m.onnx", folder / "n", {}).path)
 
 
 class TestOutline:
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["light_squeezenet", "silero_if", "silero_16k", "magika"])
-    def test_it_computes_the_same(self, name: str, normalzed: Open, tmp_path: Path) -> None:
-        model = normalzed(name)
+    def test_it_computes_the_same(self, name: str, normalized: Open, tmp_path: Path) -> None:
+        model = normalized(name)
         plan = plan_of(model, *range(1, len(model.nodes), max(1, len(model.nodes) // 7)))
         path = exports.outline(model, plan, tmp_path / "o.onnx")
         onnx.checker.check_model(str(path))
@@ -140,8 +140,8 @@ class TestLayerAnnotations:
         assert "npu(=partition_1)" in annotated.settings["session.layer_assignment_settings"]
 
 
-def test_the_plan_alone_goes_through_json(normalzed: Open) -> None:
-    model = normalzed("silero_16k")
+def test_the_plan_alone_goes_through_json(normalized: Open) -> None:
+    model = normalized("silero_16k")
     plan = plan_of(model, 7, 9)
     text = exports.plan_json(plan, model, [1.5, None, 2.0], {"openvino": "1"})
     again = exports.plan_from_json(Model.open(model.path), text)
@@ -150,4 +150,4 @@ def test_the_plan_alone_goes_through_json(normalzed: Open) -> None:
     ]
     assert again.latency_us == (1.5, None, 2.0) and again.versions == {"openvino": "1"}
     with pytest.raises(BadInputError, match="another model"):
-        exports.plan_from_json(normalzed("magika"), text)
+        exports.plan_from_json(normalized("magika"), text)

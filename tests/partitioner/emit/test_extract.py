@@ -16,7 +16,7 @@ from collage.partitioner.errors import ModelError
 from collage.partitioner.graph import weights
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.sub_graph import SubGraph
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from tests.partitioner.running import assert_equal, feed_for, run
 
 Open = Callable[[str], Model]
@@ -29,13 +29,13 @@ def _interval(start: int, end: int) -> int:
 def _model(folder: Path, text: str) -> Model:
     head = '<ir_version: 10, opset_import: ["" : 21]>'
     onnx.save(onnx.parser.parse_model(head + text), folder / "m.onnx")
-    return Model.open(normalze(folder / "m.onnx", folder / "n", {}).path)
+    return Model.open(normalize(folder / "m.onnx", folder / "n", {}).path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["light_squeezenet", "ppocr_cls", "silero", "silero_16k", "magika"])
-def test_parts_in_turn_compute_the_whole(name: str, normalzed: Open, tmp_path: Path) -> None:
-    model = normalzed(name)
+def test_parts_in_turn_compute_the_whole(name: str, normalized: Open, tmp_path: Path) -> None:
+    model = normalized(name)
     feed = feed_for((model.index.values[n] for n in model.index.inputs), name)
     known = dict(feed)
     size = len(model.nodes)
@@ -53,8 +53,8 @@ def test_parts_in_turn_compute_the_whole(name: str, normalzed: Open, tmp_path: P
     assert_equal({n: known[n] for n in model.index.outputs}, run(model.path, feed))
 
 
-def test_a_single_node_takes_no_second(normalzed: Open, tmp_path: Path) -> None:
-    model = normalzed("ppocr_cls")
+def test_a_single_node_takes_no_second(normalized: Open, tmp_path: Path) -> None:
+    model = normalized("ppocr_cls")
     extract(model, 1, tmp_path)
     start = time.perf_counter()
     for i in range(20):
@@ -104,9 +104,9 @@ def test_what_is_empty_or_not_convex_is_refused(tmp_path: Path, nodes: int) -> N
 
 
 def test_large_weights_go_beside_the_file(
-    normalzed: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    normalized: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = normalzed("light_squeezenet")
+    model = normalized("light_squeezenet")
     monkeypatch.setattr(weights, "INLINE_LIMIT_BYTES", 1 << 10)
     part = extract(model, model.index.all_nodes, tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx", "model.onnx.weights"]
@@ -116,8 +116,8 @@ def test_large_weights_go_beside_the_file(
 
 
 class TestWithOutputs:
-    def test_inner_values_are_given(self, normalzed: Open, tmp_path: Path) -> None:
-        model = normalzed("silero_16k")
+    def test_inner_values_are_given(self, normalized: Open, tmp_path: Path) -> None:
+        model = normalized("silero_16k")
         inner = [node.outputs[0] for node in model.index.nodes[::7]]
         path = with_outputs(model, inner, tmp_path)
         onnx.checker.check_model(str(path))
@@ -128,6 +128,6 @@ class TestWithOutputs:
         for name in inner:
             assert found[name].shape == model.index.values[name].shape
 
-    def test_unknown_values_are_named(self, normalzed: Open, tmp_path: Path) -> None:
+    def test_unknown_values_are_named(self, normalized: Open, tmp_path: Path) -> None:
         with pytest.raises(ModelError, match="'ghost'"):
-            with_outputs(normalzed("silero_16k"), ["ghost"], tmp_path)
+            with_outputs(normalized("silero_16k"), ["ghost"], tmp_path)

@@ -186,7 +186,7 @@ def test_weights_over_2_gib_never_fill_the_memory(tmp_path: Path) -> None:
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
         before = peak()
-        info = normalize.normalze(folder / "m.onnx", folder / "n", {{}})
+        info = normalize.normalize(folder / "m.onnx", folder / "n", {{}})
         (folder / "w.bin").unlink()
         model = Model.open(info.path)
         part = extract.extract(model, model.index.all_nodes, folder / "e")

@@ -19,14 +19,14 @@ from onnx import TensorProto, helper
 from collage.partitioner.errors import ModelError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest import source as ingest_source
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from tests import models
 from tests.partitioner.running import run
 
 
 def _refused(source: Path, tmp_path: Path, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        normalze(source, tmp_path / "out", {})
+        normalize(source, tmp_path / "out", {})
     assert not (tmp_path / "out" / "model.onnx").exists()
     assert not (tmp_path / "out" / ".source").exists()
 
@@ -77,7 +77,7 @@ class TestDamaged:
                 changed[generator.randrange(len(changed))] = generator.randrange(256)
             (tmp_path / "m.onnx").write_bytes(changed)
             try:
-                normalze(tmp_path / "m.onnx", tmp_path / "out", {})
+                normalize(tmp_path / "m.onnx", tmp_path / "out", {})
             except ModelError as error:
                 assert len(str(error)) > 10
 
@@ -120,13 +120,13 @@ class TestBombs:
             import resource, sys
             from pathlib import Path
             from collage.partitioner.errors import ModelError
-            from collage.partitioner.ingest.normalize import normalze
+            from collage.partitioner.ingest.normalize import normalize
             import onnxscript.optimizer
             now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (now + (128 << 20), now + (128 << 20)))
             source, out = Path({str(models.model_path("light_vgg19"))!r}), Path({str(tmp_path)!r})
             try:
-                normalze(source, out, {{}})
+                normalize(source, out, {{}})
             except ModelError as error:
                 print(error)
         """
@@ -164,7 +164,7 @@ class TestOperators:
     def test_microsoft_operators_are_taken(self, tmp_path: Path) -> None:
         domain = "com.microsoft"
         proto = _model([helper.make_node("Gelu", ["x"], ["y"], "g", domain=domain)], domain=domain)
-        info = normalze(_saved(tmp_path / "m.onnx", proto), tmp_path / "out", {})
+        info = normalize(_saved(tmp_path / "m.onnx", proto), tmp_path / "out", {})
         assert [node.op for node in Model.open(info.path).index.nodes] == ["com.microsoft::Gelu"]
 
     def test_compiled_blobs_are_refused_in_bodies_too(self, tmp_path: Path) -> None:
@@ -233,7 +233,9 @@ class TestExternalData:
 
     def test_its_own_data_is_taken(self, tmp_path: Path, folder: Path) -> None:
         (folder / "w.bin").write_bytes(bytes(4) + np.arange(4, dtype=np.float32).tobytes())
-        info = normalze(_saved(folder / "m.onnx", self._proto("w.bin", offset=4)), tmp_path / "out", {})
+        info = normalize(
+            _saved(folder / "m.onnx", self._proto("w.bin", offset=4)), tmp_path / "out", {}
+        )
         assert run(info.path, {"x": np.ones(4, np.float32)})["y"].tolist() == [1, 2, 3, 4]
 
 
@@ -251,7 +253,7 @@ class TestZips:
         proto = TestExternalData()._proto("data/w.bin").SerializeToString()
         data = np.arange(4, dtype=np.float32).tobytes()
         source = self._zip(tmp_path / "m.zip", {"model/m.onnx": proto, "model/data/w.bin": data})
-        info = normalze(source, tmp_path / "out", {})
+        info = normalize(source, tmp_path / "out", {})
         assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["model.onnx"]
         assert run(info.path, {"x": np.ones(4, np.float32)})["y"].tolist() == [1, 2, 3, 4]
 

@@ -1,4 +1,4 @@
-"""Normalzing: real models keep their meaning, and each promise of the normal form holds."""
+"""Normalizing: real models keep their meaning, and each promise of the normal form holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from collage.partitioner.errors import ModelError
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalze
+from collage.partitioner.ingest.normalize import normalize
 from tests import models
 from tests.partitioner.running import assert_equal, feed_for, run
 
@@ -29,11 +29,11 @@ def _write(path: Path, text: str, **weights: np.ndarray) -> Path:
     return path
 
 
-def _normalzed(
+def _normalized(
     tmp_path: Path, text: str, dims: dict[str, int] | None = None, **weights: np.ndarray
 ) -> Model:
     source = _write(tmp_path / "source.onnx", text, **weights)
-    return Model.open(normalze(source, tmp_path / "out", dims or {}).path)
+    return Model.open(normalize(source, tmp_path / "out", dims or {}).path)
 
 
 def _ops(model: Model) -> list[str]:
@@ -42,14 +42,14 @@ def _ops(model: Model) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", models.all_small())
-def test_small_real_models_keep_their_meaning(name: str, normalzed: Callable[[str], Model]) -> None:
-    _check_real_model(name, normalzed(name))
+def test_small_real_models_keep_their_meaning(name: str, normalized: Callable[[str], Model]) -> None:
+    _check_real_model(name, normalized(name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in models.MODELS if n not in models.all_small()])
-def test_real_models_keep_their_meaning(name: str, normalzed: Callable[[str], Model]) -> None:
-    _check_real_model(name, normalzed(name))
+def test_real_models_keep_their_meaning(name: str, normalized: Callable[[str], Model]) -> None:
+    _check_real_model(name, normalized(name))
 
 
 def _check_real_model(name: str, model: Model) -> None:
@@ -69,7 +69,7 @@ def _check_real_model(name: str, model: Model) -> None:
 @pytest.mark.slow
 def test_the_outcome_is_the_same_each_time_and_its_description_travels(tmp_path: Path) -> None:
     source = models.model_path("silero_16k")
-    infos = [normalze(source, tmp_path / d, {"batch": 1, "sequence": 576}) for d in ("a", "b")]
+    infos = [normalize(source, tmp_path / d, {"batch": 1, "sequence": 576}) for d in ("a", "b")]
     first, second = (info.path.read_bytes() for info in infos)
     assert first == second
     again = pickle.loads(pickle.dumps(infos[0]))
@@ -80,15 +80,15 @@ def test_the_outcome_is_the_same_each_time_and_its_description_travels(tmp_path:
     assert again.dims == (("batch", 1), ("sequence", 576)) and again.opsets == (("", 15),)
 
 
-def test_a_normalzed_model_normalzes_to_itself(tmp_path: Path) -> None:
+def test_a_normalized_model_normalizes_to_itself(tmp_path: Path) -> None:
     dims = {"batch": 1, "sequence": 576}
-    once = normalze(models.model_path("silero_16k"), tmp_path / "a", dims)
-    twice = normalze(once.path, tmp_path / "b", {})
+    once = normalize(models.model_path("silero_16k"), tmp_path / "a", dims)
+    twice = normalize(once.path, tmp_path / "b", {})
     assert once.sha256 == twice.sha256
 
 
-def test_opening_reads_no_weights(normalzed: Callable[[str], Model]) -> None:
-    model = normalzed("light_squeezenet")
+def test_opening_reads_no_weights(normalized: Callable[[str], Model]) -> None:
+    model = normalized("light_squeezenet")
     data = [v.const_value for v in model.ir.graph.initializers.values()]
     assert model.index.constants and all(tensor is not None for tensor in data)
     assert Model.open(model.path).sha256 == model.sha256
@@ -102,12 +102,12 @@ def test_nameless_and_twice_named_nodes_get_names_and_others_keep_theirs(tmp_pat
     for node, name in zip(proto.graph.node, ["twin", "twin", ""], strict=True):
         node.name = name
     onnx.save(proto, source)
-    names = [node.name for node in Model.open(normalze(source, tmp_path / "o", {}).path).index.nodes]
+    names = [node.name for node in Model.open(normalize(source, tmp_path / "o", {}).path).index.nodes]
     assert names[0] == "twin" and len(set(names)) == 3 and all(names) and "Neg" in names[2]
 
 
 def test_functions_are_inlined(tmp_path: Path) -> None:
-    model = _normalzed(
+    model = _normalized(
         tmp_path,
         """<ir_version: 9, opset_import: ["" : 21, "mine" : 1]>
         g (float[2] x) => (float[2] y) { h = mine.twice(x) y = mine.twice(h) }
@@ -118,7 +118,7 @@ def test_functions_are_inlined(tmp_path: Path) -> None:
 
 
 def test_constants_become_initializers_and_constant_work_is_done_once(tmp_path: Path) -> None:
-    model = _normalzed(
+    model = _normalized(
         tmp_path,
         """g (float[2, 3] x) => (float[N] y) {
             two = Constant<value_float: float = 2.0>()  one = Constant<value = float[3] {1, 1, 1}>()
@@ -137,7 +137,7 @@ def test_what_folding_has_to_say_is_kept_from_the_user(
     """Neither the infinities of the model's own constants nor nodes that the library leaves as they are."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model = _normalzed(
+        model = _normalized(
             tmp_path,
             """g (float[2] x, float[2] c) => (float[2] y) {
                 zero, one = Split <num_outputs = 2> (c)  none = Log(zero)  part = Sub(one, none)  y = Add(x, part)
@@ -150,7 +150,7 @@ def test_what_folding_has_to_say_is_kept_from_the_user(
 
 
 def test_constant_fills_become_weights(tmp_path: Path) -> None:
-    model = _normalzed(
+    model = _normalized(
         tmp_path,
         """g (float[1, 512] x) => (float[1, 512] y) {
             shape = Constant<value = int64[2] {512, 512}>()
@@ -161,7 +161,7 @@ def test_constant_fills_become_weights(tmp_path: Path) -> None:
 
 
 def test_shapes_are_known_behind_microsoft_operators(tmp_path: Path) -> None:
-    model = _normalzed(
+    model = _normalized(
         tmp_path,
         """<ir_version: 9, opset_import: ["" : 21, "com.microsoft" : 1]>
         g (float[2, 3] x, float[3] b) => (float[N, M] y) {
@@ -174,12 +174,12 @@ def test_shapes_are_known_behind_microsoft_operators(tmp_path: Path) -> None:
 
 def test_initializers_that_are_also_inputs_become_plain(tmp_path: Path) -> None:
     text = "g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }"
-    model = _normalzed(tmp_path, text, w=np.ones(2, np.float32))
+    model = _normalized(tmp_path, text, w=np.ones(2, np.float32))
     assert model.index.inputs == ("x",) and model.index.constants == {"w"}
 
 
 def test_outputs_that_no_node_computes_are_made_by_an_identity(tmp_path: Path) -> None:
-    model = _normalzed(
+    model = _normalized(
         tmp_path,
         """g (float[2] x) => (float[2] y, float[2] c, float[2] r, float[2] s) {
             c = Constant<value = float[2] {1, 2}>()  y = Identity(x)  r = Relu(x)  s = Identity(r)
@@ -192,7 +192,7 @@ def test_outputs_that_no_node_computes_are_made_by_an_identity(tmp_path: Path) -
 
 
 def test_what_only_a_branch_that_was_cut_off_read_goes_away(tmp_path: Path) -> None:
-    model = _normalzed(
+    model = _normalized(
         tmp_path,
         """g (float[2] x) => (float[2] y) {
             never = Constant<value = bool {0}>()  a = Exp(x)  w = Constant<value = float[2] {3, 4}>()
@@ -207,7 +207,7 @@ def test_what_only_a_branch_that_was_cut_off_read_goes_away(tmp_path: Path) -> N
 
 
 def test_folding_writes_no_operator_of_a_later_opset(tmp_path: Path) -> None:
-    model = _normalzed(
+    model = _normalized(
         tmp_path,
         """<ir_version: 7, opset_import: ["" : 12]>
         g (float[2, 3] x, float[2, 3] y) => (float[2, 2, 3] z) {
@@ -220,7 +220,7 @@ def test_folding_writes_no_operator_of_a_later_opset(tmp_path: Path) -> None:
 
 
 def test_what_bodies_capture_lives_in_the_main_graph(tmp_path: Path) -> None:
-    model = _normalzed(
+    model = _normalized(
         tmp_path,
         """g (bool cond, float[2] x) => (float[2] y) {
             w = Constant<value = float[2] {3, 4}>()
@@ -249,12 +249,12 @@ class TestVersions:
             [value("y", 1, [2])],
         )
         onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
-        info = normalze(tmp_path / "m.onnx", tmp_path / "o", {})
+        info = normalize(tmp_path / "m.onnx", tmp_path / "o", {})
         assert info.ir_version <= 13 and dict(info.opsets)[""] <= 26
         assert run(info.path, {"x": np.array([-1, 1], np.float32)})["y"].tolist() == [0, 1]
 
     def test_operators_that_changed_since_are_converted(self, tmp_path: Path) -> None:
-        model = _normalzed(
+        model = _normalized(
             tmp_path,
             """<ir_version: 13, opset_import: ["" : 28]>
             g (float[1, 400] x, float[400, 1] w) => (float[1, 1] y) {
@@ -270,7 +270,7 @@ class TestVersions:
         text = """<ir_version: 13, opset_import: ["" : 28]>
             g (float[2, 4] x) => (float[2, 4] y) { y = SwiGLU(x, x) }"""
         with pytest.raises(ModelError, match=r"opset 28 to 26 .*SwiGLU"):
-            normalze(_write(tmp_path / "m.onnx", text), tmp_path / "o", {})
+            normalize(_write(tmp_path / "m.onnx", text), tmp_path / "o", {})
 
     @pytest.mark.parametrize("least_opset", [0, 13])
     def test_sizes_that_are_minus_one_are_unknown(self, least_opset: int, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ class TestVersions:
         for value in (*known.graph.input, *known.graph.output, *known.graph.value_info):
             value.type.tensor_type.shape.dim[0].dim_value = -1
         onnx.save(known, tmp_path / "m.onnx")
-        info = normalze(tmp_path / "m.onnx", tmp_path / "o", {"x:0": 2}, least_opset=least_opset)
+        info = normalize(tmp_path / "m.onnx", tmp_path / "o", {"x:0": 2}, least_opset=least_opset)
         assert dict(info.opsets)[""] == max(11, least_opset)
         values = Model.open(info.path).index.values
         assert {n: v.shape for n, v in values.items() if v.dtype == "float32"} == {
@@ -294,7 +294,7 @@ class TestVersions:
         text = (
             """<ir_version: 3, opset_import: ["" : 6]> g (float[2] x) => (float[2] y) { y = Relu(x) }"""
         )
-        info = normalze(_write(tmp_path / "m.onnx", text), tmp_path / "o", {})
+        info = normalize(_write(tmp_path / "m.onnx", text), tmp_path / "o", {})
         assert info.opsets == (("", 6),) and "opset 6 is older" in info.warnings[0]
         assert run(info.path, {"x": np.array([-1, 1], np.float32)})["y"].tolist() == [0, 1]
 
@@ -304,19 +304,19 @@ class TestVersions:
         proto.opset_import[0].version = 99
         onnx.save(proto, source)
         with pytest.raises(ModelError, match="99"):
-            normalze(source, tmp_path / "o", {})
+            normalize(source, tmp_path / "o", {})
 
 
 class TestDimensions:
     TEXT = "g (float[N, 3, M] x, float[N] z) => (float[N, 3, M] y) { y = Mul(x, x) }"
 
     def test_names_bind_everywhere(self, tmp_path: Path) -> None:
-        model = _normalzed(tmp_path, self.TEXT, {"N": 2, "M": 5})
+        model = _normalized(tmp_path, self.TEXT, {"N": 2, "M": 5})
         assert model.index.values["y"].shape == (2, 3, 5) and model.index.values["z"].shape == (2,)
 
     def test_places_go_before_names(self, tmp_path: Path) -> None:
         source = _write(tmp_path / "m.onnx", self.TEXT)
-        info = normalze(source, tmp_path / "o", {"N": 2, "M": 5, "x:0": 4})
+        info = normalize(source, tmp_path / "o", {"N": 2, "M": 5, "x:0": 4})
         assert [spec.shape for spec in info.inputs] == [(4, 3, 5), (2,)]
 
     @pytest.mark.parametrize(
@@ -331,30 +331,30 @@ class TestDimensions:
     )
     def test_errors_say_what_to_bind(self, tmp_path: Path, dims: dict[str, int], message: str) -> None:
         with pytest.raises(ModelError, match=message):
-            normalze(_write(tmp_path / "m.onnx", self.TEXT), tmp_path / "o", dims)
+            normalize(_write(tmp_path / "m.onnx", self.TEXT), tmp_path / "o", dims)
 
     def test_nameless_dimensions_are_bound_by_place(self, tmp_path: Path) -> None:
         with pytest.raises(ModelError, match="--dim input:0=1 --dim input:1=1 --dim state:1=1"):
-            normalze(models.model_path("silero"), tmp_path, {})
+            normalize(models.model_path("silero"), tmp_path, {})
 
     def test_a_scalar_integer_input_becomes_a_constant_that_decides_a_branch(
-        self, normalzed: Callable[[str], Model]
+        self, normalized: Callable[[str], Model]
     ) -> None:
-        assert normalzed("silero_if").index.inputs == ("input", "state", "sr")
-        bound = normalzed("silero")
+        assert normalized("silero_if").index.inputs == ("input", "state", "sr")
+        bound = normalized("silero")
         assert bound.index.inputs == ("input", "state") and "If" not in _ops(bound)
         assert isinstance(bound.ir, ir.Model) and len(bound.nodes) > 30
 
     @pytest.mark.slow
     def test_a_branch_that_a_scalar_decides_is_pointed_out(self, tmp_path: Path) -> None:
-        info = normalze(models.model_path("silero"), tmp_path, models.default_dims("silero_if"))
+        info = normalize(models.model_path("silero"), tmp_path, models.default_dims("silero_if"))
         assert "'If_0' is opaque: decide its condition with --dim sr=VALUE" in info.warnings[0]
         assert (
-            normalze(models.model_path("silero"), tmp_path, models.default_dims("silero")).warnings
+            normalize(models.model_path("silero"), tmp_path, models.default_dims("silero")).warnings
             == ()
         )
 
     def test_a_scalar_out_of_range_is_refused(self, tmp_path: Path) -> None:
         text = "g (int32 n, float[2] x) => (float[2] y) { f = Cast<to = 1>(n) y = Mul(x, f) }"
         with pytest.raises(ModelError, match="n=4294967296 must be a whole number that fits INT32"):
-            normalze(_write(tmp_path / "m.onnx", text), tmp_path / "o", {"n": 1 << 32})
+            normalize(_write(tmp_path / "m.onnx", text), tmp_path / "o", {"n": 1 << 32})

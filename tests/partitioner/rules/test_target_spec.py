@@ -154,8 +154,8 @@ def test_candidates_are_convex_taken_distinct_and_indexed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["light_squeezenet", "ppocr_cls", "silero_if"])
-def test_real_models_are_covered_at_every_scale(name: str, normalzed: Callable[[str], Model]) -> None:
-    model = normalzed(name)
+def test_real_models_are_covered_at_every_scale(name: str, normalized: Callable[[str], Model]) -> None:
+    model = normalized(name)
     all_taken = TargetSpec(Target("t"), "graph", lambda index, node: None)
     found = enumerate_candidates(model, [all_taken])
     sizes = {c.nodes.bit_count() for c in found.candidates}

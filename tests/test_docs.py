@@ -73,6 +73,13 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
             assert anchor in _anchors(_read(target)), link
 
 
+def test_every_page_that_the_code_cites_exists() -> None:
+    folders = ("partitioner", "backends", "cost_db", "collage", "service", "benchmarks", "tests")
+    for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+        for cited in re.findall(r"docs/[\w/-]+\.md", _read(path)):
+            assert (ROOT / cited).exists(), f"{_id(path)} cites {cited}"
+
+
 @pytest.mark.parametrize("page", ALL, ids=_id)
 def test_no_private_words(page: Path) -> None:
     found = _PRIVATE.search(_read(page))

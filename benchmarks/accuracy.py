@@ -1,6 +1,6 @@
 """Speed within accuracy budgets, on many models: tuned for each budget, against the best fp32 target.
 
-    python -m benchmarks.accuracy --report docs/results/accuracy-epyc.md
+    python -m benchmarks.accuracy --report docs/accuracy.md
 
 Each model is tuned for 1 %, then for 5 % with the same database of costs. Both plans are then timed once more
 beside every single target, interleaved in a fresh process: a row has the best fp32 target's time over the plan's,

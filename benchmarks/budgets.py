@@ -1,6 +1,6 @@
 """Budgets on samples that tuning never saw: every model, five budgets.
 
-    python -m benchmarks.budgets --report docs/results/budgets.md
+    python -m benchmarks.budgets --report docs/accuracy.md
 
 Each model is tuned for each budget on twenty samples (half of them held out), from the widest to the tightest, with
 one database of costs. The artifact is then loaded and run on twenty other samples beside the model in ONNX Runtime

@@ -6,7 +6,7 @@ Each model is cut into at most twelve stretches. For each target, the plan of al
 whole model on every target, so that all is timed at one pace. The *ceiling* is the best single target's time
 over the cheapest mix of these stretches, were borders for nothing and did every stretch save, in whatever company, what
 the target's whole model saves over all of its stretches. These mixes then run, in turn with the single targets. One file
-for all models of a machine is kept in benchmarks/results; `--show` writes the table into docs/results/ceiling.md, between the marks of the file's name.
+for all models of a machine is kept in benchmarks/results; `--show` writes the table into docs/, between the marks of the file's name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collage.backends.contract import Available
 from collage.backends.registry import resolve
 from collage.partitioner.target import Target
 
-_RESULTS, _DOCUMENT = Path("benchmarks/results/ceiling-xeon.json"), Path("docs/results/ceiling.md")
+_RESULTS, _DOCUMENT = Path("benchmarks/results/ceiling-xeon.json"), Path("docs/refinement.md")
 _CACHE = Path.home() / ".cache" / "collage" / "ceiling"
 _TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
 _ROUNDS, _COMPARISON_S = 24, 40.0
@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=names(), metavar="NAME", default=[])
     parser.add_argument("--targets", nargs="+", default=None)
     parser.add_argument("--output", type=Path, default=_RESULTS)
-    parser.add_argument("--show", action="store_true", help="write the table to docs/results/")
+    parser.add_argument("--show", action="store_true", help="write the table to docs/")
     chosen = parser.parse_args()
     targets = chosen.targets or [
         t for t in _TARGETS if isinstance(resolve(Target.parse(t)).probe(), Available)

@@ -1,6 +1,6 @@
 """How the errors of a model's blocks add: predicted against true error of random mixed plans.
 
-    python -m benchmarks.error_addition --report docs/results/error-addition.md --picture docs/pictures/error-addition.svg
+    python -m benchmarks.error_addition --report docs/accuracy.md --picture docs/error-addition.svg
 
 Each model is cut into blocks. Each block alone, and then random mixes of them, run on the reduced target with the
 rest on the exact one; true is the error of the model's outputs against the reference (metric `max`). Three ways

@@ -1,6 +1,6 @@
-"""Our plans of Collage's five models beside the paper's: the table in docs/results/paper.md.
+"""Our plans of Collage's five models beside the paper's: the table in docs/refinement.md.
 
-    python -m benchmarks.paper --results benchmarks/results/exact-xeon.json --report docs/results/paper.md
+    python -m benchmarks.paper --results benchmarks/results/exact-xeon.json --report docs/refinement.md
 
 It measures nothing: `python -m benchmarks.compare` made the results. The paper's ratios are of another CPU, other
 runtimes and other builds of the models; what compares is whether a search finds something that the best single

@@ -10,7 +10,7 @@ are of targets that take the nodes without naming the pattern.
 
 `--prepare` finds the places and fills the caches of conversions, which needs no quiet; then results are
 kept for each pattern, so that an interrupted run goes on where it was. `--show` writes the table into
-docs/results/patterns.md. Run it on an idle machine.
+docs/backends.md. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ USUAL: Mapping[str, str] = {
 _WEIGHTS: Mapping[str, tuple[int, ...]] = {"w": (64, 64, 3, 3), "b": (768,), "s": (768,)}
 _FOLDER = Path.home() / ".cache" / "collage" / "patterns"
 RESULTS = Path("benchmarks/results/patterns.json")
-_DOCUMENT, _MARK = Path("docs/results/patterns.md"), "patterns"
+_DOCUMENT, _MARK = Path("docs/backends.md"), "patterns"
 _PLACES = 3
 _ROUNDS, _BLOCK_S = 10, 0.012
 _TOLERANCE = 1e-3
@@ -289,7 +289,7 @@ def main() -> None:
     parser.add_argument("--pattern", nargs="+", choices=sorted(known), metavar="NAME")
     parser.add_argument("--prepare", action="store_true", help="only what needs no quiet")
     parser.add_argument("--again", action="store_true", help="forget what was measured before")
-    parser.add_argument("--show", action="store_true", help="write the table into docs/results/")
+    parser.add_argument("--show", action="store_true", help="write the table into docs/")
     chosen = parser.parse_args()
     wanted = chosen.pattern or sorted(known)
     missing = [name for name in wanted if not (_FOLDER / name / "places.json").exists()]

@@ -51,11 +51,7 @@ _RESULTS = Path("benchmarks/results/prediction")
 _CACHE = Path.home() / ".cache" / "collage" / "prediction"
 # What the tuner uses (`collage.costs.measurement_context`): the picture and the estimates are about it.
 CHOSEN = "weights and reused values"
-_DOCUMENT, _MARK, _PICTURE = (
-    Path("docs/results/prediction.md"),
-    "prediction",
-    Path("docs/pictures/prediction.svg"),
-)
+_DOCUMENT, _MARK, _PICTURE = Path("docs/measurement.md"), "prediction", Path("docs/prediction.svg")
 _TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
 # Given how many stretches there are and which targets take the nodes between two cuts: the plans to run.
 Choose = Callable[[int, Mapping[tuple[int, int], Sequence[str]]], Sequence[tuple[Part, ...]]]

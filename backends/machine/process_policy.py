@@ -1,7 +1,7 @@
 """The one policy under which runtimes live together in one process.
 
 A plan calls several runtimes in turn from one thread, and each brings its own threads, which know
-nothing of the others. What was found (docs/results/coexistence.md has the numbers) and is kept here and in
+nothing of the others. What was found (docs/measurement.md has the numbers) and is kept here and in
 the backends:
 
 * one thread count for all of them: the cores that this process may use (`default_threads`);

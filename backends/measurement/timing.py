@@ -356,7 +356,7 @@ def compare_builds(
 
     Two builds of the same plans differ by some 4 % (one standard deviation), by where their memory lies, and
     no number of rounds with one of them tells. So from three builds on it is Student's interval of the mean of the
-    builds' medians, in logarithms: a bootstrap of so few is too narrow (docs/results/comparing-plans.md). Of one or two
+    builds' medians, in logarithms: a bootstrap of so few is too narrow (docs/refinement.md). Of one or two
     builds it is the bootstrap, which draws builds, then pairs within each. The ratio is the geometric mean of the builds' medians.
 
     Args:

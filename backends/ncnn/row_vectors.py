@@ -5,7 +5,7 @@ that is made for many rows: AlexNet's and VGG-19's products took 0.75 to 0.82 of
 half of it. pnnx leaves the leading one wherever it cannot tell that it is the batch, which is so in every
 region that begins at such a product.
 
-Source: `InnerProduct_x86::forward` in ncnn, which asks for the number of dimensions; times in docs/results/precision.md.
+Source: `InnerProduct_x86::forward` in ncnn, which asks for the number of dimensions; times in docs/backends.md.
 """
 
 from __future__ import annotations

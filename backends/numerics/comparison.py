@@ -65,7 +65,7 @@ class Ranged:
     """A reference value of which the model itself leaves some elements undecided.
 
     These are the elements whose bounds differ: what stands there is chosen between numbers that are equal but for
-    rounding, and another runtime chooses otherwise with the same right (docs/numeric-ties.md).
+    rounding, and another runtime chooses otherwise with the same right (docs/accuracy.md).
 
     Args:
         value: what the reference gave.

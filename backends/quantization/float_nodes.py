@@ -2,7 +2,7 @@
 
 A runtime that computes one model in both changes between them inside, which costs a fraction of what a border between
 two partitions does. Its value names nodes by their *position* in the partition, from 0, in the model's order:
-`-float=0-3,17` keeps the first four and the eighteenth. The search for a budget finds it (docs/error-budget.md).
+`-float=0-3,17` keeps the first four and the eighteenth. The search for a budget finds it (docs/accuracy.md).
 
 The int8 model of the whole partition is made first, with all scales and corrected biases, and kept; nodes are then
 given their float form back. So another choice of nodes takes a second, not a calibration, and what stays int8 is

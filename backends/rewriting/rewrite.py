@@ -1,6 +1,6 @@
 """A model in an equal form that a runtime is quicker with, before it reads it.
 
-Exporters write forms that one runtime puts right and another does not; docs/rewriting.md has what each gives.
+Exporters write forms that one runtime puts right and another does not; docs/backends.md, "Equal forms", has what each gives.
 First ONNX Runtime's basic level moves Transposes together and cancels them, which frameworks that keep channels last
 (TensorFlow's) put around convolutions; then the forms of `_FORMS`. The numbers are the same but for rounding.
 """

@@ -119,7 +119,7 @@ class BudgetSearch:
     def constraint(self, candidates: Sequence[Candidate], tolerance: float) -> Budget:
         """The tolerance as a row of the search's program: squares of errors add up.
 
-        Independent errors add in quadrature; docs/results/error-addition.md shows how well that predicts. Candidates of
+        Independent errors add in quadrature; docs/accuracy.md shows how well that predicts. Candidates of
         targets that were neither exact nor probed are left out.
         """
         shares = self._node_shares()

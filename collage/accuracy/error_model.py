@@ -7,7 +7,7 @@ outputs, found by running it.
 The model of addition: every block has a *share* for each reduced target, and a mix's squared error is the sum
 of the shares of what it reduces. Independent errors add in quadrature; a share starts as the squared error of
 the block reduced alone, and is then fitted to the mixes that were run, so that what passes, cancels or
-saturates on the way to the outputs is learned where it matters. docs/results/error-addition.md shows how well that predicts.
+saturates on the way to the outputs is learned where it matters. docs/accuracy.md shows how well that predicts.
 
 Invariant: a prediction only says which mix to run next. It is never an error.
 """

@@ -1,7 +1,7 @@
 """What costs assume about the plan around a region, chosen by evidence.
 
 `python -m benchmarks.prediction` runs random coarse plans end to end and asks which way of measuring
-their parts alone predicts them best; docs/results/prediction.md has the table.
+their parts alone predicts them best; docs/measurement.md has the table.
 """
 
 from __future__ import annotations

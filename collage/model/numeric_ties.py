@@ -41,7 +41,7 @@ _CHOOSE = {
 _SUM = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
 # Relative to a value's largest magnitude, the standard deviation of what is added. Outputs of exact runtimes err by 2e-7
-# to 5e-5 (docs/results/numeric-ties.md). Two numbers that differ by less than this change places in a quarter of the draws or more.
+# to 5e-5 (docs/accuracy.md). Two numbers that differ by less than this change places in a quarter of the draws or more.
 MOVED = 1e-5
 _DRAWS, _LEAST_DRAWS, _MOST_S = 16, 4, 20.0
 # Elements that follow smoothly move by about as much as they are moved, so many times as much is another choice.

@@ -92,7 +92,7 @@ class Sampling:
             counts[name] = max(count, counts.get(name, count))
         told = [
             f"rounding alone decides up to {undecided} of {size} elements of output {name!r}, so these were compared "
-            "only with what the model itself makes of them (docs/numeric-ties.md)"
+            "only with what the model itself makes of them (docs/accuracy.md)"
             for name, (undecided, size) in counts.items()
             if name in self.model.index.outputs
         ]

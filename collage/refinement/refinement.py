@@ -37,7 +37,7 @@ _MAX_COMPARISONS = 5
 _MAX_CORRECTIONS = 3
 # A winner is timed in so many processes beside the single targets that are nearly the best, or in two where it is
 # far ahead: two builds of the same plans differ by some 4 %, and what else the machine does has shifted ratios by a
-# quarter for minutes (docs/results/comparing-plans.md).
+# quarter for minutes (docs/refinement.md).
 _BUILDS, _FAR_AHEAD, _NEARLY_THE_BEST = 4, 1.5, 1.05
 # So many comparisons may confirm one winner, and so many when it is so late that the caller has waited enough.
 _MAX_CONFIRMATIONS, _WHEN_LATE = 8, 2

@@ -63,7 +63,7 @@ class TimingRequest:
         block_s: time of one plan's calls in a round; three calls at the least.
         prune: drop plans that cannot win any more.
         backwards: the needed plans are built last to first: of two builds of one plan in a process the later
-            is faster by up to 1 % (docs/results/comparing-plans.md), so whose turn it is to be first must change.
+            is faster by up to 1 % (docs/refinement.md), so whose turn it is to be first must change.
         looks_us: the distances of the cores that were seen so far (`collage.backends.machine.core_distance`).
     """
 

@@ -26,10 +26,10 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.support.interleave import compare
 from benchmarks.support.models import benchmark_model
 from collage.backends.contract import Executable
 from collage.backends.machine.process_policy import default_threads
-from collage.backends.measurement.timing import compare
 from collage.backends.numerics.reference import seeded_inputs
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.graph.linear_order import line

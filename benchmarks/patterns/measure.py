@@ -29,12 +29,12 @@ import numpy as np
 import onnx
 
 from benchmarks.patterns.table import TARGETS, table
+from benchmarks.support.interleave import interleave
 from benchmarks.support.models import benchmark_model
 from benchmarks.support.results import write_table
 from collage.backends.contract import Available, CompileContext, SubModel
 from collage.backends.machine.process_policy import caller_kept, default_threads
 from collage.backends.measurement.measure import aligned
-from collage.backends.measurement.timing import interleave
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.reference import run_reference, seeded_inputs
 from collage.backends.registry import canonical, resolve

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from collage.backends.measurement.timing import compare
+from benchmarks.support.interleave import compare
 
 TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
 

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.interleave import compare
+from benchmarks.support.interleave import compare
 from collage.partitioner.graph.linear_order import line
 from collage.partitioner.graph.model import Model
 

@@ -1,4 +1,4 @@
-"""Rules as data: the rules of `partitioner.rules.rules` in YAML or JSON, for a target's `-rules=FILE`.
+"""Rules as data: the rules of `collage.partitioner.rules.rules` in YAML or JSON, for a target's `-rules=FILE`.
 
 A rule is a mapping with one key, which says which rule it is (docs/rules.md shows them all)::
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from benchmarks.interleave import compare, interleave
+from benchmarks.support.interleave import compare, interleave
 
 
 def _sleep(seconds: float) -> Callable[[], None]:

@@ -17,7 +17,7 @@ import typer
 from collage.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _COLLAGE = re.compile(r"^(?:    )?(collage [a-z].*)$", re.MULTILINE)
 _MENTIONED = re.compile(r"`(collage [a-z][^`]*)`")
 _MODULE = re.compile(r"^    (python -m .*)$", re.MULTILINE)

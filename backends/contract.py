@@ -1,22 +1,27 @@
 """What a backend is: one runtime or compiler behind one contract.
 
-Terms: a *backend* says, for a target (its name with options), which nodes it takes and why not the others, which patterns
-it knows, and how to compile a sub-model into an *executable*, which runs on the caller's arrays. A *variant* of a target
-has other options and computes the same. A *mixed* partition computes some nodes as another target of its runtime does.
+Terms: a *backend* says, for a target (its name with options), which nodes it takes and why not the
+others, which patterns it knows, and how to compile a sub-model into an *executable*, which runs on the
+caller's arrays. A *variant* of a target has other options and computes the same. A *mixed* partition
+computes some nodes as another target of its runtime does.
 
 Invariants for an implementer:
 
-* The runtime is imported inside functions only. `probe` never raises: a missing runtime is `Unavailable`.
-* `supports` promises to try, not to succeed: a candidate is compiled, run and verified in a child. It is pure and takes
-  microseconds.
+* The runtime is imported inside functions only. `probe` never raises: a missing runtime is
+  `Unavailable`.
+* `supports` promises to try, not to succeed: a candidate is compiled, run and verified in a child. It
+  is pure and takes microseconds.
 * Native code may crash or hang. A backend neither forks nor catches signals: the caller isolates it
   (`collage.backends.sandbox.run`).
-* The caller serializes the calls of an executable. `close` gives all memory back and may be called twice.
+* The caller serializes the calls of an executable. `close` gives all memory back and may be called
+  twice.
 * Times are in microseconds, sizes in bytes.
 
-Only `name`, `style`, `summary`, `options`, `probe`, `supports` and `compile` must be written; the rest has defaults.
+Only `name`, `style`, `summary`, `options`, `probe`, `supports` and `compile` must be written; the rest
+has defaults.
 
-Source: optuna `storages/_base.py` for the manner of the contract; TVM BYOC for its content."""
+Source: optuna `storages/_base.py` for the manner of the contract; TVM BYOC for its content.
+"""
 
 from __future__ import annotations
 
@@ -65,11 +70,12 @@ class SubModel:
     """A sub-graph as a model on disk, ready for a runtime to read.
 
     Args:
-        path: an ONNX file (external data lies beside it). IR and opset are what ingest pins; model-local functions are
-            inlined; inputs and outputs have this order in the file.
+        path: an ONNX file (external data lies beside it). IR and opset are what ingest pins;
+            model-local functions are inlined; inputs and outputs have this order in the file.
         inputs: graph inputs (weights are initializers, never inputs).
         outputs: graph outputs.
-        calibration: samples of the inputs (`collage.backends.numerics.tensor_files`), for targets that calibrate.
+        calibration: samples of the inputs (`collage.backends.numerics.tensor_files`), for targets that
+            calibrate.
         prepared: True for a result of `Backend.prepare`, of this run or in an artifact.
     """
 
@@ -138,8 +144,8 @@ class WholeModel:
         index: the graph.
         latency_us: of one call on the target itself; infinite where it is unknown.
         tunable: values that the user left open, by option (`Option.tunable`).
-        inspect: calls a module-level function with the model's path in a child, once for each function; None where
-            it fails.
+        inspect: calls a module-level function with the model's path in a child, once for each function;
+            None where it fails.
     """
 
     index: GraphIndex
@@ -196,9 +202,10 @@ class OpTime:
 class Executable(ABC):
     """A compiled sub-model.
 
-    `bind` names the buffers once; `run` computes from the bound inputs into the bound outputs. Arrays are C-contiguous, of
-    the specs' dtype and shape, and stay in place until the next `bind`. The runtime allocates an output given as None (its
-    shape is known only at run time) at each run. In `results` a bound output is that very array.
+    `bind` names the buffers once; `run` computes from the bound inputs into the bound outputs. Arrays
+    are C-contiguous, of the specs' dtype and shape, and stay in place until the next `bind`. The
+    runtime allocates an output given as None (its shape is known only at run time) at each run. In
+    `results` a bound output is that very array.
     """
 
     @abstractmethod
@@ -280,8 +287,8 @@ class Backend(ABC):
     def variants(self, target: Target, model: WholeModel) -> tuple[Target, ...]:
         """Targets that compute the same as this one and may run the whole model faster.
 
-        Each differs from the target in options of `model.tunable` only. The tuner times each on the whole model before
-        it searches; one that is clearly faster joins the search.
+        Each differs from the target in options of `model.tunable` only. The tuner times each on the
+        whole model before it searches; one that is clearly faster joins the search.
 
         Args:
             target: one of the user's.
@@ -306,7 +313,8 @@ class Backend(ABC):
     def mixes_with(self, target: Target, other: Target) -> bool:
         """Whether a partition on this target may compute some of its nodes as the other target does; never by default.
 
-        Where it may, a change between the two inside the partition costs less than a border between partitions.
+        Where it may, a change between the two inside the partition costs less than a border between
+        partitions.
         """
         return False
 
@@ -343,8 +351,8 @@ class Backend(ABC):
     def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
         """Change a sub-model before it is compiled; the result is measured, timed and emitted.
 
-        It is never called on a prepared sub-model. Equal input gives equal bytes. The result has `prepared` set, only
-        operators of ai.onnx, and the opset, inputs and outputs of the argument.
+        It is never called on a prepared sub-model. Equal input gives equal bytes. The result has
+        `prepared` set, only operators of ai.onnx, and the opset, inputs and outputs of the argument.
 
         Raises:
             Exception: as for `compile`.

@@ -1,12 +1,13 @@
 """Values that stay in a device's memory between partitions.
 
-Terms: a memory *domain* is `host`, or a device's like `cuda:0`. An executable of a device's domain can be bound to arrays
-(`bind`), and then copies from and to the host within each call; or to buffers of its domain (`bind_device`), and then copies
-nothing. The executor does the latter, and copies what crosses domains once for each value and domain, as
-`collage.partitioner.search.transition` reckons.
+Terms: a memory *domain* is `host`, or a device's like `cuda:0`. An executable of a device's domain can
+be bound to arrays (`bind`), and then copies from and to the host within each call; or to buffers of its
+domain (`bind_device`), and then copies nothing. The executor does the latter, and copies what crosses
+domains once for each value and domain, as `collage.partitioner.search.transition` reckons.
 
-Invariants: an executable takes buffers that any other one of its domain made, whatever its runtime; a buffer's content is
-valid when `run` or `write` has returned."""
+Invariants: an executable takes buffers that any other one of its domain made, whatever its runtime; a
+buffer's content is valid when `run` or `write` has returned.
+"""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ class Option:
         pattern: a regular expression for free values, e.g. `[1-9][0-9]*`.
         help: one sentence for `collage targets` and docs/backends.md.
         affects_cost: False for an option that stays out of cost keys.
-        is_later: True for an option that came after costs were stored, and whose default keeps the old behavior: the
-            default is left out of cost keys, so that stored costs stay valid.
-        tunable: values that local search may set for single partitions where the user left the option open; each
-            computes as exactly as the default.
+        is_later: True for an option that came after costs were stored, and whose default keeps the old
+            behavior: the default is left out of cost keys, so that stored costs stay valid.
+        tunable: values that local search may set for single partitions where the user left the option
+            open; each computes as exactly as the default.
         whole_first: True where a value is tunable only after the whole model was timed with it.
     """
 

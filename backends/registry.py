@@ -1,11 +1,12 @@
 """Which backends exist, and whether a target can be used here.
 
-Built-in backends are an explicit table of names and classes; a file is imported when the table is first read, a runtime
-only inside its backend's functions. Packages add backends by the entry-point group `collage.backends`
-(docs/write-a-backend.md). A name that occurs twice is an error. A plugin that cannot be imported stays in the table as an
-unavailable backend with the reason.
+Built-in backends are an explicit table of names and classes; a file is imported when the table is first
+read, a runtime only inside its backend's functions. Packages add backends by the entry-point group
+`collage.backends` (docs/write-a-backend.md). A name that occurs twice is an error. A plugin that cannot
+be imported stays in the table as an unavailable backend with the reason.
 
-Source: xdsl `universe.py` (explicit lazy registration), optuna `_imports.py`."""
+Source: xdsl `universe.py` (explicit lazy registration), optuna `_imports.py`.
+"""
 
 from __future__ import annotations
 
@@ -143,8 +144,8 @@ def options_of(backend: Backend) -> tuple[Option, ...]:
 def canonical(target: Target, threads: int | None = None) -> Target:
     """The target with defaults made explicit, as cost keys name it.
 
-    Options that cannot change a cost are left out, and so are defaults of later options (`Option.is_later`);
-    `-threads=auto` becomes the number that the caller gives to `compile`.
+    Options that cannot change a cost are left out, and so are defaults of later options
+    (`Option.is_later`); `-threads=auto` becomes the number that the caller gives to `compile`.
 
     Raises:
         TargetError: the backend, an option or a value is unknown.

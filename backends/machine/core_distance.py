@@ -1,10 +1,12 @@
 """How far apart the cores are: how fast one core reads what another has just written.
 
-A virtual machine's host moves its cores: at times they share a last-level cache, at times they do not, and at times they
-are two threads of one physical core. Each runtime then slows down by another factor (docs/results/cores.md). *Near* is the
-nearest quarter of all that was seen; two threads of one core count as far.
+A virtual machine's host moves its cores: at times they share a last-level cache, at times they do not,
+and at times they are two threads of one physical core. Each runtime then slows down by another factor
+(docs/results/cores.md). *Near* is the nearest quarter of all that was seen; two threads of one core
+count as far.
 
-Invariant: only its own threads are pinned."""
+Invariant: only its own threads are pinned.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ _READS = 15
 _FAR = 1.3
 # The nearest quarter: a rarer state is no state to choose a plan by, nor one to wait for.
 _RARE = 4
-# Sums of data in the first cache keep a core's units busy: two threads of one physical core slow each other down.
+# Sums of data in the first cache keep a core's units busy: two threads of one physical core slow each
+# other down.
 _SUMMED, _SUMS, _TURNS = 2048, 600, 3
 _SHARED = 1.45
 # A machine that idles is moved back sooner than one that works.
@@ -44,7 +47,8 @@ class CoreWatch:
         patience_s: how long it may wait in all.
 
     Attributes:
-        seen_us: the distances, without those while it waited for near cores: far ones would seem too usual.
+        seen_us: the distances, without those while it waited for near cores: far ones would seem too
+            usual.
     """
 
     def __init__(self, seen_us: Sequence[float] = (), patience_s: float = 3.0) -> None:

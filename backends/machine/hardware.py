@@ -1,7 +1,9 @@
 """The machine, as far as it decides costs.
 
-Machines of one digest are expected to have the same costs. The digest covers the CPU's model and features, the cores
-given to this process, memory, caches, GPUs with their driver, and a label that an operator may set; not the host's name."""
+Machines of one digest are expected to have the same costs. The digest covers the CPU's model and
+features, the cores given to this process, memory, caches, GPUs with their driver, and a label that an
+operator may set; not the host's name.
+"""
 
 from __future__ import annotations
 

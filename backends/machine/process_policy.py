@@ -1,12 +1,14 @@
 """How runtimes share one process.
 
-A plan calls several runtimes in turn from one thread, and each brings its own threads. The policy, kept here and in the
-backends (docs/results/coexistence.md):
+A plan calls several runtimes in turn from one thread, and each brings its own threads. The policy, kept
+here and in the backends (docs/results/coexistence.md):
 
 * all have one thread count: the cores that this process may use (`default_threads`);
 * workers may spin while their own runtime computes, never after: the next runtime needs the cores;
 * no runtime pins threads: two runtimes that pin to one core halve each other;
-* the caller's affinity is put back after a runtime starts, or later runtimes size themselves by it (`caller_kept`)."""
+* the caller's affinity is put back after a runtime starts, or later runtimes size themselves by it
+  (`caller_kept`).
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from pathlib import Path
 
 # For native libraries that read the environment when they are loaded.
 ENVIRONMENT: Mapping[str, str] = {
-    # Workers of OpenMP libraries (ncnn, torch) spin shortly for the next layer, then leave the cores to the next
-    # runtime (docs/results/coexistence.md).
+    # Workers of OpenMP libraries (ncnn, torch) spin shortly for the next layer, then leave the cores to
+    # the next runtime (docs/results/coexistence.md).
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "1000",
     "KMP_BLOCKTIME": "0",

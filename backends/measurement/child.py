@@ -1,6 +1,8 @@
 """The part of a measurement that runs in the child (`measure` is the other part).
 
-Invariant: only an exception of the runtime becomes a reason; an error of our own ends the child as an error."""
+Invariant: only an exception of the runtime becomes a reason; an error of our own ends the child as an
+error.
+"""
 
 from __future__ import annotations
 

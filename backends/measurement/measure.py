@@ -11,8 +11,8 @@ Every way in which native code fails becomes an `Infeasible` whose reason starts
 * `wrong result:` an output differs from the reference by more than the tolerance, on any sample,
   before or after timing.
 
-A failure that says nothing about the candidate is never a cost: cancellation is a CancelledError, a child that was
-killed from outside is measured again, and errors of our own are raised.
+A failure that says nothing about the candidate is never a cost: cancellation is a CancelledError, a
+child that was killed from outside is measured again, and errors of our own are raised.
 """
 
 from __future__ import annotations

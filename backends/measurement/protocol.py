@@ -1,6 +1,8 @@
 """How a measurement is made, as a value that is part of every cost's key.
 
-Costs of different protocols are never compared. Whatever changes what is measured belongs here and changes the digest."""
+Costs of different protocols are never compared. Whatever changes what is measured belongs here and
+changes the digest.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ class Protocol:
 def eviction_for(touched_bytes: int, last_level_cache_bytes: int) -> int:
     """`Protocol.evict_bytes` for parts of a model.
 
-    It is a power of two, so that models of similar size share their costs, and at most twice the last cache.
+    It is a power of two, so that models of similar size share their costs, and at most twice the last
+    cache.
 
     Args:
         touched_bytes: by the whole model in a run (`collage.costs.measurement_context.touched_bytes`).

@@ -28,9 +28,9 @@ def compare_builds(
 ) -> Ratio:
     """How many times slower A is than B over several builds of both, each timed in a process of its own.
 
-    Builds differ by where their memory lies, which no number of rounds of one build shows. The ratio is the geometric mean
-    of the builds' medians. Its interval is Student's from three builds on, else a bootstrap over builds and pairs
-    (docs/decisions/0006-intervals-over-builds.md).
+    Builds differ by where their memory lies, which no number of rounds of one build shows. The ratio is
+    the geometric mean of the builds' medians. Its interval is Student's from three builds on, else a
+    bootstrap over builds and pairs (docs/decisions/0006-intervals-over-builds.md).
 
     Args:
         builds: per build the samples of A and of B; the i-th of each were taken right after each other.

@@ -1,12 +1,16 @@
 """Samples of one call, and how far they can be trusted.
 
-Terms: a *sample* is the time of one call, or the mean of several where one is too short for the clock. Its *spread* is half
-the width of the median's 95 % confidence interval, from order statistics. The *yardstick* is a fixed computation on one
-core, whose time tells whether the machine itself became faster or slower.
+Terms: a *sample* is the time of one call, or the mean of several where one is too short for the clock.
+Its *spread* is half the width of the median's 95 % confidence interval, from order statistics. The
+*yardstick* is a fixed computation on one core, whose time tells whether the machine itself became
+faster or slower.
 
-Invariants: warm-up calls are not samples; preparing a call (eviction of caches, writing of inputs) is not timed.
+Invariants: warm-up calls are not samples; preparing a call (eviction of caches, writing of inputs) is
+not timed.
 
-Source: intervals as in Hoefler & Belli, "Scientific benchmarking of parallel computing systems" (SC'15)."""
+Source: intervals as in Hoefler & Belli, "Scientific benchmarking of parallel computing systems"
+(SC'15).
+"""
 
 from __future__ import annotations
 

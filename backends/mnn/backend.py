@@ -1,15 +1,21 @@
 """MNN on the CPU: Winograd convolutions and packed (NC4HW4) layouts.
 
-The Python function of MNN's converter converts the ONNX file; its command line tries to install a telemetry package.
+The Python function of MNN's converter converts the ONNX file; its command line tries to install a
+telemetry package.
 
 Traps, each with a test:
 
-* Inputs of 64-bit integers, booleans and doubles are refused; outputs are 32-bit integers and are widened.
+* Inputs of 64-bit integers, booleans and doubles are refused; outputs are 32-bit integers and are
+  widened.
 * The array of `Var.read` does not keep its `Var` alive: outputs are copied while it lives.
-* Native code prints while it is imported and while it converts (`collage.backends.sandbox.native_output`).
-* By default it computes 3x3 convolutions of large images in Winograd tiles whose errors reach 1e-3 (`-winograd`).
+* Native code prints while it is imported and while it converts
+  (`collage.backends.sandbox.native_output`).
+* By default it computes 3x3 convolutions of large images in Winograd tiles whose errors reach 1e-3
+  (`-winograd`).
 * The first runtime in a process decides how many threads all later ones may have.
-* An unknown operator may end in a broken model file or a crash: candidates are compiled in a child and verified."""
+* An unknown operator may end in a broken model file or a crash: candidates are compiled in a child and
+  verified.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +65,8 @@ _NOT_INSIDE = (
 _FILE = "model.mnn"
 # Its converter appends these to a value's name.
 _OF_CONVERTER = re.compile(r"(_raster_\d+|__group__\d+|__matmul_converted)+\Z")
-# MNN's hint WINOGRAD_MEMORY_LEVEL: at 3, its default, tiles are so large that errors reach 1e-3 (docs/results/precision.md).
+# MNN's hint WINOGRAD_MEMORY_LEVEL: at 3, its default, tiles are so large that errors reach 1e-3
+# (docs/results/precision.md).
 _WINOGRAD_LEVEL = 3
 _LEVEL_OF = {"exact": 2, "large": 3}
 _HALF = "asimdhp"  # as Linux names f16 arithmetic of ARM CPUs
@@ -248,8 +255,8 @@ class MnnExecutable(Executable):
 def _runtime(nn: Any, target: Target, context: CompileContext) -> Any:
     precision = target.option("precision", "normal")
     threads = threads_of(target, context)
-    # MNN starts its threads once in a process, and a later runtime has no more. So the most that a target here uses are
-    # started first.
+    # MNN starts its threads once in a process, and a later runtime has no more. So the most that a
+    # target here uses are started first.
     for count in (max(threads, context.threads), threads):
         made = nn.create_runtime_manager(
             ({"backend": "CPU", "numThread": count, "precision": precision},)

@@ -1,8 +1,9 @@
 """The ONNX operators that MNN's converter takes.
 
-Found by running ONNX's own node tests through MNN 3.6: an operator is listed when its tests are right in the forms that
-models use. `refuse_forms` keeps away the forms that give wrong numbers or crash; `collage.backends.support.conversion` makes
-defaults explicit that the converter misreads."""
+Found by running ONNX's own node tests through MNN 3.6: an operator is listed when its tests are right
+in the forms that models use. `refuse_forms` keeps away the forms that give wrong numbers or crash;
+`collage.backends.support.conversion` makes defaults explicit that the converter misreads.
+"""
 
 from __future__ import annotations
 

@@ -1,16 +1,19 @@
 """ncnn on the CPU: Winograd convolutions in packed layouts; often the fastest on convolution nets.
 
-The `pnnx` executable converts the ONNX file. ncnn has no batch dimension: tensors of shape (1, C, H, W), (1, H, W) and
-(1, N) lose their leading one wherever pnnx took it for the batch; others are refused.
+The `pnnx` executable converts the ONNX file. ncnn has no batch dimension: tensors of shape (1, C, H,
+W), (1, H, W) and (1, N) lose their leading one wherever pnnx took it for the batch; others are refused.
 
 Traps, each with a test:
 
-* `pnnx` reads no external weights, and leaves large files beside its input: it works in the work folder on a file with
-  the weights inside, and its other files are deleted.
-* The first layer may change a `Mat` on foreign memory in place: inputs are copied into matrices of ncnn's own.
+* `pnnx` reads no external weights, and leaves large files beside its input: it works in the work folder
+  on a file with the weights inside, and its other files are deleted.
+* The first layer may change a `Mat` on foreign memory in place: inputs are copied into matrices of
+  ncnn's own.
 * A `Mat` that outlives its extractor crashes: outputs are copied before.
-* Workers busy-wait after a run unless told otherwise (`openmp_blocktime`; libgomp reads OMP_WAIT_POLICY when it is loaded).
-* An unknown operator may be converted wrongly without an error: candidates are verified."""
+* Workers busy-wait after a run unless told otherwise (`openmp_blocktime`; libgomp reads OMP_WAIT_POLICY
+  when it is loaded).
+* An unknown operator may be converted wrongly without an error: candidates are verified.
+"""
 
 from __future__ import annotations
 

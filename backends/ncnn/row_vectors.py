@@ -1,9 +1,10 @@
 """Lets products of one row read their input as a vector, not as a matrix of one row.
 
-ncnn's InnerProduct has a faster kernel for a vector (docs/results/runtime-settings.md). pnnx keeps the leading one of a
-region that begins at such a product.
+ncnn's InnerProduct has a faster kernel for a vector (docs/results/runtime-settings.md). pnnx keeps the
+leading one of a region that begins at such a product.
 
-Source: `InnerProduct_x86::forward` in ncnn, which checks the number of dimensions."""
+Source: `InnerProduct_x86::forward` in ncnn, which checks the number of dimensions.
+"""
 
 from __future__ import annotations
 

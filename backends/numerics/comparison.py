@@ -1,16 +1,19 @@
 """How far outputs are from the reference.
 
-Terms: an *error* is one number per pair of arrays, 0 for equal; that of several outputs is the worst. Metrics:
+Terms: an *error* is one number per pair of arrays, 0 for equal; that of several outputs is the worst.
+Metrics:
 
 * `max`: largest absolute difference over the largest absolute reference value.
 * `l2`: Euclidean norm of the difference over that of the reference.
 * `cosine`: one minus the cosine of the angle between the two.
-* `top1`: share of rows (last axis) whose largest element is at another place; of integers, truth values and text, the
-  share that differs.
+* `top1`: share of rows (last axis) whose largest element is at another place; of integers, truth values
+  and text, the share that differs.
 
-Invariants: NaN and infinities are equal only to the same in the reference; for another shape or dtype the error is infinite.
-Integers, booleans and text must be equal but for `top1`; 8-bit integers are quantized numbers and are measured like floats.
-Any value within the bounds of a `Ranged` element is right."""
+Invariants: NaN and infinities are equal only to the same in the reference; for another shape or dtype
+the error is infinite. Integers, booleans and text must be equal but for `top1`; 8-bit integers are
+quantized numbers and are measured like floats. Any value within the bounds of a `Ranged` element is
+right.
+"""
 
 from __future__ import annotations
 

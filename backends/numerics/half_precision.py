@@ -1,9 +1,11 @@
 """Models of half precision, computed in single precision.
 
-Where values are rounded to float16 differs from runtime to runtime. The reference is the model without such roundings.
+Where values are rounded to float16 differs from runtime to runtime. The reference is the model without
+such roundings.
 
-Invariant: only the types change. Weights and graph inputs keep the values that float16 gave them, and outputs are
-rounded once (`collage.backends.numerics.reference`)."""
+Invariant: only the types change. Weights and graph inputs keep the values that float16 gave them, and
+outputs are rounded once (`collage.backends.numerics.reference`).
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
 """Reference outputs, and seeded inputs where the user gives none.
 
-The reference is ONNX Runtime on one thread with every optimization off: the same to the bit on each run, with nothing fused.
-Half precision is computed in single precision and rounded once (`collage.backends.numerics.half_precision`).
+The reference is ONNX Runtime on one thread with every optimization off: the same to the bit on each
+run, with nothing fused. Half precision is computed in single precision and rounded once
+(`collage.backends.numerics.half_precision`).
 
-Call `run_reference` in a sandboxed child: it runs native code on the user's model."""
+Call `run_reference` in a sandboxed child: it runs native code on the user's model.
+"""
 
 from __future__ import annotations
 

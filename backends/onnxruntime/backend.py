@@ -2,9 +2,12 @@
 
 `kernels` asks the installed build which operators it takes. Settings of every session:
 
-* `session.force_spinning_stop=1`: workers spin within a run and stop at its end, for the next runtime (`-spinning=run`).
-* `session.disable_cpu_ep_fallback=1` with every provider but the CPU's: a node that the provider does not take is a refusal.
-* Inputs and outputs are bound once, zero-copy on the host."""
+* `session.force_spinning_stop=1`: workers spin within a run and stop at its end, for the next runtime
+  (`-spinning=run`).
+* `session.disable_cpu_ep_fallback=1` with every provider but the CPU's: a node that the provider does
+  not take is a refusal.
+* Inputs and outputs are bound once, zero-copy on the host.
+"""
 
 from __future__ import annotations
 

@@ -37,12 +37,13 @@ class OrtCudaBuffer(CudaBuffer):
 class OnDevice:
     """A session's values in the memory of a CUDA device.
 
-    Arrays on the host are copied there before each run and back after it: a session's binding to arrays copies inputs only
-    once, when they are bound.
+    Arrays on the host are copied there before each run and back after it: a session's binding to arrays
+    copies inputs only once, when they are bound.
 
     Args:
         model: what it runs; its inputs and outputs have static shapes.
-        graphs: kernels are recorded at the first run after a binding, and launched as one CUDA graph at the others.
+        graphs: kernels are recorded at the first run after a binding, and launched as one CUDA graph at
+            the others.
     """
 
     def __init__(self, session: Any, model: SubModel, domain: str, graphs: bool) -> None:

@@ -1,8 +1,9 @@
 """Which operators ONNX Runtime has kernels for, by operator set and dtypes.
 
-The installed build itself tells the CPU's. A build with other providers opens all of them when it is asked, and crashes
-where a library of one is missing: there compiling decides. `cuda_operators` lists the CUDA provider's. Providers that compile
-graphs register no kernels."""
+The installed build itself tells the CPU's. A build with other providers opens all of them when it is
+asked, and crashes where a library of one is missing: there compiling decides. `cuda_operators` lists
+the CUDA provider's. Providers that compile graphs register no kernels.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ def _since_version(domain: str, op_type: str, opset: int) -> int | None:
 def _refuse_dtypes(index: GraphIndex, node: NodeInfo, kernels: Sequence[Any]) -> str | None:
     schema = _schema(node.domain, node.op_type, node.opset)
     used = _dtypes_by_parameter(index, node, schema)
-    # Without a kernel for half precision a node runs in single precision, between casts that sessions insert.
+    # Without a kernel for half precision a node runs in single precision, between casts that sessions
+    # insert.
     widened = [(keys, dtype.replace("float16", "float")) for keys, dtype in used]
     if any(
         _accepts(kernel.type_constraints, dtypes) for kernel in kernels for dtypes in (used, widened)

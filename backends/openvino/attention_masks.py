@@ -1,7 +1,9 @@
 """Attention masks that are inputs of the model, for OpenVINO in bf16.
 
-In bf16 OpenVINO 2026.4's fused attention reads a broadcast float32 mask as bf16 where it is an input of the model, and gives
-wrong numbers. Any computation between the two prevents that, so such an input gets a Clamp to the range of bf16."""
+In bf16 OpenVINO 2026.4's fused attention reads a broadcast float32 mask as bf16 where it is an input of
+the model, and gives wrong numbers. Any computation between the two prevents that, so such an input gets
+a Clamp to the range of bf16.
+"""
 
 from __future__ import annotations
 

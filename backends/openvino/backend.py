@@ -2,14 +2,16 @@
 
 Settings of every compiled model:
 
-* `INFERENCE_PRECISION_HINT` is always given: by default a CPU with bf16 computes in bf16, and the precision belongs in the
-  cost key.
+* `INFERENCE_PRECISION_HINT` is always given: by default a CPU with bf16 computes in bf16, and the
+  precision belongs in the cost key.
 * The LATENCY hint and one stream: the THROUGHPUT hint halves the speed of single requests.
-* `DYNAMIC_QUANTIZATION_GROUP_SIZE` is 0 unless asked for: by default inputs of products with int8 weights are rounded.
+* `DYNAMIC_QUANTIZATION_GROUP_SIZE` is 0 unless asked for: by default inputs of products with int8
+  weights are rounded.
 * `ENABLE_CPU_PINNING` is off unless asked for: pinned workers slow the next runtime down.
 
-Inputs and outputs share the caller's arrays. `operators` lists what it takes: its ONNX reader cannot be asked in this
-process, since an unknown or damaged node may crash it."""
+Inputs and outputs share the caller's arrays. `operators` lists what it takes: its ONNX reader cannot be
+asked in this process, since an unknown or damaged node may crash it.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ _CAPABILITY = {"bf16": "BF16", "f16": "FP16"}
 _SENSE = "pays for convolutions and products, on CPUs with AVX-512 BF16 or AMX; refused on others"
 # Numbers that share a scale where a product with int8 weights rounds its input (docs/results/int8.md).
 _GROUP = 64
-# OpenVINO names a Reorder by the maker of its value, two layouts or types (empty for one without a name), and the reader.
+# OpenVINO names a Reorder by the maker of its value, two layouts or types (empty for one without a
+# name), and the reader.
 _FORMAT = r"(?:[A-Ga-g]+(?:\d+[a-g])*|[fuis]\d+|bf16|)"
 _REORDER = re.compile(f"(.+)_{_FORMAT}_{_FORMAT}_(.+)")
 _REFUSED_DTYPES = ("object", "bfloat16", "complex64", "complex128")
@@ -254,8 +257,8 @@ def _ports(compiled: Any, model: SubModel) -> tuple[int | None, ...]:
 def _passed_through(compiled: Any, ports: Sequence[int | None]) -> dict[int, int]:
     """Outputs that are a bare input: by output, which input of the sub-model.
 
-    OpenVINO 2026.4 never writes such an output's tensor, so it is copied. Names are of no use here: such an input has those of
-    the nodes that were optimized away.
+    OpenVINO 2026.4 never writes such an output's tensor, so it is copied. Names are of no use here:
+    such an input has those of the nodes that were optimized away.
     """
     runtime = compiled.get_runtime_model()
     places = {p.get_friendly_name(): ports.index(i) for i, p in enumerate(runtime.get_parameters())}
@@ -268,8 +271,8 @@ def _passed_through(compiled: Any, ports: Sequence[int | None]) -> dict[int, int
 
 
 def _ov() -> Any:
-    # Loading OpenVINO sends telemetry from a forked copy of this process, which may hang. None makes that import fail, and
-    # OpenVINO uses its own stub.
+    # Loading OpenVINO sends telemetry from a forked copy of this process, which may hang. None makes
+    # that import fail, and OpenVINO uses its own stub.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     import openvino
 

@@ -1,13 +1,16 @@
 """Biases that make up for what int8 rounding shifts on average.
 
-Rounded weights move each channel of an output by a constant where inputs have a mean, as after a ReLU, and later layers do
-not average that out. So every integer kernel runs beside its float original on the same values, and the mean difference of
-each channel goes into the bias. A runtime folds an addition after a product into that product, so it costs nothing.
+Rounded weights move each channel of an output by a constant where inputs have a mean, as after a ReLU,
+and later layers do not average that out. So every integer kernel runs beside its float original on the
+same values, and the mean difference of each channel goes into the bias. A runtime folds an addition
+after a product into that product, so it costs nothing.
 
-Corrections are whole multiples of a *grain*: two runtimes compute a sample with other last bits, and weights must not
-follow these.
+Corrections are whole multiples of a *grain*: two runtimes compute a sample with other last bits, and
+weights must not follow these.
 
-Source: Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias Correction", section 4.2."""
+Source: Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias Correction",
+section 4.2.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ def correct_biases(quantized: ir.Model, source: Path, samples: Sequence[Mapping[
 
     Args:
         quantized: QDQ: each kernel's first input and its weight come from a DequantizeLinear.
-        source: the file of its float model, with nodes of the same names; temporary files lie beside it.
+        source: the file of its float model, with nodes of the same names; temporary files lie beside
+            it.
         samples: of the calibration: every input by name.
     """
     probe = _BesideFloat(source)

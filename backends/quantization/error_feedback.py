@@ -1,12 +1,15 @@
 """Weights rounded one after another, each making up for the errors of those before it.
 
-Rounding to nearest errs least in each weight, but not in a product's sums: inputs correlate, so one weight can compensate
-another. With the inputs' second moments G (the *Gram matrix*) the squared error of a sum is `e G e`, for `e` the errors of its
-weights. With the Cholesky factor of G, rounding from the last weight to the first keeps it small; weights of the largest
-inputs come first. A weight of zero stays zero: an input that is always zero in the samples may have any size elsewhere.
+Rounding to nearest errs least in each weight, but not in a product's sums: inputs correlate, so one
+weight can compensate another. With the inputs' second moments G (the *Gram matrix*) the squared error
+of a sum is `e G e`, for `e` the errors of its weights. With the Cholesky factor of G, rounding from the
+last weight to the first keeps it small; weights of the largest inputs come first. A weight of zero
+stays zero: an input that is always zero in the samples may have any size elsewhere.
 
-Source: Frantar et al. 2022, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers"; as the
-nearest-plane algorithm of Babai 1986, which saves the inverse: Chen et al. 2025, "The Geometry of LLM Quantization"."""
+Source: Frantar et al. 2022, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
+Transformers"; as the nearest-plane algorithm of Babai 1986, which saves the inverse: Chen et al. 2025,
+"The Geometry of LLM Quantization".
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """Nodes that stay float within an int8 partition: `-float=` beside `-quant=static_int8` or `weights_int8`.
 
-A change between int8 and float inside a runtime costs a fraction of a border between partitions. The value names nodes by
-their *position* in the partition, from 0: `-float=0-3,17` keeps the first four and the eighteenth. The search within an
-error budget finds it (docs/error-budget.md).
+A change between int8 and float inside a runtime costs a fraction of a border between partitions. The
+value names nodes by their *position* in the partition, from 0: `-float=0-3,17` keeps the first four and
+the eighteenth. The search within an error budget finds it (docs/error-budget.md).
 
-The int8 model of the whole partition is made first and kept; nodes then get their float form back. So another choice of
-nodes needs no calibration, and the rest stays the same."""
+The int8 model of the whole partition is made first and kept; nodes then get their float form back. So
+another choice of nodes needs no calibration, and the rest stays the same.
+"""
 
 from __future__ import annotations
 
@@ -106,8 +107,8 @@ def keep_float(
 
     Args:
         source: the float model that it was made from, nodes by the same names.
-        rounded_results: whether float nodes read rounded results of integer kernels, without which the runtime has no
-            integer kernel (ONNX Runtime).
+        rounded_results: whether float nodes read rounded results of integer kernels, without which the
+            runtime has no integer kernel (ONNX Runtime).
     """
     originals = {node.name or "": node for node in source.graph}
     graph = quantized.graph

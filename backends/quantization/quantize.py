@@ -1,21 +1,26 @@
 """Int8 in the file: products and convolutions of a sub-model become integer operators of ai.onnx.
 
-`-quant=dynamic_int8` scales the activations while the model runs: MatMul and Gemm become DynamicQuantizeLinear, MatMulInteger
-and a multiplication. `-quant=static_int8` fixes the scales beforehand, from samples: Conv, MatMul and Gemm stand between
-QuantizeLinear and DequantizeLinear, which a runtime fuses into one integer kernel. `-quant=weights_int8` writes only the
-weights of MatMul and Gemm in int8. Weights have a scale for each channel. `onnxruntime.quantization` does the first two.
+`-quant=dynamic_int8` scales the activations while the model runs: MatMul and Gemm become
+DynamicQuantizeLinear, MatMulInteger and a multiplication. `-quant=static_int8` fixes the scales
+beforehand, from samples: Conv, MatMul and Gemm stand between QuantizeLinear and DequantizeLinear, which
+a runtime fuses into one integer kernel. `-quant=weights_int8` writes only the weights of MatMul and
+Gemm in int8. Weights have a scale for each channel. `onnxruntime.quantization` does the first two.
 
-A *quantizable* node becomes an integer kernel; other nodes of the partition stay float, so that a whole transformer can be
-one partition. A partition without quantizable nodes is refused: it would be the float target by another name.
+A *quantizable* node becomes an integer kernel; other nodes of the partition stay float, so that a whole
+transformer can be one partition. A partition without quantizable nodes is refused: it would be the
+float target by another name.
 
 Traps, each with a test:
 
-* Convolutions that are quantized dynamically are slower than in float, so they stay float there (docs/results/int8.md).
-* The quantizer transposes a Gemm's weight in place under its old shape, and twice where two Gemms share it: so it is
-  transposed here, into a weight of its own.
+* Convolutions that are quantized dynamically are slower than in float, so they stay float there
+  (docs/results/int8.md).
+* The quantizer transposes a Gemm's weight in place under its old shape, and twice where two Gemms share
+  it: so it is transposed here, into a weight of its own.
 * Without VNNI a pair of products may exceed the 16 bits of their sum: weights get 7 bits there.
-* Batch normalization between a convolution and its activation ends the integer kernel: it is folded into the weights first.
-* Int8 weights shift channels by a constant, which later layers do not average out: `bias_correction`."""
+* Batch normalization between a convolution and its activation ends the integer kernel: it is folded
+  into the weights first.
+* Int8 weights shift channels by a constant, which later layers do not average out: `bias_correction`.
+"""
 
 from __future__ import annotations
 
@@ -189,8 +194,9 @@ def quantize(
         model: a partition in float.
         target: with `-quant`.
         context: where files are kept.
-        float_results: results of static kernels are rounded only where an integer kernel reads them. OpenVINO is faster
-            so and errs less; ONNX Runtime has no integer kernel for such a node (docs/results/int8.md).
+        float_results: results of static kernels are rounded only where an integer kernel reads them.
+            OpenVINO is faster so and errs less; ONNX Runtime has no integer kernel for such a node
+            (docs/results/int8.md).
 
     Raises:
         CollageError: nothing in it can be quantized, or there are no samples to calibrate with.

@@ -1,9 +1,12 @@
 """Static int8: scales from samples, and rounding where an integer kernel reads.
 
-`onnxruntime.quantization` does the work. Traps, each with a test in tests/backends/quantization/test_quantize.py:
+`onnxruntime.quantization` does the work. Traps, each with a test in
+tests/backends/quantization/test_quantize.py:
 
-* Two runtimes compute a sample with other last bits, and exact scales would differ with them. So ranges are widened to few bits.
-* A value that no integer kernel reads stays float."""
+* Two runtimes compute a sample with other last bits, and exact scales would differ with them. So ranges
+  are widened to few bits.
+* A value that no integer kernel reads stays float.
+"""
 
 from __future__ import annotations
 

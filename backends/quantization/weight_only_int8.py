@@ -1,8 +1,9 @@
 """Int8 weights alone: products keep float inputs in the file.
 
-A runtime with kernels for it (OpenVINO) rounds the inputs while it runs, in groups with a scale for each. Another runtime
-computes the same file with float products. Weights have a scale for each channel and are rounded by the inputs in the
-samples (`error_feedback`)."""
+A runtime with kernels for it (OpenVINO) rounds the inputs while it runs, in groups with a scale for
+each. Another runtime computes the same file with float products. Weights have a scale for each channel
+and are rounded by the inputs in the samples (`error_feedback`).
+"""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from collage.backends.rewriting.graph import (
 class LayoutPass(ABC):
     """Runs some operators in another layout, and stays in it through elementwise operators.
 
-    Every value has its own layout, and the other one where something was computed in it. One is made from the other
-    only where it is read.
+    Every value has its own layout, and the other one where something was computed in it. One is made
+    from the other only where it is read.
     """
 
     tag: str  # names in the other layout end in it

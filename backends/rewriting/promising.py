@@ -16,7 +16,8 @@ from collage.backends.rewriting.table import (
 )
 from collage.partitioner.target import Target
 
-# Fewer places gain little, and so do Transposes where less than this share goes (docs/results/rewriting.md).
+# Fewer places gain little, and so do Transposes where less than this share goes
+# (docs/results/rewriting.md).
 _FEWEST_PLACES, _LEAST_SHARE = 2, 0.25
 _AT_ONE_PLACE = {found.name for found in PASSES if found.at_one_place}
 # Without any of these no pass changes a model.

@@ -1,7 +1,7 @@
 """Rewrites a model, so that a runtime computes the same faster (docs/rewriting.md).
 
-ONNX Runtime's basic level of optimization comes first: it moves Transposes together and cancels them. Then the passes
-of `table` run. The numbers stay the same but for rounding.
+ONNX Runtime's basic level of optimization comes first: it moves Transposes together and cancels them.
+Then the passes of `table` run. The numbers stay the same but for rounding.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def changes(model: Path) -> Changes:
 def _rewrite(model: Path, context: CompileContext, folder: Path, passes: Sequence[Pass]) -> Changes:
     made = _written(model, context, folder, passes)
     if made.found.get(CHANNELS_FIRST) and _left(made):
-        # Moved together, Transposes may lie where fewer of them can go: in attention once for each part of a split.
+        # Moved together, Transposes may lie where fewer of them can go: in attention once for each part
+        # of a split.
         other = folder / "unmoved"
         other.mkdir()
         unmoved = _written(model, context, other, passes, _MOVES_TRANSPOSES)

@@ -1,7 +1,7 @@
 """All graph passes, in the order in which they run.
 
-Gains are of whole models, time as it is over time rewritten; all of them, and how they were measured, stand in
-docs/results/rewriting.md and docs/results/winograd.md.
+Gains are of whole models, time as it is over time rewritten; all of them, and how they were measured,
+stand in docs/results/rewriting.md and docs/results/winograd.md.
 """
 
 from __future__ import annotations

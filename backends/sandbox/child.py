@@ -1,18 +1,20 @@
 """The other side of `collage.backends.sandbox.run`: the fork server, and a child's life around its task.
 
-Terms: the *owner* is the process that calls `run_in_child`. The *fork server* is one single-threaded helper process of
-the owner, without the owner's environment and, where the platform allows that, without a network. It imports no runtime
-and forks a *child* for each call, in milliseconds and in a state that no earlier task has touched.
+Terms: the *owner* is the process that calls `run_in_child`. The *fork server* is one single-threaded
+helper process of the owner, without the owner's environment and, where the platform allows that,
+without a network. It imports no runtime and forks a *child* for each call, in milliseconds and in a
+state that no earlier task has touched.
 
 Invariants:
 
-* Nothing outlives the owner: the fork server ends when its control socket closes or its parent changes, and kills all
-  children; the kernel kills a child when the fork server dies.
-* Nothing outlives its task: a child leads its own session and group, which is killed when it ends; processes that left
-  the group come to the fork server (child subreaper) and are killed there.
+* Nothing outlives the owner: the fork server ends when its control socket closes or its parent changes,
+  and kills all children; the kernel kills a child when the fork server dies.
+* Nothing outlives its task: a child leads its own session and group, which is killed when it ends;
+  processes that left the group come to the fork server (child subreaper) and are killed there.
 * A child's working directory is empty at the start and removed at the end.
 
-Only the standard library is imported at the top, so that a fork server starts quickly."""
+Only the standard library is imported at the top, so that a fork server starts quickly.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
 """How results and messages leave a sandboxed child: pickle, cut down to plain data.
 
-A child runs native code on a stranger's model, so its bytes are not trusted, and a full unpickler runs whatever it is told
-to. `decode` therefore makes only
+A child runs native code on a stranger's model, so its bytes are not trusted, and a full unpickler runs
+whatever it is told to. `decode` therefore makes only
 
 * Python's own plain values and containers, and paths;
 * numpy arrays and scalars, from dtype, shape and bytes (numpy's own pickle form can corrupt memory);
 * dataclasses and enums of the packages that the caller names, where they are imported already.
 
-Anything else raises `UnsafeValueError`."""
+Anything else raises `UnsafeValueError`.
+"""
 
 from __future__ import annotations
 

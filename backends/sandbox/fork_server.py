@@ -1,7 +1,8 @@
 """The owner's side of the fork server: one helper process that forks children, started when needed.
 
-A fork server belongs to the process that started it. It is replaced when it has died; a forked copy of its owner starts
-one of its own."""
+A fork server belongs to the process that started it. It is replaced when it has died; a forked copy of
+its owner starts one of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
 """Which files a sandboxed child may touch: Landlock rules, enforced by the Linux kernel for good.
 
-A child may read the interpreter, the installed packages, the system's libraries, and the folders of the files that it was
-given. It may write in folders that it was given and in its working directory. It may not open TCP connections or signal
-processes outside. Where the kernel has no Landlock (before Linux 5.13, or another system), `confine` returns False.
+A child may read the interpreter, the installed packages, the system's libraries, and the folders of the
+files that it was given. It may write in folders that it was given and in its working directory. It may
+not open TCP connections or signal processes outside. Where the kernel has no Landlock (before Linux
+5.13, or another system), `confine` returns False.
 
-Source: Linux, Documentation/userspace-api/landlock.rst."""
+Source: Linux, Documentation/userspace-api/landlock.rst.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Keeps native libraries from printing.
 
-Some runtimes print while they are imported or convert a model, which would spoil a program's output. Both standard streams
-are closed to native code meanwhile; they belong to the process, so one thread at a time is quiet."""
+Some runtimes print while they are imported or convert a model, which would spoil a program's output.
+Both standard streams are closed to native code meanwhile; they belong to the process, so one thread at
+a time is quiet.
+"""
 
 from __future__ import annotations
 

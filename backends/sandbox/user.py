@@ -1,11 +1,13 @@
 """The user of a sandboxed child: where the owner is root, a user that no other process has.
 
-Such a child can neither signal nor inspect other processes, and the kernel counts its processes, so a fork bomb ends at
-RLIMIT_NPROC. It keeps one capability, to pass by permission bits (`CAP_DAC_OVERRIDE`): its files lie in folders of the
-owner, and Landlock says which (`landlock`). A program that the child starts keeps it too.
+Such a child can neither signal nor inspect other processes, and the kernel counts its processes, so a
+fork bomb ends at RLIMIT_NPROC. It keeps one capability, to pass by permission bits
+(`CAP_DAC_OVERRIDE`): its files lie in folders of the owner, and Landlock says which (`landlock`). A
+program that the child starts keeps it too.
 
-Where the owner is not root, or is root in a container without `CAP_SETUID` or with a single mapped user, children run as
-the owner, without its capabilities."""
+Where the owner is not root, or is root in a container without `CAP_SETUID` or with a single mapped
+user, children run as the owner, without its capabilities.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Helpers for converters of other runtimes: explicit defaults, weights inside the file, and a cache.
 
-MNN's converter and pnnx misread attributes that ONNX lets a model leave out (`strides` of pooling, `axis` of softmax), so a
-copy of the model states them. MNN cannot run a Dropout on its own, so that becomes an Identity."""
+MNN's converter and pnnx misread attributes that ONNX lets a model leave out (`strides` of pooling,
+`axis` of softmax), so a copy of the model states them. MNN cannot run a Dropout on its own, so that
+becomes an Identity.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
 
 _SUMS = "SHA256SUMS"
 _TIMEOUT_S = 300
-# Converters copy all weights several times, mostly into new pages. So glibc's malloc keeps freed memory, and takes large pages
-# (docs/results/load-time.md).
+# Converters copy all weights several times, mostly into new pages. So glibc's malloc keeps freed
+# memory, and takes large pages (docs/results/load-time.md).
 _REUSE = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),

@@ -1,8 +1,9 @@
 """SHA-256 of a file, remembered in a cache folder while the file system says that the file is the same.
 
-A file with the same device, inode, size and times has the same content: the kernel sets the time of change (ctime), and no
-program sets it back. Two changes within one tick of that clock look alike, so the digest of a file that has just changed is
-not remembered."""
+A file with the same device, inode, size and times has the same content: the kernel sets the time of
+change (ctime), and no program sets it back. Two changes within one tick of that clock look alike, so
+the digest of a file that has just changed is not remembered.
+"""
 
 from __future__ import annotations
 

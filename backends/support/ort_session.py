@@ -1,7 +1,9 @@
 """Opens ONNX Runtime's sessions, and keeps their optimized graphs in the cache.
 
-A session on a kept graph optimizes nothing and maps its weights instead of copying them (docs/results/load-time.md). Results are the
-same to the bit. The graph suits the processor that it was made on, so it stays in this machine's cache."""
+A session on a kept graph optimizes nothing and maps its weights instead of copying them
+(docs/results/load-time.md). Results are the same to the bit. The graph suits the processor that it was
+made on, so it stays in this machine's cache.
+"""
 
 from __future__ import annotations
 

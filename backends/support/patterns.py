@@ -1,6 +1,8 @@
 """Patterns that several runtimes compute as one kernel; each backend picks those it has, with the reason.
 
-Variants that differ in the order of inputs have names of their own (`collage.partitioner.rules.pattern`)."""
+Variants that differ in the order of inputs have names of their own
+(`collage.partitioner.rules.pattern`).
+"""
 
 from __future__ import annotations
 

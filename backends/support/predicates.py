@@ -1,6 +1,8 @@
 """Questions about a node that several backends ask before they take it.
 
-Each `refuse_…` returns the reason in one sentence, or None. A backend's `supports` is a chain of them: the first reason wins."""
+Each `refuse_…` returns the reason in one sentence, or None. A backend's `supports` is a chain of them:
+the first reason wins.
+"""
 
 from __future__ import annotations
 

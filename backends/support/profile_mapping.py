@@ -1,8 +1,9 @@
 """From the steps of a runtime's profile back to the nodes of the model.
 
-A runtime fuses: one step computes several nodes, and has the name of one of them, of a value, or of neither. An *anchor* is a
-node that a step certainly computes. A node that is no anchor was fused into a neighbor: the step of its reader or of its maker,
-as the runtime names steps, else the other one."""
+A runtime fuses: one step computes several nodes, and has the name of one of them, of a value, or of
+neither. An *anchor* is a node that a step certainly computes. A node that is no anchor was fused into a
+neighbor: the step of its reader or of its maker, as the runtime names steps, else the other one.
+"""
 
 from __future__ import annotations
 

@@ -3,12 +3,13 @@
     class TestMine(BackendConformance):
         backend = MyBackend()
 
-A backend may refuse any case with a reason, in `supports` or by raising in `compile`, and the test is skipped; it must take
-at least one. Numbers are compared with ONNX Runtime's, graph optimization off.
+A backend may refuse any case with a reason, in `supports` or by raising in `compile`, and the test is
+skipped; it must take at least one. Numbers are compared with ONNX Runtime's, graph optimization off.
 
 Set `isolated = True` for a runtime that may crash: each case then runs in a child of its own.
 
-Source: optuna `testing/pytest_storages.py` for the manner."""
+Source: optuna `testing/pytest_storages.py` for the manner.
+"""
 
 from __future__ import annotations
 

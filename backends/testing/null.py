@@ -1,9 +1,11 @@
 """A backend that writes zeros in a stated time. For tests of search and service, not for use.
 
-Its numbers are wrong by design, so verification refuses it but where zero is right. Measuring finds the stated time of a call
-(`-latency_us=250`) without a clock. A memory domain of its own (`-domain=sim:0`) makes transitions testable without a device.
+Its numbers are wrong by design, so verification refuses it but where zero is right. Measuring finds the
+stated time of a call (`-latency_us=250`) without a clock. A memory domain of its own (`-domain=sim:0`)
+makes transitions testable without a device.
 
-Source: tinygrad `runtime/ops_null.py`."""
+Source: tinygrad `runtime/ops_null.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
 """PyTorch through torch.compile: inductor's fused loops around oneDNN's convolutions and products.
 
-onnx2fx makes the ONNX file an FX graph; inductor compiles it for its shapes with frozen weights; it runs under `no_grad`.
-Compiling takes long, so small regions are refused.
+onnx2fx makes the ONNX file an FX graph; inductor compiles it for its shapes with frozen weights; it
+runs under `no_grad`. Compiling takes long, so small regions are refused.
 
 Traps, each with a test:
 
 * Inductor calls a C++ compiler: without one only `-compiler=eager` can be used.
 * Inductor starts a pool of compiling processes that outlives a compilation: it is told to use none.
 * The number of threads belongs to the process, so it is set before each call where it differs.
-* cuDNN computes float32 convolutions in TF32 by default, which is a setting of the process too."""
+* cuDNN computes float32 convolutions in TF32 by default, which is a setting of the process too.
+"""
 
 from __future__ import annotations
 

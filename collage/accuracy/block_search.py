@@ -1,14 +1,15 @@
 """Which blocks of a model may be computed in reduced precision, found by running mixes.
 
-Terms as in `collage.accuracy.error_model`. The model is cut into blocks, and `mix_runner` runs mixes of them. The errors teach
-the shares of the blocks; the fastest mix that these promise to keep the limit runs next, until nothing faster is promised.
-Then the blocks that bind the limit are halved, and so on.
+Terms as in `collage.accuracy.error_model`. The model is cut into blocks, and `mix_runner` runs mixes of
+them. The errors teach the shares of the blocks; the fastest mix that these promise to keep the limit
+runs next, until nothing faster is promised. Then the blocks that bind the limit are halved, and so on.
 
-Of many mixes some keep a limit by luck on these samples. So the most promising run on held-out samples as well; where all
-miss the limit there, a tighter aim follows. A proposed mix was run as a plan on all samples: with neighboring blocks of one
-target joined (`collage.accuracy.merged_mixes`), or left apart.
+Of many mixes some keep a limit by luck on these samples. So the most promising run on held-out samples
+as well; where all miss the limit there, a tighter aim follows. A proposed mix was run as a plan on all
+samples: with neighboring blocks of one target joined (`collage.accuracy.merged_mixes`), or left apart.
 
-Invariant: this only proposes; the comparison of whole plans decides whether a plan keeps the tolerance."""
+Invariant: this only proposes; the comparison of whole plans decides whether a plan keeps the tolerance.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ _CALL_US, _US_PER_MIB = 40.0, 100.0
 # A block with a smaller share of the time, or of the error, is not halved.
 _TIME_WORTH_HALVING, _SHARE_WORTH_HALVING = 0.015, 0.15
 _TIGHTER = 0.8
-# Mixes that run on held-out samples; where all miss a limit, the aim is lowered by a factor between these.
+# Mixes that run on held-out samples; where all miss a limit, the aim is lowered by a factor between
+# these.
 _KEPT, _TIGHTENINGS = 3, 4
 _TIGHTEST_STEP, _LEAST_STEP = 0.6, 0.9
 # Shares of the time: for blocks, and then for mixes as plans, however late it is.
@@ -270,8 +272,8 @@ class BlockSearch:
     def proposed(self, goal: float, end_s: float) -> tuple[MixResult, ...]:
         """The most promising mixes that keep the goal as plans, on all samples, where any does.
 
-        A plan of few pieces may miss it where a mix in blocks keeps it, since a runtime rounds at other places. So the
-        fastest mix in blocks is proposed too, unless it is one partition.
+        A plan of few pieces may miss it where a mix in blocks keeps it, since a runtime rounds at other
+        places. So the fastest mix in blocks is proposed too, unless it is one partition.
         """
         more = self.ranked(self.aims[goal])
         if self.runs.inside:

@@ -1,13 +1,16 @@
 """How errors of blocks add up, and the fastest mix within a limit.
 
-Terms: a *block* is a run of nodes of the model's line. A *mix* gives each block to one of several targets; number 0 is the
-*exact* one, the others are *reduced* (bf16, int8, …). Its error is that of the model's outputs, found by running it.
+Terms: a *block* is a run of nodes of the model's line. A *mix* gives each block to one of several
+targets; number 0 is the *exact* one, the others are *reduced* (bf16, int8, …). Its error is that of the
+model's outputs, found by running it.
 
-The model of addition: every block has a *share* for each reduced target, and a mix's squared error is the sum of the shares
-of its reduced blocks, as independent errors add. A share starts as the squared error of the block reduced alone, and is
-fitted to the mixes that were run (docs/results/error-addition.md).
+The model of addition: every block has a *share* for each reduced target, and a mix's squared error is
+the sum of the shares of its reduced blocks, as independent errors add. A share starts as the squared
+error of the block reduced alone, and is fitted to the mixes that were run
+(docs/results/error-addition.md).
 
-Invariant: a prediction only says which mix to run next. It is never an error."""
+Invariant: a prediction only says which mix to run next. It is never an error.
+"""
 
 from __future__ import annotations
 

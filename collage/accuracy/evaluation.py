@@ -7,10 +7,12 @@
 
     collage tune model.onnx -t openvino -t 'openvino -precision=bf16' --evaluate accuracy:evaluate --at-least 0.76
 
-The function is trusted and runs in the process that tunes; the plan's runtimes run in a child, which gets each call of
-`session.run`. A server takes no such function.
+The function is trusted and runs in the process that tunes; the plan's runtimes run in a child, which
+gets each call of `session.run`. A server takes no such function.
 
-Invariant: a plan for which the function crashed its child, raised, or gave no number within the bound is not returned."""
+Invariant: a plan for which the function crashed its child, raised, or gave no number within the bound
+is not returned.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
 """Mixes of few pieces, found by running them as the plans that they become.
 
-Terms as in `collage.accuracy.error_model`. A *piece* is a run of neighboring blocks of one target, compiled as one. A mix in
-pieces errs otherwise than in blocks, since a runtime rounds at other places inside a piece, and it is faster, since each border
-converts numbers and layout. So what keeps a limit in pieces is sought in pieces: first the mixes that the shares
-promise; then changes of the fastest one found; at last changes of any mix that kept the limit, or nearly.
+Terms as in `collage.accuracy.error_model`. A *piece* is a run of neighboring blocks of one target,
+compiled as one. A mix in pieces errs otherwise than in blocks, since a runtime rounds at other places
+inside a piece, and it is faster, since each border converts numbers and layout. So what keeps a limit
+in pieces is sought in pieces: first the mixes that the shares promise; then changes of the fastest one
+found; at last changes of any mix that kept the limit, or nearly.
 
-Invariant: a returned mix kept the limit on every sample, the held-out ones included."""
+Invariant: a returned mix kept the limit on every sample, the held-out ones included.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from collage.accuracy.mix_runner import MixResult, MixRunner
 # A border costs more than a call and a copy; how much more depends on unknown layouts.
 BORDER_FACTOR = 2.0
 _LEARNING_STEPS = 16
-# Squared errors that are asked for, over the goal's: while there is time, more than promises to keep it.
+# Squared errors that are asked for, over the goal's: while there is time, more than promises to keep
+# it.
 _AMBITIONS = (1.0, 1.5, 2.5, 4.0)
 _TIGHTER = 0.8
 _SHIFTS = (1, 2)

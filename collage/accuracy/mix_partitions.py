@@ -1,7 +1,8 @@
 """The partitions of a mix: neighbors are compiled together where one target computes both.
 
-Terms as in `collage.accuracy.error_model`. A pair of targets is *mixable* where nodes of both go into one partition
-(`Backend.mixes_with`)."""
+Terms as in `collage.accuracy.error_model`. A pair of targets is *mixable* where nodes of both go into
+one partition (`Backend.mixes_with`).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Runs mixes of exact and reduced blocks in this process, and remembers their errors.
 
-Terms as in `collage.accuracy.error_model`. A block is compiled for a target when it is first needed, so a mix costs one inference
-for each sample; values before its first reduced block are known from the exact run."""
+Terms as in `collage.accuracy.error_model`. A block is compiled for a target when it is first needed, so
+a mix costs one inference for each sample; values before its first reduced block are known from the
+exact run.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,8 @@ class MixRunner:
     def joined_error(self, mix: ReducedNodes) -> float:
         """The largest error of a mix as a plan, over all samples.
 
-        Inside a piece a runtime rounds at other places: a mix that keeps a goal in blocks may miss it as a plan.
+        Inside a piece a runtime rounds at other places: a mix that keeps a goal in blocks may miss it
+        as a plan.
         """
         if mix not in self.joined_errors:
             parts = self.parts(mix, joined=True)

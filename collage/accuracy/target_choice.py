@@ -1,7 +1,8 @@
 """Which targets a plan within a budget may mix, by their measurements of the whole model.
 
-Terms: a target is *exact* when it computes the whole model as fp32 does, else *reduced*. A *rival* is an exact target that is
-slower on the whole model, but faster in places."""
+Terms: a target is *exact* when it computes the whole model as fp32 does, else *reduced*. A *rival* is
+an exact target that is slower on the whole model, but faster in places.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
 """Small changes to a plan: shift a border, merge or split partitions, change a target or its options, or fork branches.
 
-Terms: the *line* is the model's nodes branch by branch (`collage.partitioner.graph.linear_order`). A move acts at a position
-on it, which stays valid however the plan changes. Two partitions are *neighbors* when one reads a result of the other; their
-*border* is where the reader's first node is on the line. The two halves of a *fork* get half of the threads each.
+Terms: the *line* is the model's nodes branch by branch (`collage.partitioner.graph.linear_order`). A
+move acts at a position on it, which stays valid however the plan changes. Two partitions are
+*neighbors* when one reads a result of the other; their *border* is where the reader's first node is on
+the line. The two halves of a *fork* get half of the threads each.
 
-Invariants: `apply` is pure; its result covers the graph, can be run (`plan_check`), gives no node to a target that refuses it,
-and differs from its argument."""
+Invariants: `apply` is pure; its result covers the graph, can be run (`plan_check`), gives no node to a
+target that refuses it, and differs from its argument.
+"""
 
 from __future__ import annotations
 

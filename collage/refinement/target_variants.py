@@ -1,7 +1,8 @@
 """Variants of the user's targets: the same runtime with options that the user left open.
 
-A variant may be the fastest where the target itself is far behind. So each is timed on the whole model before the
-search, and not only as a change of the best plan. Which variants may pay, `Backend.variants` says.
+A variant may be the fastest where the target itself is far behind. So each is timed on the whole model
+before the search, and not only as a change of the best plan. Which variants may pay, `Backend.variants`
+says.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from collage.search.fixed_plans import single_plan
 from collage.timing.timed_plan import TimedPlan
 
 _TIMEOUT_S = 120.0
-# A variant joins the search where it is so much faster than its target, and so near the fastest whole model.
+# A variant joins the search where it is so much faster than its target, and so near the fastest whole
+# model.
 _AHEAD, _NEAR = 1.02, 1.5
 
 

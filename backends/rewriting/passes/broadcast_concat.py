@@ -1,7 +1,8 @@
 """A product of a concatenation with broadcast values becomes a sum of two products.
 
-Models that let each place see the whole broadcast a vector over all places and concatenate it with what each place has.
-A convolution over one place, or a product of rows, then computes the vector's part again in every place; here once.
+Models that let each place see the whole broadcast a vector over all places and concatenate it with what
+each place has. A convolution over one place, or a product of rows, then computes the vector's part
+again in every place; here once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Images keep their channels first where a model puts them last between convolutions, as ConvNeXt's blocks do.
 
-Models put channels last for a normalization over them and for products. OpenVINO keeps an image's channels last in
-memory, whichever axis is theirs, so both Transposes are copies. Here products become convolutions over one place, and
-normalizations become means over the axis of the channels.
+Models put channels last for a normalization over them and for products. OpenVINO keeps an image's
+channels last in memory, whichever axis is theirs, so both Transposes are copies. Here products become
+convolutions over one place, and normalizations become means over the axis of the channels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A bias that several convolutions share is copied for each.
 
-OpenVINO fuses no shared bias, and then no activation either. TensorFlow's exporters share biases of zeros.
+OpenVINO fuses no shared bias, and then no activation either. TensorFlow's exporters share biases of
+zeros.
 """
 
 from __future__ import annotations

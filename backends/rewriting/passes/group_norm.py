@@ -1,8 +1,8 @@
 """Group normalization without Reshapes.
 
-Exporters write an instance normalization between two Reshapes, and OpenVINO, which keeps channels last, copies for each
-Reshape. One group becomes a normalization of all axes, several groups become means per channel, and a group per
-channel becomes an instance normalization.
+Exporters write an instance normalization between two Reshapes, and OpenVINO, which keeps channels last,
+copies for each Reshape. One group becomes a normalization of all axes, several groups become means per
+channel, and a group per channel becomes an instance normalization.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """x * HardSigmoid(x) becomes HardSwish.
 
-PyTorch's exporter writes the product before opset 14, and ONNX Runtime's basic level does too. OpenVINO fuses HardSwish,
-and its form with Clip, with the convolution before it.
+PyTorch's exporter writes the product before opset 14, and ONNX Runtime's basic level does too. OpenVINO
+fuses HardSwish, and its form with Clip, with the convolution before it.
 """
 
 from __future__ import annotations

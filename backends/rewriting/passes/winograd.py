@@ -1,8 +1,9 @@
 """Convolutions by Winograd's algorithm, written as products of matrices, for which every runtime has a fast kernel.
 
-It takes images and volumes, whose kernels have 3 places and more along an axis. Rows of channels are gathered into tiles;
-the transforms of tiles, and the products between them, are MatMuls. A runtime folds the transform of the weights. Slices
-of a volume are transformed before tiles are gathered and after, since a volume is smaller than its tiles.
+It takes images and volumes, whose kernels have 3 places and more along an axis. Rows of channels are
+gathered into tiles; the transforms of tiles, and the products between them, are MatMuls. A runtime
+folds the transform of the weights. Slices of a volume are transformed before tiles are gathered and
+after, since a volume is smaller than its tiles.
 
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016).
 """
@@ -32,8 +33,9 @@ from collage.backends.rewriting.passes.winograd_tiles import (
 _IMAGE, _VOLUME = 4, 5  # axes
 _NINE_AND_MORE = 9  # places along an axis
 _SAME = {b"SAME_UPPER", b"SAME_LOWER"}
-# By the kernel's places along the axes of a slice, the fewer first, and across slices: the fewest channels that a group reads
-# and makes, and the fewest outputs of a channel. Below, the transforms cost what the products save (docs/results/winograd.md).
+# By the kernel's places along the axes of a slice, the fewer first, and across slices: the fewest
+# channels that a group reads and makes, and the fewest outputs of a channel. Below, the transforms cost
+# what the products save (docs/results/winograd.md).
 _FEWEST = {
     (1, 1, 3): (64, 128),
     (3, 3, 1): (64, 128),
@@ -45,7 +47,8 @@ _FEWEST = {
     (1, 7, 1): (64, 128),
     (1, _NINE_AND_MORE, 1): (64, 128),
 }
-# Share of the direct form's multiplications, since tiles reach over the edge (docs/results/winograd.md).
+# Share of the direct form's multiplications, since tiles reach over the edge
+# (docs/results/winograd.md).
 _MOST_PRODUCTS = 0.5
 
 

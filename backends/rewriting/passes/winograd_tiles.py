@@ -52,7 +52,8 @@ def _tiling(taps: int, points: Sequence[float]) -> Tiling:
     return Tiling(made, taps, rows, np.array(weights), np.array(result, np.float64).T)
 
 
-# By a kernel's taps along an axis; tile sizes and points are chosen by speed and rounding (docs/results/winograd.md).
+# By a kernel's taps along an axis; tile sizes and points are chosen by speed and rounding
+# (docs/results/winograd.md).
 TILINGS = {
     1: (Tiling(1, 1, np.eye(1), np.eye(1), np.eye(1)),),
     3: (_tiling(3, (0, 1, -1, 2, -2)), _tiling(3, (0, 1, -1))),
@@ -62,7 +63,8 @@ TILINGS = {
 # For kernels of more taps, in parts.
 LONG = _tiling(6, (0, 1, -1, 2, -2, 0.5, -0.5, 4 / 3, -0.75, 0.25))
 
-# Reading the weights of a place takes as long as the products of so many tiles (docs/results/winograd.md).
+# Reading the weights of a place takes as long as the products of so many tiles
+# (docs/results/winograd.md).
 _WEIGHTS = 16
 
 
@@ -70,8 +72,8 @@ _WEIGHTS = 16
 class TiledAxis:
     """Rows or columns of a slice in tiles.
 
-    A kernel of more taps than the tiling is taken in *parts*, each of which reads one tile further than the one before:
-    a tile then makes as many outputs as it has taps.
+    A kernel of more taps than the tiling is taken in *parts*, each of which reads one tile further than
+    the one before: a tile then makes as many outputs as it has taps.
     """
 
     tiling: Tiling  # of the outputs

@@ -174,7 +174,7 @@ def test_int8_and_float_of_one_runtime_are_compiled_as_one(int8_trials: BlockSea
     mix = mix_of(trials.blocks, [0, 1, 0], 2)
     (part,) = trials.runs.parts(mix, joined=True)
     first, second, third = (block.nodes for block in trials.blocks)
-    assert part == MixPartition(first | second | third, 1, kept=first | third)
+    assert part == MixPartition(first | second | third, 1, others=first | third)
     assert str(part.on(trials.request.targets)) == "openvino -float=0-2,6-8 -quant=static_int8"
     error, everything = trials.runs.joined_error(mix), trials.runs.joined_error((part.nodes,))
     assert 1e-5 < error < everything

@@ -18,8 +18,8 @@ from collage.service.api_models import (
     PageView,
     RefusedLine,
 )
-from collage.service.http.auth import Admin, Reader
 from collage.service.http.problems import ProblemError
+from collage.service.routes.authentication import Admin, Reader
 from collage.service.routes.common import Cursor, Limit, problems
 from collage.service.services import InjectedServices
 

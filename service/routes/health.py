@@ -8,8 +8,8 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from collage.service.api_models import HealthView
-from collage.service.http.auth import Reader
 from collage.service.http.problems import ProblemError
+from collage.service.routes.authentication import Reader
 from collage.service.routes.common import problems
 from collage.service.services import InjectedServices
 from collage.service.telemetry.metrics import CONTENT_TYPE

@@ -14,11 +14,11 @@ from pydantic import ValidationError
 
 from collage.cost_db.jobs.job import Job
 from collage.service.api_models import JobRequest, JobState, JobView, PageView
-from collage.service.http.auth import Reader, Tuner
 from collage.service.http.problems import ProblemError, not_found
 from collage.service.jobs.runner import ARTIFACT_TYPE, JSON_TYPE
-from collage.service.jobs.submission import Submission, from_form, from_stored, receive_form, submit
+from collage.service.routes.authentication import Reader, Tuner
 from collage.service.routes.common import Cursor, Limit, blob_response, problems
+from collage.service.routes.submission import Submission, from_form, from_stored, receive_form, submit
 from collage.service.services import InjectedServices, Services
 from collage.service.views import job_view, job_views
 

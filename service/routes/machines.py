@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from collage.service.api_models import TargetView, WorkerView
-from collage.service.http.auth import Reader
+from collage.service.routes.authentication import Reader
 from collage.service.routes.common import problems
 from collage.service.services import InjectedServices
 from collage.service.views import worker_views

@@ -8,10 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 
 from collage.service.api_models import ModelView, PageView
-from collage.service.http.auth import Reader, Tuner
 from collage.service.http.problems import not_found
-from collage.service.jobs.submission import keep_model, receive_form
+from collage.service.routes.authentication import Reader, Tuner
 from collage.service.routes.common import Cursor, Limit, problems
+from collage.service.routes.submission import keep_model, receive_form
 from collage.service.services import InjectedServices
 
 router = APIRouter(prefix="/v1/models", tags=["models"])

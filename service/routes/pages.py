@@ -16,9 +16,9 @@ from collage.cluster.connection import ClusterError
 from collage.cost_db.costs.queries import CostFilter
 from collage.cost_db.page import Page
 from collage.partitioner.errors import BadInputError
-from collage.service.http.auth import COOKIE, Caller, identify
 from collage.service.http.html import render
 from collage.service.http.problems import ProblemError
+from collage.service.routes.authentication import COOKIE, Caller, identify
 from collage.service.routes.jobs import JobId, find_job
 from collage.service.services import InjectedServices, Services
 from collage.service.views import job_view, job_views, measuring_views, runner_views

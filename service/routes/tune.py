@@ -10,11 +10,10 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from collage.cost_db.jobs.job import Job
 from collage.service.api_models import JobView
-from collage.service.http.auth import Tuner
 from collage.service.http.problems import ProblemError
 from collage.service.jobs.event_feed import ends_job
 from collage.service.jobs.runner import ARTIFACT_TYPE
-from collage.service.jobs.submission import from_form, receive_form, submit
+from collage.service.routes.authentication import Tuner
 from collage.service.routes.common import problems
 from collage.service.routes.jobs import (
     FORM_FIELDS,
@@ -24,6 +23,7 @@ from collage.service.routes.jobs import (
     artifact_response,
     find_job,
 )
+from collage.service.routes.submission import from_form, receive_form, submit
 from collage.service.services import InjectedServices, Services
 from collage.service.views import job_view
 

@@ -13,9 +13,9 @@ from collage.options import TuneOptions, chosen_targets, plan_targets
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.target import Target
 from collage.service.cluster.target_catalog import refuse_files
-from collage.service.http.auth import Caller
 from collage.service.http.problems import ProblemError, not_found
 from collage.service.http.uploads import Form, UploadedFile, bad_form, receive
+from collage.service.routes.authentication import Caller
 from collage.service.services import Services
 
 MODEL_TYPE = "application/octet-stream"

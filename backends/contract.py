@@ -1,20 +1,24 @@
 """What a backend is: one runtime or compiler behind one contract.
 
-Terms: a *backend* answers, for a target (its name with options), which nodes it takes and why not
-the others, which patterns it knows, and how to compile a sub-model into an *executable*, which runs
-on arrays that the caller owns.
+Terms: a *backend* says, for a target (its name with options), which nodes it takes and why not the
+others, which patterns it knows, and how to compile a sub-model into an *executable*, which runs on the
+caller's arrays. A *variant* of a target has other options and computes the same. A *mixed* partition
+computes some nodes as another target of its runtime does.
 
 Invariants for an implementer:
 
-* The runtime is imported inside functions only. `probe` never raises: a missing runtime is an
-  `Unavailable` with its reason and the way to install it.
-* `supports` is a promise to try, not to succeed: a candidate is proven by compiling, running and
-  verifying it in a sacrificial child. It must be cheap (microseconds) and pure.
-* Native code may crash or hang. A backend neither forks nor catches signals: isolation is the
-  caller's work (`collage.backends.sandbox.run`).
-* An executable belongs to the thread that calls it; the caller serializes calls. `close` gives all
-  memory back and may be called twice.
+* The runtime is imported inside functions only. `probe` never raises: a missing runtime is
+  `Unavailable`.
+* `supports` promises to try, not to succeed: a candidate is compiled, run and verified in a child. It
+  is pure and takes microseconds.
+* Native code may crash or hang. A backend neither forks nor catches signals: the caller isolates it
+  (`collage.backends.sandbox.run`).
+* The caller serializes the calls of an executable. `close` gives all memory back and may be called
+  twice.
 * Times are in microseconds, sizes in bytes.
+
+Only `name`, `style`, `summary`, `options`, `probe`, `supports` and `compile` must be written; the rest
+has defaults.
 
 Source: optuna `storages/_base.py` for the manner of the contract; TVM BYOC for its content.
 """
@@ -22,18 +26,18 @@ Source: optuna `storages/_base.py` for the manner of the contract; TVM BYOC for 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
-from collage.backends import device_memory
 from collage.backends.device_memory import DeviceBuffer
+from collage.backends.options import SHORT_CALL_US, THREADS, Option
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.rules.pattern import Pattern
-from collage.partitioner.target import Target
+from collage.partitioner.target import HOST_MEMORY, Target
 from collage.partitioner.tensor import TensorSpec
 
 Style = Literal["library", "fusion", "graph"]
@@ -42,66 +46,17 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Available:
-    """The runtime is here; `version` is its own version text and part of every cost key."""
+    """The runtime is installed; `version` is its own version text and part of every cost key."""
 
     version: str
 
 
 @dataclass(frozen=True)
 class Unavailable:
-    """The runtime cannot be used here: why, and the command that would install it."""
+    """The runtime cannot be used: the reason, and the command that installs it."""
 
     reason: str
     how_to_install: str
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option of a target.
-
-    Args:
-        name: as in `-name=value`.
-        default: the value when it is not given.
-        choices: the values allowed; empty means that `pattern` decides.
-        pattern: a regular expression for free values, e.g. `[1-9][0-9]*`.
-        help: one sentence for `collage targets` and docs/backends.md.
-        affects_cost: False for what only steers the search, and so stays out of cost keys.
-        is_later: True for an option that came after costs had been stored, and whose default is what was done before: there
-            it is left out of cost keys, so that they stay known.
-        tunable: values that may be tried for single partitions where the user left the option open
-            (`collage.refinement.local_moves`): each may pay somewhere, and computes as exactly as the default.
-    """
-
-    name: str
-    default: str
-    help: str
-    choices: tuple[str, ...] = ()
-    pattern: str = ".+"
-    affects_cost: bool = True
-    is_later: bool = False
-    tunable: tuple[str, ...] = ()
-
-
-RULES = Option(
-    "rules",
-    "none",
-    "A file (YAML or JSON) with the partition rule to use for this target.",
-    affects_cost=False,
-)
-HOST = Option(
-    "host",
-    "any",
-    "Label of the kind of machine to measure on; the same for all targets of one tuning.",
-    pattern="[A-Za-z0-9][A-Za-z0-9._-]{0,62}",
-    affects_cost=False,  # the hardware in a key has the label already
-)
-THREADS = Option(
-    "threads",
-    "auto",
-    "Threads that one call may use; auto is what the tuner or `load` decides for all targets.",
-    pattern="auto|[1-9][0-9]{0,3}",
-    tunable=("1", "2", "4", "8", "16", "32"),
-)
 
 
 def threads_of(target: Target, context: CompileContext) -> int:
@@ -115,12 +70,13 @@ class SubModel:
     """A sub-graph as a model on disk, ready for a runtime to read.
 
     Args:
-        path: an ONNX file (external data, if any, lies beside it). IR and opset are what ingest
-            pins; model-local functions are inlined; every tensor below is in this order in the file.
+        path: an ONNX file (external data lies beside it). IR and opset are what ingest pins;
+            model-local functions are inlined; inputs and outputs have this order in the file.
         inputs: graph inputs (weights are initializers, never inputs).
         outputs: graph outputs.
-        calibration: samples of the inputs (`collage.backends.numerics.tensor_files`), for targets that calibrate.
-        prepared: True for what `Backend.prepare` gave, in this run or when an artifact was made.
+        calibration: samples of the inputs (`collage.backends.numerics.tensor_files`), for targets that
+            calibrate.
+        prepared: True for a result of `Backend.prepare`, of this run or in an artifact.
     """
 
     path: Path
@@ -132,12 +88,12 @@ class SubModel:
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a target has sub-models rewritten before it compiles them.
+    """How a target prepares sub-models before it compiles them.
 
     Args:
-        by: what it is made into and what makes it, with its version; part of every cost key.
+        by: what is made by which version of what; part of every cost key.
         calibrated: True when it needs samples of the inputs.
-        least_opset: older models are converted up to this one first.
+        least_opset: older models are converted to this one first.
     """
 
     by: str
@@ -146,14 +102,66 @@ class Preparation:
 
 
 @dataclass(frozen=True)
+class Rewriting:
+    """How a target rewrites a sub-model while it compiles it; part of every cost key.
+
+    Args:
+        edition: raised when something else is written.
+        by: the target that writes it; its version counts too.
+    """
+
+    edition: int
+    by: Target
+
+
+class PreparedParts(ABC):
+    """A whole model that was prepared once, to cut prepared sub-models from."""
+
+    @abstractmethod
+    def cut(self, part: SubModel, path: Path) -> SubModel | None:
+        """The prepared form of a sub-model, written to a file; None where it must be prepared by itself.
+
+        Args:
+            part: the sub-model, not prepared.
+            path: the file to write.
+        """
+
+
+Found = TypeVar("Found")
+
+
+class Inspect(Protocol):
+    """See `WholeModel`."""
+
+    def __call__(self, function: Callable[[Path], Found], /) -> Found | None: ...
+
+
+@dataclass(frozen=True)
+class WholeModel:
+    """What `Backend.variants` may ask about the model.
+
+    Args:
+        index: the graph.
+        latency_us: of one call on the target itself; infinite where it is unknown.
+        tunable: values that the user left open, by option (`Option.tunable`).
+        inspect: calls a module-level function with the model's path in a child, once for each function;
+            None where it fails.
+    """
+
+    index: GraphIndex
+    latency_us: float
+    tunable: Mapping[str, tuple[str, ...]]
+    inspect: Inspect
+
+
+@dataclass(frozen=True)
 class Arithmetic:
-    """What a target computes in, as reports and artifacts say it.
+    """A target's number format, for reports and artifacts.
 
     Args:
         numbers: of products and convolutions: `f32`, `bf16`, `int8` …
-        in_file: True when the artifact's operators say so themselves; False when the runtime does it
-            inside, and another runtime computes the same file otherwise.
-        sense: for which nodes and hardware it pays, and whether that is so here; empty for f32.
+        in_file: True where the artifact's operators say so; False where the runtime does it inside.
+        sense: for which nodes and hardware it pays; empty for f32.
     """
 
     numbers: str = "f32"
@@ -163,27 +171,25 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class CompileContext:
-    """What compiling may use.
+    """Resources of compiling.
 
     Args:
         threads: how many threads one call may use (`-threads=` of the target overrides it).
         work_dir: an empty folder for the runtime's temporary files; it lives as long as the executable.
-        cache_dir: a folder for compiled blobs of this machine, or None for no cache.
-        sample_inputs: real inputs of this sub-graph in order, for calibration; may be empty.
+        cache_dir: a folder for this machine's compiled blobs; None for no cache.
     """
 
     threads: int
     work_dir: Path
     cache_dir: Path | None = None
-    sample_inputs: tuple[Array, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
 class OpTime:
-    """Time of one executed step inside a runtime, from the runtime's own profiler.
+    """Time of one step inside a runtime, from its own profiler.
 
     Args:
-        nodes: names of the ONNX nodes this step stands for (empty: could not be mapped back).
+        nodes: names of the ONNX nodes that it computes; empty where they are unknown.
         kind: the runtime's own name of the step.
         latency_us: mean time of one execution.
     """
@@ -196,11 +202,10 @@ class OpTime:
 class Executable(ABC):
     """A compiled sub-model.
 
-    `bind` names the buffers once; `run` computes from the bound inputs into the bound outputs.
-    Arrays are C-contiguous, of the specs' dtype and shape, and stay alive and in place until the
-    next `bind`. An output given as None (its shape is known only at run time) is allocated by the
-    runtime at each run. `results` are the outputs of the last run, in order; where an output was
-    bound it is that very array.
+    `bind` names the buffers once; `run` computes from the bound inputs into the bound outputs. Arrays
+    are C-contiguous, of the specs' dtype and shape, and stay in place until the next `bind`. The
+    runtime allocates an output given as None (its shape is known only at run time) at each run. In
+    `results` a bound output is that very array.
     """
 
     @abstractmethod
@@ -209,15 +214,15 @@ class Executable(ABC):
 
     @property
     def domain(self) -> str:
-        """The memory domain that `bind_device` takes buffers of; `host` where there is none."""
-        return device_memory.HOST
+        """The memory domain of `bind_device`; `host` where there is none."""
+        return HOST_MEMORY
 
     def buffer(self, spec: TensorSpec) -> DeviceBuffer:
-        """New memory in this domain, for any executable of the domain; never asked on the host."""
+        """New memory in this domain, for any executable of the domain; not called on the host."""
         raise NotImplementedError(f"{type(self).__name__} has no memory of its own")
 
     def bind_device(self, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer]) -> None:
-        """As `bind`, to buffers of this domain; `results` are then not to be asked for."""
+        """As `bind`, to buffers of this domain; `results` is then not read."""
         raise NotImplementedError(f"{type(self).__name__} has no memory of its own")
 
     @abstractmethod
@@ -231,7 +236,7 @@ class Executable(ABC):
 
     @property
     def stated_latency_us(self) -> float | None:
-        """What a call is said to take, in simulations; None, for every real runtime: measure it."""
+        """The stated time of a call in simulations; None for every real runtime, which is measured."""
         return None
 
     def profile(self, runs: int) -> list[OpTime]:
@@ -253,42 +258,101 @@ class Backend(ABC):
 
     @abstractmethod
     def probe(self) -> Available | Unavailable:
-        """Is the runtime here? Cheap, never raises, imports it at most."""
+        """Whether the runtime is installed; never raises, and at most imports it."""
 
     def check_target(self, target: Target) -> str | None:
-        """Why this target cannot be used on this machine (a device or feature is absent), or None."""
+        """Why this machine cannot use the target (a device or feature is absent), or None."""
         return None
 
     def memory_domain(self, target: Target) -> str:
         """Where inputs and outputs of an executable live: `host`, `cuda:0` …"""
-        return device_memory.HOST
+        return HOST_MEMORY
 
     @abstractmethod
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
-        """None when the target takes this node, else the reason of the refusal in one sentence."""
+        """Why the target does not take this node, in one sentence, or None."""
 
     def patterns(self, target: Target) -> tuple[Pattern, ...]:
-        """Named patterns that the runtime computes as one fused kernel."""
+        """Patterns that the runtime computes as one fused kernel."""
         return ()
 
     def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
-        """Why nodes (bitset) that are all supported make no sense as one partition, or None; cheap."""
+        """Why supported nodes (bitset) make no sense as one partition, or None; takes microseconds."""
         return None
 
     def arithmetic(self, target: Target) -> Arithmetic:
-        """What this target computes in on this machine."""
+        """The target's number format on this machine."""
         return Arithmetic()
 
+    def variants(self, target: Target, model: WholeModel) -> tuple[Target, ...]:
+        """Targets that compute the same as this one and may run the whole model faster.
+
+        Each differs from the target in options of `model.tunable` only. The tuner times each on the
+        whole model before it searches; one that is clearly faster joins the search.
+
+        Args:
+            target: one of the user's.
+            model: what is to be run.
+
+        Returns:
+            The most promising first. By default: one thread where a call is short.
+        """
+        is_short = model.latency_us < SHORT_CALL_US
+        if is_short and "1" in model.tunable.get(THREADS.name, ()):
+            return (target.with_options(**{THREADS.name: "1"}),)
+        return ()
+
+    def rewriting(self, target: Target) -> Rewriting | None:
+        """How `compile` rewrites sub-models for this target; None where it compiles them as they are."""
+        return None
+
+    def unprepared(self, target: Target) -> Target:
+        """The target of this runtime that computes the same nodes without `prepare`; by default the target itself."""
+        return target
+
+    def mixes_with(self, target: Target, other: Target) -> bool:
+        """Whether a partition on this target may compute some of its nodes as the other target does; never by default.
+
+        Where it may, a change between the two inside the partition costs less than a border between
+        partitions.
+        """
+        return False
+
+    def mix(self, target: Target, nodes: int, others: int) -> Target:
+        """The target for one mixed partition: its options say which nodes are computed otherwise.
+
+        Args:
+            target: one for any partition, that mixes.
+            nodes: of the partition (bitset).
+            others: those of them that another target of `mixes_with` computes (bitset).
+
+        Returns:
+            By default the target itself, as where `others` is empty.
+        """
+        return target
+
+    def unmix(self, target: Target, nodes: int) -> tuple[Target, int]:
+        """What `mix` was given: the target for any partition, and which of these nodes are computed otherwise."""
+        return target, 0
+
+    def prepared_parts(self, model: SubModel, prepared: SubModel) -> PreparedParts | None:
+        """Prepared sub-models without preparing each: a source of them, or None where this runtime has none.
+
+        Args:
+            model: the whole model.
+            prepared: what `prepare` made of it.
+        """
+        return None
+
     def preparation(self, target: Target) -> Preparation | None:
-        """How `prepare` rewrites sub-models for this target; None where it leaves them as they are."""
+        """How `prepare` changes sub-models for this target; None where it does not."""
         return None
 
     def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
-        """Rewrite a sub-model before it is compiled: what comes out is measured, timed and emitted.
+        """Change a sub-model before it is compiled; the result is measured, timed and emitted.
 
-        It is called before `compile` and never on what is prepared already, so `compile` takes
-        sub-models as they are. Equal input gives equal bytes. What comes out has `prepared` set, only
-        operators of ai.onnx, the opset, the inputs and the outputs of what went in.
+        It is never called on a prepared sub-model. Equal input gives equal bytes. The result has
+        `prepared` set, only operators of ai.onnx, and the opset, inputs and outputs of the argument.
 
         Raises:
             Exception: as for `compile`.
@@ -300,12 +364,12 @@ class Backend(ABC):
         """Compile a sub-model.
 
         Raises:
-            Exception: anything the runtime raises; the caller turns it into Infeasible(reason).
+            Exception: whatever the runtime raises; the caller makes it an `Infeasible`.
         """
 
 
 def ready(backend: Backend, model: SubModel, target: Target, context: CompileContext) -> SubModel:
-    """The sub-model as `compile` takes it: prepared for its target, unless it is already."""
+    """The sub-model as `compile` takes it: prepared for its target."""
     if model.prepared or backend.preparation(target) is None:
         return model
     return backend.prepare(model, target, context)

@@ -1,13 +1,12 @@
 """Values that stay in a device's memory between partitions.
 
-Terms: a memory *domain* is `host`, or a device's like `cuda:0`. An executable whose domain is not `host`
-can be bound in two ways: to arrays (`bind`), and then it copies from and to the host within each call;
-or to buffers of its own domain (`bind_device`), and then nothing is copied. The executor does the
-latter and copies what crosses domains itself, once for each value and domain, as
-`collage.partitioner.search.transition` reckons.
+Terms: a memory *domain* is `host`, or a device's like `cuda:0`. An executable of a device's domain can
+be bound to arrays (`bind`), and then copies from and to the host within each call; or to buffers of its
+domain (`bind_device`), and then copies nothing. The executor does the latter, and copies what crosses
+domains once for each value and domain, as `collage.partitioner.search.transition` reckons.
 
-Invariants: any executable of a domain takes buffers that another one of that domain has made, whatever
-its runtime; a buffer's content is valid when `run` or `write` has returned.
+Invariants: an executable takes buffers that any other one of its domain made, whatever its runtime; a
+buffer's content is valid when `run` or `write` has returned.
 """
 
 from __future__ import annotations
@@ -21,14 +20,11 @@ import numpy as np
 
 from collage.partitioner.tensor import TensorSpec
 
-HOST = "host"
-
 
 class DeviceBuffer(ABC):
     """Memory for one value in a domain other than the host's.
 
     Args:
-        spec: the value, of static shape.
         domain: as `Backend.memory_domain` names it.
     """
 
@@ -37,19 +33,15 @@ class DeviceBuffer(ABC):
 
     @abstractmethod
     def write(self, values: np.ndarray) -> None:
-        """Copy from the host; returns when it is done."""
+        """Copy from the host, synchronously."""
 
     @abstractmethod
     def read(self, values: np.ndarray) -> None:
-        """Copy into an array on the host; returns when it is done."""
+        """Copy into an array on the host, synchronously."""
 
 
 class CudaBuffer(DeviceBuffer):
-    """Memory of a CUDA device, by its address: what ONNX Runtime and PyTorch can both be given.
-
-    Args:
-        address: on the device.
-    """
+    """Memory of a CUDA device by its address, which ONNX Runtime and PyTorch both take."""
 
     def __init__(self, spec: TensorSpec, domain: str, address: int) -> None:
         super().__init__(spec, domain)
@@ -68,10 +60,9 @@ class CudaBuffer(DeviceBuffer):
 
 @lru_cache(maxsize=1)
 def cuda_devices() -> int:
-    """How many CUDA devices this process may use; 0 where there is no driver.
+    """How many CUDA devices the driver gives to this process; 0 where there is no driver.
 
-    The driver is asked: it knows `CUDA_VISIBLE_DEVICES`. A process that has asked forks no children that use CUDA,
-    so the fork_server of sandboxed children never does.
+    Children that are forked after this call cannot use CUDA, so the fork server never calls it.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")

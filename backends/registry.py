@@ -1,10 +1,9 @@
 """Which backends exist, and whether a target can be used here.
 
-Built-in backends are an explicit table name → where its class is; the file is imported when the
-table is first asked for, the runtime itself only inside the backend's functions. Packages add their
-own through the entry-point group `collage.backends` (see docs/write-a-backend.md). One name twice is
-an error. A plugin that cannot be imported stays in the table as a backend that is not available,
-with the reason: it is never left out silently.
+Built-in backends are an explicit table of names and classes; a file is imported when the table is first
+read, a runtime only inside its backend's functions. Packages add backends by the entry-point group
+`collage.backends` (docs/write-a-backend.md). A name that occurs twice is an error. A plugin that cannot
+be imported stays in the table as an unavailable backend with the reason.
 
 Source: xdsl `universe.py` (explicit lazy registration), optuna `_imports.py`.
 """
@@ -20,23 +19,13 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import MappingProxyType
 
-from collage.backends import device_memory
-from collage.backends.contract import (
-    HOST,
-    RULES,
-    THREADS,
-    Backend,
-    CompileContext,
-    Executable,
-    Option,
-    SubModel,
-    Unavailable,
-)
+from collage.backends.contract import Backend, CompileContext, Executable, SubModel, Unavailable
+from collage.backends.options import HOST_LABEL, RULES, THREADS, Option
 from collage.partitioner.errors import CollageError, TargetError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.rules.rule_file import load_rule
 from collage.partitioner.rules.target_spec import TargetSpec
-from collage.partitioner.target import Target
+from collage.partitioner.target import HOST_MEMORY, Target
 
 GROUP = "collage.backends"
 
@@ -82,10 +71,7 @@ def backends() -> Mapping[str, Backend]:
 
 
 def warm_up() -> None:
-    """Do what `backends` would do first, as far as it is ours: no plugin and no runtime is loaded.
-
-    A process that forks others does it for all of them.
-    """
+    """Import all built-in backends, but no plugin and no runtime; a process that forks others calls it once for all."""
     _plugins(entry_points, tuple(sys.path))
     for where in _BUILT_IN.values():
         importlib.import_module(where.partition(":")[0])
@@ -116,12 +102,7 @@ def check_options(target: Target) -> Backend:
     Raises:
         TargetError: the backend, an option or a value is unknown.
     """
-    known = backends()
-    backend = known.get(target.backend)
-    if backend is None:
-        raise TargetError(
-            f"target {str(target)!r}: unknown backend {target.backend!r}; known are {_names(known)}"
-        )
+    backend = backend_of(target)
     options = {option.name: option for option in options_of(backend)}
     for name, value in target.options:
         option = options.get(name)
@@ -140,16 +121,31 @@ def check_options(target: Target) -> Backend:
     return backend
 
 
+def backend_of(target: Target) -> Backend:
+    """The backend of a target, installed or not; options are not checked.
+
+    Raises:
+        TargetError: the backend is unknown.
+    """
+    known = backends()
+    backend = known.get(target.backend)
+    if backend is None:
+        raise TargetError(
+            f"target {str(target)!r}: unknown backend {target.backend!r}; known are {_names(known)}"
+        )
+    return backend
+
+
 def options_of(backend: Backend) -> tuple[Option, ...]:
-    """A backend's own options and those that every backend has."""
-    return (*backend.options, RULES, HOST)
+    """A backend's options, with those that every backend has."""
+    return (*backend.options, RULES, HOST_LABEL)
 
 
 def canonical(target: Target, threads: int | None = None) -> Target:
     """The target with defaults made explicit, as cost keys name it.
 
-    Options that cannot change a cost (`-rules`) are left out, and so are defaults of those that came later;
-    `-threads=auto` becomes the number that the caller will give to `compile`.
+    Options that cannot change a cost are left out, and so are defaults of later options
+    (`Option.is_later`); `-threads=auto` becomes the number that the caller gives to `compile`.
 
     Raises:
         TargetError: the backend, an option or a value is unknown.
@@ -163,13 +159,11 @@ def canonical(target: Target, threads: int | None = None) -> Target:
 
 
 def tunable_options(target: Target, threads: int) -> dict[str, tuple[str, ...]]:
-    """What may be tried in place of a target's defaults, by option; what the user stated stays.
-
-    Nothing is where the target computes on a device: threads, layouts and forms of the model are what CPUs differ by.
+    """Values that may replace a target's defaults, by option that the user left open; none for targets on a device.
 
     Args:
         target: as the user gave it.
-        threads: what `-threads=auto` means; only fewer are worth a try.
+        threads: the meaning of `-threads=auto`; only fewer are tunable.
 
     Raises:
         TargetError: the backend, an option or a value is unknown.
@@ -177,7 +171,7 @@ def tunable_options(target: Target, threads: int) -> dict[str, tuple[str, ...]]:
     stated = dict(target.options)
     found: dict[str, tuple[str, ...]] = {}
     backend = check_options(target)
-    if backend.memory_domain(target) != device_memory.HOST:
+    if backend.memory_domain(target) != HOST_MEMORY:
         return found
     for option in options_of(backend):
         values = option.tunable
@@ -189,7 +183,7 @@ def tunable_options(target: Target, threads: int) -> dict[str, tuple[str, ...]]:
 
 
 def target_spec(target: Target) -> TargetSpec:
-    """What a target offers to the partitioner; its runtime need not be here.
+    """A target as the partitioner sees it; its runtime need not be installed.
 
     Raises:
         TargetError: the backend, an option or a value is unknown.
@@ -219,8 +213,7 @@ def target_spec(target: Target) -> TargetSpec:
 def _plugins(
     find: Callable[..., Iterable[EntryPoint]], where: tuple[str, ...]
 ) -> tuple[EntryPoint, ...]:
-    # Once for each search path: it reads the description of every installed package, and tuning asks hundreds of
-    # times.
+    # Kept for each search path: it reads the description of every installed package.
     return tuple(find(group=GROUP))
 
 
@@ -243,7 +236,7 @@ def _load(plugins: tuple[EntryPoint, ...]) -> Mapping[str, Backend]:
 def _load_plugin(plugin: EntryPoint) -> Backend:
     try:
         backend = plugin.load()()
-    except Exception as error:  # a stranger's code may raise anything; the reason is kept and shown
+    except Exception as error:  # a plugin may raise anything; the reason is kept and shown
         reason = f"plugin {plugin.value} fails with {type(error).__name__}: {error}"
         return BrokenBackend(plugin.name, reason, _distribution(plugin))
     if not isinstance(backend, Backend) or backend.name != plugin.name:

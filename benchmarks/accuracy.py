@@ -1,12 +1,13 @@
-"""Speed within accuracy budgets, on many models: tuned for each budget, against the best fp32 target.
+"""Speed within error budgets: each model tuned for each budget, against the best fp32 target.
 
-    python -m benchmarks.accuracy --report docs/accuracy.md
+    python -m benchmarks.accuracy --report docs/results/accuracy-epyc.md
 
-Each model is tuned for 1 %, then for 5 % with the same database of costs. Both plans are then timed once more
-beside every single target, interleaved in a fresh process: a row has the best fp32 target's time over the plan's,
-the plan's error, and the errors of the whole model on the reduced targets. Plans are written when they are
-tuned, and the row when they are compared; what is there is not done again, and a model that fails is a row that says
-why. A file of another metric or another machine is refused.
+Each model is tuned for 1 %, then for 5 % with the same cost database. Both plans are then timed beside
+every single target, interleaved in a fresh process. A row has three things: the speedup over the best
+fp32 target, the plan's error, and the errors of the whole model on the reduced targets.
+
+Finished plans and rows are kept, so that an interrupted run continues. A model that fails is a row with
+its reason. A file of another metric or another machine is refused.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import collage
-from benchmarks.compare import geomean, here, measured_before, write_inputs, write_table
-from benchmarks.models import benchmark_model, name_or_file
+from benchmarks.support.models import benchmark_model, name_or_file
+from benchmarks.support.results import geomean, here, measured_before, write_inputs, write_table
 from collage.accuracy.target_choice import EXACT_ERROR
 from collage.artifact.export import read_plan_file
 from collage.backends.numerics.comparison import METRICS, Metric
@@ -31,7 +32,7 @@ from collage.model.reference import ingest
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.options import TuneOptions
-from collage.partitioner.emit.plan_json import decode
+from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
@@ -105,7 +106,7 @@ def _write(path: Path, settings: Mapping[str, str], rows: Mapping[str, Any]) -> 
 def _tuned(
     name: str, targets: Sequence[str], metric: Metric, time_limit_s: float, listener: Listener
 ) -> dict[str, Any]:
-    """The plan for each budget, how long tuning took, and what the fastest mix was promised to gain."""
+    """The plan for each budget, how long tuning took, and the predicted gain of the fastest mix."""
     benchmark = benchmark_model(name)
     plans, seconds = {}, {}
     bounds: dict[str, float] = {}
@@ -159,7 +160,7 @@ def _compared(
         timer = PlanTimer(regions, without_plans(sampling, prune=False), listener)
         singles = [TimedPlan(single_plan(model, target), str(target)) for target in parsed]
         ours = {budget: _entry(model, plan, singles, budget) for budget, plan in plans.items()}
-        timer.hold([*singles, *(entry for entry in ours.values() if entry not in singles)])
+        timer.time([*singles, *(entry for entry in ours.values() if entry not in singles)])
     timed = [entry for entry in singles if entry.timed]
     exact = [entry for entry in timed if (entry.error or 0.0) <= EXACT_ERROR]
     if not exact:
@@ -176,7 +177,7 @@ def _entry(
     model: Model, plan: Mapping[str, Any], singles: Sequence[TimedPlan], budget: str
 ) -> TimedPlan:
     """A plan to be timed; where it is a single target, that one's entry."""
-    decoded = decode(model, json.dumps(plan)).plan
+    decoded = decode_plan(model, json.dumps(plan)).plan
     same = (entry for entry in singles if identity(entry.plan) == identity(decoded))
     return next(same, TimedPlan(decoded, f"within {budget}"))
 

@@ -1,10 +1,10 @@
-"""Do independent partitions pay when they run at once?
+"""Does it pay to run independent partitions at once?
 
     python -m benchmarks.branches [--model NAME ...] [--target TARGET ...] [--forks 6]
 
-Per model and target: the whole model, against the same with the branches at one join cut out and run
-at once on half of the threads each (`fork`), for joins spread over the model; all plans take turns in
-one child. Printed: the best fork's speed over the whole model with its 95 % interval. Run it on an idle
+For each model and target, some joins spread over the model are chosen. At each, the branches are cut
+out and run at once on half of the threads each (a `fork`), interleaved with the whole model in one
+child. Printed is the best fork's speedup over the whole model with its 95 % interval. Run it on an idle
 machine.
 """
 
@@ -14,7 +14,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks.models import benchmark_model, seeded_inputs
+from benchmarks.support.models import benchmark_model, seeded_inputs
 from collage.backends.machine import process_policy
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.registry import target_spec, tunable_options
@@ -68,7 +68,7 @@ def compare(name: str, text: str, count: int, threads: int) -> str:
         made = [
             TimedPlan(plan, f"fork {i}") for i, plan in enumerate(forks(model, target, count, threads))
         ]
-        timer.hold([whole, *made], rounds=_ROUNDS)
+        timer.time([whole, *made], rounds=_ROUNDS)
         timed = [entry for entry in made if entry.timed]
         if not whole.timed or not timed:
             why = whole.failure or next((entry.failure for entry in made), "it has no branches")

@@ -1,12 +1,13 @@
-"""Budgets on samples that tuning never saw: every model, five budgets.
+"""Errors on samples that tuning never saw: every model, five budgets.
 
-    python -m benchmarks.budgets --report docs/accuracy.md
+    python -m benchmarks.budgets --report docs/results/budgets.md
 
-Each model is tuned for each budget on twenty samples (half of them held out), from the widest to the tightest, with
-one database of costs. The artifact is then loaded and run on twenty other samples beside the model in ONNX Runtime
-without optimization. A row has the largest errors on the samples given and on the others. No time is told, so
-a busy machine does not matter much. Budgets that are there are not measured again; a file of other targets or another
-machine is refused.
+Each model is tuned for each budget on twenty samples (half of them held out), from the widest to the
+tightest, with one cost database. The artifact then runs on twenty other samples beside ONNX Runtime
+without optimization. A row has the largest errors on both sets of samples.
+
+No latency is reported, so the machine may be busy. Finished budgets are kept. A file of other targets
+or another machine is refused.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import collage
-from benchmarks.compare import here, measured_before, write_inputs, write_table
-from benchmarks.models import BenchmarkModel, benchmark_model, names, seeded_inputs
+from benchmarks.support.models import BenchmarkModel, benchmark_model, names, seeded_inputs
+from benchmarks.support.results import here, measured_before, write_inputs, write_table
 from collage.accuracy.target_choice import EXACT_ERROR
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.reference import reference_session, run_session

@@ -1,12 +1,14 @@
-"""What could a mix of runtimes give at the most? Says for each model what bounds its plan.
+"""The largest speedup that a mix of runtimes could give, and what bounds each model's plan.
 
     python -m benchmarks.ceiling [--models NAME ...] [--output benchmarks/results/ceiling-epyc.json] [--show]
 
-Each model is cut into at most twelve stretches. For each target, the plan of all of them runs in turn with the
-whole model on every target, so that all is timed at one pace. The *ceiling* is the best single target's time
-over the cheapest mix of these stretches, were borders for nothing and did every stretch save, in whatever company, what
-the target's whole model saves over all of its stretches. These mixes then run, in turn with the single targets. One file
-for all models of a machine is kept in benchmarks/results; `--show` writes the table into docs/, between the marks of the file's name.
+Each model is cut into at most twelve stretches. For each target, the plan of all stretches is
+interleaved with the whole model on every target. The *ceiling* is the best single target's latency over
+the cheapest mix of stretches. It assumes that borders cost nothing, and that every stretch saves the
+same share as the target's whole model. The cheapest mixes are then interleaved with the single targets.
+
+Each machine has one file in benchmarks/results. `--show` writes the table between the marks of the
+file's name.
 """
 
 from __future__ import annotations
@@ -18,15 +20,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare import geomean, here, measured_before, write_table
-from benchmarks.models import names
-from benchmarks.prediction import Choose, prepare, run_plans
-from benchmarks.prediction_plans import Part
+from benchmarks.prediction.measure import Choose, prepare, run_plans
+from benchmarks.prediction.plans import Part
+from benchmarks.support.models import names
+from benchmarks.support.results import geomean, here, measured_before, write_table
 from collage.backends.contract import Available
 from collage.backends.registry import resolve
 from collage.partitioner.target import Target
 
-_RESULTS, _DOCUMENT = Path("benchmarks/results/ceiling-xeon.json"), Path("docs/refinement.md")
+_RESULTS, _DOCUMENT = Path("benchmarks/results/ceiling-xeon.json"), Path("docs/results/ceiling.md")
 _CACHE = Path.home() / ".cache" / "collage" / "ceiling"
 _TARGETS = ("onnxruntime", "openvino", "mnn", "ncnn")
 _ROUNDS, _COMPARISON_S = 24, 40.0
@@ -36,9 +38,9 @@ _PARTS = (2, 3, 5)
 def plans_to_run(
     stretches: int, allowed: Mapping[tuple[int, int], Sequence[str]]
 ) -> list[tuple[Part, ...]]:
-    """The whole model on every target that takes it, and every target's stretches.
+    """The whole model on every target that supports it, and every target's stretches.
 
-    A stretch that a target refuses goes to the first that takes it.
+    A stretch that a target refuses goes to the first that supports it.
     """
     targets = dict.fromkeys(target for found in allowed.values() for target in found)
     plans: list[tuple[Part, ...]] = [((0, stretches, target),) for target in allowed[0, stretches]]
@@ -84,7 +86,7 @@ def ceiling_us(
 
 
 def _scale(times: Sequence[float | None], whole_us: float | None) -> float:
-    """What a target's whole model takes of what its stretches do; 1 where it is not to be had."""
+    """A target's latency of the whole model over that of its stretches; 1 where it is unknown."""
     known = [us for us in times if us is not None]
     return whole_us / sum(known) if whole_us is not None and len(known) == len(times) else 1.0
 

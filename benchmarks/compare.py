@@ -1,13 +1,15 @@
-"""The plan found against every single target, on many models: the table in the README.
+"""The plan found against every single target, on many models.
 
     python -m benchmarks.compare --models light_resnet50 my_own.onnx:batch=1 --targets onnxruntime openvino mnn
 
-Each model is tuned from an empty database (with `--known` once more, what it needs being known), and its
-artifact is then timed against every single target, interleaved, in fresh processes (`collage bench`), and once more
-after the next model, since what else the machine does changes ratios by a quarter for minutes. What is printed
-and written are ratios of these timings: the best single target's time over ours (and ONNX Runtime's), with 95 %
-intervals. Models that the output file has already are not measured again, unless they failed; a file of other
-targets, another tolerance or another machine is refused.
+Each model is tuned from an empty database (with `--known` once more, with its costs known). Its
+artifact is then timed against every single target, interleaved in fresh processes (`collage bench`). It
+is timed once more after the next model, since other load on the machine changes ratios for minutes.
+Printed and written are the best single target's and ONNX Runtime's latencies over ours, with 95 %
+intervals.
+
+Models that the output file has are not measured again, unless they failed. A file of other targets,
+another tolerance or another machine is refused.
 """
 
 from __future__ import annotations
@@ -22,17 +24,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import collage
-from benchmarks.models import benchmark_model, name_or_file, names, seeded_inputs
+from benchmarks.support.models import benchmark_model, name_or_file, names
+from benchmarks.support.results import geomean, here, measured_before, write_inputs, write_table
 from collage.backends.contract import Available
-from collage.backends.machine.hardware import hardware
-from collage.backends.machine.process_policy import default_threads
 from collage.backends.registry import backends
 from collage.partitioner.errors import CollageError
-from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import normalize
 from collage.report.bench import Bench
 
 _DEFAULT_TARGETS = ("onnxruntime", "openvino", "mnn")
@@ -86,28 +83,6 @@ def in_order(measured: Mapping[str, Any]) -> list[Any]:
     """Rows by model, those of files last."""
     known = [model for model in names() if model in measured]
     return [measured[model] for model in (*known, *(m for m in measured if m not in known))]
-
-
-def here() -> str:
-    """The machine, as tables name it: rows of two machines do not belong into one."""
-    return f"{default_threads()} threads, {hardware().describe()}"
-
-
-def measured_before(output: Path, settings: Mapping[str, Any]) -> Any:
-    """The rows of a file of results; empty where there is none.
-
-    Raises:
-        SystemExit: it was measured otherwise, and is left as it is.
-    """
-    if not output.is_file():
-        return {}
-    found = json.loads(output.read_text(encoding="utf-8"))
-    for name, value in settings.items():
-        if found.get(name) != value:
-            raise SystemExit(
-                f"{output} has results of {name} {found.get(name)!r}, this would be {value!r}: give another --output"
-            )
-    return found["rows"]
 
 
 def _measured(
@@ -176,18 +151,6 @@ def _best_mix(report: Mapping[str, Any]) -> dict[str, Any] | None:
     return max(mixed, key=lambda plan: plan["speedup_over_best_single"], default=None)
 
 
-def write_inputs(name: str, path: Path, dims: dict[str, int], work: Path, count: int = 4) -> Path:
-    """Samples that suit the model: half to tune on, half held out."""
-    info = normalize(path, work / "normalized", dims)
-    model = Model.open(info.path)
-    destination = work / "inputs.npz"
-    samples = [seeded_inputs(name, model, seed) for seed in range(count)]
-    stacked = {input_name: np.stack([s[input_name] for s in samples]) for input_name in samples[0]}
-    plain = {name: a.astype(str) if a.dtype.hasobject else a for name, a in stacked.items()}
-    np.savez(destination, allow_pickle=False, **plain)
-    return destination
-
-
 def _line(row: dict[str, Any]) -> str:
     if "error" in row:
         return f"{row['model']}: {row['error']}"
@@ -210,13 +173,6 @@ def _print_summary(rows: list[dict[str, Any]]) -> None:
         )
     if over_ort:
         print(f"onnxruntime / ours: geomean {geomean(over_ort):.3f}")
-
-
-def write_table(path: Path, mark: str, table: str) -> None:
-    """Replace what stands between the marks `<!-- mark -->` and `<!-- /mark -->`."""
-    begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
-    head, rest = path.read_text(encoding="utf-8").split(begin, 1)
-    path.write_text(head + begin + table + end + rest.split(end, 1)[1], encoding="utf-8")
 
 
 def _table(rows: list[dict[str, Any]], settings: Mapping[str, Any]) -> str:
@@ -261,10 +217,6 @@ def _over_onnxruntime(row: Mapping[str, Any]) -> float | None:
 
 def _said(mix: dict[str, Any] | None) -> str:
     return "" if mix is None else f"{mix['speedup_over_best_single']:.2f} ({mix['partitions']} parts)"
-
-
-def geomean(ratios: list[float]) -> float:
-    return float(np.exp(np.mean(np.log(ratios))))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """What the executor adds to the runtimes' own calls.
 
-Plans of 1, 4 and 12 partitions alternate between onnxruntime and openvino. Each is run by the executor,
-and by a hand-written loop of the runtimes' native calls on the very same sessions and buffers. The two
-take turns call by call, so that a machine that changes speed changes both. A model of tiny layers, whose
-whole run takes some hundred microseconds, shows what a large one hides in its noise.
-
     python -m benchmarks.executor_overhead [--seconds 4] [--json FILE]
+
+Plans of 1, 4 and 12 partitions alternate between onnxruntime and openvino. Each plan runs in two ways
+on the same sessions and buffers: by the executor, and by a hand-written loop of the runtimes' native
+calls. Calls of the two alternate, so that a change of the machine's speed affects both. A model of tiny
+layers shows the overhead that a large model hides in its noise.
 
 Goal: at most 5 µs or 2 % a partition.
 """
@@ -26,10 +26,10 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.models import benchmark_model
+from benchmarks.support.interleave import compare
+from benchmarks.support.models import benchmark_model
 from collage.backends.contract import Executable
 from collage.backends.machine.process_policy import default_threads
-from collage.backends.measurement.timing import compare
 from collage.backends.numerics.reference import seeded_inputs
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.graph.linear_order import line
@@ -63,7 +63,7 @@ class Overhead:
 
     @property
     def within_goal(self) -> bool:
-        """At most 5 µs a partition or 2 % of the run, as far as the noise lets one tell."""
+        """At most 5 µs a partition or 2 % of the run, within noise."""
         return self.per_partition_us <= 5.0 or self.percent_low <= 2.0
 
 
@@ -107,7 +107,7 @@ def tiny_model(path: Path, blocks: int = 12, channels: int = 16) -> Path:
 
 
 def native_call(executable: Executable) -> Callable[[], Any]:
-    """The runtime's own call, on the session and buffers that an executable holds."""
+    """The runtime's own call, on the session and buffers of an executable."""
     own: Any = executable
     if hasattr(own, "_request"):
         infer: Callable[[], Any] = own._request.infer
@@ -144,9 +144,16 @@ def overhead(name: str, model: Model, partitions: int, seconds: float, folder: P
     more = statistics.median(a - b for a, b in zip(ours, theirs, strict=True)) / len(steps)
     ratio = compare(ours, theirs)
     compiled.close()
-    medians = statistics.median(ours), statistics.median(theirs)
-    percent = (100 * (share - 1) for share in (ratio.ratio, ratio.low, ratio.high))
-    return Overhead(name, len(steps), *medians, more, *percent)
+    return Overhead(
+        model=name,
+        partitions=len(steps),
+        executor_us=statistics.median(ours),
+        by_hand_us=statistics.median(theirs),
+        per_partition_us=more,
+        percent=100 * (ratio.ratio - 1),
+        percent_low=100 * (ratio.low - 1),
+        percent_high=100 * (ratio.high - 1),
+    )
 
 
 def _in_turns(
@@ -159,7 +166,7 @@ def _in_turns(
     clock = time.perf_counter_ns
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        # Who runs right after whom matters: the two change places from pair to pair.
+        # The first of two calls finds other caches than the second: the two change places from pair to pair.
         for which in (0, 1) if len(times[0]) % 2 else (1, 0):
             begin = clock()
             (one, other)[which]()

@@ -2,14 +2,14 @@
 
     python -m benchmarks.lazy_measuring resnet50 bert_base nasnet_mobile ppocr_det
 
-For each model *everything* is measured once on each target and kept in a database; then the lazy search
-of `collage tune` gets its costs from there, and every cost that it asks for is counted. Both searches use
-the same costs, so that noise decides nothing.
+For each model *everything* is measured once on each target and kept in a database. The lazy search of
+`collage tune` then reads its costs from there, and every cost that it asks for is counted. Both
+searches use the same costs, so noise plays no part.
 
-So that everything can be measured at all, candidates are restricted: the model is laid in a line, cut at
-`--cuts` positions where few values are live, and every run between two of them is a candidate on every
-target that takes it; and each is timed briefly. Measuring goes on where it stopped: with `--seconds` a
-call ends after that long, and the next one has the rest to do.
+Candidates are restricted, so that everything can be measured. The model is laid in a line and cut at
+`--cuts` positions where few values are live. Every run between two cuts is a candidate on every target
+that supports it, and is timed briefly. With `--seconds` a call ends after that long, and the next call
+continues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.models import benchmark_model, names, seeded_inputs
+from benchmarks.support.models import benchmark_model, names, seeded_inputs
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.measurement.protocol import Protocol
 from collage.backends.registry import target_spec
@@ -41,7 +41,7 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.constraints import Constraints
-from collage.partitioner.search.search import search
+from collage.partitioner.search.search import Searcher
 from collage.partitioner.search.transition import Transitions
 from collage.partitioner.target import Target
 from collage.runner import Runner
@@ -106,7 +106,7 @@ class CountedCosts:
         return self._known.row(candidate) if self.key(candidate).digest in self.asked else None
 
     def recall(self, candidates: Iterable[Candidate]) -> None:
-        """Nobody has measured this model before."""
+        """No cost of this model is known."""
 
     def measure(
         self, candidates: Sequence[Candidate], stop: Callable[[], bool] = lambda: False
@@ -133,7 +133,7 @@ def cut_positions(index: GraphIndex, cuts: int) -> tuple[list[int], list[int]]:
 
 
 def restricted_candidates(index: GraphIndex, specs: Sequence[TargetSpec], cuts: int) -> CandidateSet:
-    """Every run between two cuts on every target that takes all its nodes."""
+    """Every run between two cuts on every target that supports all its nodes."""
     order, positions = cut_positions(index, cuts)
     found: list[Candidate] = []
     refusals: dict[tuple[int, Target], str] = {}
@@ -187,7 +187,7 @@ def _searched(
     borders = {spec.target: _BORDER_US for spec in specs}
     transitions = Transitions(default_call_us=_CALL_US, border_us=borders)
     prices = [_latency_us(known.cost(c)) for c in candidates.candidates]
-    best = search(index, candidates.candidates, prices, transitions=transitions).plans[0]
+    best = Searcher(index, candidates.candidates).solve(prices, transitions=transitions).plans[0]
     counted = CountedCosts(known)
     targets = [spec.target for spec in specs]
     whole = SingleTargets(index, targets, counted)

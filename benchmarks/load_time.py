@@ -2,9 +2,9 @@
 
     python -m benchmarks.load_time [MODEL ...] [--repeat 3] [--json FILE]
 
-Each model is made into an artifact with every single target of the list, and with a plan of five parts
-in which the targets take turns. Each load runs in a process of its own, so nothing but the cache
-folder is left from the load before. Goal: the second load takes under a third of the first.
+Each model becomes an artifact with every single target of the list, and with a plan of five partitions
+in which the targets alternate. Each load runs in a process of its own, so that only the cache folder
+stays from the load before. Goal: the second load takes under a third of the first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.models import benchmark_model
+from benchmarks.support.models import benchmark_model
 from collage.artifact.artifact import crossing_values, make_verification, write_artifact
 from collage.backends.contract import Available
 from collage.backends.numerics.reference import run_reference, seeded_inputs
@@ -55,7 +55,7 @@ def make_artifact(model: Model, plan: Plan, destination: Path, tolerance: float 
 
 
 def plans(model: Model, targets: Sequence[Target]) -> Iterator[tuple[str, Plan]]:
-    """Every single target that takes the whole model, then five parts in turns."""
+    """Every single target that supports the whole model, then five partitions on alternating targets."""
     takers = []
     for target in targets:
         backend = resolve(target)

@@ -1,13 +1,14 @@
-"""Our plans of Collage's five models beside the paper's: the table in docs/refinement.md.
+"""Our plans of Collage's five models beside the paper's.
 
-    python -m benchmarks.paper --results benchmarks/results/exact-xeon.json --report docs/refinement.md
+    python -m benchmarks.paper --results benchmarks/results/exact-xeon.json --report docs/results/paper.md
 
-It measures nothing: `python -m benchmarks.compare` made the results. The paper's ratios are of another CPU, other
-runtimes and other builds of the models; what compares is whether a search finds something that the best single
-runtime has not, and whether it is ever slower.
+It measures nothing: `python -m benchmarks.compare` made the results. The paper's ratios are of another
+CPU, other runtimes and other builds of the models. Two things can be compared: whether the search finds
+a speedup over the best single runtime, and whether it is ever slower.
 
-Source: Jeon et al., "Collage: Seamless Integration of Deep Learning Backends with Automatic Placement", PACT 2022; its
-ratios are computed from the data that the authors published with it (CPU, batch 1, two-level search).
+Source: Jeon et al., "Collage: Seamless Integration of Deep Learning Backends with Automatic Placement",
+PACT 2022; its ratios are computed from the data that the authors published with it (CPU, batch 1,
+two-level search).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare import geomean, write_table
+from benchmarks.support.results import geomean, write_table
 
 # Model of the paper, ours, and the latency of its best single baseline over that of its two-level search.
 _MODELS = (

@@ -1,11 +1,11 @@
-"""A server with 200 clients while it tunes: are all answered in time, and is any measurement disturbed?
+"""A server with 200 clients while it tunes: how fast it answers, and if measurements are disturbed.
 
     python -m benchmarks.server_load
 
-The same 20 jobs run twice on two runners over empty databases: once watched by a hundred clients that poll and
-a hundred that hold an event stream, once unwatched. All on one machine over loopback, with one core kept for
-the server (`COLLAGE_SERVER_CORES=1`), which the clients share with it. What the jobs measured in both runs is
-compared by its key: the yardstick's time and the latencies.
+The same 20 jobs run twice on two runners over empty databases. The first time, a hundred clients poll
+and a hundred keep an event stream open; the second time, there are no clients. All run on one machine
+over loopback. The server has one core for itself (`COLLAGE_SERVER_CORES=1`), which the clients share.
+Costs that both runs measured are compared by key: the calibration run's time and the latencies.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ async def crowd(port: int, jobs: list[str], clients: int, interval_s: float, sec
 
 
 def run(folder: Path, clients: int, interval_s: float, seconds: float) -> tuple[Watch, dict[str, Any]]:
-    """Start a server, give it the jobs, watch it, and take its costs.
+    """Start a server, post the jobs, poll it, and return its costs.
 
     Returns:
         What the clients saw, and the costs by key.

@@ -1,11 +1,11 @@
-"""Eight tuners start the same model at once: how long do they take, compared with one alone?
+"""Eight tuners start the same model at once: how long they take, compared with one alone.
 
     python -m benchmarks.single_flight
 
 Each tuner is a process of its own; they share one PostgreSQL and one device. Costs are stated
-(`benchmarks.zero_model`), and a measurement is made to take a stated time, as it would on a device that is
-somewhere else: so two cores are enough to ask only whether tuners do each other's work again. Tuners that search
-afresh share costs alone; others wait for the first one's result.
+(`benchmarks.support.zero_model`), and a measurement takes a stated time, as on a remote device. So two
+cores are enough to see whether tuners repeat each other's work. Tuners that search afresh share costs
+alone; the others wait for the first one's result.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.zero_model import TARGETS, zero_model
+from benchmarks.support.zero_model import TARGETS, zero_model
 from collage.backends.measurement.measure import Measurement, MeasureRequest
 from collage.cost_db.database import CostDatabase
 from collage.options import TuneOptions
 from collage.runner import Runner
-from collage.tuning.pipeline import tune_file
+from collage.search.fixed_plans import parse_targets
+from collage.tuning.pipeline import run_tuning
+from collage.tuning.run import Run, TuneRequest
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,7 +59,7 @@ def fly(
     Args:
         database_url: a database whose tables are there.
         tuners: how many processes.
-        measurement_s: how long each measurement is made to take.
+        measurement_s: the stated duration of each measurement.
         folder: an empty one.
         fresh: each makes a search of its own.
     """
@@ -116,9 +118,8 @@ def tuner(database_url: str, measurement_s: float, fresh: bool, folder: Path, lo
     print("ready", flush=True)
     sys.stdin.readline()
     options = TuneOptions.from_json({"time_limit_s": 600, "fresh": fresh})
-    made = tune_file(
-        source, TARGETS, options, database=database, work_dir=folder / "work", runner=Slow()
-    )
+    request = TuneRequest(source, parse_targets(TARGETS), options)
+    made = run_tuning(request, Run(database, folder / "work", Slow()))
     print(json.dumps({"plan": made.plan, "known_since": made.report["known_since"]}))
 
 

@@ -11,13 +11,16 @@ from typing import Any
 
 from collage.accuracy.evaluation import Check
 from collage.artifact.artifact import Artifact
-from collage.cluster.dask_runner import site_for
+from collage.artifact.emit import TuneResult
+from collage.cluster.dask_runner import runner_for
 from collage.cost_db.connections import default_url
 from collage.cost_db.database import CostDatabase
 from collage.events import Event, Listener, ignore
-from collage.options import TuneOptions
+from collage.options import TuneOptions, chosen_targets
 from collage.partitioner.errors import BadInputError
-from collage.tuning.pipeline import tune_file
+from collage.search.fixed_plans import parse_targets
+from collage.tuning.pipeline import run_tuning
+from collage.tuning.run import Run, TuneRequest
 
 
 def tune(
@@ -65,7 +68,6 @@ def tune(
     if check is None and not at_least is at_most is None:
         raise BadInputError("at_least and at_most bound what evaluate returns; give that too")
     chosen = TuneOptions.from_json({"tolerance": 1.0, **options} if check else options)
-    costs = CostDatabase(database or default_url())
     with tempfile.TemporaryDirectory(prefix="collage-tune-") as folder:
         work_dir = Path(folder)
         if isinstance(model, bytes):
@@ -75,32 +77,79 @@ def tune(
         else:
             source = Path(model)
             destination = Path(output) if output is not None else source.with_suffix(".collage.onnx")
-        place = site_for(
-            scheduler,
-            Path(certificates) if certificates is not None else None,
-            wait_s=chosen.wait_for_worker_s,
+        result = tune_into(
+            work_dir,
+            source,
+            targets,
+            chosen,
+            database=database or default_url(),
+            inputs=Path(inputs) if inputs is not None else None,
+            scheduler=scheduler,
+            certificates=Path(certificates) if certificates is not None else None,
+            on_event=on_event,
             cancel=cancel,
-            say=lambda text: on_event(Event("waiting", text)),
+            check=check,
+            artifact_name=destination.name,
         )
-        try:
-            with place as runner:
-                result = tune_file(
-                    source,
-                    targets,
-                    chosen,
-                    database=costs,
-                    work_dir=work_dir,
-                    on_event=on_event,
-                    cancel=cancel,
-                    inputs=Path(inputs) if inputs is not None else None,
-                    artifact_name=destination.name,
-                    runner=runner,
-                    check=check,
-                )
-        finally:
-            costs.close()
         move_artifact(result.artifact_path, destination)
     return Artifact(destination, result.report, result.plan)
+
+
+def tune_into(
+    work_dir: Path,
+    source: Path,
+    targets: Sequence[str],
+    options: TuneOptions,
+    *,
+    database: str,
+    inputs: Path | None = None,
+    scheduler: str | None = None,
+    certificates: Path | None = None,
+    on_event: Listener = ignore,
+    cancel: threading.Event | None = None,
+    check: Check | None = None,
+    artifact_name: str = "model.collage.onnx",
+) -> TuneResult:
+    """Tune a model and leave the artifact in a folder; `tune` and the jobs of a server do this.
+
+    Args:
+        work_dir: an empty folder for files of this run; the artifact is left in it.
+        source: an ONNX file, or a zip with an ONNX file and its external data.
+        targets: texts of targets; none where those of the plan in `options` are meant.
+        options: what the caller chose.
+        database: URL of the cost database.
+        inputs: sample inputs as an .npz file; None for seeded ones.
+        scheduler: its workers measure; None for this machine.
+        certificates: the folder with this machine's certificate, for a scheduler on another one.
+        on_event: is told about every step.
+        cancel: stops the run when set.
+        check: the caller's own check of the plan that is returned.
+        artifact_name: file name of the artifact; large weights beside it are named after it.
+
+    Raises:
+        CollageError: as `tune` does.
+    """
+    request = TuneRequest(
+        source=source,
+        targets=parse_targets(chosen_targets(targets, options.plan)),
+        options=options,
+        inputs=inputs,
+        check=check,
+        artifact_name=artifact_name,
+    )
+    costs = CostDatabase(database)
+    place = runner_for(
+        scheduler,
+        certificates,
+        wait_s=options.wait_for_worker_s,
+        cancel=cancel,
+        say=lambda text: on_event(Event("waiting", text)),
+    )
+    try:
+        with place as runner:
+            return run_tuning(request, Run(costs, work_dir, runner, on_event, cancel))
+    finally:
+        costs.close()
 
 
 def move_artifact(source: Path, destination: Path) -> None:

@@ -1,6 +1,6 @@
 """One measurement at a time on a machine's device, across processes.
 
-A slot is a lock file: the kernel lets go of it when its holder dies, however it dies.
+The lock is on a file: the kernel releases it when its process ends.
 """
 
 from __future__ import annotations
@@ -18,23 +18,19 @@ from collage.partitioner.errors import CancelledError
 _POLL_S = 0.02
 
 
-def slot_path(device: str = "cpu") -> Path:
-    """The lock file of a device of this machine and user."""
+def slot_path() -> Path:
+    """The lock file of this machine's device and user."""
     folder = Path(
         os.environ.get("COLLAGE_RUNTIME_DIR") or Path(tempfile.gettempdir()) / f"collage-{os.getuid()}"
     )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder / f"slot-{device.replace(':', '-')}.lock"
+    return folder / "slot-cpu.lock"
 
 
 @contextlib.contextmanager
-def device_slot(cancel: threading.Event | None = None, device: str = "cpu") -> Iterator[None]:
-    """Hold the device's slot inside the block.
-
-    Raises:
-        CancelledError: `cancel` was set while waiting.
-    """
-    with slot_path(device).open("w", encoding="utf-8") as file:
+def device_slot(cancel: threading.Event | None = None) -> Iterator[None]:
+    """Hold the device's slot inside the block."""
+    with slot_path().open("w", encoding="utf-8") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""How much disk a tuning keeps for what could be made again: extracted sub-models, and what runtimes made of them.
+"""How much disk a tuning keeps for files that can be made again: sub-models and what runtimes compiled.
 
-Both save time and nothing else, so what was not used for longest goes first. How much room they get grows with
-the model, since each plan that is timed needs files about as large as the model.
+The files unused for longest go first. The budget grows with the model, since each timed plan needs
+files about as large as the model.
 """
 
 from __future__ import annotations
@@ -19,38 +19,23 @@ _TIMES_THE_MODEL = 3
 
 @dataclass(frozen=True)
 class DiskBudget:
-    """Room for sub-models, and as much again for what runtimes made of them.
-
-    Args:
-        most_bytes: of each.
-        compiled: the folder of what runtimes made.
-    """
+    """Bytes for sub-models, and as many for what runtimes compiled into the folder `compiled`."""
 
     most_bytes: int
     compiled: Path
 
     @classmethod
     def for_model(cls, model: Path, compiled: Path) -> DiskBudget:
-        """The room of one tuning.
-
-        Args:
-            model: file of the normalized model, in a folder of its own.
-            compiled: as above.
-        """
+        """The budget of one tuning; `model` is the normalized model, in a folder of its own."""
         return cls(max(_LEAST_BYTES, _TIMES_THE_MODEL * size_bytes(model.parent)), compiled)
 
-    def make_for_compiled(self) -> None:
-        """Remove what runtimes made and did not use for longest; none of them may run meanwhile."""
-        make_room(self.compiled, self.most_bytes)
+    def evict_compiled(self) -> None:
+        """Remove what runtimes compiled and did not use for longest; none may run meanwhile."""
+        evict_oldest(self.compiled, self.most_bytes)
 
 
-def make_room(folder: Path, most_bytes: int) -> None:
-    """Remove entries of a folder that were not touched for longest, until the rest fits.
-
-    Args:
-        folder: of files and folders, each complete in itself.
-        most_bytes: for all of them together.
-    """
+def evict_oldest(folder: Path, most_bytes: int) -> None:
+    """Remove the entries of a folder that were not touched for longest, until the rest fits."""
     found = [(entry.stat().st_mtime_ns, size_bytes(entry), entry) for entry in folder.iterdir()]
     excess = sum(size for _, size, _ in found) - most_bytes
     for _, size, entry in sorted(found):
@@ -75,6 +60,6 @@ def remove(path: Path) -> None:
 
 
 def _own_size(path: Path) -> int:
-    with contextlib.suppress(OSError):  # gone meanwhile
+    with contextlib.suppress(OSError):  # already gone
         return path.stat().st_size
     return 0

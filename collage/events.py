@@ -1,4 +1,4 @@
-"""What a tuning run tells while it works: one frozen value per step, for bars, logs and streams."""
+"""Progress of a tuning run: one frozen value per step, for terminals, logs and streams."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Event:
         stage: `waiting` (for a worker or another tuner), `ingest`, `reference`, `candidates`, `measure`, `search`,
             `end_to_end`, `emit` or `done`.
         message: one line for people.
-        done: how much of the stage is done, where that can be counted.
-        total: out of how much.
+        done: how many steps of the stage are done, where they can be counted.
+        total: how many steps the stage has.
         data: facts for programs: a measured cost, the best plan so far.
     """
 
@@ -35,4 +35,4 @@ Listener = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """A listener for callers who do not listen."""
+    """A listener that does nothing."""

@@ -1,75 +1,78 @@
-"""What a caller of `tune` may choose, as one frozen value shared by the command line, the API and Python."""
+"""The options of a tuning run, as one frozen value for the command line, HTTP and Python."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pydantic
+from pydantic import Field
 
 from collage.backends.numerics.comparison import Metric
 from collage.partitioner.errors import BadInputError
-from collage.partitioner.search.constraints import Constraints
+
+if TYPE_CHECKING:
+    from collage.partitioner.search.constraints import Constraints
 
 Strategy = Literal["optimal", "greedy", "priority", "single", "manual"]
-# Without a time limit, looking for better plans ends after so long, or when so many regions are known; see docs/tune.md.
+# Without a time limit the search ends after so many seconds or known regions; see docs/tune.md.
 _DEFAULT_LIMIT_S, _LARGE_BYTES, _S_PER_LARGE_MIB = 150.0, 100 << 20, 0.5
 _MOST_REGIONS = 60
 _LOCAL_ONLY = ("evaluate", "at_least", "at_most")
 
 
 class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
-    """Options of one tuning run.
+    """Options of one tuning run: the one place of their names, defaults, limits and descriptions."""
 
-    Args:
-        tolerance: bound on the error of every output, in the unit of `metric`.
-        metric: how an output's error is measured; `max` is relative to its largest magnitude.
-        pareto: also look for the fastest plans at other errors, and report the front.
-        dims: sizes of free dimensions by name, or by `input:axis`.
-        time_limit_s: stop looking for better plans after this many seconds; None for no limit.
-        threads: threads of one call; None for the number of cores given to this process.
-        seed: seed of generated inputs.
-        plans: how many best plans of a search are measured end to end.
-        strategy: `optimal` searches; the others give what their name says, measured the same way.
-        pins: what must go to a target, as `Conv=openvino`, `/encoder/*=mnn` or `a..b=openvino`.
-        bans: what must not go to a target, in the same form.
-        max_partitions: at most so many partitions.
-        max_devices: at most so many distinct devices.
-        min_partition_nodes: no partition smaller than this, unless it is the whole graph.
-        plan: a plan to apply instead of searching (the JSON that `plan` gives out).
-        fresh: search again even where the database knows what such a search found.
-        wait_for_worker_s: how long to wait, where workers elsewhere measure, for one that has all targets.
-    """
-
-    tolerance: float = pydantic.Field(default=1e-3, gt=0, le=1)
-    metric: Metric = "max"
-    pareto: bool = False
-    dims: Mapping[str, int] = {}
-    time_limit_s: float | None = pydantic.Field(default=None, gt=0)
-    threads: int | None = pydantic.Field(default=None, ge=1, le=1024)
-    seed: int = pydantic.Field(default=0, ge=0)
-    plans: int = pydantic.Field(default=4, ge=1, le=64)
-    strategy: Strategy = "optimal"
-    pins: tuple[str, ...] = ()
-    bans: tuple[str, ...] = ()
-    max_partitions: int | None = pydantic.Field(default=None, ge=1)
-    max_devices: int | None = pydantic.Field(default=None, ge=1)
-    min_partition_nodes: int = pydantic.Field(default=1, ge=1)
-    plan: Mapping[str, Any] | None = None
-    fresh: bool = False
-    wait_for_worker_s: float = pydantic.Field(default=0.0, ge=0)
+    tolerance: float = Field(
+        default=1e-3,
+        gt=0,
+        le=1,
+        description="Bound on the error of every output; none with --evaluate.",
+    )
+    metric: Metric = Field(default="max", description="max, l2, cosine or top1.")
+    pareto: bool = Field(default=False, description="Also find the fastest plans at other errors.")
+    dims: Mapping[str, int] = Field(default={}, description="Size of a free dimension, as batch=1.")
+    time_limit_s: float | None = Field(
+        default=None, gt=0, description="Seconds after which the best so far is taken."
+    )
+    threads: int | None = Field(
+        default=None, ge=1, le=1024, description="Threads of one call [all cores]."
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of generated inputs.")
+    plans: int = Field(
+        default=4, ge=1, le=64, description="How many of a search's best plans are timed end to end."
+    )
+    strategy: Strategy = Field(
+        default="optimal", description="optimal, greedy, priority, single or manual."
+    )
+    pins: tuple[str, ...] = Field(default=(), description="What must go to a target, as Conv=openvino.")
+    bans: tuple[str, ...] = Field(default=(), description="What must not, as Resize=mnn.")
+    max_partitions: int | None = Field(default=None, ge=1, description="At most so many partitions.")
+    max_devices: int | None = Field(default=None, ge=1, description="At most so many devices.")
+    min_partition_nodes: int = Field(default=1, ge=1, description="No smaller partition than this.")
+    plan: Mapping[str, Any] | None = Field(
+        default=None, description="Apply this plan (or an artifact's) instead of searching."
+    )
+    fresh: bool = Field(default=False, description="Search again even where the result is known.")
+    wait_for_worker_s: float = Field(
+        default=0.0, ge=0, description="Seconds to wait for a worker that has all targets."
+    )
 
     def limit_s(self, weights_bytes: int) -> float:
-        """Seconds after which no better plan is looked for; by default more where large weights compile slowly."""
+        """Seconds after which the search ends; by default more for large weights, which compile slowly."""
         large_mib = max(0, weights_bytes - _LARGE_BYTES) / (1 << 20)
         return self.time_limit_s or _DEFAULT_LIMIT_S + _S_PER_LARGE_MIB * large_mib
 
     def constraints(self) -> Constraints:
-        """What plans must keep to.
+        """The constraints that plans must keep.
 
         Raises:
             ConstraintError: a pin or a ban is not of its form.
         """
+        # Imports onnx, which the help of the command line should not wait for.
+        from collage.partitioner.search.constraints import Constraints
+
         return Constraints.parse(
             pins=self.pins,
             bans=self.bans,
@@ -80,7 +83,7 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
 
     @property
     def most_regions(self) -> int | None:
-        """So many known regions are enough; None where a time limit says what is."""
+        """Number of known regions that end the search; None where a time limit does."""
         return _MOST_REGIONS if self.time_limit_s is None else None
 
     @classmethod
@@ -88,7 +91,7 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
         """Read options as the API sends them.
 
         Raises:
-            BadInputError: an option is unknown or its value is not allowed; all faults are listed.
+            BadInputError: an option is unknown or its value is not allowed; the message lists all faults.
         """
         if not data.keys().isdisjoint(_LOCAL_ONLY):
             raise BadInputError(
@@ -109,7 +112,7 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
 
 
 def chosen_targets(given: Sequence[str], plan: Mapping[str, Any] | None) -> list[str]:
-    """The targets given; where none is, those that the plan to apply names.
+    """The targets that are given, else those of the plan to apply.
 
     Args:
         given: texts of targets.
@@ -119,7 +122,7 @@ def chosen_targets(given: Sequence[str], plan: Mapping[str, Any] | None) -> list
 
 
 def plan_targets(plan: Mapping[str, Any]) -> list[str]:
-    """The targets that a plan names, each once; none where it is damaged, which tuning will say."""
+    """The targets that a plan names, each once; none where it is damaged, which tuning reports."""
     parts = plan.get("partitions")
     entries = parts if isinstance(parts, list) else []
     named = [entry.get("target") for entry in entries if isinstance(entry, dict)]

@@ -1,11 +1,10 @@
-"""Where a tuning's runtimes run: on this machine, or on others of one kind (`collage.workers`).
+"""Where a tuning's runtimes run: on this machine, or on others of one kind (`collage.cluster`).
 
-Terms: a *runner* is one kind of machine. All that a tuning compiles, runs or times, runs on one runner, since
-a partitioned model runs in one process and costs of different hardware never mix. `-host=LABEL` on a
-target names the kind by the label that its operator gave it.
+Terms: a *runner* is one kind of machine. A tuning compiles, runs and times on one runner, since a plan
+runs in one process and costs of different hardware never mix. `-host=LABEL` on a target names the kind.
 
-Invariant: what a runner says about a target (its version, what it computes in, how it prepares) is what the
-machine that measures found out, so that it may have runtimes that the process that tunes has not.
+Invariant: what a runner says about a target (version, arithmetic, preparation) was found on the machine
+that measures.
 """
 
 from __future__ import annotations
@@ -19,10 +18,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from collage.backends.contract import HOST, Arithmetic, Available, Preparation
+from collage.backends.contract import Arithmetic, Available, Preparation
 from collage.backends.machine.hardware import Hardware, hardware
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.measurement.measure import Measurement, MeasureRequest, measure
+from collage.backends.options import HOST_LABEL
 from collage.backends.registry import check_options, resolve
 from collage.backends.sandbox.run import ChildLimits, run_in_child
 from collage.device_lock import device_slot
@@ -31,18 +31,12 @@ from collage.partitioner.target import Target
 
 
 class NoWorkerError(CollageError):
-    """No machine has what a tuning needs; the message says what there is."""
+    """No machine has all targets of a tuning; the message says what there is."""
 
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """What a target is on a runner.
-
-    Args:
-        version: of its runtime.
-        arithmetic: what it computes in.
-        preparation: how it rewrites sub-models, or None.
-    """
+    """A target on a runner: its runtime's version, its arithmetic, and its preparation, or None."""
 
     version: str
     arithmetic: Arithmetic
@@ -50,7 +44,7 @@ class TargetFacts:
 
 
 class Runner:
-    """This machine; others override what is different for them."""
+    """This machine; subclasses override what is different for them."""
 
     @cached_property
     def hardware(self) -> Hardware:
@@ -64,7 +58,7 @@ class Runner:
 
     @property
     def threads(self) -> int:
-        """How many threads one call has where nobody says otherwise."""
+        """Default number of threads of one call."""
         return default_threads()
 
     @property
@@ -81,7 +75,7 @@ class Runner:
         return describe(target)
 
     def check(self, targets: Sequence[Target]) -> list[TargetFacts]:
-        """What a tuning's targets are here, all of which can be used.
+        """The facts of a tuning's targets, all of which can be used.
 
         Raises:
             TargetError: one cannot, or is wanted on another kind of machine.
@@ -104,23 +98,15 @@ class Runner:
         cancel: threading.Event | None = None,
         on_message: Callable[[Any], None] | None = None,
     ) -> Any:
-        """Call a function in a sacrificial child, as `collage.backends.sandbox.run.run_in_child` does."""
+        """Call a function in a sandboxed child, as `collage.backends.sandbox.run.run_in_child` does."""
         return run_in_child(function, *args, limits=limits, cancel=cancel, on_message=on_message)
 
     def alone(self, cancel: threading.Event | None) -> contextlib.AbstractContextManager[None]:
-        """Nothing else is measured on the device inside the block.
-
-        Raises:
-            CancelledError: `cancel` was set while waiting.
-        """
+        """Nothing else is measured on the device inside the block."""
         return device_slot(cancel)
 
     def measure(self, request: MeasureRequest, cancel: threading.Event | None) -> Measurement:
-        """Measure a candidate, alone on its device.
-
-        Raises:
-            CancelledError: `cancel` was set.
-        """
+        """Measure a candidate, alone on its device."""
         with self.alone(cancel):
             return measure(request, cancel, self.run)
 
@@ -148,7 +134,7 @@ def host_of(targets: Sequence[Target]) -> str | None:
     """
     for target in targets:
         check_options(target)
-    labels = {t.option(HOST.name, HOST.default) for t in targets} - {HOST.default}
+    labels = {t.option(HOST_LABEL.name, HOST_LABEL.default) for t in targets} - {HOST_LABEL.default}
     if len(labels) > 1:
         raise BadInputError(
             f"the targets name {len(labels)} kinds of machine (-host={', -host='.join(sorted(labels))}), "

@@ -1,5 +1,4 @@
-"""The shared memory: what was measured, who measures what, and which jobs wait. Knows no ONNX, no web.
+"""The shared database: measured costs, claims on measurements, and jobs. It knows no ONNX and no web.
 
-Start at `collage.cost_db.database.CostDatabase`; `jobs`, `tokens`, `models` and `idempotency` are plain
-repositories over the same database for the service.
+Start at `collage.cost_db.database.CostDatabase`; the service's stores work on the same database.
 """

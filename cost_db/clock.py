@@ -1,6 +1,6 @@
 """The database's own clock in SQL, as seconds since 1970 with fractions.
 
-Leases end by this one clock, so owners on machines whose clocks differ still agree.
+Leases end by this one clock, since the clocks of machines differ.
 """
 
 from __future__ import annotations

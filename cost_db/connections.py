@@ -1,10 +1,10 @@
 """How one database is reached: SQLite in a file, or PostgreSQL.
 
-Invariants: every `read` and every `write` is one short transaction of its own; a write has happened
-wholly or not at all when it returns, also when the process is killed in it. Safe from many threads.
+Invariants: every `read` and every `write` is one short transaction; a write has happened wholly or not
+at all when it returns, also when the process is killed in it. Safe from many threads.
 
-A `write` may run its work again after a lost connection or a deadlock, so work must depend on
-nothing but the database and its arguments.
+A `write` may run its work again after a lost connection or a deadlock, so work must depend on nothing
+but the database and its arguments.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Connections:
         patience_s: how long to try again when a database that worked is away (a restart).
 
     Raises:
-        BadInputError: the URL is of no database that we know.
+        BadInputError: the URL is of no known database.
     """
 
     def __init__(self, url: str, patience_s: float = 30.0) -> None:
@@ -86,7 +86,7 @@ class Connections:
         """Run work that only reads; each statement in it sees what is committed then.
 
         Raises:
-            DatabaseUnavailableError: the database is away for longer than our patience.
+            DatabaseUnavailableError: the database is away for longer than `patience_s`.
             DatabaseError: it refused.
         """
         return self._repeat(self._reader, work)
@@ -95,13 +95,13 @@ class Connections:
         """Run work in one transaction and commit it.
 
         Raises:
-            DatabaseUnavailableError: the database is away, or locked, for longer than our patience.
+            DatabaseUnavailableError: the database is away, or locked, for longer than `patience_s`.
             DatabaseError: it refused; nothing has changed.
         """
         return self._repeat(self.engine, work)
 
     def is_up(self) -> bool:
-        """Whether the database answers now; one that is away is not waited for."""
+        """Whether the database answers now, without waiting for one that is away."""
         for _ in range(2):  # after a restart the first try finds only that the old connections are dead
             try:
                 with self._reader.connect() as connection:
@@ -119,7 +119,7 @@ class Connections:
             )
 
     def close(self) -> None:
-        """Give back all connections; the object can still be used."""
+        """Close all connections; the object can still be used."""
         self.engine.dispose()
 
     def _repeat(self, engine: sa.Engine, work: Work[T]) -> T:
@@ -144,7 +144,7 @@ class Connections:
         if error.connection_invalidated or getattr(cause, "sqlstate", "") in _REPEATABLE:
             return DatabaseUnavailableError(text), True
         if self.is_sqlite:
-            # The busy timeout has passed already: waiting once more would not help.
+            # The busy timeout has passed already.
             locked = _sqlite_code(cause) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
             return (DatabaseUnavailableError if locked else DatabaseError)(text), False
         # psycopg tells a failed connect by an OperationalError without a state.

@@ -1,13 +1,12 @@
-"""The cost database as its users see it.
+"""The cost database: measured costs and claims.
 
-Safe from many threads and processes; every call is its own short transaction; every measurement is
-committed as it is made, so a process killed at any moment loses none that `store` returned from.
+Safe from many threads and processes. Every call is its own short transaction; a measurement is
+committed when `store` returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TextIO
+from collections.abc import Iterable, Iterator, Sequence
 
 from collage.cost_db import schema
 from collage.cost_db.connections import Connections
@@ -17,21 +16,21 @@ from collage.cost_db.costs.key import CostKey
 from collage.cost_db.costs.queries import CostFilter, CostStats
 from collage.cost_db.costs.row import CostRow
 from collage.cost_db.costs.transfer import ImportResult
-from collage.cost_db.page import MAX_LIMIT, Page
+from collage.cost_db.page import Page
 from collage.cost_db.plain_text import plain
 from collage.partitioner.errors import BadInputError
 
+_EXPORT_PAGE = 500
 _IMPORT_BATCH = 500
 _FORGET_BATCH = 10_000
 
 
 class CostDatabase:
-    """Measured costs and who measures now.
+    """Measured costs, and claims on those being measured.
 
     Args:
         url: `sqlite:///PATH` (made and upgraded when needed) or `postgresql://…` (upgraded by
             `collage db upgrade` alone).
-        patience_s: how long to try again when a database that worked is away.
 
     Raises:
         BadInputError: the URL is of no known kind.
@@ -39,8 +38,8 @@ class CostDatabase:
         DatabaseError: the database cannot be used.
     """
 
-    def __init__(self, url: str, patience_s: float = 30.0) -> None:
-        self.connections = Connections(url, patience_s)
+    def __init__(self, url: str) -> None:
+        self.connections = Connections(url)
         try:
             schema.ensure(self.connections)
         except BaseException:
@@ -52,11 +51,11 @@ class CostDatabase:
         self.connections.close()
 
     def is_up(self) -> bool:
-        """Whether the database answers now; one that is away is not waited for."""
+        """Whether the database answers now, without waiting for one that is away."""
         return self.connections.is_up()
 
     def look_up(self, digests: Sequence[str]) -> dict[str, CostRow]:
-        """The known costs among these keys; one round trip for each thousand."""
+        """The known costs among these keys."""
         return self.connections.read(lambda connection: lookups.look_up(connection, digests))
 
     def claim(self, keys: Iterable[CostKey | str], owner: str, lease_s: float) -> Claims:
@@ -64,8 +63,8 @@ class CostDatabase:
 
         Args:
             keys: keys or their digests.
-            owner: text that is unique among all who measure now (a fresh UUID for each process or
-                job, say): a claim that this owner holds already is busy like any other.
+            owner: a text unique among all that measure now: a claim that this owner has already is busy
+                too.
             lease_s: seconds after which others may take the claims over, unless renewed.
         """
         plain("owner", owner, 200)
@@ -75,32 +74,31 @@ class CostDatabase:
         )
 
     def store(self, row: CostRow, fence: int) -> None:
-        """Store a measurement under its claim and let the claim go.
+        """Store a measurement under its claim and release the claim.
 
-        A lease that has ended and that nobody took over is still good.
+        A lease that has ended and was not taken over is still good.
 
         Raises:
             BadInputError: the row breaks an invariant.
-            StaleFenceError: another owner took the claim over, or it was given back.
+            StaleFenceError: the claim was taken over or released.
         """
         row.check()
         self.connections.write(lambda connection: claims.store(connection, row, fence))
 
     def renew(self, digests: Sequence[str], owner: str, lease_s: float) -> frozenset[str]:
-        """Lengthen leases; returns the digests that the owner still holds."""
+        """Lengthen leases; returns the digests that the owner still has."""
         return self.connections.write(
             lambda connection: claims.renew(connection, digests, owner, lease_s)
         )
 
     def release(self, digests: Sequence[str], owner: str) -> None:
-        """Give claims back; those that the owner does not hold are left be."""
+        """Release the owner's claims among these."""
         self.connections.write(lambda connection: claims.release(connection, digests, owner))
 
     def query(self, wanted: CostFilter, after: str | None = None, limit: int = 100) -> Page[CostRow]:
         """A page of costs, newest first.
 
         Args:
-            wanted: which costs.
             after: `Page.next` of the page before; None for the first.
             limit: most rows of the page, 1 to 1,000.
 
@@ -113,21 +111,19 @@ class CostDatabase:
         """How many costs there are, by outcome, backend and host."""
         return self.connections.read(queries.stats)
 
-    def export(self, wanted: CostFilter, stream: TextIO) -> int:
-        """Write the wanted costs as JSON lines, newest first, and say how many."""
-        count, after = 0, None
+    def export_lines(self, wanted: CostFilter) -> Iterator[str]:
+        """The wanted costs as JSON lines, newest first; a page of them at a time."""
+        after: str | None = None
         while True:
-            page = self.query(wanted, after, MAX_LIMIT)
-            for row in page.items:
-                stream.write(transfer.write_line(row) + "\n")
-            count += len(page.items)
+            page = self.query(wanted, after, _EXPORT_PAGE)
+            yield "".join(transfer.write_line(row) + "\n" for row in page.items)
             if (after := page.next) is None:
-                return count
+                return
 
     def import_lines(self, stream: Iterable[str]) -> ImportResult:
-        """Read JSON lines as `export` writes them; each is checked, and bad ones are refused.
+        """Import JSON lines as `export_lines` writes them; bad ones are refused, and known costs stay.
 
-        Batches are committed as they are read; a cost that is known stays as it is.
+        Each batch is committed as it is read.
         """
         accepted = good = 0
         refused: list[tuple[int, str]] = []
@@ -152,13 +148,10 @@ class CostDatabase:
         return ImportResult(accepted, tuple(refused), good - accepted)
 
     def forget(self, wanted: CostFilter, *, everything: bool = False) -> int:
-        """Delete the wanted costs and say how many.
+        """Delete the wanted costs and return how many.
 
-        Where there are any, all that tunings found goes too, or what they found on `wanted.hardware`.
-
-        Args:
-            wanted: which costs.
-            everything: must be True to allow a filter that allows everything.
+        Where there are any, all stored tunings go too, or those of `wanted.hardware`. A filter that
+        allows everything needs `everything`.
 
         Raises:
             BadInputError: the filter is empty and `everything` is not True.

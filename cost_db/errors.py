@@ -1,4 +1,4 @@
-"""What can go wrong in the shared memory, as the caller can catch it."""
+"""Errors of the database that a caller can catch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class DatabaseError(CollageError):
 
 
 class DatabaseUnavailableError(DatabaseError):
-    """The database cannot be reached, or stayed locked, for as long as we were ready to wait."""
+    """The database cannot be reached, or stayed locked, for longer than the patience given."""
 
 
 class SchemaError(DatabaseError):
@@ -18,12 +18,7 @@ class SchemaError(DatabaseError):
 
 
 class StaleFenceError(DatabaseError):
-    """A measurement came after its claim was taken over or given back; it is not stored.
-
-    Args:
-        digest: the cost key that was claimed.
-        fence: the fence number of the late writer.
-    """
+    """A measurement came after its claim was taken over or released; it is not stored."""
 
     def __init__(self, digest: str, fence: int) -> None:
         super().__init__(
@@ -35,12 +30,7 @@ class StaleFenceError(DatabaseError):
 
 
 class StaleAttemptError(DatabaseError):
-    """A worker spoke for a job that is no longer its own (its lease ended, or the job has ended).
-
-    Args:
-        job_id: the job.
-        attempt: the attempt for which the worker spoke.
-    """
+    """A worker wrote for a job that is no longer its own (its lease or the job has ended)."""
 
     def __init__(self, job_id: str, attempt: int) -> None:
         super().__init__(f"attempt {attempt} of job {job_id} is over: stop working on it")
@@ -59,12 +49,7 @@ class IdempotencyConflictError(BadInputError):
 
 
 class QuotaExceededError(BadInputError):
-    """The owner has used up one of its quotas.
-
-    Args:
-        quota: its name, as in `Quotas`.
-        limit: its value.
-    """
+    """The owner has used up the quota of this name in `Quotas`."""
 
     def __init__(self, quota: str, limit: int) -> None:
         super().__init__(

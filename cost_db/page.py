@@ -1,5 +1,4 @@
-"""Keyset pages: a page is what follows a cursor in a total order, so nothing is skipped or repeated
-while rows come and go, and page 1,000 is as quick as page 1.
+"""Keyset pages: a page follows a cursor in a total order, so nothing is skipped or repeated.
 
 A cursor is opaque to the caller: the sort key of the last item, as URL-safe text.
 """

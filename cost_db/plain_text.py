@@ -1,4 +1,4 @@
-"""Text that every database takes: no NUL (PostgreSQL refuses it), no half characters, not endless."""
+"""Text that every database takes: no NUL (PostgreSQL refuses it), no surrogates, limited in length."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ LIMIT = 10_000
 
 
 def plain(name: str, value: str, limit: int = LIMIT) -> str:
-    """The value itself.
-
-    Args:
-        name: what the value is, for the message.
-        value: text from outside.
-        limit: most characters allowed.
+    """The value itself; `name` is for the message.
 
     Raises:
-        BadInputError: it is too long or has characters that no database keeps.
+        BadInputError: it is longer than `limit` or has characters that no database keeps.
     """
     if len(value) > limit:
         raise BadInputError(f"{name} is longer than {limit} characters")

@@ -1,7 +1,6 @@
 """Which schema a database has, and how it gets the newest.
 
-Invariant: a migration happens wholly or not at all, and one at a time; a process killed in it
-leaves the old schema.
+Invariant: a migration happens wholly or not at all, and one at a time.
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ def current_revision(connection: sa.Connection) -> str | None:
 
 
 def upgrade(connections: Connections) -> bool:
-    """Bring the tables to the newest revision.
-
-    Returns:
-        Whether anything had to change.
+    """Bring the tables to the newest revision; False where nothing had to change.
 
     Raises:
         SchemaError: the tables are newer than this program.

@@ -1,7 +1,7 @@
 """Which files exist and who posted which model. The bytes lie elsewhere, under their SHA-256.
 
-Terms: a *blob* is any file the service keeps, known by its SHA-256: a model, an artifact, a report,
-a plan. A *model* is a blob that an owner posted under a name; two owners may post one blob.
+Terms: a *blob* is any file the service keeps: a model, an artifact, a report, a plan. A *model* is a
+blob that an owner posted under a name; two owners may post one blob.
 
 Invariant: a blob that a model or a job refers to cannot be deleted.
 """
@@ -34,7 +34,7 @@ _REFERENCES = (
 
 
 @dataclass(frozen=True)
-class Blob:
+class RegisteredBlob:
     """A file: its SHA-256, size in bytes, media type and when it last came."""
 
     sha256: str
@@ -54,14 +54,14 @@ class StoredModel:
     created_at: datetime
 
 
-class BlobStore:
-    """The register of files. Register a blob after its bytes are safe; drop it before they go."""
+class BlobRegister:
+    """The register of files. Register a blob after its bytes are stored; drop it before they go."""
 
     def __init__(self, database: CostDatabase) -> None:
         self._connections = database.connections
 
-    def add(self, sha256: str, size_bytes: int, media_type: str) -> Blob:
-        """Register a file; one that is registered counts as new again, so that nobody drops it now."""
+    def add(self, sha256: str, size_bytes: int, media_type: str) -> RegisteredBlob:
+        """Register a file; one that is registered counts as new again."""
         values = {
             "sha256": sha256,
             "size_bytes": size_bytes,
@@ -69,29 +69,26 @@ class BlobStore:
             "created_at": now(),
         }
 
-        def work(connection: sa.Connection) -> Blob:
+        def work(connection: sa.Connection) -> RegisteredBlob:
             insert = on_conflict(connection, blobs).values(values)
             connection.execute(
                 insert.on_conflict_do_update(
                     index_elements=[blobs.c.sha256], set_={"created_at": insert.excluded.created_at}
                 )
             )
-            return Blob(*connection.execute(sa.select(blobs).where(blobs.c.sha256 == sha256)).one())
+            row = connection.execute(sa.select(blobs).where(blobs.c.sha256 == sha256)).one()
+            return RegisteredBlob(**row._mapping)
 
         return self._connections.write(work)
 
-    def get(self, sha256: str) -> Blob | None:
+    def get(self, sha256: str) -> RegisteredBlob | None:
         """A registered file, or None."""
         statement = sa.select(blobs).where(blobs.c.sha256 == plain("sha256", sha256))
         row = self._connections.read(lambda connection: connection.execute(statement).first())
-        return None if row is None else Blob(*row)
+        return None if row is None else RegisteredBlob(**row._mapping)
 
     def drop_unused(self, before: datetime, limit: int = 1_000) -> tuple[str, ...]:
-        """Unregister files that came before a time and that nothing refers to.
-
-        Returns:
-            Their hashes: the caller deletes the bytes.
-        """
+        """Unregister unused files older than `before`; the caller deletes their bytes."""
         unused = sa.select(blobs.c.sha256).where(
             blobs.c.created_at < before,
             *(~sa.exists().where(reference == blobs.c.sha256) for reference in _REFERENCES),
@@ -110,7 +107,7 @@ class ModelStore:
         self._connections = database.connections
 
     def add(self, sha256: str, owner: str, name: str) -> StoredModel:
-        """Note that an owner posted a model whose blob is registered; twice is as once.
+        """Register a model of an owner whose blob is registered; a second call changes nothing.
 
         Raises:
             QuotaExceededError: the owner's models would be larger than its `stored_bytes`.
@@ -159,7 +156,7 @@ class ModelStore:
         return Page(tuple(_read(row) for row in rows[:limit]), following)
 
     def remove(self, sha256: str, owner: str) -> bool:
-        """Forget that the owner posted the model; its blob stays while anything refers to it."""
+        """Remove the owner's model; its blob stays while anything refers to it."""
         statement = sa.delete(models).where(models.c.sha256 == sha256, models.c.owner == owner)
         return self._connections.write(lambda connection: connection.execute(statement).rowcount) == 1
 

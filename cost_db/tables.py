@@ -1,18 +1,17 @@
-"""The tables, as the newest migration leaves them (a test holds the two against each other).
+"""The tables, as the newest migration leaves them.
 
-costs             one row for a cost key; never changed, only stored, replaced or forgotten
+costs             one row for a cost key; never changed, only stored, replaced or deleted
 cost_operators    which operator types a cost's sub-graph has, to filter by
 hardware          what a hardware fingerprint stands for
-tunings           plans that were found, with their reports; forgotten with costs
-claims            who measures a key now; a row stays for good, so that its fence only grows
+tunings           plans that were found, with their reports; deleted with costs
+claims            who measures a key now; rows stay, so that fences only grow
 jobs, job_events  what was asked for, and what happened
 queue_turns       when each owner's turn came last, for a fair queue
 idempotency_keys  requests that were made, so that a repeated one is the same job
-tokens            who may do what, and how much; secrets only as hashes
-blobs, models     which files exist (their bytes lie elsewhere), and who posted them
+tokens            scopes and quotas; secrets only as hashes
+blobs, models     which files exist, and who posted them
 
-Times that people read are UTC with time zone. Leases are seconds of the database's own clock
-(`collage.cost_db.clock`), because the clocks of several machines differ.
+Times that people read are UTC with time zone. Leases are seconds of the database's own clock.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ metadata = sa.MetaData(
 
 
 class UtcTime(sa.types.TypeDecorator[datetime]):
-    """A moment: aware of its time zone in Python on every engine (SQLite itself forgets the zone)."""
+    """A moment with its time zone in Python on every engine (SQLite itself drops the zone)."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True

@@ -1,7 +1,7 @@
-"""Bearer tokens: who may do what, until when, and how much.
+"""Bearer tokens with scopes, an expiry and quotas.
 
-A secret looks like `collage_<id>_<32 random bytes>` and is shown once, when the token is made. Only
-its SHA-256 is stored: with 256 bits of chance, a slow password hash would add nothing.
+A secret looks like `collage_<id>_<32 random bytes>` and is shown once. Only its SHA-256 is stored: with
+256 random bits, a slow password hash would add nothing.
 """
 
 from __future__ import annotations
@@ -30,19 +30,12 @@ _NO_HASH = "0" * 64
 
 @dataclass(frozen=True)
 class Quotas:
-    """How much a token may use; None is without limit.
+    """How much a token may use; None is without limit."""
 
-    Args:
-        active_jobs: jobs that wait or run at once (checked by `JobStore.create`).
-        running_jobs: jobs that run at once; more wait (kept by `JobStore.next_queued`).
-        stored_bytes: size of all models posted (checked by `ModelStore.add`).
-        requests_per_minute: for the server to enforce.
-    """
-
-    active_jobs: int | None = None
-    running_jobs: int | None = None
-    stored_bytes: int | None = None
-    requests_per_minute: int | None = None
+    active_jobs: int | None = None  # jobs that wait or run at once (checked by `JobStore.create`)
+    running_jobs: int | None = None  # jobs that run at once; more wait (kept by `JobStore.next_queued`)
+    stored_bytes: int | None = None  # size of all models posted (checked by `ModelStore.add`)
+    requests_per_minute: int | None = None  # for the server to enforce
 
 
 @dataclass(frozen=True)
@@ -79,13 +72,13 @@ class TokenStore:
         """Make a token.
 
         Args:
-            name: for whom or what, as people will see it.
+            name: of its user, as people will see it.
             scopes: some of `SCOPES`.
             expires_at: with time zone; None for never.
-            quotas: how much it may use.
+            quotas: limits of use.
 
         Returns:
-            The token, and its secret, which cannot be had again.
+            The token, and its secret, which is not stored.
 
         Raises:
             BadInputError: a scope is unknown, the time is past or a quota is negative.
@@ -122,7 +115,7 @@ class TokenStore:
             token_id = ""
         statement = sa.select(tokens).where(tokens.c.id == token_id)
         row = self._connections.read(lambda connection: connection.execute(statement).first())
-        # The comparison takes as long for a wrong secret as for a right one, token or no token.
+        # Constant time, whether or not there is such a token.
         matches = hmac.compare_digest(_hash(secret), row.secret_sha256 if row is not None else _NO_HASH)
         if row is None or not matches:
             return None
@@ -130,7 +123,7 @@ class TokenStore:
         return token if token.is_valid else None
 
     def revoke(self, token_id: str) -> bool:
-        """Make a token worthless from now on. False: there is none, or it is revoked already."""
+        """Revoke a token; False where there is none, or it is revoked already."""
         statement = (
             sa.update(tokens)
             .where(tokens.c.id == plain("token id", token_id), tokens.c.revoked_at.is_(None))

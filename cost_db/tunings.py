@@ -1,8 +1,7 @@
-"""What tunings found, so that tuning the same again finds it in a moment.
+"""Results of tunings, so that the same tuning finds them at once.
 
-Terms: a *tuning record* is a plan and its report, under a digest of all that the result may depend on (the caller
-computes it: model, targets with their versions, hardware, options …). Whether a longer search would be worth it, only
-its time limit says.
+Terms: a *tuning record* is a plan and its report, under a digest of all that the result may depend on,
+which the caller computes. Its time limit says whether a longer search is worth it.
 """
 
 from __future__ import annotations
@@ -22,23 +21,14 @@ from collage.cost_db.tables import tunings
 
 @dataclass(frozen=True)
 class TuningRecord:
-    """What one tuning found.
+    """What one tuning found."""
 
-    Args:
-        digest: SHA-256 of what it depends on.
-        hardware: fingerprint of the machine that measured.
-        limit_s: seconds after which it looked for nothing better.
-        plan: as text (`collage.partitioner.emit.plan_json`).
-        report: JSON-ready.
-        created_at: when it was found.
-    """
-
-    digest: str
-    hardware: str
-    limit_s: float
-    plan: str
-    report: Mapping[str, Any]
-    created_at: datetime = field(default_factory=now)
+    digest: str  # SHA-256 of what it depends on
+    hardware: str  # fingerprint of the machine that measured
+    limit_s: float  # seconds after which it looked for nothing better
+    plan: str  # as text (`collage.partitioner.emit.plan_json`)
+    report: Mapping[str, Any]  # JSON-ready
+    created_at: datetime = field(default_factory=now)  # when it was found
 
 
 class TuningStore:
@@ -54,7 +44,7 @@ class TuningStore:
         return None if found is None else TuningRecord(**found._mapping)
 
     def keep(self, record: TuningRecord) -> None:
-        """Write a record; it takes the place of an older one."""
+        """Store a record in place of an older one."""
 
         def write(connection: sa.Connection) -> None:
             values = asdict(record)

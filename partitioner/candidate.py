@@ -3,9 +3,9 @@
 Node sets are Python integers used as bitsets: bit *i* is set when node *i* of the `GraphIndex` is
 inside. Node indexes are positions in a topological order.
 
-Invariants of a `Plan`: its partitions cover every node exactly once, the quotient graph is acyclic,
-and the partitions stand in an order in which they can run. `collage.partitioner.search.search` builds only such
-plans and `collage.partitioner.graph.plan_check.check_plan` proves it for plans from elsewhere.
+Invariants of a `Plan`: its partitions cover every node exactly once, the quotient graph is acyclic, and
+the partitions stand in an order in which they can run. `graph.plan_check` proves it for plans from
+elsewhere.
 
 Source: RFC 0062 (candidate partitions), extended by the global check for cycles.
 """
@@ -18,8 +18,7 @@ import numpy as np
 
 from collage.partitioner.target import Target
 
-_FEW = 24
-"""Above this many bits numpy unpacks them faster than a loop (20 times at 1,000 of 3,000)."""
+_FEW = 24  # above this many bits numpy unpacks them faster than a loop
 
 
 @dataclass(frozen=True)
@@ -33,15 +32,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """Candidates that cover every node exactly once, in an order in which they can run.
+    """Candidates that cover every node exactly once, in an order in which they can run."""
 
-    Args:
-        partitions: the candidates.
-        lanes: how many partitions that do not wait for each other may run at once.
-    """
-
-    partitions: tuple[Candidate, ...]
-    lanes: int = 1
+    partitions: tuple[Candidate, ...]  # the candidates
+    lanes: int = 1  # how many partitions that do not wait for each other may run at once
 
     @property
     def targets(self) -> tuple[Target, ...]:

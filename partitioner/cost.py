@@ -1,7 +1,6 @@
 """What running a candidate costs: measured, infeasible or unknown, and never a bare number.
 
-Invariant: only `Measured` carries a time that somebody measured. `Unknown` may carry an optimistic
-bound, which search uses to decide what to measure next and which is never shown as a cost.
+Invariant: only `Measured` carries a time.
 
 Source: TVM v0.18 `src/relay/collage/cost.h`, where the same three cases share one double.
 """
@@ -13,17 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measured:
-    """A measured latency.
+    """A measured latency."""
 
-    Args:
-        latency_us: median time of one call in microseconds.
-        spread_us: half the width of the 95 % confidence interval of that median.
-        samples: how many timed calls the median stands on.
-    """
-
-    latency_us: float
-    spread_us: float = 0.0
-    samples: int = 1
+    latency_us: float  # median time of one call in microseconds
+    spread_us: float = 0.0  # half the width of the 95 % confidence interval of that median
+    samples: int = 1  # how many timed calls the median stands on
 
 
 @dataclass(frozen=True)
@@ -35,13 +28,7 @@ class Infeasible:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Not measured yet.
-
-    Args:
-        bound_us: an optimistic estimate in microseconds (what it may cost at best).
-    """
-
-    bound_us: float = 0.0
+    """Not measured yet."""
 
 
 Cost = Measured | Infeasible | Unknown

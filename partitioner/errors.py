@@ -1,8 +1,7 @@
-"""The one root error of the project, and what a caller can catch.
+"""The root error of the project, and what a caller can catch.
 
-Every error that a user can cause says what was at hand and what to do next; subclasses carry the
-facts as fields, so that the service can answer with a structured problem and the command line
-with one line.
+Every error that a user can cause says what was at hand and what to do next; subclasses carry facts as
+fields.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ class CollageError(Exception):
 
 
 class BadInputError(CollageError):
-    """What the user gave cannot be used; the message says what to change. Exit status 2, HTTP 4xx."""
+    """The user's input cannot be used; the message says what to change. Exit status 2, HTTP 4xx."""
 
 
 class TargetError(BadInputError):

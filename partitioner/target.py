@@ -1,14 +1,8 @@
 """A target: one backend with options, written as in TVM.
 
-Examples of the text form::
-
-    onnxruntime
-    openvino -precision=bf16
-    onnxruntime -ep=cuda -device=1
-
-Options are sorted in the canonical form, so two spellings of one target compare and hash equal.
-Whether a backend knows an option is the registry's question (`collage.backends.registry.resolve`), not
-this file's: here is syntax alone.
+Examples: `onnxruntime`, `openvino -precision=bf16`, `onnxruntime -ep=cuda -device=1`. Options are
+sorted, so two spellings of one target compare and hash equal. Here is syntax alone; the registry knows
+the options.
 
 Source: TVM's target strings and RFC 0062 (targets as device, unit and code generator).
 """
@@ -21,6 +15,7 @@ from dataclasses import dataclass
 
 from collage.partitioner.errors import TargetError
 
+HOST_MEMORY = "host"  # the memory domain of values that are on no device
 _BACKEND = re.compile(r"[a-z][a-z0-9_]*\Z")
 _OPTION = re.compile(r"-([a-z][a-z0-9_]*)=(.+)\Z")
 

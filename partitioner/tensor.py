@@ -11,18 +11,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A named tensor.
+    """A named tensor."""
 
-    Args:
-        name: the ONNX value's name.
-        dtype: a numpy dtype name, e.g. `float32`, `bfloat16`, `int64`, `bool`; `object` for strings;
-            `unknown` where shape inference found none (sequences, maps).
-        shape: dimensions, None standing for one that is known only when the model runs; None for an
-            unknown rank.
-    """
-
-    name: str
+    name: str  # the ONNX value's name
+    # a numpy dtype name, e.g. `float32`, `bfloat16`, `int64`, `bool`; `object` for strings; `unknown`
+    # where shape inference found none (sequences, maps).
     dtype: str
+    # dimensions, None standing for one that is known only when the model runs; None for an unknown rank
     shape: tuple[int | None, ...] | None
 
     @property

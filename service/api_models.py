@@ -1,13 +1,14 @@
-"""The JSON that the API takes and gives. Requests are strict: no coercion, no unknown fields."""
+"""The JSON of the API. Requests are strict: no coercion, no unknown fields."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from collage.cost_db.costs.row import CostRow
+from collage.options import TuneOptions
 
 T = TypeVar("T")
 
@@ -35,7 +36,9 @@ class JobRequest(BaseModel):
     targets: list[Annotated[str, Field(max_length=500)]] = Field(
         default_factory=list, max_length=32, description="Left out: those of the option `plan`."
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="As in docs/api.md, “Options”.")
+    options: Annotated[dict[str, Any], WithJsonSchema(TuneOptions.model_json_schema())] = Field(
+        default_factory=dict
+    )
 
 
 class ProgressView(_Answer):
@@ -48,7 +51,7 @@ class ProgressView(_Answer):
 
 
 class SummaryView(_Answer):
-    """The result in four numbers; the report has the evidence."""
+    """The result in four numbers; the report has the details."""
 
     latency_us: float | None
     speedup: float | None = Field(description="Best single target's latency over the plan's.")
@@ -121,7 +124,7 @@ class TargetView(_Answer):
 
 
 class WorkerView(_Answer):
-    """One that runs jobs, or that measures for jobs on another machine."""
+    """A worker that runs jobs, or that measures for jobs on another machine."""
 
     name: str
     role: Literal["runs jobs", "measures"]

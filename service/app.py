@@ -1,4 +1,4 @@
-"""The server, assembled from explicit lists in one place: `create_app(settings)`, `serve(settings)`."""
+"""The server, assembled from explicit lists: `create_app(settings)`, `serve(settings)`."""
 
 from __future__ import annotations
 
@@ -60,10 +60,9 @@ def create_app(
     """The application; it opens its database and starts its runners when the server starts it.
 
     Args:
-        settings: of this server.
         tracing: where traces go; by default where the environment says.
         job_cores: the cores that jobs run on; by default those of this process.
-        on_started: called when all of it stands, before the first request.
+        on_started: called before the first request.
     """
     metrics = Metrics()
     traces = tracing or Tracing.from_environment()
@@ -102,7 +101,7 @@ def create_app(
 
 
 def serve(settings: Settings) -> None:
-    """Run the server until it is told to stop.
+    """Run the server until it is stopped.
 
     Raises:
         BadInputError: the settings would let strangers in, or contradict each other.
@@ -139,11 +138,7 @@ def serve(settings: Settings) -> None:
 
 
 def _spare_collector() -> None:
-    """Let the garbage collector pass over what a server has for its whole life, and come less often.
-
-    It would look at some 250,000 objects every ten seconds or so under load, and nobody is answered meanwhile
-    (about 150 ms).
-    """
+    """Let the garbage collector skip the server's permanent objects and run less often."""
     gc.collect()
     gc.freeze()
     young, middle, old = gc.get_threshold()

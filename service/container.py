@@ -1,6 +1,6 @@
-"""`python -m collage.service.container COMMAND …`: the command with a database URL made of host and password file.
+"""`python -m collage.service.container COMMAND …`: the command with a database URL.
 
-Containers get the password as a file, so that it stands neither in the compose file nor in `docker inspect`.
+Containers get the password as a file, so that neither the compose file nor `docker inspect` shows it.
 """
 
 from __future__ import annotations

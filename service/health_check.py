@@ -1,6 +1,6 @@
-"""`python -m collage.service.health_check`: asks the server of this container whether it is well; exit status 0 or 1.
+"""`python -m collage.service.health_check`: exit status 0 when this container's server answers, else 1.
 
-It asks by loopback with the server's own certificate taken as it is: the name in it is another.
+It asks by loopback, and takes the server's certificate as it is: the name in it is another.
 """
 
 from __future__ import annotations

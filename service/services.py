@@ -1,4 +1,4 @@
-"""Everything that routes need, made once for an app and handed to them by FastAPI's dependencies."""
+"""Everything that routes need, made once for an app and injected by FastAPI."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.jobs.jobs import JobStore
-from collage.cost_db.stored_models import BlobStore, ModelStore
+from collage.cost_db.stored_models import BlobRegister, ModelStore
 from collage.cost_db.tokens import TokenStore
 from collage.service.cluster.target_catalog import TargetCatalog
 from collage.service.cluster.workers import RemoteWorkers
@@ -19,7 +19,7 @@ from collage.service.jobs.event_feed import EventFeed
 from collage.service.jobs.runner import JobRunner
 from collage.service.settings import Settings
 from collage.service.storage.blobs import BlobFiles
-from collage.service.storage.graph_cache import Graphs
+from collage.service.storage.graph_cache import GraphCache
 from collage.service.storage.spool import Spool
 from collage.service.telemetry.metrics import Metrics
 from collage.service.telemetry.tracing import Tracing
@@ -34,14 +34,14 @@ class Services:
     jobs: JobStore
     models: ModelStore
     tokens: TokenStore
-    register: BlobStore
+    register: BlobRegister
     files: BlobFiles
     spool: Spool
     runner: JobRunner
     feed: EventFeed
-    fleet: RemoteWorkers
+    remote_workers: RemoteWorkers
     catalog: TargetCatalog
-    graphs: Graphs
+    graphs: GraphCache
     metrics: Metrics
     rates: Rates
     uploads: asyncio.Semaphore
@@ -53,8 +53,8 @@ class Services:
         spool = Spool(settings.spool_dir)
         files = BlobFiles(settings.resolved_blob_url, spool.path)
         jobs = JobStore(database)
-        register = BlobStore(database)
-        fleet = RemoteWorkers(settings)
+        register = BlobRegister(database)
+        remote_workers = RemoteWorkers(settings)
         return cls(
             settings=settings,
             database=database,
@@ -66,9 +66,9 @@ class Services:
             spool=spool,
             runner=JobRunner(settings, jobs, register, files, spool, metrics, tracing),
             feed=EventFeed(jobs.events, settings.poll_s),
-            fleet=fleet,
-            catalog=TargetCatalog(fleet),
-            graphs=Graphs(files, spool),
+            remote_workers=remote_workers,
+            catalog=TargetCatalog(remote_workers),
+            graphs=GraphCache(files, spool),
             metrics=metrics,
             rates=Rates(),
             uploads=asyncio.Semaphore(settings.max_parallel_uploads),
@@ -88,4 +88,4 @@ def get_services(request: Request) -> Services:
     return services
 
 
-Parts = Annotated[Services, Depends(get_services)]
+InjectedServices = Annotated[Services, Depends(get_services)]

@@ -1,7 +1,4 @@
-"""Every setting of the server, read from the environment as `COLLAGE_<NAME>`.
-
-docs/settings.md lists them all; a test holds the two against each other.
-"""
+"""Every setting of the server, from the environment as `COLLAGE_<NAME>`; docs/settings.md lists them."""
 
 from __future__ import annotations
 

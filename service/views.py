@@ -55,7 +55,7 @@ def _view(job: Job, position: int | None) -> JobView:
 
 
 def worker_views(services: Services) -> list[WorkerView]:
-    """Who measures elsewhere, this server's runners, and those of other servers that have a job now.
+    """Workers that measure elsewhere, this server's runners, and busy runners of other servers.
 
     Raises:
         ClusterError: the scheduler cannot be reached.
@@ -75,19 +75,19 @@ def measuring_views(services: Services) -> list[WorkerView]:
             role="measures",
             state="busy" if worker.busy else "idle",
             job=None,
-            backends=sorted(worker.said.backends),
-            host=worker.said.host,
-            label=worker.said.hardware.label,
-            hardware=worker.said.hardware.describe(),
+            backends=sorted(worker.announced.backends),
+            host=worker.announced.host,
+            label=worker.announced.hardware.label,
+            hardware=worker.announced.hardware.describe(),
         )
-        for worker in services.fleet.workers()
+        for worker in services.remote_workers.workers()
     ]
 
 
 def runner_views(services: Services) -> list[WorkerView]:
     """This server's runners, and those of other servers that have a job now."""
     catalog = services.catalog.get()
-    elsewhere = services.fleet.measures
+    elsewhere = services.remote_workers.measures
     names = [entry["name"] for entry in catalog["targets"] if entry["available"]]
     here = services.runner.current
     views = [

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from collage.cluster.certificates import make_certificates
-from collage.cluster.connection import RemoteWorker, roll_call
+from collage.cluster.connection import RemoteWorker, find_workers
 
 ROOT = Path(__file__).resolve().parents[1]
 # Slow to load, and no test here needs them.
@@ -136,7 +136,7 @@ class Runner:
 
     def workers(self) -> list[RemoteWorker]:
         """Who has joined."""
-        return roll_call(self.address, self.tuner)
+        return find_workers(self.address, self.tuner)
 
     def until(self, holds: Callable[[list[RemoteWorker]], bool], within_s: float = 60.0) -> None:
         """Wait until the workers that have joined are as they should be."""

@@ -22,7 +22,7 @@ def children(process: psutil.Process, recursive: bool = False) -> list[psutil.Pr
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Whether it runs no more, also where nobody has waited for it."""
+    """Whether it runs no more, also where no parent has waited for it."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -73,7 +73,7 @@ def calibrate(model: onnx.ModelProto, feed: Mapping[str, Array]) -> None:
 
 
 def _training_copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with batch norms that normalize by, and tell, the statistics of what they see."""
+    """The model with batch norms that normalize by the statistics of their inputs, and return these."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for node in copy.graph.node:

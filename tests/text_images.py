@@ -12,7 +12,7 @@ _SEGMENTS = ("abcdef", "bc", "abdeg", "abcdg", "bcfg", "acdfg", "acdefg", "abc",
 def digits(shape: tuple[int, ...], seed: int = 0) -> Array:
     """Rows of dark digits on light paper, as scanned text looks: (N, C, H, W) in [-1, 1].
 
-    Legible, because what nobody can read is for a network a guess that any rounding turns.
+    Legible, since a network guesses at illegible text, and any rounding changes a guess.
     """
     generator = np.random.default_rng(seed)
     height, width = shape[-2:]

@@ -1,12 +1,11 @@
-"""How far apart the cores are: what one core has just written, how fast can another one read it?
+"""How far apart the cores are: how fast one core reads what another has just written.
 
-A virtual machine's cores are threads of its host, which moves them: now they share a last-level cache and now they do
-not. Then each runtime slows down by another factor, for seconds to minutes (docs/measurement.md). A core that
-shares its units with somebody else's work reads slower too. At times the two are the two threads of one physical core:
-then each reads fastest of all what the other wrote, and both together do little more than one alone. That counts as far.
-Near is what the nearest quarter of the time is: some machines have more states than two, and the nearest for moments only.
+A virtual machine's host moves its cores: at times they share a last-level cache, at times they do not,
+and at times they are two threads of one physical core. Each runtime then slows down by another factor
+(docs/results/cores.md). *Near* is the nearest quarter of all that was seen; two threads of one core
+count as far.
 
-Invariant: what is measured pins threads of its own only.
+Invariant: only its own threads are pinned.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ import numpy as np
 # It fits the cache of one core, and takes long enough for the clock.
 _BYTES = 384 << 10
 _READS = 15
-# Near, the distance moves by a tenth; far, it is 1.7 times as large.
+# Times the near distance; chosen between the two states (docs/results/cores.md).
 _FAR = 1.3
-# What the nearest quarter of all looks saw is near: a state that is rarer is nothing to choose a plan by, and nothing to wait for.
+# The nearest quarter: a rarer state is no state to choose a plan by, nor one to wait for.
 _RARE = 4
-# Sums of what fits the nearest cache keep a core's units busy. At once they take 1.7 to 1.9 times as long on the two threads
-# of one physical core, and 1.0 to 1.3 times on two.
+# Sums of data in the first cache keep a core's units busy: two threads of one physical core slow each
+# other down.
 _SUMMED, _SUMS, _TURNS = 2048, 600, 3
 _SHARED = 1.45
-# A machine that idles is moved back sooner than one that works: in one of four naps, and in one of seven busy seconds.
+# A machine that idles is moved back sooner than one that works.
 _NAP_S = 0.2
-_FIRST_LOOKS = 6
+_FIRST_MEASURES = 6
 # Of fewer rounds a median says little.
 _LEAST_ROUNDS = 3
 
@@ -41,18 +40,19 @@ _LEAST_ROUNDS = 3
 class CoreWatch:
     """Watches the distance of two cores, the first and the last that this process may use.
 
-    Where it may use one only, or the system does not say which, they are always near.
+    Where there is one only, or the system does not tell, they are always near.
 
     Args:
-        looks_us: the distances that were seen before, infinite where the two were one physical core.
-        patience_s: how long it may nap in all.
+        seen_us: distances that were measured before; infinite where the two were one physical core.
+        patience_s: how long it may wait in all.
 
     Attributes:
-        looks_us: the distances seen, but for those while it waited for near cores: far ones would seem too usual.
+        seen_us: the distances, without those while it waited for near cores: far ones would seem too
+            usual.
     """
 
-    def __init__(self, looks_us: Sequence[float] = (), patience_s: float = 3.0) -> None:
-        self.looks_us = list(looks_us)
+    def __init__(self, seen_us: Sequence[float] = (), patience_s: float = 3.0) -> None:
+        self.seen_us = list(seen_us)
         self._patience_s = patience_s
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self._threads = [_pinned(core) for core in (cores[0], cores[-1])] if len(cores) > 1 else []
@@ -61,33 +61,33 @@ class CoreWatch:
 
     @property
     def near_us(self) -> float:
-        """Further than this is far; infinite where nothing was seen, or mostly one physical core."""
-        seen = sorted(self.looks_us)
+        """The largest distance that is near; infinite where nothing was seen, or mostly one physical core."""
+        seen = sorted(self.seen_us)
         return _FAR * seen[len(seen) // _RARE] if seen else math.inf
 
-    def look(self) -> float:
-        """How far apart the cores are, in microseconds; infinite where they are one, 0 where they are always near."""
+    def measure(self) -> float:
+        """The distance in microseconds; infinite where the cores are one, 0 where they are always near."""
         if not self._threads:
             return 0.0
-        self.looks_us.append(self._looked_us())
-        return self.looks_us[-1]
+        self.seen_us.append(self._measured_us())
+        return self.seen_us[-1]
 
     def settle(self) -> float:
-        """Nap until the cores are near, as far as patience goes; how far apart they are then.
+        """Wait until the cores are near or patience ends; returns their distance.
 
-        Where nothing was known it naps a second first, to learn what is near.
+        Where nothing is known it waits for a second first, to learn what is near.
         """
-        us = self.look()
-        while self._threads and len(self.looks_us) < _FIRST_LOOKS:
+        us = self.measure()
+        while self._threads and len(self.seen_us) < _FIRST_MEASURES:
             self._nap()
-            us = self.look()
+            us = self.measure()
         while us > self.near_us and self._patience_s > 0:
             self._nap()
-            us = self._looked_us()
+            us = self._measured_us()
         return us
 
     def are_near(self, distances_us: Sequence[float]) -> list[bool]:
-        """Which of some distances are near, by all that was seen until now."""
+        """Which of these distances are near, by all that was seen."""
         near_us = self.near_us
         return [us <= near_us for us in distances_us]
 
@@ -95,7 +95,7 @@ class CoreWatch:
         time.sleep(_NAP_S)
         self._patience_s -= _NAP_S
 
-    def _looked_us(self) -> float:
+    def _measured_us(self) -> float:
         return math.inf if self._are_one() else self._distance_us()
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class CoreWatch:
         return min(together) > _SHARED * min(alone)
 
     def _summing_us(self, *threads: ThreadPoolExecutor) -> float:
-        """Microseconds until threads have summed at once; where they take turns on one core, it is after the other."""
+        """Microseconds until threads have summed at once."""
         begin = time.perf_counter_ns()
         for summed in [thread.submit(self._rows.sum, axis=1) for thread in threads]:
             summed.result()
@@ -135,11 +135,7 @@ class CoreWatch:
 
 
 def counting(near: Sequence[bool]) -> list[bool]:
-    """Which rounds count: those with the cores near, or all where these are too few.
-
-    Args:
-        near: whether they were, by round.
-    """
+    """Which rounds count: those with near cores, or all where these are too few."""
     return list(near) if sum(near) >= _LEAST_ROUNDS else [True] * len(near)
 
 

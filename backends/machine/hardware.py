@@ -1,8 +1,8 @@
-"""What this machine is, as far as it decides costs.
+"""The machine, as far as it decides costs.
 
-Two machines with one digest are expected to have the same costs. The digest covers the CPU's model
-and features, the cores given to this process, memory, caches, GPUs with their driver, and a label
-that an operator may set to tell apart what looks alike; not the host's name or its load.
+Machines of one digest are expected to have the same costs. The digest covers the CPU's model and
+features, the cores given to this process, memory, caches, GPUs with their driver, and a label that an
+operator may set; not the host's name.
 """
 
 from __future__ import annotations
@@ -38,29 +38,17 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A kind of machine.
+    """A kind of machine."""
 
-    Args:
-        architecture: e.g. `x86_64`.
-        cpu: the CPU's model name.
-        features: instruction sets that kernels are chosen by, sorted.
-        cores: physical cores that this process may use (equal to `threads` where that is not known).
-        threads: logical cores that this process may use, after affinity and container quota.
-        memory_gib: memory of the machine or the container, rounded.
-        last_level_cache_bytes: size of the largest cache.
-        gpus: in the driver's order.
-        label: set by the operator, empty otherwise.
-    """
-
-    architecture: str
-    cpu: str
-    features: tuple[str, ...]
-    cores: int
-    threads: int
-    memory_gib: int
-    last_level_cache_bytes: int
-    gpus: tuple[Gpu, ...] = ()
-    label: str = ""
+    architecture: str  # e.g. `x86_64`.
+    cpu: str  # the CPU's model name
+    features: tuple[str, ...]  # instruction sets that kernels are chosen by, sorted
+    cores: int  # physical cores that this process may use (equal to `threads` where that is not known)
+    threads: int  # logical cores that this process may use, after affinity and container quota
+    memory_gib: int  # memory of the machine or the container, rounded
+    last_level_cache_bytes: int  # size of the largest cache
+    gpus: tuple[Gpu, ...] = ()  # in the driver's order
+    label: str = ""  # set by the operator, empty otherwise
 
     @property
     def digest(self) -> str:

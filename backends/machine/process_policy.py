@@ -1,14 +1,13 @@
-"""The one policy under which runtimes live together in one process.
+"""How runtimes share one process.
 
-A plan calls several runtimes in turn from one thread, and each brings its own threads, which know
-nothing of the others. What was found (docs/measurement.md has the numbers) and is kept here and in
-the backends:
+A plan calls several runtimes in turn from one thread, and each brings its own threads. The policy, kept
+here and in the backends (docs/results/coexistence.md):
 
-* one thread count for all of them: the cores that this process may use (`default_threads`);
+* all have one thread count: the cores that this process may use (`default_threads`);
 * workers may spin while their own runtime computes, never after: the next runtime needs the cores;
-* nobody pins threads: two runtimes that pin to the same core halve each other;
-* a runtime may change its caller's affinity while it starts: the caller's is put back, or runtimes
-  created later size themselves by it (`caller_kept`).
+* no runtime pins threads: two runtimes that pin to one core halve each other;
+* the caller's affinity is put back after a runtime starts, or later runtimes size themselves by it
+  (`caller_kept`).
 """
 
 from __future__ import annotations
@@ -20,25 +19,21 @@ from pathlib import Path
 
 # For native libraries that read the environment when they are loaded.
 ENVIRONMENT: Mapping[str, str] = {
-    # Workers of OpenMP libraries (ncnn, torch) wait some 10 µs for the next layer, then sleep and
-    # leave the cores to the next runtime. Sleeping at once halves ncnn's speed on nets of many small
-    # layers; waiting for long halves everybody else's.
+    # Workers of OpenMP libraries (ncnn, torch) spin shortly for the next layer, then leave the cores to
+    # the next runtime (docs/results/coexistence.md).
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "1000",
     "KMP_BLOCKTIME": "0",
-    # Nobody's machine calls home while it measures.
     "ORT_DISABLE_TELEMETRY": "1",
 }
 
 CHILD_ENVIRONMENT: Mapping[str, str] = {
     **ENVIRONMENT,
     "LANG": "C.UTF-8",
-    # numpy only prepares data there: its own workers would only stand in the way.
+    # numpy only prepares data there.
     "OPENBLAS_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-
-
 _CGROUP = Path("/sys/fs/cgroup")
 
 

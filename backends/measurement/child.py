@@ -1,6 +1,6 @@
-"""What a measuring child does: see `measure`, whose other half this is.
+"""The part of a measurement that runs in the child (`measure` is the other part).
 
-Invariant: only what the runtime raises becomes a reason; an error of our own ends the child as an
+Invariant: only an exception of the runtime becomes a reason; an error of our own ends the child as an
 error.
 """
 
@@ -17,7 +17,6 @@ from typing import TypeVar
 import numpy as np
 
 from collage.backends.contract import Backend, CompileContext, Executable, OpTime, SubModel, ready
-from collage.backends.device_memory import HOST
 from collage.backends.measurement.request import Measurement, MeasureRequest, versions_of
 from collage.backends.measurement.timing import Timing, preparation, time_runs
 from collage.backends.numerics.comparison import Comparison, Expected, compare_outputs
@@ -26,6 +25,7 @@ from collage.backends.registry import resolve
 from collage.backends.sandbox.native_output import one_line
 from collage.backends.sandbox.run import send_message
 from collage.partitioner.cost import Infeasible, Measured
+from collage.partitioner.target import HOST_MEMORY
 from collage.partitioner.tensor import TensorSpec
 
 Array = np.ndarray
@@ -40,42 +40,23 @@ class _RefusedError(Exception):
     """The runtime failed; the message is the reason, category included."""
 
 
-def measure_batch(positions: list[int], requests: list[MeasureRequest]) -> None:
-    """Measure requests of one target in turn and tell each result; the whole of a child's task."""
-    backend = resolve(requests[0].target)
-    versions = versions_of(requests[0].target)
-    for position, request in zip(positions, requests, strict=True):
-        folder = Path.cwd() / f"work-{position}"
-        folder.mkdir()
-        tell = _Teller(position)
-        measurement = _measure_here(backend, request, folder, tell)
-        send_message((position, replace(measurement, versions=versions)))
+def measure_here(request: MeasureRequest) -> Measurement:
+    """Measure in this process, and send each stage as a message; the whole of a child's task."""
+    folder = Path.cwd() / "work"
+    folder.mkdir()
+    measurement = _measure(resolve(request.target), request, folder)
+    return replace(measurement, versions=versions_of(request.target))
 
 
-class _Teller:
-    def __init__(self, position: int) -> None:
-        self._position = position
-
-    def __call__(self, stage: str) -> None:
-        send_message((self._position, stage))
-
-
-def _measure_here(
-    backend: Backend, request: MeasureRequest, folder: Path, tell: Callable[[str], None]
-) -> Measurement:
-    tell("reading samples")
+def _measure(backend: Backend, request: MeasureRequest, folder: Path) -> Measurement:
+    send_message("reading samples")
     model = request.model
     samples = read_samples(request.inputs_path, model.inputs)
     expected = read_expected(request.expected_path, model.outputs)
     memory_before = _resident_bytes()
     _forget_peak()
-    context = CompileContext(
-        request.threads,
-        folder,
-        request.cache_dir,
-        tuple(np.ascontiguousarray(samples[0][spec.name]) for spec in model.inputs),
-    )
-    tell("compiling")
+    context = CompileContext(request.threads, folder, request.cache_dir)
+    send_message("compiling")
     begin = time.perf_counter()
     try:
         prepared = _attempt("prepare", lambda: ready(backend, model, request.target, context))
@@ -86,11 +67,11 @@ def _measure_here(
         Infeasible("refused: nothing was measured"), compile_s=time.perf_counter() - begin
     )
     try:
-        measured = _measure_executable(executable, request, samples, expected, partial, tell)
+        measured = _measure_executable(executable, request, samples, expected, partial)
     except _RefusedError as refusal:
         measured = replace(partial, cost=Infeasible(str(refusal)))
     measured = replace(measured, peak_memory_bytes=max(0, _peak_bytes() - memory_before))
-    tell("closing")
+    send_message("closing")
     executable.close()
     return measured
 
@@ -101,22 +82,21 @@ def _measure_executable(
     samples: Sequence[dict[str, Array]],
     expected: Sequence[dict[str, Expected]],
     partial: Measurement,
-    tell: Callable[[str], None],
 ) -> Measurement:
     model = request.model
     inputs = [_like(samples[0][spec.name]) for spec in model.inputs]
     outputs = [_buffer(spec) for spec in model.outputs]
-    tell("binding")
+    send_message("binding")
     _attempt("bind", lambda: executable.bind(inputs, outputs))
     error = 0.0
-    tell("verifying")
+    send_message("verifying")
     for number, (sample, wanted) in enumerate(zip(samples, expected, strict=True)):
         found = _verify(executable, request, inputs, outputs, sample, wanted)
         if not found.error <= request.tolerance:
             return _wrong(partial, found, request, f"on sample {number}")
         error = max(error, found.error)
-    tell("timing")
-    on_device = executable.domain != HOST
+    send_message("timing")
+    on_device = executable.domain != HOST_MEMORY
     if on_device:  # copies to and from the host are a border's cost and not the region's
         _attempt("bind", lambda: _bind_on_device(executable, model, inputs))
     values = [samples[-1][spec.name] for spec in model.inputs]
@@ -129,14 +109,14 @@ def _measure_executable(
     )
     if on_device:
         _attempt("bind", lambda: executable.bind(inputs, outputs))
-    tell("verifying after timing")
+    send_message("verifying after timing")
     found = _verify(executable, request, inputs, outputs, samples[-1], expected[-1])
     if not found.error <= request.tolerance:
         return _wrong(partial, found, request, f"after {len(timing.samples_us)} timed runs")
     ops: tuple[OpTime, ...] = ()
     failure = ""
     if request.profile:
-        tell(PROFILING)
+        send_message(PROFILING)
         try:
             ops = tuple(_attempt("profile", lambda: executable.profile(_PROFILE_RUNS)))
         except _RefusedError as refusal:

@@ -1,7 +1,7 @@
 """How a measurement is made, as a value that is part of every cost's key.
 
-Costs of different protocols are never compared or mixed: whatever changes what is measured (not how
-long one is ready to wait for it) belongs here, and changes the digest.
+Costs of different protocols are never compared. Whatever changes what is measured belongs here and
+changes the digest.
 """
 
 from __future__ import annotations
@@ -13,40 +13,32 @@ from dataclasses import asdict, dataclass
 
 from collage.backends.machine.process_policy import ENVIRONMENT
 
-# Raise it when timing itself changes so much that older costs no longer compare.
-# 2: all of a plan's threads walk through memory, not the caller alone.
+# Raise it when timing changes so much that older costs no longer compare.
 VERSION = 2
 _SMALLEST_EVICTION = 1 << 20
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """Options of a measurement.
+    """Options of a measurement."""
 
-    Args:
-        evict_bytes: before each timed run so many bytes of other memory are read, and some of them written,
-            by all threads together, as the rest of the model would; 0 leaves the caches warm.
-        fresh_inputs: inputs are written anew before each sample, as a neighbor would.
-        precision: timing ends when half the 95 % confidence interval of the median is within this
-            share of it, or when its time is up.
-        min_runs: timed runs at the least, or two where a call takes longer than `max_s`.
-        min_s: time spent in timed runs at the least, so that a lucky moment is not the result.
-        max_s: time spent in timing at the most, eviction included (but those are always made).
-        warm_up_s: time for runs that are thrown away first.
-        disturbance: the share by which the yardstick may move, or of the cores that other processes
-            may use, before a measurement is repeated.
-        retries: how often a measurement is repeated at the most; the least disturbed one counts.
-    """
-
+    # so many bytes of other memory are read, and some written, before each timed run, by all threads
+    # together, as the rest of the model would; 0 leaves the caches warm
     evict_bytes: int = 0
-    fresh_inputs: bool = True
+    fresh_inputs: bool = True  # inputs are written before each sample
+    # timing ends when half the 95 % confidence interval of the median is within this share of it, or
+    # when its time is up
     precision: float = 0.01
-    min_runs: int = 5
+    min_runs: int = 5  # timed runs at the least, or two where a call takes longer than `max_s`
+    # time spent in timed runs at the least, so that a lucky moment is not the result
     min_s: float = 0.25
+    # time spent in timing at the most, eviction included (but those are always made)
     max_s: float = 1.5
-    warm_up_s: float = 0.05
+    warm_up_s: float = 0.05  # time for untimed runs first
+    # the share by which the yardstick may move, or of the cores that other processes may use, before
+    # a measurement is repeated
     disturbance: float = 0.03
-    retries: int = 1
+    retries: int = 1  # how often a measurement is repeated at the most; the least disturbed one counts
 
     @property
     def digest(self) -> str:
@@ -57,13 +49,13 @@ class Protocol:
 
 
 def eviction_for(touched_bytes: int, last_level_cache_bytes: int) -> int:
-    """How much memory to walk through between runs, for parts of a model of this size.
+    """`Protocol.evict_bytes` for parts of a model.
 
-    The nearest power of two, so that models of similar size share their costs; never more than twice the
-    last cache, which empties it.
+    It is a power of two, so that models of similar size share their costs, and at most twice the last
+    cache.
 
     Args:
-        touched_bytes: what the whole model touches in a run (`collage.costs.measurement_context.touched_bytes`).
+        touched_bytes: by the whole model in a run (`collage.costs.measurement_context.touched_bytes`).
         last_level_cache_bytes: of this machine, see `hardware`.
     """
     wanted = min(touched_bytes, 2 * last_level_cache_bytes)

@@ -1,15 +1,15 @@
-"""Timing that can be believed on a machine that is never quiet.
+"""Samples of one call, and how far they can be trusted.
 
-Terms: a *sample* is the time of one call (of several in a row where one is too short for the clock).
-Half the width of the median's 95 % confidence interval, from order statistics and so for any
-distribution, is its *spread*. The *yardstick* is a fixed computation on one core whose time tells
-whether the machine itself became faster or slower meanwhile.
+Terms: a *sample* is the time of one call, or the mean of several where one is too short for the clock.
+Its *spread* is half the width of the median's 95 % confidence interval, from order statistics. The
+*yardstick* is a fixed computation on one core, whose time tells whether the machine itself became
+faster or slower.
 
-Invariants: warm-up calls are never part of the samples; what prepares a call (eviction of caches,
-writing of inputs) is never part of its time; times are in microseconds.
+Invariants: warm-up calls are not samples; preparing a call (eviction of caches, writing of inputs) is
+not timed.
 
-Source: order-statistics intervals as in Hoefler & Belli, "Scientific benchmarking of parallel
-computing systems" (SC'15); paired ratios against drifting machines, see docs/measurement.md.
+Source: intervals as in Hoefler & Belli, "Scientific benchmarking of parallel computing systems"
+(SC'15).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,9 +34,6 @@ Prepare = Callable[[], None]
 _SHORT_SAMPLE_S = 2e-3
 _MAX_SAMPLES, _FEWEST_SLOW = 600, 2
 _Z95 = 1.96
-# Student's 97.5 % quantiles, of three builds (two degrees of freedom), four … ten; more are taken like ten.
-_FOR_STUDENT = 3
-_STUDENT_975 = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 _YARDSTICK_TRIES = 7
 # Of what a model touches, most is weights, which are read only.
 _WRITTEN_SHARE = 8
@@ -44,23 +41,16 @@ _WRITTEN_SHARE = 8
 
 @dataclass(frozen=True)
 class Timing:
-    """Samples of one executable.
+    """Samples of one executable."""
 
-    Args:
-        samples_us: in order of time.
-        yardstick_us: of the quieter of before and after.
-        yardstick_moved: share by which it moved between before and after.
-        foreign_load: share of this process's cores that other processes used meanwhile.
-    """
-
-    samples_us: tuple[float, ...]
-    yardstick_us: float
-    yardstick_moved: float
-    foreign_load: float
+    samples_us: tuple[float, ...]  # in order of time
+    yardstick_us: float  # the shorter one of before and after
+    yardstick_moved: float  # share by which it moved between before and after
+    foreign_load: float  # share of this process's cores that other processes used meanwhile
 
     @property
     def disturbance(self) -> float:
-        """How much the machine changed or was used by others; 0 on a quiet one."""
+        """How much the machine changed or other processes used it; 0 on a quiet one."""
         return max(self.yardstick_moved, self.foreign_load)
 
     @property
@@ -74,21 +64,10 @@ class Timing:
         return median_spread(self.samples_us)
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """How many times slower A is than B: the median of paired ratios and its 95 % interval."""
-
-    ratio: float
-    low: float
-    high: float
-
-
 def time_runs(run: Callable[[], None], protocol: Protocol, prepare: Prepare | None = None) -> Timing:
     """Time a callable until the protocol is content; repeated where the machine changed meanwhile.
 
     Args:
-        run: what is timed.
-        protocol: how.
         prepare: called before each sample, untimed.
     """
     best: Timing | None = None
@@ -144,7 +123,7 @@ def sample_runs(
 
 
 def _warm_up(run: Callable[[], None], protocol: Protocol, prepare: Prepare | None) -> float:
-    """Run without counting; the shortest run's time in seconds."""
+    """Run untimed; returns the shortest run's time in seconds."""
     begin = time.perf_counter()
     shortest = math.inf
     runs = 0
@@ -176,9 +155,9 @@ def median_spread(samples: Sequence[float]) -> float:
 
 
 class Evictor:
-    """Walks through memory to leave caches as the other parts of a model would.
+    """Walks through memory on all cores, and so leaves caches as the rest of a model would.
 
-    Like them it mostly reads (weights), writes a little (intermediate values), and does so on all cores at once.
+    It mostly reads, as weights are read, and writes a little.
 
     Args:
         size_bytes: how much memory, all threads together.
@@ -213,7 +192,7 @@ def _evictor(size_bytes: int, threads: int) -> Evictor:
 def preparation(
     protocol: Protocol, buffers: Sequence[np.ndarray], values: Sequence[np.ndarray], threads: int
 ) -> Prepare | None:
-    """What the protocol wants done before each timed call.
+    """What the protocol asks for before each timed call, or None.
 
     Args:
         buffers: the bound inputs.
@@ -235,10 +214,9 @@ def preparation(
 
 
 class _Usage:
-    """Who uses the cores that this process may run on, from here on.
+    """Use of this process's cores by other processes, from its creation on.
 
-    The yardstick sees that a core became slower, but not that another process took one of several:
-    this does.
+    The yardstick sees a slower core, but not one of several that another process took.
     """
 
     def __init__(self) -> None:
@@ -249,7 +227,7 @@ class _Usage:
         now = (time.perf_counter(), self._busy_s(), time.process_time())
         wall, busy, own = (b - a for a, b in zip(self._begin, now, strict=True))
         cores = len(self._cores())
-        # The system counts in ticks of 10 ms: with less than that nothing can be said.
+        # The system counts in ticks of 10 ms.
         return max(0.0, busy - own - 0.02) / max(wall * cores, 1e-9) if cores else 0.0
 
     @staticmethod
@@ -272,10 +250,7 @@ _YARDSTICK: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = None
 
 
 def yardstick_us() -> float:
-    """Time of a fixed piece of work on one core: a product in the cache and a walk through memory.
-
-    The fastest of several tries, so that a worker thread that is just going to sleep does not count.
-    """
+    """Time of fixed work on one core, a product in the cache and a walk through memory: the fastest of several tries."""
     global _YARDSTICK
     if _YARDSTICK is None:
         side, length = 160, 1 << 19
@@ -290,100 +265,3 @@ def yardstick_us() -> float:
         np.multiply(source, 1.0001, out=sink)
         fastest = min(fastest, (time.perf_counter_ns() - begin) / 1e3)
     return fastest
-
-
-def interleave(
-    runners: Mapping[str, Callable[[], None]],
-    rounds: int = 16,
-    block_s: float = 0.15,
-    budget_s: float | None = None,
-) -> dict[str, list[float]]:
-    """Time several callables in turn: sample i of each was taken within the same moment.
-
-    In each round every runner gets one block of calls, whose first is thrown away and whose median is
-    the sample; who begins changes with the round.
-
-    Args:
-        runners: callables by name.
-        rounds: how many rounds.
-        block_s: time of one block (three calls at the least).
-        budget_s: no round begins after this time; three are always made.
-
-    Returns:
-        Samples in microseconds by name, of equal number.
-    """
-    samples: dict[str, list[float]] = {name: [] for name in runners}
-    names = list(runners)
-    begin = time.perf_counter()
-    for number in range(rounds):
-        if number >= 3 and budget_s is not None and time.perf_counter() - begin > budget_s:
-            break
-        turn = number % max(1, len(names))
-        for name in names[turn:] + names[:turn]:
-            samples[name].append(_block(runners[name], block_s))
-    return samples
-
-
-def _block(run: Callable[[], None], block_s: float) -> float:
-    run()
-    times: list[float] = []
-    begin = time.perf_counter()
-    while len(times) < 3 or time.perf_counter() - begin < block_s:
-        start = time.perf_counter_ns()
-        run()
-        times.append((time.perf_counter_ns() - start) / 1e3)
-    return statistics.median(times)
-
-
-def compare(samples_a: Sequence[float], samples_b: Sequence[float], resamples: int = 2000) -> Ratio:
-    """How many times slower A is than B, from samples taken in pairs.
-
-    Args:
-        samples_a: of A, in order of time.
-        samples_b: of B; the i-th was taken right before or after A's i-th.
-        resamples: of the bootstrap over pairs, whose seed is fixed.
-
-    Raises:
-        ValueError: there are no pairs, or of one more than of the other.
-    """
-    return compare_builds([(samples_a, samples_b)], resamples)
-
-
-def compare_builds(
-    builds: Sequence[tuple[Sequence[float], Sequence[float]]], resamples: int = 2000
-) -> Ratio:
-    """How many times slower A is than B over several builds of both, each timed in a process of its own.
-
-    Two builds of the same plans differ by some 4 % (one standard deviation), by where their memory lies, and
-    no number of rounds with one of them tells. So from three builds on it is Student's interval of the mean of the
-    builds' medians, in logarithms: a bootstrap of so few is too narrow (docs/refinement.md). Of one or two
-    builds it is the bootstrap, which draws builds, then pairs within each. The ratio is the geometric mean of the builds' medians.
-
-    Args:
-        builds: per build the samples of A and of B, as for `compare`.
-        resamples: of the bootstrap, whose seed is fixed.
-
-    Raises:
-        ValueError: there are no builds, or a build has no pairs, or of one more than of the other.
-    """
-    for samples_a, samples_b in builds:
-        if len(samples_a) != len(samples_b) or not samples_a:
-            raise ValueError(f"{len(samples_a)} and {len(samples_b)} samples are no pairs")
-    if not builds:
-        raise ValueError("there are no builds")
-    logs = [np.log(np.asarray(a, float)) - np.log(np.asarray(b, float)) for a, b in builds]
-    own_medians = [float(np.median(own)) for own in logs]
-    middle = statistics.fmean(own_medians)
-    if len(builds) >= _FOR_STUDENT:
-        wide = _STUDENT_975[min(len(builds) - _FOR_STUDENT, len(_STUDENT_975) - 1)]
-        off = wide * statistics.stdev(own_medians) / math.sqrt(len(builds))
-        return Ratio(math.exp(middle), math.exp(middle - off), math.exp(middle + off))
-    generator = np.random.Generator(np.random.PCG64(0))
-    means = np.zeros(resamples)
-    for _ in builds:
-        drawn = [own[generator.integers(0, len(own), size=(resamples, len(own)))] for own in logs]
-        medians = np.stack([np.median(own, axis=1) for own in drawn])
-        chosen = generator.integers(0, len(builds), size=resamples)
-        means += medians[chosen, np.arange(resamples)] / len(builds)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Ratio(math.exp(middle), float(np.exp(low)), float(np.exp(high)))

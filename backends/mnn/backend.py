@@ -1,19 +1,20 @@
 """MNN on the CPU: Winograd convolutions and packed (NC4HW4) layouts.
 
-The ONNX file is converted by the Python function of MNN's own converter; its command line is never
-used, because its help text tries to install a telemetry package over the network.
+The Python function of MNN's converter converts the ONNX file; its command line tries to install a
+telemetry package.
 
 Traps, each with a test:
 
-* MNN has no 64-bit integers, booleans or doubles at its border: inputs of those types are refused;
-  outputs are made as 32-bit integers and widened.
-* the array that `Var.read` gives does not keep its `Var` alive: outputs are copied while it lives.
-* native code prints while it is imported and while it converts (`collage.backends.support.native_output`).
-* left alone, it computes 3x3 convolutions of large images in Winograd tiles so large that errors reach
-  1e-3 (`-winograd`).
-* the first of its runtimes in a process decides how many threads all later ones may have.
-* an operator that the converter does not know may end in a broken model file or a crash: candidates
-  are compiled in a child and verified.
+* Inputs of 64-bit integers, booleans and doubles are refused; outputs are 32-bit integers and are
+  widened.
+* The array of `Var.read` does not keep its `Var` alive: outputs are copied while it lives.
+* Native code prints while it is imported and while it converts
+  (`collage.backends.sandbox.native_output`).
+* By default it computes 3x3 convolutions of large images in Winograd tiles whose errors reach 1e-3
+  (`-winograd`).
+* The first runtime in a process decides how many threads all later ones may have.
+* An unknown operator may end in a broken model file or a crash: candidates are compiled in a child and
+  verified.
 """
 
 from __future__ import annotations
@@ -31,26 +32,26 @@ import numpy as np
 import onnx_ir as ir
 
 from collage.backends.contract import (
-    THREADS,
     Arithmetic,
     Array,
     Available,
-    Backend,
     CompileContext,
     Executable,
     OpTime,
-    Option,
     SubModel,
     Unavailable,
     threads_of,
 )
 from collage.backends.machine.hardware import hardware
 from collage.backends.mnn.operators import ONNX_OPERATORS, refuse_forms
-from collage.backends.rewriting.rewrite import REWRITE, rewritten
+from collage.backends.options import THREADS, Option
+from collage.backends.rewriting.backend import RewritingBackend
+from collage.backends.rewriting.rewrite import rewritten
+from collage.backends.rewriting.table import REWRITE
 from collage.backends.sandbox.native_output import quiet
 from collage.backends.support import conversion, predicates
 from collage.backends.support import patterns as p
-from collage.backends.support.profile_mapping import Step, op_times
+from collage.backends.support.profile_mapping import ProfileStep, op_times
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.rules.pattern import Pattern
@@ -62,18 +63,17 @@ _NOT_INSIDE = (
     *("int8", "uint8", "int16", "uint16", "uint32", "uint64"),
 )
 _FILE = "model.mnn"
-# What its converter appends to a value's name: layout changes, the parts of a grouped convolution, and
-# products that become convolutions.
+# Its converter appends these to a value's name.
 _OF_CONVERTER = re.compile(r"(_raster_\d+|__group__\d+|__matmul_converted)+\Z")
-# MNN's hint WINOGRAD_MEMORY_LEVEL: how large its tiles may be. At 3, its own choice, ResNet-50's early
-# blocks are off by 5e-4 each and the whole model by up to 9e-3; at 2 by 5e-7.
+# MNN's hint WINOGRAD_MEMORY_LEVEL: at 3, its default, tiles are so large that errors reach 1e-3
+# (docs/results/precision.md).
 _WINOGRAD_LEVEL = 3
 _LEVEL_OF = {"exact": 2, "large": 3}
 _HALF = "asimdhp"  # as Linux names f16 arithmetic of ARM CPUs
 _AT_BORDER: Mapping[str, str] = {"float32": "float", "int32": "int"}
 
 
-class MnnBackend(Backend):
+class MnnBackend(RewritingBackend):
     """MNN through its Module interface."""
 
     name = "mnn"
@@ -182,7 +182,7 @@ class MnnExecutable(Executable):
                     precision_mode=precision,
                     runtime_manager=self._runtime,
                 )
-        except SystemError:  # what its Python module raises for every failure of native code
+        except SystemError:  # its Python module raises this for every failure of native code
             module = None
         if module is None:
             raise CollageError("MNN could not load the model that it converted")
@@ -230,7 +230,7 @@ class MnnExecutable(Executable):
         interpreter.runSession(session)
         for _ in range(runs):
             interpreter.runSessionWithCallBackInfo(session, before, after)
-        steps = [Step((name,), kinds[name], sum(spent) / runs) for name, spent in times.items()]
+        steps = [ProfileStep((name,), kinds[name], sum(spent) / runs) for name, spent in times.items()]
         return op_times(GraphIndex.from_ir(ir.load(self._model.path)), steps, joins_reader=False)
 
     def close(self) -> None:
@@ -244,7 +244,7 @@ class MnnExecutable(Executable):
         seen = variable.read()
         if bound is None:
             own = np.array(seen, dtype=predicates.numpy_dtype(spec))
-            # What is computed along one axis comes with a fourth.
+            # Convolutions along one axis give a fourth axis.
             return own.reshape(spec.static_shape) if spec.is_static else own
         if seen.size != bound.size:
             raise CollageError(f"MNN made {spec.name!r} as {seen.shape} instead of {bound.shape}")
@@ -255,8 +255,8 @@ class MnnExecutable(Executable):
 def _runtime(nn: Any, target: Target, context: CompileContext) -> Any:
     precision = target.option("precision", "normal")
     threads = threads_of(target, context)
-    # MNN starts its threads once in a process, and a later runtime has no more than these: one of two threads first, and
-    # ResNet-50 took 73 ms on sixteen in place of 28. So the most that any target here uses are started first.
+    # MNN starts its threads once in a process, and a later runtime has no more. So the most that a
+    # target here uses are started first.
     for count in (max(threads, context.threads), threads):
         made = nn.create_runtime_manager(
             ({"backend": "CPU", "numThread": count, "precision": precision},)

@@ -1,13 +1,8 @@
-"""What MNN's converter takes, and what must be made explicit for it.
+"""The ONNX operators that MNN's converter takes.
 
-Found by running ONNX's own node tests through MNN 3.6: an operator stands in the table when its tests
-give right numbers in the forms that models use. The rest keeps away the forms that gave wrong
-numbers or crashed:
-
-* defaults that its converter misreads (`collage.backends.support.conversion` makes them explicit);
-* Gemm with `transA`, MatMul of a vector, BatchNormalization whose parameters are no constants,
-  reductions of all axes without naming them, pooling and transposed convolution of other than four
-  dimensions, variadic operators with one input.
+Found by running ONNX's own node tests through MNN 3.6: an operator is listed when its tests are right
+in the forms that models use. `refuse_forms` keeps away the forms that give wrong numbers or crash;
+`collage.backends.support.conversion` makes defaults explicit that the converter misreads.
 """
 
 from __future__ import annotations

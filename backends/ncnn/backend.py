@@ -1,19 +1,18 @@
 """ncnn on the CPU: Winograd convolutions in packed layouts; often the fastest on convolution nets.
 
-The ONNX file is converted by the `pnnx` executable. ncnn has no batch dimension: tensors of shape
-(1, C, H, W), (1, H, W) and (1, N) are given to it, without the leading one wherever pnnx, too, took
-it for the batch; others are refused.
+The `pnnx` executable converts the ONNX file. ncnn has no batch dimension: tensors of shape (1, C, H,
+W), (1, H, W) and (1, N) lose their leading one wherever pnnx took it for the batch; others are refused.
 
 Traps, each with a test:
 
-* `pnnx` reads no external weights, and leaves large files beside its input: it works in the work
-  folder on a file with the weights inside, and what is not needed goes nowhere or is deleted at once.
-* a `Mat` on memory that ncnn does not own may be changed in place by the first layer: inputs are
-  copied into matrices of ncnn's own.
-* a `Mat` that outlives its extractor crashes: outputs are copied before the extractor goes.
-* workers busy-wait 20 ms after a run unless told otherwise (`openmp_blocktime`; libgomp reads
-  OMP_WAIT_POLICY when it is loaded).
-* converting may be wrong without a word for what it does not know: candidates are verified.
+* `pnnx` reads no external weights, and leaves large files beside its input: it works in the work folder
+  on a file with the weights inside, and its other files are deleted.
+* The first layer may change a `Mat` on foreign memory in place: inputs are copied into matrices of
+  ncnn's own.
+* A `Mat` that outlives its extractor crashes: outputs are copied before.
+* Workers busy-wait after a run unless told otherwise (`openmp_blocktime`; libgomp reads OMP_WAIT_POLICY
+  when it is loaded).
+* An unknown operator may be converted wrongly without an error: candidates are verified.
 """
 
 from __future__ import annotations
@@ -30,14 +29,11 @@ from typing import Any
 import numpy as np
 
 from collage.backends.contract import (
-    THREADS,
     Arithmetic,
     Array,
     Available,
-    Backend,
     CompileContext,
     Executable,
-    Option,
     SubModel,
     Unavailable,
     threads_of,
@@ -46,7 +42,10 @@ from collage.backends.machine import process_policy
 from collage.backends.machine.hardware import hardware
 from collage.backends.ncnn.operators import ONNX_OPERATORS, refuse_forms, refuse_shapes
 from collage.backends.ncnn.row_vectors import as_vectors
-from collage.backends.rewriting.rewrite import REWRITE, rewritten
+from collage.backends.options import THREADS, Option
+from collage.backends.rewriting.backend import RewritingBackend
+from collage.backends.rewriting.rewrite import rewritten
+from collage.backends.rewriting.table import REWRITE
 from collage.backends.sandbox.native_output import quiet
 from collage.backends.support import conversion, predicates
 from collage.backends.support import patterns as p
@@ -60,10 +59,10 @@ from collage.partitioner.target import Target
 _EDITION = 2
 _FILES = ("ncnn.param", "ncnn.bin", "ncnn.py")
 _INSTALL = "pip install 'collage-tuner[ncnn]'"
-_NOTHING = {"Dropout", "Identity"}  # what pnnx leaves out
+_NOTHING = {"Dropout", "Identity"}  # pnnx leaves these out
 
 
-class NcnnBackend(Backend):
+class NcnnBackend(RewritingBackend):
     """ncnn through pnnx."""
 
     name = "ncnn"
@@ -82,7 +81,7 @@ class NcnnBackend(Backend):
             "on",
             "Winograd's algorithm for 3x3 convolutions.",
             choices=("on", "off"),
-            tunable=("off",),  # few channels: its transforms cost more than it saves
+            tunable=("off",),  # of few channels the transforms cost more than they save
         ),
         REWRITE,
     )
@@ -227,7 +226,7 @@ class NcnnExecutable(Executable):
 
 
 def _ncnn() -> Any:
-    process_policy.apply_environment()  # what OpenMP libraries read once, when they are loaded
+    process_policy.apply_environment()  # OpenMP libraries read it when they are loaded
     with quiet():
         import ncnn
     return ncnn
@@ -243,10 +242,7 @@ def _converter() -> Path | None:
 
 
 def _is_batched(script: Path, position: int) -> bool:
-    """True when pnnx took the first dimension of an input for the batch.
-
-    The only place where pnnx says so is the sample script that it writes.
-    """
+    """True when pnnx took the first dimension of an input for the batch, as only its sample script tells."""
     return (
         re.search(rf"\bin{position}\.numpy\(\), batch_index=0\)", script.read_text(encoding="utf-8"))
         is not None
@@ -292,7 +288,7 @@ def _convert(model: SubModel, source: Path, folder: Path) -> None:
 
 
 def _check_layers(ncnn: Any, parameters: Path) -> None:
-    """See that ncnn has every layer: where it has not, loading fails without saying which."""
+    """Name the layers that ncnn does not have: loading fails without that."""
     kinds = {
         line.split()[0]
         for line in parameters.read_text(encoding="utf-8").splitlines()[2:]

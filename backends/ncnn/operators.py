@@ -1,4 +1,4 @@
-"""What is offered to ncnn: operators of convolution nets, in the forms that pnnx converts rightly."""
+"""The ONNX operators that ncnn takes: those of convolution nets, in the forms that pnnx converts rightly."""
 
 from __future__ import annotations
 

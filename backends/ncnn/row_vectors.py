@@ -1,18 +1,16 @@
 """Lets products of one row read their input as a vector, not as a matrix of one row.
 
-ncnn's InnerProduct takes a vector of N numbers with a matrix-vector product, and a matrix of 1×N numbers with one
-that is made for many rows: AlexNet's and VGG-19's products took 0.75 to 0.82 of the time as vectors, small ones
-half of it. pnnx leaves the leading one wherever it cannot tell that it is the batch, which is so in every
-region that begins at such a product.
+ncnn's InnerProduct has a faster kernel for a vector (docs/results/runtime-settings.md). pnnx keeps the
+leading one of a region that begins at such a product.
 
-Source: `InnerProduct_x86::forward` in ncnn, which asks for the number of dimensions; times in docs/backends.md.
+Source: `InnerProduct_x86::forward` in ncnn, which checks the number of dimensions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# These make of a vector what they make of a matrix of one row; Softmax where it is over the row.
+# These compute the same of a vector and of a matrix of one row; so does a Softmax over the row.
 _ALIKE = {
     "Clip",
     "Dropout",
@@ -31,19 +29,19 @@ _ALIKE = {
     "TanH",
 }
 _OVER_THE_ROW = "0=1"
-# A reshape of so many numbers to one row of them.
+# Of a reshape: to one row.
 _ONE_ROW = "1=1"
 
 
 def as_vectors(parameters: str, rows: Sequence[str]) -> str:
-    """A net whose products read vectors, where it is made of nothing that could tell the difference.
+    """The net with products that read vectors, where all of its layers allow that.
 
     Args:
         parameters: the text of ncnn's `.param` file.
         rows: names of the inputs that are matrices of one row.
 
     Returns:
-        The text, changed or as it was. Outputs may lose their leading one.
+        The text. Outputs may lose their leading one.
     """
     magic, counts, *lines = parameters.splitlines()
     layers = [words for line in lines if (words := line.split())]

@@ -1,18 +1,18 @@
 """How far outputs are from the reference.
 
-Terms: an *error* is one number per pair of arrays, 0 for equal; that of several outputs is the worst
-of them. Metrics for floating-point values:
+Terms: an *error* is one number per pair of arrays, 0 for equal; that of several outputs is the worst.
+Metrics:
 
 * `max`: largest absolute difference over the largest absolute reference value.
 * `l2`: Euclidean norm of the difference over that of the reference.
 * `cosine`: one minus the cosine of the angle between the two.
-* `top1`: share of rows (last axis) whose largest element is at another place; of integers, truth values and
-  text, which are labels already, the share that differs.
+* `top1`: share of rows (last axis) whose largest element is at another place; of integers, truth values
+  and text, the share that differs.
 
-Invariants: NaN and infinities count as equal only where the reference has the same; anywhere else,
-and for another shape or dtype, the error is infinite. Integers, booleans and text must be equal but for `top1`;
-8-bit integers are quantized numbers, and measured like these. What lies in the range of an undecided
-element (`Ranged`) is right, whatever its type.
+Invariants: NaN and infinities are equal only to the same in the reference; for another shape or dtype
+the error is infinite. Integers, booleans and text must be equal but for `top1`; 8-bit integers are
+quantized numbers and are measured like floats. Any value within the bounds of a `Ranged` element is
+right.
 """
 
 from __future__ import annotations
@@ -31,59 +31,27 @@ Array = np.ndarray
 Metric = Literal["max", "l2", "cosine", "top1"]
 METRICS: tuple[str, ...] = get_args(Metric)
 
-# Where the reference is zero everywhere, only differences that no format tells from zero are small.
+# Where the reference is zero everywhere, only such differences are small.
 _SMALLEST_SCALE = 1e-12
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """What error is allowed.
-
-    Args:
-        metric: one of `METRICS`.
-        limit: the largest error that passes.
-
-    Raises:
-        BadInputError: the metric is unknown or the limit is not a number of at least 0.
-    """
-
-    metric: str = "max"
-    limit: float = 1e-3
-
-    def __post_init__(self) -> None:
-        _check_metric(self.metric)
-        if not self.limit >= 0:
-            raise BadInputError(f"a tolerance is a number of at least 0, not {self.limit}")
-
-    def allows(self, error: float) -> bool:
-        """True when an error is within the limit; a NaN never is."""
-        return error <= self.limit
 
 
 @dataclass(frozen=True, eq=False)
 class Ranged:
-    """A reference value of which the model itself leaves some elements undecided.
+    """A reference value with bounds for elements that rounding decides: numeric ties (docs/numeric-ties.md)."""
 
-    These are the elements whose bounds differ: what stands there is chosen between numbers that are equal but for
-    rounding, and another runtime chooses otherwise with the same right (docs/accuracy.md).
-
-    Args:
-        value: what the reference gave.
-        low: the least that was seen of each element, in the same shape and type; `value` where it is decided.
-        high: the most.
-    """
-
-    value: Array
+    value: Array  # the reference
+    # the smallest right value of each element, in the same shape and type; `value` where there is no
+    # tie
     low: Array
-    high: Array
+    high: Array  # the largest
 
     @property
     def undecided(self) -> Array:
-        """Which elements are undecided."""
+        """Which elements are numeric ties."""
         return np.asarray(self.low != self.high)
 
     def judged(self, actual: Array) -> Array:
-        """Another runtime's value as it counts: in an undecided element only what lies beyond its bounds differs."""
+        """Another runtime's value, in which a tie differs only by what lies beyond its bounds."""
         if actual.shape != self.value.shape or actual.dtype != self.value.dtype:
             return actual
         where = self.undecided
@@ -104,25 +72,15 @@ Expected = Array | Ranged
 
 @dataclass(frozen=True)
 class Comparison:
-    """The error of some outputs.
+    """The error of some outputs."""
 
-    Args:
-        error: of the worst output.
-        output: the position of the worst output.
-        reason: why the error is infinite, else empty.
-    """
-
-    error: float
-    output: int = 0
-    reason: str = ""
+    error: float  # of the worst output
+    output: int = 0  # the position of the worst output
+    reason: str = ""  # why the error is infinite, else empty
 
 
 def output_error(metric: str, actual: Sequence[Array], expected: Sequence[Expected]) -> float:
-    """The error of the worst output; infinite where outputs cannot be compared.
-
-    Raises:
-        BadInputError: the metric is unknown.
-    """
+    """The error of the worst output; infinite where outputs cannot be compared."""
     return compare_outputs(metric, actual, expected).error
 
 
@@ -132,13 +90,7 @@ def compare_outputs(
     """The error of the worst output, and which one it is.
 
     Args:
-        metric: one of `METRICS`.
-        actual: the outputs.
-        expected: their references.
         count_labels: of integers, truth values and text, take the share that differs, as `top1` does.
-
-    Raises:
-        BadInputError: the metric is unknown.
     """
     _check_metric(metric)
     if len(actual) != len(expected):

@@ -1,11 +1,10 @@
 """Models of half precision, computed in single precision.
 
-Where values are rounded to float16 is each runtime's own affair: ONNX Runtime without optimization rounds after every
-operator, with optimization hardly ever, OpenVINO on the CPU never. The numbers that a model means are those
-without such roundings, which all of them err against, so the reference is computed so.
+Where values are rounded to float16 differs from runtime to runtime. The reference is the model without
+such roundings.
 
 Invariant: only the types change. Weights and graph inputs keep the values that float16 gave them, and
-what comes out is rounded once (`collage.backends.numerics.reference`).
+outputs are rounded once (`collage.backends.numerics.reference`).
 """
 
 from __future__ import annotations
@@ -28,9 +27,6 @@ def is_half(model: onnx.ModelProto) -> bool:
 
 def widen(model: onnx.ModelProto) -> list[str]:
     """Make all that is half precision single, in place.
-
-    Args:
-        model: with its weights.
 
     Returns:
         The outputs that were of half precision, by name.

@@ -1,10 +1,10 @@
 """Reference outputs, and seeded inputs where the user gives none.
 
-The reference is ONNX Runtime on one thread with every optimization off: bit for bit the same on each
-run, and nothing is fused that could hide what an operator really computes. What a model computes in half precision
-is computed in single precision and rounded once (`collage.backends.numerics.half_precision`).
+The reference is ONNX Runtime on one thread with every optimization off: the same to the bit on each
+run, with nothing fused. Half precision is computed in single precision and rounded once
+(`collage.backends.numerics.half_precision`).
 
-Call `run_reference` inside a sandboxed child: it runs native code on the user's model.
+Call `run_reference` in a sandboxed child: it runs native code on the user's model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from collage.partitioner.tensor import TensorSpec
 
 Array = np.ndarray
 
-# Metadata of a model that computes in single precision: the outputs that are rounded to half precision.
+# Metadata of a widened model: the outputs that are rounded to half precision.
 _ROUNDED = "collage.rounded"
 # Integers without a hint are small: they may be ids for a table, steps or lengths.
 _ID_BOUND = 8
@@ -73,9 +73,6 @@ def run_reference(
 
     Returns:
         The values, owned by the caller.
-
-    Raises:
-        Exception: whatever ONNX Runtime raises.
     """
     session = reference_session(model_path)
     return run_session(session, inputs, outputs)
@@ -134,8 +131,6 @@ def _computed_in_single(path: Path) -> Iterator[Path]:
 
 def run_session(session: Any, inputs: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
     """Run a session with values that numpy may have no type for."""
-    import onnxruntime as ort
-
     given = {}
     for node in session.get_inputs():
         array = np.ascontiguousarray(inputs[node.name])
@@ -145,21 +140,25 @@ def run_session(session: Any, inputs: Mapping[str, Array], outputs: Sequence[str
         made = dict(zip(outputs, session.run(list(outputs), given), strict=True))
         return _rounded(session, made)
     binding = session.io_binding()
-    kept = []
-    for name, array in given.items():
-        number = _ONNX_NUMBER.get(array.dtype.name)
-        if number is None:
-            value = ort.OrtValue.ortvalue_from_numpy(array)
-        else:
-            raw = array.view(np.uint16 if array.itemsize == 2 else np.uint8)
-            value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
-        kept.append((array, value))
+    values = {name: ort_value(array) for name, array in given.items()}
+    for name, value in values.items():
         binding.bind_ortvalue_input(name, value)
     for name in outputs:
         binding.bind_output(name, "cpu")
     session.run_with_iobinding(binding)
-    values = binding.get_outputs()
-    return _rounded(session, {n: _to_numpy(v) for n, v in zip(outputs, values, strict=True)})
+    made = {n: _to_numpy(v) for n, v in zip(outputs, binding.get_outputs(), strict=True)}
+    return _rounded(session, made)
+
+
+def ort_value(array: Array) -> Any:
+    """An `OrtValue` on an array's memory, which it does not own."""
+    from onnxruntime import OrtValue
+
+    number = _ONNX_NUMBER.get(array.dtype.name)
+    if number is None:
+        return OrtValue.ortvalue_from_numpy(array)
+    raw = array.view(np.uint16 if array.itemsize == 2 else np.uint8)
+    return OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
 
 
 def _rounded(session: Any, made: dict[str, Array]) -> dict[str, Array]:
@@ -173,7 +172,7 @@ def _to_numpy(value: Any) -> Array:
     dtype = _NUMPY_NAME.get(value.data_type())
     if dtype is None:
         return np.array(value.numpy())
-    # numpy() refuses these types, so the bytes are copied from where they lie.
+    # numpy() refuses these types, so the bytes are copied.
     shape = tuple(value.shape())
     size = math.prod(shape) * np.dtype(dtype).itemsize
     raw = ctypes.string_at(value.data_ptr(), size) if size else b""
@@ -183,14 +182,13 @@ def _to_numpy(value: Any) -> Array:
 def seeded_inputs(
     specs: Sequence[TensorSpec], seed: int, bounds: Mapping[str, int] | None = None
 ) -> dict[str, Array]:
-    """Inputs that make sense for their dtype, the same to the bit for one seed on every machine.
+    """Inputs for any dtype, the same to the bit for one seed on every machine.
 
     Floats are standard normal; integers are small ids from 0; booleans are mixed; text is short.
 
     Args:
         specs: inputs with static shapes.
-        bounds: for integer inputs, what their values must stay below (the length of the table that
-            they index).
+        bounds: for integer inputs, the length of the table that they index.
 
     Raises:
         ModelError: an input's type or shape is not known.
@@ -209,7 +207,7 @@ def seeded_inputs(
 
 
 def table_bounds(index: GraphIndex) -> dict[str, int]:
-    """Integer inputs that look up rows of a table shorter than ids usually are: by name its length."""
+    """Integer inputs that index a short table: by name its length."""
     bounds: dict[str, int] = {}
     for node in index.nodes:
         if node.op_type != "Gather" or node.domain or len(node.inputs) < 2:
@@ -224,8 +222,7 @@ def table_bounds(index: GraphIndex) -> dict[str, int]:
 
 
 def _random(spec: TensorSpec, bits: np.random.PCG64, bound: int) -> Array:
-    # Of numpy's random numbers only the raw bits are promised never to change; what is made of them
-    # here is exact in every step, so the values are the same to the bit on every machine.
+    # numpy promises only the raw bits never to change; every step from them is exact.
     shape = spec.static_shape
     raw = bits.random_raw(math.prod(shape)).reshape(shape)
     if spec.dtype == "object":

@@ -1,8 +1,8 @@
-"""Sample values as files, for handing them to a child: an .npz that keeps every ONNX type.
+"""Sample values as files, for a child: an .npz that keeps every ONNX type.
 
-The file holds one entry of JSON (names and dtypes) and one array for each sample and name, as plain
-bytes where numpy's own format would lose the dtype (bfloat16, float8) or need pickle (text). An .npz
-that a user wrote, keyed by name, can be read as well. A reference value with undecided elements
+It holds one entry of JSON (names and dtypes) and one array for each sample and name, as plain bytes
+where numpy's format loses the dtype (bfloat16, float8) or needs pickle (text). An .npz by name of a
+user can be read as well. A reference value with numeric ties
 (`collage.backends.numerics.comparison.Ranged`) has two more arrays.
 """
 
@@ -56,7 +56,7 @@ def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, Arra
 
 
 def read_expected(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, Expected]]:
-    """The same for reference values: those with undecided elements have their bounds."""
+    """The same for reference values; those with numeric ties have their bounds."""
     found: list[dict[str, Expected]] = [{**sample} for sample in read_samples(path, specs)]
     with np.load(path, allow_pickle=False) as stored:
         known = set(stored.files)
@@ -71,7 +71,7 @@ def read_expected(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, Exp
 
 
 def content(value: Array) -> bytes:
-    """What a value is, as bytes that are the same in every process; those of text are its words."""
+    """A value's bytes, the same in every process; for text its words."""
     if value.dtype.hasobject:
         return json.dumps(list(map(str, value.reshape(-1)))).encode()
     return np.ascontiguousarray(value).tobytes()

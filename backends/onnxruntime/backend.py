@@ -1,14 +1,12 @@
 """ONNX Runtime: the widest operator coverage, on the CPU or another of its execution providers.
 
-What it takes is asked of the installed build itself, as far as that can be asked (`onnxruntime_kernels`).
+`kernels` asks the installed build which operators it takes. Settings of every session:
 
-Settings that every session has, and why:
-
-* `session.force_spinning_stop=1`: workers spin within a run and stop at its end, so that the
-  runtime called next is not slowed by them (`-spinning=run`, the default).
-* `session.disable_cpu_ep_fallback=1` with every provider but the CPU's: a node that the provider
-  does not take is a refusal, never a hidden visit to the CPU.
-* inputs and outputs are bound once, zero-copy on the host: about 3 µs a call.
+* `session.force_spinning_stop=1`: workers spin within a run and stop at its end, for the next runtime
+  (`-spinning=run`).
+* `session.disable_cpu_ep_fallback=1` with every provider but the CPU's: a node that the provider does
+  not take is a refusal.
+* Inputs and outputs are bound once, zero-copy on the host.
 """
 
 from __future__ import annotations
@@ -20,29 +18,24 @@ import numpy as np
 import onnx_ir as ir
 
 from collage.backends.contract import (
-    THREADS,
     Arithmetic,
     Array,
     Available,
-    Backend,
     CompileContext,
     Executable,
     OpTime,
-    Option,
-    Preparation,
     SubModel,
     Unavailable,
 )
-from collage.backends.device_memory import HOST, DeviceBuffer, cuda_devices
+from collage.backends.device_memory import DeviceBuffer, cuda_devices
+from collage.backends.numerics.reference import ort_value
 from collage.backends.onnxruntime import device, kernels, profile
+from collage.backends.options import THREADS, Option
 from collage.backends.quantization import quantize as quantization
-from collage.backends.rewriting.rewrite import (
-    REWRITE_OR_WINOGRAD,
-    ROUNDS_TOO_MUCH,
-    WINOGRAD,
-    rewriting,
-    rewritten,
-)
+from collage.backends.quantization.backend import QuantizingBackend
+from collage.backends.rewriting.backend import RewritingBackend
+from collage.backends.rewriting.rewrite import rewritten
+from collage.backends.rewriting.table import REWRITE_OR_WINOGRAD, ROUNDS_TOO_MUCH, WINOGRAD, rewriting
 from collage.backends.support import cuda_options, predicates
 from collage.backends.support import patterns as p
 from collage.backends.support.cuda_options import GRAPHS, TF32, is_on
@@ -59,7 +52,7 @@ from collage.backends.support.profile_mapping import op_times
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.rules.pattern import Pattern
-from collage.partitioner.target import Target
+from collage.partitioner.target import HOST_MEMORY, Target
 from collage.partitioner.tensor import TensorSpec
 
 _WHEEL: Mapping[str, str] = {
@@ -69,17 +62,9 @@ _WHEEL: Mapping[str, str] = {
     "qnn": "pip install onnxruntime-qnn",
     "dml": "pip install onnxruntime-directml (on Windows)",
 }
-# numpy has no such types of its own: ORT is told the ONNX number (TensorProto.DataType) instead.
-_ONNX_NUMBER: Mapping[str, int] = {
-    "bfloat16": 16,
-    "float8_e4m3fn": 17,
-    "float8_e4m3fnuz": 18,
-    "float8_e5m2": 19,
-    "float8_e5m2fnuz": 20,
-}
 
 
-class OnnxRuntimeBackend(Backend):
+class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
     """ONNX Runtime through IOBinding."""
 
     name = "onnxruntime"
@@ -92,7 +77,9 @@ class OnnxRuntimeBackend(Backend):
             "all",
             "Graph optimization level of the session.",
             choices=("none", "basic", "extended", "all"),
-            tunable=("extended",),  # without the blocked layout, whose borders cost more than it gains
+            tunable=(
+                "extended",
+            ),  # without the blocked layout, whose borders may cost more than it gains
         ),
         Option(
             "spinning",
@@ -132,7 +119,7 @@ class OnnxRuntimeBackend(Backend):
 
     def memory_domain(self, target: Target) -> str:
         on_cuda = target.option("ep", "cpu") in ON_CUDA
-        return f"cuda:{int(target.option('device', '0'))}" if on_cuda else HOST
+        return f"cuda:{int(target.option('device', '0'))}" if on_cuda else HOST_MEMORY
 
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
         return kernels.refusal(index, index.nodes[node], target.option("ep", "cpu"))
@@ -151,20 +138,11 @@ class OnnxRuntimeBackend(Backend):
             *(p.LAYER_NORM, p.LAYER_NORM_OLD, p.MATMUL_BIAS_GELU),
         )
 
-    def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
-        return quantization.refuse_region(index, nodes, target)
-
     def arithmetic(self, target: Target) -> Arithmetic:
         kind = quantization.kind_of(target)
         if kind is None:
             return cuda_options.arithmetic(target)
         return Arithmetic(quantization.numbers(target), True, quantization.sense(kind))
-
-    def preparation(self, target: Target) -> Preparation | None:
-        return quantization.preparation(target)
-
-    def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
-        return quantization.quantize(model, target, context)
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         dtypes = [predicates.numpy_dtype(spec) for spec in (*model.inputs, *model.outputs)]
@@ -177,12 +155,12 @@ class OnnxRuntimeExecutable(Executable):
     """A session with its inputs and outputs bound."""
 
     def __init__(
-        self, model: SubModel, target: Target, context: CompileContext, domain: str = HOST
+        self, model: SubModel, target: Target, context: CompileContext, domain: str = HOST_MEMORY
     ) -> None:
         self._model, self._target, self._context = model, target, context
         self._domain = device.domain_of((*model.inputs, *model.outputs), domain)
         graphs = is_on(target, GRAPHS)
-        if graphs and self._domain == HOST:
+        if graphs and self._domain == HOST_MEMORY:
             raise CollageError(
                 "a CUDA graph needs plain dtypes and shapes that are known before the run"
             )
@@ -191,16 +169,16 @@ class OnnxRuntimeExecutable(Executable):
         self._path = rewritten(model, target, context).path
         self._session: Any = open_session(self._path, target, context)
         self._on_device: device.OnDevice | None = None
-        if self._domain != HOST:
+        if self._domain != HOST_MEMORY:
             self._on_device = device.OnDevice(self._session, model, self._domain, graphs)
         # A binding copies inputs to a device once, when they are bound.
-        self._rebinds = self._on_device is None and domain != HOST
+        self._rebinds = self._on_device is None and domain != HOST_MEMORY
         self._binding: Any = None
         self._inputs: tuple[Array, ...] = ()
         self._bound: tuple[Array | None, ...] = ()
         self._own: list[int] = []
         self._results: tuple[Array, ...] = ()
-        # OrtValues do not own the arrays they stand on: both are kept until the next bind.
+        # OrtValues do not own their arrays: both are kept until the next bind.
         self._kept: list[object] = []
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
@@ -243,7 +221,7 @@ class OnnxRuntimeExecutable(Executable):
         if is_on(self._target, GRAPHS):  # it sees one launch of a graph
             return []
         options = options_of(self._target, self._context)
-        # Not where the rewritten model is, whose name its optimized graph would have.
+        # The rewritten model, which has the optimized graph's name, is in the work folder itself.
         folder = self._context.work_dir / "profile"
         folder.mkdir(exist_ok=True)
         profile.prepare(options, folder)
@@ -268,17 +246,12 @@ class OnnxRuntimeExecutable(Executable):
         return binding
 
     def _run(self, session: Any, binding: Any) -> None:
-        for i in self._own:  # else the run reuses the last run's buffer, whose shape may not fit
+        for i in self._own:  # else the last run's buffer is used, whose shape may differ
             binding.bind_output(self._model.outputs[i].name, "cpu")
         session.run_with_iobinding(binding)
 
     def _value(self, array: Array) -> Any:
-        number = _ONNX_NUMBER.get(array.dtype.name)
-        if number is None:
-            value = ort().OrtValue.ortvalue_from_numpy(array)
-        else:
-            raw = array.view(np.uint16 if array.itemsize == 2 else np.uint8)
-            value = ort().OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
+        value = ort_value(array)
         self._kept.append(value)
         return value
 
@@ -293,7 +266,7 @@ class OnnxRuntimeExecutable(Executable):
 
 
 class TextExecutable(Executable):
-    """A session with text among its inputs or outputs: such values cannot be bound, so all are given at each run."""
+    """A session with text among its inputs or outputs, which cannot be bound."""
 
     def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
         self._session: Any = open_session(rewritten(model, target, context).path, target, context)

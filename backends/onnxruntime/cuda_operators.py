@@ -1,9 +1,9 @@
 """The ONNX operators that ONNX Runtime's CUDA provider takes.
 
-Found by opening ONNX's own node tests, at every version of each operator, with ONNX Runtime 1.31 on an H100 and no way back
-to the CPU: an operator stands here when at least one of its tests opens, or when tests have only what the provider is known
-to leave out (GRU that resets before its product, OneHot of a float depth). A wrong entry costs one refused candidate, never
-a wrong result.
+Found by opening ONNX's own node tests with ONNX Runtime 1.31 without fallback to the CPU: an operator
+is listed when one of its tests opens, or when its tests have only known exceptions (GRU that resets
+before its product, OneHot of a float depth). A wrong entry costs one refused candidate, never a wrong
+result.
 """
 
 from collections.abc import Mapping

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from collage.backends.contract import SubModel
-from collage.backends.device_memory import HOST, CudaBuffer, DeviceBuffer
+from collage.backends.device_memory import CudaBuffer, DeviceBuffer
+from collage.partitioner.target import HOST_MEMORY
 from collage.partitioner.tensor import TensorSpec
 
 _KIND = "cuda"  # ONNX Runtime's name of the kind of device
@@ -36,14 +37,13 @@ class OrtCudaBuffer(CudaBuffer):
 class OnDevice:
     """A session's values in the memory of a CUDA device.
 
-    What is bound on the host is copied there before each run and back after it: a binding of the session to arrays
-    would copy inputs once, when they are bound, and never see what is written into them later.
+    Arrays on the host are copied there before each run and back after it: a session's binding to arrays
+    copies inputs only once, when they are bound.
 
     Args:
-        session: of ONNX Runtime.
         model: what it runs; its inputs and outputs have static shapes.
-        domain: `cuda:N`.
-        graphs: kernels are recorded at the first run after a binding, and launched as one CUDA graph at the others.
+        graphs: kernels are recorded at the first run after a binding, and launched as one CUDA graph at
+            the others.
     """
 
     def __init__(self, session: Any, model: SubModel, domain: str, graphs: bool) -> None:
@@ -64,7 +64,7 @@ class OnDevice:
         self._back = list(zip(made, outputs, strict=True))
 
     def bind_device(self, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer]) -> None:
-        """Use these buffers of the domain, whoever made them."""
+        """Use these buffers of the domain."""
         import onnxruntime
 
         self._kept, self._there, self._back = [*inputs, *outputs], [], []
@@ -76,7 +76,7 @@ class OnDevice:
                 assert isinstance(buffer, CudaBuffer)
                 shape, dtype = list(buffer.spec.static_shape), np.dtype(buffer.spec.dtype)
                 bind(spec.name, _KIND, number_of(buffer.domain), dtype, shape, buffer.address)
-        if self._graphs:  # a graph's memory stays in place: other buffers need another graph
+        if self._graphs:  # other buffers need another graph
             self._bindings += 1
             self._options = onnxruntime.RunOptions()
             self._options.add_run_config_entry("gpu_graph_id", str(self._bindings))
@@ -97,7 +97,7 @@ class OnDevice:
 def domain_of(specs: Sequence[TensorSpec], domain: str) -> str:
     """The domain, or the host where a value cannot stay in it (its shape or type is not plain)."""
     plain = all(s.is_static and 0 not in s.static_shape and _is_plain(s.dtype) for s in specs)
-    return domain if plain else HOST
+    return domain if plain else HOST_MEMORY
 
 
 def number_of(domain: str) -> int:

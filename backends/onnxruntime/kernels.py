@@ -1,8 +1,8 @@
-"""What ONNX Runtime has kernels for: an operator is taken when one fits the operator set and the dtypes at hand.
+"""Which operators ONNX Runtime has kernels for, by operator set and dtypes.
 
-The CPU's are asked of the installed build itself. A build with another provider opens all of them when it is asked, and
-crashes where a library of one is missing (with onnxruntime-gpu TensorRT's mostly is): there compiling decides. What the CUDA
-provider takes is in a table. Providers that compile graphs register no kernels.
+The installed build itself tells the CPU's. A build with other providers opens all of them when it is
+asked, and crashes where a library of one is missing: there compiling decides. `cuda_operators` lists
+the CUDA provider's. Providers that compile graphs register no kernels.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _ELEMENT: Mapping[str, str] = {
     "float8_e5m2": "float8e5m2",
     "float8_e5m2fnuz": "float8e5m2fnuz",
 }
-# Where a build has another provider, asking it for its kernels opens all of them, and crashes where one cannot be opened.
+# With other providers, asking for kernels opens all of them, and crashes where one cannot be opened.
 _ASKABLE = {PROVIDERS["cpu"], "AzureExecutionProvider"}
 
 
 def refusal(index: GraphIndex, node: NodeInfo, ep: str) -> str | None:
-    """Why the provider `ep` does not take a node, or None: it does, or compiling decides."""
+    """Why the provider `ep` does not take a node; None where it does, or compiling decides."""
     since = _since_version(node.domain, node.op_type, node.opset)
     if since is None:
         return f"onnxruntime does not know the operator {node.op} of opset {node.opset}"
@@ -96,9 +96,12 @@ def _since_version(domain: str, op_type: str, opset: int) -> int | None:
 def _refuse_dtypes(index: GraphIndex, node: NodeInfo, kernels: Sequence[Any]) -> str | None:
     schema = _schema(node.domain, node.op_type, node.opset)
     used = _dtypes_by_parameter(index, node, schema)
-    # A node without a kernel for half precision runs in single precision, between casts that sessions insert.
-    ways = [used, [(keys, dtype.replace("float16", "float")) for keys, dtype in used]]
-    if any(_accepts(kernel.type_constraints, way) for kernel in kernels for way in ways):
+    # Without a kernel for half precision a node runs in single precision, between casts that sessions
+    # insert.
+    widened = [(keys, dtype.replace("float16", "float")) for keys, dtype in used]
+    if any(
+        _accepts(kernel.type_constraints, dtypes) for kernel in kernels for dtypes in (used, widened)
+    ):
         return None
     dtypes = ", ".join(sorted({t.removeprefix("tensor(").rstrip(")") for _, t in used}))
     return f"onnxruntime has no kernel for {node.op} of {dtypes}"

@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from collage.backends.support.ort_session import GRAPH, WEIGHTS, save_optimized
-from collage.backends.support.profile_mapping import Step
+from collage.backends.support.profile_mapping import ProfileStep
 
 _KERNEL = "_kernel_time"
 _BLOCKED = "_nchwc"  # appended to the name of an output when its node moves to the blocked layout
@@ -23,7 +23,7 @@ def prepare(options: Any, folder: Path) -> None:
     save_optimized(options, folder)
 
 
-def collect(session: Any, folder: Path) -> list[Step]:
+def collect(session: Any, folder: Path) -> list[ProfileStep]:
     """End the session's profile, read it as steps with mean times, and remove its files."""
     trace = Path(session.end_profiling())
     events = json.loads(trace.read_text(encoding="utf-8"))
@@ -37,7 +37,7 @@ def collect(session: Any, folder: Path) -> list[Step]:
     return steps
 
 
-def _steps(events: list[dict[str, Any]], outputs: Mapping[str, tuple[str, ...]]) -> list[Step]:
+def _steps(events: list[dict[str, Any]], outputs: Mapping[str, tuple[str, ...]]) -> list[ProfileStep]:
     """Mean kernel times by node of the optimized graph, the first (warming) run left out."""
     seen: dict[str, tuple[str, list[float]]] = {}
     for event in events:
@@ -48,7 +48,7 @@ def _steps(events: list[dict[str, Any]], outputs: Mapping[str, tuple[str, ...]])
     steps = []
     for name, (kind, times) in seen.items():
         counted = times[1:] or times
-        # The value that it makes tells more than its own name, which may be that of a fused node.
+        # The output's name comes first: the node's own may be that of a fused node.
         names = (*outputs.get(name, ()), name.removesuffix(_BLOCKED), name)
-        steps.append(Step(names, kind, sum(counted) / len(counted)))
+        steps.append(ProfileStep(names, kind, sum(counted) / len(counted)))
     return steps

@@ -1,23 +1,22 @@
-"""Attention masks that come in from outside, for OpenVINO in bf16.
+"""Attention masks that are inputs of the model, for OpenVINO in bf16.
 
-OpenVINO 2026.4 fuses an attention into one kernel. In bf16 that kernel reads a mask that is broadcast and
-stands right at an input of the model as if it were bf16, though it is float32: the numbers are plainly
-wrong (errors above 1). Any computation between the input and the kernel cures it, so such an input gets one
-that changes nothing: a Clamp to all that bf16 can hold.
+In bf16 OpenVINO 2026.4's fused attention reads a broadcast float32 mask as bf16 where it is an input of
+the model, and gives wrong numbers. Any computation between the two prevents that, so such an input gets
+a Clamp to the range of bf16.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# What only moves or repeats elements, and is dropped or done on the kernel's own account.
+# These only move or repeat elements, and the kernel absorbs them.
 _LAYOUT = {"Broadcast", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 _MASKED_BY = {"Add", "Divide", "Multiply", "Select", "Subtract"}
 _LARGEST_BF16 = 3.3895e38
 
 
 def shield_masks(model: Any, ov: Any) -> bool:
-    """Clamp float inputs of a model that mask what a softmax reads.
+    """Clamp float inputs of a model that mask the input of a softmax.
 
     Args:
         model: an OpenVINO model; changed in place.
@@ -41,7 +40,7 @@ def shield_masks(model: Any, ov: Any) -> bool:
 
 
 def _inputs_before(node: Any, masked: bool) -> list[Any]:
-    """Float inputs that reach a node through layout alone, or through what masks first."""
+    """Float inputs that reach a node through layout operators alone, or through masking ones first."""
     kind = node.get_type_name()
     if kind == "Parameter":
         return [node] if node.get_element_type().is_real() else []

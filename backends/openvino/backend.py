@@ -1,16 +1,16 @@
 """OpenVINO on the CPU: a graph compiler with blocked layouts and bf16.
 
-Settings that every compiled model has, and why:
+Settings of every compiled model:
 
-* `INFERENCE_PRECISION_HINT` is always given: left alone, a CPU with bf16 computes in bf16 (relative
-  errors of 1e-2), and the precision belongs in the cost key.
-* the LATENCY hint and one stream: the THROUGHPUT hint halves the speed of single requests.
-* `DYNAMIC_QUANTIZATION_GROUP_SIZE` is 0 unless asked for: left alone, what products with int8 weights read is rounded.
-* `ENABLE_CPU_PINNING` off unless asked for: pinned workers of one runtime stand in the next one's way.
+* `INFERENCE_PRECISION_HINT` is always given: by default a CPU with bf16 computes in bf16, and the
+  precision belongs in the cost key.
+* The LATENCY hint and one stream: the THROUGHPUT hint halves the speed of single requests.
+* `DYNAMIC_QUANTIZATION_GROUP_SIZE` is 0 unless asked for: by default inputs of products with int8
+  weights are rounded.
+* `ENABLE_CPU_PINNING` is off unless asked for: pinned workers slow the next runtime down.
 
-Inputs and outputs stand on the caller's arrays (`ov.Tensor(shared_memory=True)`): about 10 µs a call.
-What it takes is decided by a table of operators that its ONNX reader converts (`openvino_ops`); the
-reader itself cannot be asked in this process, since an unknown or damaged node may crash it.
+Inputs and outputs share the caller's arrays. `operators` lists what it takes: its ONNX reader cannot be
+asked in this process, since an unknown or damaged node may crash it.
 """
 
 from __future__ import annotations
@@ -24,33 +24,27 @@ import numpy as np
 import onnx_ir as ir
 
 from collage.backends.contract import (
-    THREADS,
     Arithmetic,
     Array,
     Available,
-    Backend,
     CompileContext,
     Executable,
     OpTime,
-    Option,
-    Preparation,
     SubModel,
     Unavailable,
     threads_of,
 )
 from collage.backends.openvino.attention_masks import shield_masks
 from collage.backends.openvino.operators import OPERATORS
+from collage.backends.options import THREADS, Option
 from collage.backends.quantization import quantize as quantization
-from collage.backends.rewriting.rewrite import (
-    REWRITE_OR_WINOGRAD,
-    ROUNDS_TOO_MUCH,
-    WINOGRAD,
-    rewriting,
-    rewritten,
-)
+from collage.backends.quantization.backend import QuantizingBackend
+from collage.backends.rewriting.backend import RewritingBackend
+from collage.backends.rewriting.rewrite import rewritten
+from collage.backends.rewriting.table import REWRITE_OR_WINOGRAD, ROUNDS_TOO_MUCH, WINOGRAD, rewriting
 from collage.backends.support import patterns as p
 from collage.backends.support import predicates
-from collage.backends.support.profile_mapping import Step, op_times
+from collage.backends.support.profile_mapping import ProfileStep, op_times
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.rules.pattern import Pattern
@@ -59,20 +53,21 @@ from collage.partitioner.target import Target
 _PRECISION = {"f32": "f32", "bf16": "bf16", "f16": "f16"}
 _CAPABILITY = {"bf16": "BF16", "f16": "FP16"}
 _SENSE = "pays for convolutions and products, on CPUs with AVX-512 BF16 or AMX; refused on others"
-# Numbers that share a scale where a product with int8 weights rounds what it reads. ViT was 1.6, 1.9 and 2.0 times as fast
-# as in fp32 with 32, 64 and 128 of them, at errors of 0.013, 0.014 and 0.015 (Xeon).
+# Numbers that share a scale where a product with int8 weights rounds its input (docs/results/int8.md).
 _GROUP = 64
-# OpenVINO calls a Reorder by who makes its value, two layouts or types (none for one without a name), and who reads it.
+# OpenVINO names a Reorder by the maker of its value, two layouts or types (empty for one without a
+# name), and the reader.
 _FORMAT = r"(?:[A-Ga-g]+(?:\d+[a-g])*|[fuis]\d+|bf16|)"
 _REORDER = re.compile(f"(.+)_{_FORMAT}_{_FORMAT}_(.+)")
 _REFUSED_DTYPES = ("object", "bfloat16", "complex64", "complex128")
 
 
-class OpenVinoBackend(Backend):
+class OpenVinoBackend(QuantizingBackend, RewritingBackend):
     """OpenVINO's CPU plugin through one inference request per executable."""
 
     name = "openvino"
     style = "graph"
+    float_results = True
     summary = "OpenVINO on the CPU: compiles whole regions; f32 unless bf16 is asked for."
     options = (
         THREADS,
@@ -147,12 +142,9 @@ class OpenVinoBackend(Backend):
             # One MVN kernel, and scaled dot-product attention without storing the scores.
             *(p.LAYER_NORM, p.LAYER_NORM_OLD),
             *(p.ATTENTION, p.SCALED_ATTENTION, p.MASKED_ATTENTION),
-            # Local response normalization vectorized over channels: 7 to 20 times ONNX Runtime's.
+            # Local response normalization vectorized over channels.
             p.NORM_POOL,
         )
-
-    def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
-        return quantization.refuse_region(index, nodes, target)
 
     def arithmetic(self, target: Target) -> Arithmetic:
         kind = quantization.kind_of(target)
@@ -162,12 +154,6 @@ class OpenVinoBackend(Backend):
             in_file = not rest and not quantization.rounds_inside(target)
             return Arithmetic(quantization.numbers(target), in_file, quantization.sense(kind) + rest)
         return Arithmetic() if precision == "f32" else Arithmetic(precision, False, _SENSE)
-
-    def preparation(self, target: Target) -> Preparation | None:
-        return quantization.preparation(target, float_results=True)
-
-    def prepare(self, model: SubModel, target: Target, context: CompileContext) -> SubModel:
-        return quantization.quantize(model, target, context, float_results=True)
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         for spec in (*model.inputs, *model.outputs):
@@ -244,7 +230,7 @@ class OpenVinoExecutable(Executable):
                     kinds[step.node_name] = f"{step.node_type} {step.exec_type}"
         fused = _original_names(compiled)
         steps = [
-            Step(
+            ProfileStep(
                 (*fused.get(name, ()), name),
                 kinds[name],
                 sum(spent) / len(spent),
@@ -265,10 +251,7 @@ def _plain(array: Array) -> Array:
 
 
 def _ports(compiled: Any, model: SubModel) -> tuple[int | None, ...]:
-    """Where each input of the sub-model is bound; None for one that was optimized away.
-
-    An input that decides nothing (the empty axes of a reduction) is dropped, and the next ones move up.
-    """
+    """The port of each input of the sub-model; None for one that was optimized away, after which the next move up."""
     if len(compiled.inputs) == len(model.inputs):
         return tuple(range(len(model.inputs)))
     found = {name: i for i, port in enumerate(compiled.inputs) for name in port.get_names()}
@@ -279,10 +262,10 @@ def _ports(compiled: Any, model: SubModel) -> tuple[int | None, ...]:
 
 
 def _passed_through(compiled: Any, ports: Sequence[int | None]) -> dict[int, int]:
-    """Outputs that came out as a bare input: by output, which input of the sub-model.
+    """Outputs that are a bare input: by output, which input of the sub-model.
 
-    OpenVINO 2026.4 never writes such an output's own tensor, so the values must be copied. It gives such an input
-    the names of what was optimized away (Dropout), so that only its place tells which it is.
+    OpenVINO 2026.4 never writes such an output's tensor, so it is copied. Names are of no use here:
+    such an input has those of the nodes that were optimized away.
     """
     runtime = compiled.get_runtime_model()
     places = {p.get_friendly_name(): ports.index(i) for i, p in enumerate(runtime.get_parameters())}
@@ -295,9 +278,8 @@ def _passed_through(compiled: Any, ports: Sequence[int | None]) -> dict[int, int
 
 
 def _ov() -> Any:
-    # Loading OpenVINO sends telemetry from a forked copy of this process, which hangs when another
-    # thread holds a lock, and keeps open what the process had open. None makes its import fail, and
-    # OpenVINO then takes its own stub.
+    # Loading OpenVINO sends telemetry from a forked copy of this process, which may hang. None makes
+    # that import fail, and OpenVINO uses its own stub.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     import openvino
 
@@ -305,7 +287,7 @@ def _ov() -> Any:
 
 
 def _original_names(compiled: Any) -> dict[str, tuple[str, ...]]:
-    """For each executed step the names of the layers that were fused into it, the last one first."""
+    """By step the names of the layers that were fused into it, the last one first."""
     found = {}
     for step in compiled.get_runtime_model().get_ordered_ops():
         names = step.get_rt_info()["originalLayersNames"].astype(str)
@@ -314,7 +296,7 @@ def _original_names(compiled: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _between(name: str, fused: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Of a Reorder the steps that it lies between, as its name tells; nothing for other steps."""
+    """The steps before and after a Reorder, as its name tells; empty for other steps."""
     found = _REORDER.fullmatch(name)
     steps = () if found is None else found.groups()
     return tuple(called for step in steps for called in (*fused.get(step, ()), step))

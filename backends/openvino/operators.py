@@ -1,9 +1,8 @@
 """The ONNX operators that OpenVINO takes.
 
-Found by running ONNX's own node tests through OpenVINO 2026.4 on the CPU: an operator stands here
-when at least one of its tests gives the right numbers, or when it is refused only for a reason that
-a test has and real models have not (bodies and shapes that depend on values). A wrong entry costs
-one refused candidate, never a wrong result: candidates are compiled and verified.
+Found by running ONNX's own node tests through OpenVINO 2026.4 on the CPU: an operator is listed when
+one of its tests is right, or when only bodies or shapes that depend on values are refused. A wrong
+entry costs one refused candidate, never a wrong result.
 """
 
 from __future__ import annotations
@@ -31,8 +30,9 @@ ONNX_OPERATORS: frozenset[str] = op_names(
     """
 )
 
-# ONNX Runtime's own operators, of its domain com.microsoft, as optimized and quantized models have them: those for which
-# OpenVINO 2026.4 has a conversion rule, found by giving it each of the 136 that ONNX Runtime 1.31 knows.
+# ONNX Runtime's own operators, of its domain com.microsoft, as optimized and quantized models have
+# them: those for which OpenVINO 2026.4 has a conversion rule, found by giving it each of the 136 that
+# ONNX Runtime 1.31 knows.
 MICROSOFT_OPERATORS: frozenset[str] = frozenset(
     f"com.microsoft::{name}"
     for name in op_names(

@@ -1,16 +1,15 @@
 """Biases that make up for what int8 rounding shifts on average.
 
-Rounding a kernel's weights moves each channel of its output by a constant where its inputs have a mean, as they have
-after a ReLU. Such shifts are the part of the error that later layers do not average out. So every integer kernel is run
-beside its float original, on the same values of the float model, and the mean difference of each channel over samples
-and positions goes into the bias. No kernel is added, so it costs nothing at run time: a runtime folds what is added
-after a product into that product.
+Rounded weights move each channel of an output by a constant where inputs have a mean, as after a ReLU,
+and later layers do not average that out. So every integer kernel runs beside its float original on the
+same values, and the mean difference of each channel goes into the bias. A runtime folds an addition
+after a product into that product, so it costs nothing.
 
-Corrections are whole multiples of a *grain*, some 1/500 of what the channel's sum amounts to: two runtimes compute the
-same sample with other last bits, and weights must not follow these.
+Corrections are whole multiples of a *grain*: two runtimes compute a sample with other last bits, and
+weights must not follow these.
 
-Source: Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias Correction", section 4.2 (the
-empirical form).
+Source: Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias Correction",
+section 4.2.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from collage.backends.numerics.reference import reference_session, run_session
 
 Array = np.ndarray
 
-# Steps of an accumulator, for each root of a product that is added in it: integers there are about 30 times 60.
+# Steps of an accumulator, for each root of the number of its products.
 _GRAIN = 4.0
 _AXES_ARE_AN_INPUT = 18  # of ReduceMean, from this opset on
 
@@ -37,13 +36,11 @@ def correct_biases(quantized: ir.Model, source: Path, samples: Sequence[Mapping[
 
     Args:
         quantized: QDQ: each kernel's first input and its weight come from a DequantizeLinear.
-        source: the float model of it as a file, nodes by the same names; files are made beside it for a while.
-        samples: what it was calibrated with: every input by name.
-
-    Raises:
-        Exception: whatever ONNX Runtime raises.
+        source: the file of its float model, with nodes of the same names; temporary files lie beside
+            it.
+        samples: of the calibration: every input by name.
     """
-    probe = _Probe(source)
+    probe = _BesideFloat(source)
     kernels = [kernel for node in quantized.graph if (kernel := _kernel(node)) is not None]
     kernels = [kernel for kernel in kernels if probe.watch(kernel)]
     for kernel, shift in zip(kernels, probe.shifts(samples), strict=True):
@@ -52,7 +49,7 @@ def correct_biases(quantized: ir.Model, source: Path, samples: Sequence[Mapping[
 
 @dataclass(frozen=True)
 class _Kernel:
-    """An integer kernel: a node, the roundings of its input, its weight, and one step of each channel's sums."""
+    """An integer kernel: node, roundings of its input, weight, bias, and the step of each channel's sums."""
 
     node: ir.Node
     roundings: tuple[ir.Node, ir.Node]
@@ -62,7 +59,7 @@ class _Kernel:
     step: Array
 
     def correct(self, graph: ir.Graph, shift: Array) -> None:
-        """Add what each channel lacks on average."""
+        """Add the mean difference of each channel."""
         summands = math.prod(self.weight_shape) / len(self.step)
         grain = 2.0 ** math.floor(math.log2(_GRAIN * summands**0.5))
         steps = np.rint(shift / self.step / grain) * grain
@@ -83,7 +80,7 @@ class _Kernel:
 
 
 def _kernel(node: ir.Node) -> _Kernel | None:
-    """What a node is if its input and its weight are dequantized and its bias is constant."""
+    """A node whose input and weight are dequantized and whose bias is constant, as a kernel; else None."""
     if node.op_type not in ("Conv", "MatMul", "Gemm"):
         return None
     x, weight = (_maker(value, "DequantizeLinear") for value in node.inputs[:2])
@@ -108,7 +105,7 @@ def _kernel(node: ir.Node) -> _Kernel | None:
     return _Kernel(node, (rounding, x), weight, stored.shape, bias, step)
 
 
-class _Probe:
+class _BesideFloat:
     """The float model, with integer kernels beside their originals and their mean differences as its outputs."""
 
     def __init__(self, source: Path) -> None:
@@ -121,7 +118,7 @@ class _Probe:
         self._made = 0
 
     def watch(self, kernel: _Kernel) -> bool:
-        """Put a kernel beside its original; False where the float model has no such node."""
+        """Add a kernel beside its original; False where the float model has no such node."""
         original = self._originals.get(kernel.node.name)
         if original is None:
             return False
@@ -146,7 +143,7 @@ class _Probe:
         return True
 
     def shifts(self, samples: Sequence[Mapping[str, Array]]) -> list[Array]:
-        """For each kernel watched the mean over samples of what it lacks, (channels,)."""
+        """For each kernel the mean difference over samples, of shape (channels,)."""
         names = [value.name or "" for value in self._graph.outputs]
         if not names:
             return []
@@ -187,7 +184,7 @@ class _Probe:
 
 
 def shift_name(node: ir.Node) -> str:
-    """Name of the node that adds to a product what its rounded weights lack."""
+    """Name of the node that corrects a product."""
     return f"{node.name}/shifted"
 
 
@@ -201,7 +198,7 @@ def _add_after(graph: ir.Graph, node: ir.Node, array: Array) -> None:
 
 
 def take_place(graph: ir.Graph, value: ir.Value, node: ir.Node, name: str) -> None:
-    """Let a new node, whose first input is a value, make it for all its readers, under its name.
+    """Insert a new node between a value and all its readers; its result takes the value's name.
 
     Args:
         graph: that has the value.
@@ -219,7 +216,7 @@ def take_place(graph: ir.Graph, value: ir.Value, node: ir.Node, name: str) -> No
 
 
 def _bias(value: ir.Value) -> Array | None:
-    """The constant of each channel that a value is, float64, stored as it is or as int32 with a scale."""
+    """A constant of each channel as float64, stored as it is or as int32 with a scale; else None."""
     producer = _maker(value, "DequantizeLinear")
     if producer is None:
         array = _array(value)

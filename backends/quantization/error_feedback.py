@@ -1,14 +1,14 @@
-"""Weights rounded one after another, each making up for what those before it missed.
+"""Weights rounded one after another, each making up for the errors of those before it.
 
-Rounding to nearest errs least in each weight, and not in the sums that a product makes of them: inputs go together, so
-what one weight lacks another can give. With the inputs' second moments (the *Gram matrix* of what the product reads) the
-squared error of a sum is `e G e`, for `e` the errors of its weights. Written with the Cholesky factor of G as the length of a
-triangular combination of `e`, it is kept small by rounding from the last weight to the first, each to what the rest of its
-row asks for. Weights of the largest inputs come first, while all others may still answer. A weight of zero stays zero: an
-input that counts for nothing may be of any size on other samples.
+Rounding to nearest errs least in each weight, but not in a product's sums: inputs correlate, so one
+weight can compensate another. With the inputs' second moments G (the *Gram matrix*) the squared error
+of a sum is `e G e`, for `e` the errors of its weights. With the Cholesky factor of G, rounding from the
+last weight to the first keeps it small; weights of the largest inputs come first. A weight of zero
+stays zero: an input that is always zero in the samples may have any size elsewhere.
 
-Source: Frantar et al. 2022, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers"; that
-it is the nearest-plane algorithm of Babai 1986 saves the inverse: Chen et al. 2025, "The Geometry of LLM Quantization".
+Source: Frantar et al. 2022, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
+Transformers"; as the nearest-plane algorithm of Babai 1986, which saves the inverse: Chen et al. 2025,
+"The Geometry of LLM Quantization".
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ import numpy as np
 Array = np.ndarray
 
 LARGEST = 127
-# Share of the mean second moment that is added to each: what few samples do not show is not free to change. With 0.01
-# and a third as many rows as inputs, sums over unseen inputs err as without feedback; with many rows both err alike.
+# Share of the mean second moment that is added to each, since few samples do not show everything.
 _DAMPING = 0.1
-# Rows that are rounded before what they missed is passed on in one product.
+# Rows that are rounded before their errors are passed on in one product.
 _ROWS = 32
 
 
 def fed_back(weights: Array, steps: Array, gram: Array) -> Array:
-    """Weights in steps, so that sums over inputs err little.
+    """Weights as whole steps, so that sums over inputs err little.
 
     Args:
         weights: (inputs, channels) float32.
-        steps: (channels,) what one is worth.
+        steps: (channels,) the size of a step.
         gram: (inputs, inputs) float32, the inputs' mean products with each other.
 
     Returns:

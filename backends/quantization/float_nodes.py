@@ -1,12 +1,11 @@
 """Nodes that stay float within an int8 partition: `-float=` beside `-quant=static_int8` or `weights_int8`.
 
-A runtime that computes one model in both changes between them inside, which costs a fraction of what a border between
-two partitions does. Its value names nodes by their *position* in the partition, from 0, in the model's order:
-`-float=0-3,17` keeps the first four and the eighteenth. The search for a budget finds it (docs/accuracy.md).
+A change between int8 and float inside a runtime costs a fraction of a border between partitions. The
+value names nodes by their *position* in the partition, from 0: `-float=0-3,17` keeps the first four and
+the eighteenth. The search within an error budget finds it (docs/error-budget.md).
 
-The int8 model of the whole partition is made first, with all scales and corrected biases, and kept; nodes are then
-given their float form back. So another choice of nodes takes a second, not a calibration, and what stays int8 is
-the same whatever else is float.
+The int8 model of the whole partition is made first and kept; nodes then get their float form back. So
+another choice of nodes needs no calibration, and the rest stays the same.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
-from collage.backends.contract import Option
+from collage.backends.options import Option
 from collage.backends.quantization.bias_correction import constant_value, shift_name, take_place
 from collage.partitioner.candidate import bits
 from collage.partitioner.errors import CollageError
 from collage.partitioner.target import Target
 
 _NAME, _NONE = "float", "none"
-# A range is kept as a set, so its ends are bounded: targets come in over the API too.
+# A range becomes a set, so its ends are bounded: targets come over the API too.
 _RANGE = r"[0-9]{1,5}(-[0-9]{1,5})?"
-# Without them an integer kernel computes on; where they ended one, the quantizer took them out.
+# The quantizer removes these after an integer kernel.
 CLIPPINGS = ("Clip", "Relu")
 
 OPTION = Option(
@@ -84,11 +83,11 @@ def keeping(target: Target, nodes: int, kept: int) -> Target:
 
 
 def kept_values(target: Target, model: ir.Model) -> frozenset[str]:
-    """Names of what the nodes that stay float make.
+    """Names of the results of nodes that stay float.
 
     Args:
         target: with or without `-float`.
-        model: the partition, as it was before anything was rewritten.
+        model: the float partition.
 
     Raises:
         CollageError: it names a node that the partition has not.
@@ -107,11 +106,9 @@ def keep_float(
     """Give nodes of an int8 model their float form back, in place.
 
     Args:
-        quantized: QDQ, as `onnxruntime.quantization` writes it.
         source: the float model that it was made from, nodes by the same names.
-        names: of the nodes.
-        rounded_results: whether what an integer kernel makes is read rounded even by float nodes, since the runtime
-            has no integer kernel otherwise (ONNX Runtime).
+        rounded_results: whether float nodes read rounded results of integer kernels, without which the
+            runtime has no integer kernel (ONNX Runtime).
     """
     originals = {node.name or "": node for node in source.graph}
     graph = quantized.graph
@@ -126,10 +123,9 @@ def keep_float(
 
 
 def read_unrounded(quantized: ir.Model, source: ir.Model) -> None:
-    """Change an int8 model in place so that every value of the float model is in it under its name, not yet rounded.
+    """Change an int8 model in place so that it has every value of the float model under its name, unrounded.
 
     Args:
-        quantized: QDQ, as `onnxruntime.quantization` writes it.
         source: the float model that it was made from, nodes by the same names.
     """
     _unround_outputs(quantized.graph)
@@ -138,7 +134,7 @@ def read_unrounded(quantized: ir.Model, source: ir.Model) -> None:
 
 
 def _unround_outputs(graph: ir.Graph) -> list[int]:
-    """Give out what was rounded as it was before; positions of these outputs."""
+    """Make rounded outputs unrounded; returns their positions."""
     found = {i: _before_rounding(value) for i, value in enumerate(graph.outputs)}
     rounded = {i: before for i, before in found.items() if before is not None}
     for i, before in rounded.items():
@@ -147,7 +143,7 @@ def _unround_outputs(graph: ir.Graph) -> list[int]:
 
 
 def _give_out(graph: ir.Graph, position: int, value: ir.Value) -> None:
-    """Make a value the graph's output in another's place and under its name."""
+    """Make a value the graph's output at a position, under the name of the one there."""
     other = graph.outputs[position]
     value.name, other.name = other.name, value.name
     value.type, value.shape = other.type, other.shape
@@ -155,7 +151,7 @@ def _give_out(graph: ir.Graph, position: int, value: ir.Value) -> None:
 
 
 def _bring_clippings_back(graph: ir.Graph, source: ir.Model, names: Collection[str]) -> None:
-    """Put in again what the quantizer left to the range of a rounding, where somebody now reads past it."""
+    """Insert again the clippings that the quantizer removed, where a node now reads before the rounding."""
     makers = {value.name: node for node in graph for value in node.outputs}
     present = {node.name for node in graph}
     for original in source.graph:
@@ -176,7 +172,7 @@ def _bring_clippings_back(graph: ir.Graph, source: ir.Model, names: Collection[s
 def _restore(
     graph: ir.Graph, node: ir.Node, original: ir.Node, names: Collection[str], rounded_results: bool
 ) -> None:
-    """Let a node read float values and float constants, and nothing be added afterward."""
+    """Let a node read float values and float constants, without a correction after it."""
     node.resize_inputs(len(original.inputs))
     for position, given in enumerate(original.inputs):
         value = node.inputs[position]
@@ -197,7 +193,7 @@ def _restore(
 def _unrounded(
     value: ir.Value | None, names: Collection[str], rounded_results: bool
 ) -> ir.Value | None:
-    """What a value was before it was rounded, where it may be read so."""
+    """The value before it was rounded, where it may be read so."""
     before = _before_rounding(value)
     if before is None or (rounded_results and _is_made_in_int8(before, names)):
         return value
@@ -205,7 +201,7 @@ def _unrounded(
 
 
 def _before_rounding(value: ir.Value | None) -> ir.Value | None:
-    """What a value was before a pair of nodes rounded it, or None."""
+    """The value before a pair of nodes rounded it, or None."""
     back = None if value is None else value.producer()
     there = None if back is None or back.op_type != "DequantizeLinear" else back.inputs[0]
     rounding = None if there is None else there.producer()
@@ -213,14 +209,14 @@ def _before_rounding(value: ir.Value | None) -> ir.Value | None:
 
 
 def _after_rounding(value: ir.Value) -> ir.Value:
-    """What a pair of nodes makes of a value, where there is one."""
+    """The value after a pair of nodes rounded it, where there is one."""
     users = (use.node for use in value.uses())
     pairs = (node for node in users if node.op_type == "QuantizeLinear")
     return next((use.node.outputs[0] for node in pairs for use in node.outputs[0].uses()), value)
 
 
 def _is_made_in_int8(value: ir.Value, names: Collection[str]) -> bool:
-    """Whether an integer kernel makes a value, or what it is a clipping of."""
+    """Whether an integer kernel makes a value, before clippings."""
     node = value.producer()
     while node is not None:
         if _is_integer(node) and node.name not in names:
@@ -231,13 +227,13 @@ def _is_made_in_int8(value: ir.Value, names: Collection[str]) -> bool:
 
 
 def _is_integer(node: ir.Node) -> bool:
-    """Whether a node reads what was rounded."""
+    """Whether a node reads rounded values."""
     makers = (value.producer() for value in node.inputs if value is not None)
     return any(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
 
 
 def _constant(graph: ir.Graph, value: ir.Value | None, prefix: str) -> ir.Value | None:
-    """A constant of another model in this one."""
+    """A constant of another model, added to this one."""
     if value is None or value.const_value is None:
         return None
     name = f"{prefix}/{value.name}"

@@ -1,25 +1,25 @@
-"""Int8 that stands in the file: a sub-model's products and convolutions become integer operators.
+"""Int8 in the file: products and convolutions of a sub-model become integer operators of ai.onnx.
 
 `-quant=dynamic_int8` scales the activations while the model runs: MatMul and Gemm become
 DynamicQuantizeLinear, MatMulInteger and a multiplication. `-quant=static_int8` fixes the scales
 beforehand, from samples: Conv, MatMul and Gemm stand between QuantizeLinear and DequantizeLinear, which
-a runtime fuses into one integer kernel. `-quant=weights_int8` writes the weights of MatMul and Gemm only, and
-the runtime rounds what they read. Weights are int8 with a scale for each channel. Everything is of plain
-ai.onnx, so any runtime computes the same file. The work of the first two is that of `onnxruntime.quantization`.
+a runtime fuses into one integer kernel. `-quant=weights_int8` writes only the weights of MatMul and
+Gemm in int8. Weights have a scale for each channel. `onnxruntime.quantization` does the first two.
 
-What is *quantizable* is a node that becomes an integer kernel; other nodes may be in the same partition
-and stay float (layer normalization, softmax), so that a whole transformer can be one partition. A
-partition without any quantizable node is refused: it would be the float target by another name.
+A *quantizable* node becomes an integer kernel; other nodes of the partition stay float, so that a whole
+transformer can be one partition. A partition without quantizable nodes is refused: it would be the
+float target by another name.
 
 Traps, each with a test:
 
-* convolutions quantized dynamically are 3 to 12 times slower than in float, so they stay float there.
-* Gemm is made into MatMul by transposing its weight in place, under its old shape, and twice where two
-  Gemms share it: so it is transposed here, into a weight of its own.
-* without VNNI a pair of products may not fit the 16 bits that they are added in: weights get 7 bits there.
-* batch normalization between a convolution and its activation would end the integer kernel: it is
-  folded into the weights first.
-* weights in int8 shift channels by a constant, which later layers do not average out: `bias_correction`.
+* Convolutions that are quantized dynamically are slower than in float, so they stay float there
+  (docs/results/int8.md).
+* The quantizer transposes a Gemm's weight in place under its old shape, and twice where two Gemms share
+  it: so it is transposed here, into a weight of its own.
+* Without VNNI a pair of products may exceed the 16 bits of their sum: weights get 7 bits there.
+* Batch normalization between a convolution and its activation ends the integer kernel: it is folded
+  into the weights first.
+* Int8 weights shift channels by a constant, which later layers do not average out: `bias_correction`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from collage.backends.contract import CompileContext, Option, Preparation, SubModel
+from collage.backends.contract import CompileContext, Preparation, PreparedParts, SubModel
 from collage.backends.machine.hardware import hardware
 from collage.backends.numerics.tensor_files import read_samples
+from collage.backends.options import Option
 from collage.backends.quantization.bias_correction import constant_value, correct_biases
 from collage.backends.quantization.float_nodes import (
     OPTION,
@@ -59,7 +60,7 @@ from collage.partitioner.target import Target
 
 DYNAMIC, STATIC, WEIGHTS = "dynamic_int8", "static_int8", "weights_int8"
 CALIBRATED = (STATIC, WEIGHTS)
-"""What needs samples, and may keep nodes float."""
+"""Kinds that need samples, and may keep nodes float."""
 LEAST_OPSET = 13
 """From here on QuantizeLinear and DequantizeLinear have a scale for each channel."""
 
@@ -84,13 +85,18 @@ def options(*choices: str) -> tuple[Option, ...]:
 
 
 def kind_of(target: Target) -> str | None:
-    """What a target quantizes to, or None."""
+    """The kind of int8 of a target, or None."""
     kind = target.option(_NAME, "none")
     return None if kind == "none" else kind
 
 
+def without_quant(target: Target) -> Target:
+    """The float target of the same runtime."""
+    return Target(target.backend, tuple(pair for pair in target.options if pair[0] != _NAME))
+
+
 def rounds_inside(target: Target) -> bool:
-    """Whether only weights are int8 in the file, and the runtime rounds what products read."""
+    """Whether only weights are int8 in the file, and the runtime rounds inputs of products."""
     return kind_of(target) == WEIGHTS
 
 
@@ -102,7 +108,7 @@ def refuse_float(target: Target) -> str | None:
 
 
 def preparation(target: Target, float_results: bool = False) -> Preparation | None:
-    """How sub-models are rewritten for a target; None where it does not quantize.
+    """How sub-models are quantized for a target, or None.
 
     Args:
         target: with or without `-quant`.
@@ -125,13 +131,13 @@ def _name(kind: str, float_results: bool) -> str:
 
 
 def numbers(target: Target) -> str:
-    """What products and convolutions compute in on a target that quantizes."""
+    """The number format of products and convolutions on a target that quantizes."""
     said = "int8 and float" if positions_of(target) else "int8"
     return f"{said}: weights in the file, products" if rounds_inside(target) else said
 
 
 def sense(kind: str) -> str:
-    """For which nodes and hardware it pays, and whether that is so here."""
+    """For which nodes and hardware a kind pays, and whether this is such hardware."""
     nodes = {
         DYNAMIC: "products with constant weights; convolutions stay float, since they get slower",
         STATIC: "convolutions and products with constant weights",
@@ -188,9 +194,9 @@ def quantize(
         model: a partition in float.
         target: with `-quant`.
         context: where files are kept.
-        float_results: what static kernels make is only rounded where an integer kernel reads it. OpenVINO is faster
-            so and errs less (DenseNet-121: 2.3 instead of 2.0 times fp32's speed, 0.017 instead of 0.023); ONNX Runtime
-            has no integer kernel for such a node and takes 3 times as long as in float.
+        float_results: results of static kernels are rounded only where an integer kernel reads them.
+            OpenVINO is faster so and errs less; ONNX Runtime has no integer kernel for such a node
+            (docs/results/int8.md).
 
     Raises:
         CollageError: nothing in it can be quantized, or there are no samples to calibrate with.
@@ -214,7 +220,7 @@ def quantize(
 def _partly(
     whole: SubModel, model: SubModel, target: Target, context: CompileContext, float_results: bool
 ) -> SubModel:
-    """The int8 model with some nodes float again; it is made quickly, and so not kept in the cache."""
+    """The int8 model with some nodes float again, which is made quickly and not cached."""
     original, result = _loaded(model.path), ir.load(whole.path)
     values = kept_values(target, original)
     _fold_normalization(original)
@@ -227,12 +233,12 @@ def _partly(
     return replace(whole, path=context.work_dir / _PARTLY)
 
 
-class Int8Parts:
-    """Sub-models cut out of one int8 model: one takes 0.02 s (ResNet-50), quantizing one by itself 0.6 s.
+class Int8Parts(PreparedParts):
+    """Sub-models cut out of one int8 model, which is faster than quantizing each.
 
     Args:
-        whole: what `quantize` made.
-        model: what it was made from.
+        whole: the result of `quantize`.
+        model: its argument.
     """
 
     def __init__(self, whole: SubModel, model: SubModel) -> None:
@@ -242,32 +248,26 @@ class Int8Parts:
         read_unrounded(self._model, original)
 
     def cut(self, part: SubModel, path: Path) -> SubModel | None:
-        """A part of the same model, in int8; None where the whole has not its inputs and outputs, or nothing in it is int8.
-
-        Args:
-            part: in float.
-            path: the file to write.
-        """
-        names = [[spec.name for spec in specs] for specs in (part.inputs, part.outputs)]
+        given, made = ([spec.name for spec in specs] for specs in (part.inputs, part.outputs))
         try:
-            graph = ir.convenience.extract(self._model.graph, *names)
+            graph = ir.convenience.extract(self._model.graph, given, made)
         except ValueError:  # a normalization was folded over its border
             return None
         for values, specs in ((graph.inputs, part.inputs), (graph.outputs, part.outputs)):
             for value, spec in zip(values, specs, strict=True):
                 value.dtype = ir.DataType.from_numpy(np.dtype(spec.dtype))
                 value.shape = ir.Shape(spec.static_shape)
-        made = ir.Model(graph, ir_version=self._model.ir_version)
-        if not any(value.dtype == ir.DataType.INT8 for value in _weights(made)):
+        model = ir.Model(graph, ir_version=self._model.ir_version)
+        if not any(value.dtype == ir.DataType.INT8 for value in _weights(model)):
             return None
-        write_streamed(made, path)
+        write_streamed(model, path)
         return replace(part, path=path, prepared=True)
 
 
 def _make(model: SubModel, kind: str, float_results: bool, folder: Path) -> None:
     source, made = folder / "source.onnx", folder / "made.onnx"
     _write_ready(model.path, source, kind)
-    logging.getLogger().setLevel(logging.ERROR)  # it advises, on the root logger, what was done here
+    logging.getLogger().setLevel(logging.ERROR)  # it gives advice on the root logger
     if kind == DYNAMIC:
         _dynamic(source, made)
         result = ir.load(made)
@@ -291,7 +291,7 @@ def _make(model: SubModel, kind: str, float_results: bool, folder: Path) -> None
 
 
 def _write_ready(source: Path, destination: Path, kind: str) -> None:
-    """A copy with all weights inside, in the form that the quantizer reads rightly."""
+    """A copy with all weights inside, which the quantizer reads rightly."""
     model = _loaded(source)
     if kind in CALIBRATED:
         _fold_normalization(model)
@@ -321,7 +321,7 @@ def _tidy(model: ir.Model) -> None:
 
 
 def _turn_weights(model: ir.Model) -> None:
-    """Transpose the weights of Gemms here, once for each of them."""
+    """Transpose the weights of Gemms, a copy for each."""
     for node in model.graph:
         if node.op_type != "Gemm" or not node.attributes.get_int("transB", 0):
             continue

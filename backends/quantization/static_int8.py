@@ -1,10 +1,11 @@
 """Static int8: scales from samples, and rounding where an integer kernel reads.
 
-The work is that of `onnxruntime.quantization`. Traps, each with a test in tests/backends/quantization/test_quantize.py:
+`onnxruntime.quantization` does the work. Traps, each with a test in
+tests/backends/quantization/test_quantize.py:
 
-* two runtimes compute the same sample with other last bits; scales taken from it exactly would differ too, roundings
-  everywhere with them, and the error of a ResNet-50 by half (0.042, 0.058, 0.062). So ranges are widened to few bits.
-* what no integer kernel reads would only err in int8: it stays float.
+* Two runtimes compute a sample with other last bits, and exact scales would differ with them. So ranges
+  are widened to few bits.
+* A value that no integer kernel reads stays float.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import onnx_ir as ir
 from collage.backends.quantization.float_nodes import CLIPPINGS
 
 WEIGHTED = ("Conv", "MatMul", "Gemm")
-"""What becomes an integer kernel, where its weights are constant."""
+"""Operators that become an integer kernel where their weights are constant."""
 
 RANGE_BITS = 8
-"""Of the mantissa of a range: one in some thousand still differs, and scales are at most 0.8 % too wide."""
+"""Of the mantissa of a range."""
 
-# Between two integer kernels these compute on int8 too; alone they are never worth it.
+# These compute on int8 between two integer kernels.
 _CARRIERS = ("Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "MaxPool", "Relu")
 
 
@@ -37,10 +38,8 @@ def write_static(
     """Write a model with QuantizeLinear and DequantizeLinear around integer kernels and what lies between them.
 
     Args:
-        source: the float model, weights inside; files are made beside it for a while.
-        destination: the file to write.
-        samples: every input by name.
-        float_results: what kernels make is only rounded where an integer kernel reads it.
+        source: the float model, weights inside; temporary files lie beside it.
+        float_results: results of kernels are rounded only where an integer kernel reads them.
         reduce_range: weights of 7 bits.
     """
     from onnxruntime.quantization import QuantType
@@ -79,13 +78,13 @@ def write_static(
 
 
 def idle(model: ir.Model, floats: Collection[str] = ()) -> list[str]:
-    """Names of carriers that carry nothing to an integer kernel, as residual sums before a normalization.
+    """Names of carriers that lead to no integer kernel, as residual sums before a normalization.
 
-    In int8 they would only err: ViT by 0.03 instead of 0.07, and more slowly. A clipping after a kernel is part of it.
+    In int8 they would only err (docs/results/int8.md). A clipping after a kernel is part of it.
 
     Args:
         model: in float.
-        floats: names of nodes that are no integer kernels although they could be, and carry nothing.
+        floats: names of nodes that stay float.
     """
 
     def is_kernel(node: ir.Node) -> bool:

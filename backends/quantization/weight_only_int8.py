@@ -1,9 +1,8 @@
-"""Products whose weights alone are int8 in the file; what they read stays float there.
+"""Int8 weights alone: products keep float inputs in the file.
 
-A runtime that has kernels for it (OpenVINO) rounds what they read while it runs, in groups of neighboring numbers with a
-scale for each: closer than one scale for a whole tensor, whatever the samples were. Another runtime computes the same file
-with float products. Weights have a scale for each channel and are rounded with regard to what the products read in the
-samples (`error_feedback`).
+A runtime with kernels for it (OpenVINO) rounds the inputs while it runs, in groups with a scale for
+each. Another runtime computes the same file with float products. Weights have a scale for each channel
+and are rounded by the inputs in the samples (`error_feedback`).
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from collage.backends.support.conversion import write_streamed
 
 Array = np.ndarray
 
-# Inputs that make up for each other; more of them are taken in parts (VGG-19 has a product of 25088 inputs).
+# Inputs in one Gram matrix; more are taken in parts.
 _MOST_INPUTS = 4096
-# Of Gram matrices at a time.
+# Of all Gram matrices at a time.
 _MOST_BYTES = 2**30
 
 
@@ -34,13 +33,7 @@ def write_weights(
     """Write a model with int8 weights, each behind a DequantizeLinear.
 
     Args:
-        source: the float model, weights inside; a file is made beside it for a while.
-        destination: the file to write.
-        samples: every input by name.
-        names: of the products.
-
-    Raises:
-        Exception: whatever ONNX Runtime raises.
+        source: the float model, weights inside; a temporary file lies beside it.
     """
     model = ir.load(source)
     products = [product for node in model.graph if node.name in names and (product := _product(node))]
@@ -53,7 +46,7 @@ def write_weights(
 
 @dataclass(frozen=True)
 class _Product:
-    """A product with constant weights: its node, the name of what it reads, its weights as (inputs, channels)."""
+    """A product: its node, the name of its input, its constant weights as (inputs, channels)."""
 
     node: ir.Node
     read: str
@@ -66,7 +59,7 @@ class _Product:
         return 4 * inputs * min(inputs, _MOST_INPUTS)
 
     def replace(self, graph: ir.Graph, grams: Sequence[Array]) -> None:
-        """Put the weights in int8 in the place of the float ones."""
+        """Replace the float weights by int8."""
         largest = np.abs(self.weights).max(axis=0)
         steps = np.where(largest > 0, largest / LARGEST, 1.0).astype(np.float32)
         parts = zip(_slices(len(self.weights)), grams, strict=True)
@@ -94,7 +87,7 @@ def _product(node: ir.Node) -> _Product | None:
 
 
 def _within_memory(products: Sequence[_Product]) -> Iterator[list[_Product]]:
-    """All of them in order, in lists whose Gram matrices fit."""
+    """The products in order, in lists whose Gram matrices fit."""
     taken: list[_Product] = []
     for product in products:
         if taken and sum(p.gram_bytes for p in (*taken, product)) > _MOST_BYTES:
@@ -108,7 +101,7 @@ def _within_memory(products: Sequence[_Product]) -> Iterator[list[_Product]]:
 def _grams(
     source: Path, products: Sequence[_Product], samples: Sequence[Mapping[str, Array]]
 ) -> dict[str, list[Array]]:
-    """Mean products of what is read with each other, by its name: a matrix for each part of the inputs."""
+    """Gram matrices by name of the input, one for each part of it."""
     grams: dict[str, list[Array]] = {}
     for values in _values(source, {product.read for product in products}, samples):
         for name, value in values.items():
@@ -124,7 +117,7 @@ def _grams(
 def _values(
     source: Path, names: set[str], samples: Sequence[Mapping[str, Array]]
 ) -> Iterator[dict[str, Array]]:
-    """Values of a model by name, inputs among them, for one sample after the other."""
+    """Values of a model by name, sample by sample."""
     model = ir.load(source)
     given = [value.name or "" for value in model.graph.inputs if value.name in names]
     made = [value for node in model.graph for value in node.outputs if value.name in names]

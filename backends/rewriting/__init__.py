@@ -1,1 +1,1 @@
-"""Graph passes that compute the same in another form."""
+"""Graph passes, after which a runtime computes the same faster; `table` lists them."""

@@ -1,8 +1,7 @@
-"""The graph of a model while its nodes are exchanged for others that compute the same (`collage.backends.rewriting.rewrite`)."""
+"""The graph that passes change: shapes, constants, readers, and helpers on nodes."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -29,7 +28,7 @@ REDUCTIONS = op_names("ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSu
 
 
 class RewriteGraph:
-    """A graph with what a change of form asks for: shapes, constants, who reads what.
+    """A model's graph with what passes ask for.
 
     Args:
         proto: the model, whose weights may be in files beside it; changed in place by `replace`.
@@ -38,7 +37,7 @@ class RewriteGraph:
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.proto = proto
         self.opset = next((o.version for o in proto.opset_import if o.domain in _OURS), 0)
-        # Held, since Python's objects for a message's parts live only as long as somebody has them.
+        # Python's objects for a message's parts live only as long as something refers to them.
         self.nodes: list[onnx.NodeProto] = list(proto.graph.node)
         # A default of an input is no constant.
         self._inputs = {value.name for value in proto.graph.input}
@@ -52,7 +51,7 @@ class RewriteGraph:
         return node.op_type in kinds and node.domain in _OURS
 
     def readers(self) -> dict[str, list[onnx.NodeProto]]:
-        """Who reads each value; a graph's output and what a body reads have no single reader."""
+        """The readers of each value; a graph's output, and what a body reads, count as two."""
         found: dict[str, list[onnx.NodeProto]] = defaultdict(list)
         for node in self.nodes:
             for name in reads(node):
@@ -71,7 +70,7 @@ class RewriteGraph:
         return np.asarray(numpy_helper.to_array(tensor))
 
     def cut(self, node: onnx.NodeProto) -> tuple[int, int, int] | None:
-        """Along which axis a Slice cuts, from where and to where; None where it takes steps, has several axes, or is not known."""
+        """Axis, begin and end of a Slice; None where it takes steps, has several axes, or is not constant."""
         shape = self.shapes.get(node.input[0], ())
         given = [self.array(name) for name in node.input[1:]]
         numbers = [int(found.item()) for found in given if found is not None and found.size == 1]
@@ -82,7 +81,7 @@ class RewriteGraph:
         return (axis % len(shape), begin, end) if step in ([], [1]) else None
 
     def reduced(self, node: onnx.NodeProto) -> list[int] | None:
-        """The axes that a reduction is over, as they are written; None where they are not known, or none is named."""
+        """The axes of a reduction as they are written; None where they are not constant, or none is named."""
         axes = attributes(node).get("axes")
         if axes is None and len(node.input) > 1:
             axes = self.array(node.input[1])
@@ -100,7 +99,7 @@ class RewriteGraph:
         return self.constant(name, np.array(list(numbers), np.int64))
 
     def copied(self, source: str, name: str, shape: Sequence[int] | None = None) -> str:
-        """Add a constant with the numbers of another one, in another shape; they may be beside the file."""
+        """Add a constant with the numbers of another one, in another shape; they may lie outside the file."""
         if name not in self.constants:
             made = onnx.TensorProto()
             made.CopyFrom(self.constants[source])
@@ -118,19 +117,19 @@ class RewriteGraph:
     def parted(
         self, name: str, parts: Sequence[str], sizes: Sequence[int], axis: int, called_so: str
     ) -> onnx.NodeProto:
-        """A node that cuts a value into parts of these sizes; a constant's are folded when a runtime compiles."""
+        """A Split into parts of these sizes; a runtime folds that of a constant."""
         if self.opset < _SIZES_ARE_AN_INPUT:
             return helper.make_node("Split", [name], parts, name=called_so, axis=axis, split=sizes)
         given = self.integers(f"{called_so}/sizes", sizes)
         return helper.make_node("Split", [name, given], parts, name=called_so, axis=axis)
 
     def exchange(self, made: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
-        """Put other nodes, or none, in the places of some."""
+        """Replace the nodes at some positions by other nodes, or by none."""
         if made:
             self.replace([n for i, node in enumerate(self.nodes) for n in made.get(i, [node])])
 
     def replace(self, nodes: Sequence[onnx.NodeProto]) -> None:
-        """Take these nodes, in an order that can be run, and the constants that they read."""
+        """Let the graph have these nodes, in topological order, and the constants that they read."""
         graph = self.proto.graph
         read = {name for node in nodes for name in reads(node)} | {o.name for o in graph.output}
         self.nodes = list(nodes)
@@ -142,136 +141,6 @@ class RewriteGraph:
             graph.ClearField(field)
         graph.MergeFrom(made)
         self.nodes = list(graph.node)
-
-
-class LayoutPass(ABC):
-    """A pass that runs some operators in another form of their values, and stays in it through elementwise operators.
-
-    Every value has its own form, and another one where something was computed in it. Each is made from the other one only
-    where it is read.
-    """
-
-    tag: str  # names of other forms end in it
-    rank: int  # of values that have another form
-    broadcasts = True  # whether operands of several sizes meet in the other form as in their own
-
-    def __init__(self, graph: RewriteGraph) -> None:
-        self.graph = graph
-        self.found = 0
-        self._other: dict[str, str] = {}
-        self._plain = {value.name for value in graph.proto.graph.input} | set(graph.constants)
-        self._made: list[onnx.NodeProto] = []
-
-    @abstractmethod
-    def convert(self, node: onnx.NodeProto) -> bool:
-        """Make a node in the other form by `make`, or return False."""
-
-    @abstractmethod
-    def entering(self, name: str, other: str) -> list[onnx.NodeProto]:
-        """The nodes that make a value's other form."""
-
-    @abstractmethod
-    def leaving(self, other: str, name: str) -> list[onnx.NodeProto]:
-        """The nodes that make a value from its other form."""
-
-    @abstractmethod
-    def other_constant(self, name: str) -> str | None:
-        """A constant as elementwise operators read it in the other form, or None where it has no such form."""
-
-    def run(self) -> int:
-        """Convert what can be; returns how many of the operators that it is for were."""
-        for node in self.graph.nodes:
-            if self.convert(node) or self._carry(node):
-                continue
-            for name in reads(node):
-                self.leave(name)
-            self.make_plain(node)
-        for output in self.graph.proto.graph.output:
-            self.leave(output.name)
-        if self.found > 0:
-            self.graph.replace(self._made)
-        return self.found
-
-    def is_other(self, name: str) -> bool:
-        """Whether a value's other form is there."""
-        return name in self._other
-
-    def enter(self, name: str) -> str:
-        """The other form of a value."""
-        if name not in self._other:
-            other = self.name_of(name)
-            self._made.extend(self.entering(name, other))
-            self._other[name] = other
-        return self._other[name]
-
-    def leave(self, name: str) -> None:
-        """Make a value's own form, if it is not there."""
-        if name in self._other and name not in self._plain:
-            self._made.extend(self.leaving(self._other[name], name))
-            self._plain.add(name)
-
-    def make(self, *nodes: onnx.NodeProto) -> None:
-        """Take nodes as they are."""
-        self._made.extend(nodes)
-
-    def make_plain(self, node: onnx.NodeProto) -> None:
-        """Take a node that makes values in their own form."""
-        self._made.append(node)
-        self._plain.update(node.output)
-
-    def is_made_of(self, value: str, other: str) -> None:
-        """Say that a value's other form is another value's own."""
-        self._other[value] = other
-
-    def name_of(self, value: str) -> str:
-        """What a value's other form is called."""
-        return f"{value}/{self.tag}"
-
-    def made_as(self, value: str) -> str:
-        """Say that a value is made in the other form, and how it is called."""
-        self._other[value] = self.name_of(value)
-        return self._other[value]
-
-    def carry(self, node: onnx.NodeProto, inputs: Sequence[str]) -> onnx.NodeProto:
-        """A node as it is, with other inputs, and its outputs in the other form."""
-        made = rewired(node, inputs, [self.made_as(name) for name in node.output])
-        self._made.append(made)
-        return made
-
-    def reduce(self, node: onnx.NodeProto, first: str, axes: Iterable[int]) -> None:
-        """Take a reduction over these axes of the other form; what it does not keep the axes of is in its own form."""
-        given, over, inputs = attributes(node), sorted(axes), [first]
-        if "axes" not in given:
-            inputs.append(self.graph.integers(f"{called(node)}/axes/{self.tag}", over))
-        if given.get("keepdims", 1):
-            made = self.carry(node, inputs)
-        else:
-            made = rewired(node, inputs, node.output)
-            self.make_plain(made)
-        if "axes" in given:
-            set_attributes(made, {"axes": over})
-
-    def _carry(self, node: onnx.NodeProto) -> bool:
-        """Compute an elementwise operator in the other form where an operand is in it."""
-        if not any(name in self._other for name in node.input) or len(node.output) != 1:
-            return False
-        if self.graph.is_ours(node, *UNARY) and node.input[0] in self._other:
-            self.carry(node, [self._other[node.input[0]], *node.input[1:]])
-            return True
-        shape = self.graph.shapes.get(node.output[0], ())
-        if not self.graph.is_ours(node, *BINARY) or len(shape) != self.rank:
-            return False
-        values = [name for name in node.input if name not in self.graph.constants]
-        sizes = [self.graph.shapes.get(name, ()) for name in values]
-        if any(len(size) != self.rank or (size != shape and not self.broadcasts) for size in sizes):
-            return False
-        constants = {
-            name: self.other_constant(name) for name in node.input if name in self.graph.constants
-        }
-        if None in constants.values():
-            return False
-        self.carry(node, [constants.get(name) or self.enter(name) for name in node.input])
-        return True
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
@@ -300,12 +169,12 @@ def rewired(node: onnx.NodeProto, inputs: Iterable[str], outputs: Iterable[str])
 
 
 def called(node: onnx.NodeProto) -> str:
-    """How a profile calls a node: by its name, or by what it makes."""
+    """A node's name in profiles: its own, or that of its first output."""
     return str(node.name or node.output[0])
 
 
 def reads(node: onnx.NodeProto) -> list[str]:
-    """What a node reads, its bodies included."""
+    """The values that a node reads, its bodies included."""
     bodies = [a.g for a in node.attribute if a.HasField("g")]
     bodies += [graph for a in node.attribute for graph in a.graphs]
     found = [str(name) for name in node.input if name]

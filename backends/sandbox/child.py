@@ -1,19 +1,19 @@
-"""The other side of `collage.backends.sandbox.run`: the fork_server, and what a child does before and after its task.
+"""The other side of `collage.backends.sandbox.run`: the fork server, and a child's life around its task.
 
-Terms: the *owner* is the process that calls `run_in_child`. The *fork_server* is one helper process of
-the owner, single-threaded, without its environment and (where the platform allows it) without a
-network. It imports no runtime and forks a *child* for each call, so a child starts in milliseconds
-and in a state that no earlier task has touched.
+Terms: the *owner* is the process that calls `run_in_child`. The *fork server* is one single-threaded
+helper process of the owner, without the owner's environment and, where the platform allows that,
+without a network. It imports no runtime and forks a *child* for each call, in milliseconds and in a
+state that no earlier task has touched.
 
 Invariants:
 
-* Nothing outlives the owner: the fork_server ends when its control socket closes or its parent changes,
-  and takes all children with it; a child is killed by the kernel when the fork_server dies.
+* Nothing outlives the owner: the fork server ends when its control socket closes or its parent changes,
+  and kills all children; the kernel kills a child when the fork server dies.
 * Nothing outlives its task: a child leads its own session and group, which is killed when it ends;
-  what fled the group is handed to the fork_server by the kernel (child subreaper) and killed there.
-* A child's working directory is empty at the start and gone at the end.
+  processes that left the group come to the fork server (child subreaper) and are killed there.
+* A child's working directory is empty at the start and removed at the end.
 
-Only the standard library and what needs no more is imported at the top: a fork_server is up in about 50 ms.
+Only the standard library is imported at the top, so that a fork server starts quickly.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _channel: socket.socket | None = None  # set in a child only
 
 @dataclass
 class _ForkedChild:
-    """A running child, as the fork_server knows it."""
+    """A running child."""
 
     pid: int
     status: socket.socket
@@ -73,12 +73,12 @@ class _ForkedChild:
 
 
 def frame(kind: bytes, content: bytes) -> bytes:
-    """One frame of a channel: its kind (one byte), its length, its content."""
+    """One frame of a channel: kind (one byte), length, content."""
     return _HEADER.pack(kind, len(content)) + content
 
 
 def split_frame(data: bytearray) -> tuple[bytes, bytes] | None:
-    """Take the first whole frame from received bytes, or None while it is not all there."""
+    """Remove the first whole frame from received bytes; None while it is incomplete."""
     if len(data) < _HEADER.size:
         return None
     kind, size = _HEADER.unpack_from(data)
@@ -91,7 +91,7 @@ def split_frame(data: bytearray) -> tuple[bytes, bytes] | None:
 
 
 def send_message(message: object) -> None:
-    """Tell the owner of this child something (plain data) while the task runs; elsewhere a no-op."""
+    """Send plain data to this child's owner while the task runs; elsewhere a no-op."""
     if _channel is not None:
         from collage.backends.sandbox.codec import encode
 
@@ -104,12 +104,12 @@ def in_child() -> bool:
 
 
 def serve(control_fd: int, preload: Sequence[str]) -> None:
-    """Run the fork_server until its owner is gone."""
+    """Run the fork server until its owner is gone."""
     control = socket.socket(fileno=control_fd)
     owner = os.getppid()
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     isolated = _cut_off_network()
-    # Two nurseries of one machine are unlikely to have children of one number at the same time.
+    # Two fork servers of one machine are unlikely to use one number at the same time.
     own_users = itertools.count(os.getpid()) if can_change_user() else None
     for name in preload:
         _import_quietly(name)
@@ -117,7 +117,7 @@ def serve(control_fd: int, preload: Sequence[str]) -> None:
 
     package_folders()
     gc.collect()
-    gc.freeze()  # children share these pages as long as nobody touches them
+    gc.freeze()  # children share these pages until one writes
     hello = {"network_isolated": isolated, "own_users": own_users is not None}
     control.send(json.dumps(hello).encode())
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -137,7 +137,7 @@ def serve(control_fd: int, preload: Sequence[str]) -> None:
                     elif key.fileobj == wake_read:
                         with contextlib.suppress(BlockingIOError):
                             os.read(wake_read, 4096)
-                    elif key.data in children:  # a word from the owner, or its end: kill
+                    elif key.data in children:  # the owner asks to kill it, or is gone
                         _kill_group(key.data)
                         selector.unregister(key.fileobj)
                 _reap(children, selector)
@@ -154,13 +154,13 @@ def _accept(
     selector: selectors.BaseSelector,
     own_users: Iterator[int] | None,
 ) -> bool:
-    """Fork one child as asked; False when the owner is gone."""
+    """Fork one child; False when the owner is gone."""
     data, fds, _, _ = socket.recv_fds(control, REQUEST_BYTES, 3)
     if not data:
         return False
     request = json.loads(data)
     channel_fd, status_fd, log_fd = fds
-    # Importing here, once, spares every later child the import of the same module.
+    # Imported here once, a module is there in every later child.
     if request["preload"]:
         _import_quietly(request["preload"])
     status = socket.socket(fileno=status_fd)
@@ -177,10 +177,10 @@ def _accept(
         status.close()
         for other in children.values():
             other.status.close()
-        _live(request, channel_fd, log_fd, work_dir, fork_server)
+        _run_child(request, channel_fd, log_fd, work_dir, fork_server)
     os.close(channel_fd)
     os.close(log_fd)
-    with contextlib.suppress(OSError):  # the owner may have given up already: its end is seen below
+    with contextlib.suppress(OSError):  # the owner may be gone, which is seen below
         status.send(json.dumps({"work_dir": str(work_dir)}).encode())
     children[pid] = _ForkedChild(pid, status, work_dir)
     selector.register(status, selectors.EVENT_READ, pid)
@@ -190,7 +190,7 @@ def _accept(
 def _reap(
     children: dict[int, _ForkedChild], selector: selectors.BaseSelector, wait: bool = False
 ) -> None:
-    """Bury ended children and kill what they left behind."""
+    """Reap ended children, and kill what they started."""
     while True:
         try:
             pid, status = os.waitpid(-1, 0 if wait else os.WNOHANG)
@@ -214,7 +214,7 @@ def _reap(
 
 
 def _kill_orphans(children: Mapping[int, _ForkedChild]) -> None:
-    """Kill every descendant that the kernel gave us because its parent died."""
+    """Kill every descendant that the kernel gave to this process because its parent died."""
     for _ in range(100):  # each round brings the children of those killed in the round before
         orphans = [pid for pid in _own_children() if pid not in children]
         if not orphans:
@@ -233,7 +233,7 @@ def _own_children() -> Iterator[int]:
         return
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # The second field is the command in parentheses, which may itself hold spaces.
+            # The second field is the command in parentheses, which may contain spaces.
             after_name = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             if int(after_name[1]) == own:
                 yield int(entry.name)
@@ -247,14 +247,14 @@ def _kill_group(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _live(
+def _run_child(
     request: Mapping[str, Any], channel_fd: int, log_fd: int, work_dir: Path, fork_server: int
 ) -> NoReturn:
     """A child's whole life."""
     global _channel
     code = 1
     try:
-        _settle(request, log_fd, work_dir, fork_server)
+        _set_up(request, log_fd, work_dir, fork_server)
         channel = socket.socket(fileno=channel_fd)
         _channel = channel
         code = _work(channel)
@@ -268,8 +268,8 @@ def _live(
         os._exit(code)
 
 
-def _settle(request: Mapping[str, Any], log_fd: int, work_dir: Path, fork_server: int) -> None:
-    """Give up what the task does not need."""
+def _set_up(request: Mapping[str, Any], log_fd: int, work_dir: Path, fork_server: int) -> None:
+    """Set up the child's environment, limits and user."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -282,7 +282,7 @@ def _settle(request: Mapping[str, Any], log_fd: int, work_dir: Path, fork_server
     faulthandler.enable()
     os.chdir(work_dir)
     os.environ.update({**request["environment"], "HOME": str(work_dir), "TMPDIR": str(work_dir)})
-    os.environ["LOGNAME"] = "collage"  # some library asks for a name, and a user of its own has none
+    os.environ["LOGNAME"] = "collage"  # some libraries ask for a name, and a child's own user has none
     tempfile.tempdir = str(work_dir)
     sys.path[:] = request["path"]
     for name, value in request["rlimits"].items():
@@ -337,7 +337,7 @@ def _describe(error: BaseException) -> dict[str, str]:
 
 
 def _cut_off_network() -> bool:
-    """Leave the network for good; False where the platform does not let us."""
+    """Leave the network for good; False where the platform does not allow that."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "unshare"):
         return False
@@ -346,7 +346,7 @@ def _cut_off_network() -> bool:
         return True
     if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
         return False
-    with contextlib.suppress(OSError):  # else the user is shown as nobody; its rights stay the same
+    with contextlib.suppress(OSError):  # else the user is shown as nobody, with the same rights
         Path("/proc/self/setgroups").write_text("deny", encoding="utf-8")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="utf-8")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="utf-8")
@@ -355,7 +355,7 @@ def _cut_off_network() -> bool:
 
 def _import_quietly(name: str) -> None:
     """Import a module, and call a function of it: `module` or `module:function`."""
-    # A module that cannot be imported is the child's error to report, in its own words.
+    # The child reports a module that cannot be imported.
     with contextlib.suppress(Exception):
         module, _, function = name.partition(":")
         imported = importlib.import_module(module)

@@ -1,14 +1,13 @@
 """How results and messages leave a sandboxed child: pickle, cut down to plain data.
 
-A child runs native code on what strangers sent, so its bytes are not to be trusted, and a full
-unpickler runs whatever it is told to. `decode` therefore makes only
+A child runs native code on a stranger's model, so its bytes are not trusted, and a full unpickler runs
+whatever it is told to. `decode` therefore makes only
 
 * Python's own plain values and containers, and paths;
-* numpy arrays and scalars, from dtype, shape and bytes (never numpy's own pickle form, whose dtype
-  state can corrupt memory);
-* dataclasses and enums of the packages that are named by the caller and already imported.
+* numpy arrays and scalars, from dtype, shape and bytes (numpy's own pickle form can corrupt memory);
+* dataclasses and enums of the packages that the caller names, where they are imported already.
 
-Anything else is an `UnsafeValue`.
+Anything else raises `UnsafeValueError`.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def encode(value: object) -> bytes:
 
 
 def decode(data: bytes | bytearray, packages: Collection[str] = OWN_PACKAGES) -> Any:
-    """Read what `encode` wrote, trusting it with nothing.
+    """Read what `encode` wrote; the bytes may be hostile.
 
     Args:
         packages: top-level packages whose dataclasses and enums may be made.

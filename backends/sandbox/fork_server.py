@@ -1,7 +1,7 @@
-"""The owner's side of the fork_server: one helper process that forks children, started when needed.
+"""The owner's side of the fork server: one helper process that forks children, started when needed.
 
-A fork_server belongs to the process that started it. It is replaced when it has died, and a forked copy of
-its owner forgets it and starts one of its own.
+A fork server belongs to the process that started it. It is replaced when it has died; a forked copy of
+its owner starts one of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KEPT_ENVIRONMENT = (
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES",
 )
-# Modules, and functions that are called in the fork_server once, so that no child has to.
+# Modules to import, and functions to call, in the fork server once instead of in each child.
 _PRELOAD = (
     *("numpy", "ml_dtypes", "collage.backends.sandbox.codec", "collage.backends.contract"),
     "collage.backends.registry:warm_up",
@@ -39,7 +39,7 @@ _END_TIMEOUT_S = 5.0
 
 
 class ForkServer:
-    """This process's helper; see `sandbox_child.serve`."""
+    """This process's helper; see `collage.backends.sandbox.child.serve`."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -59,7 +59,7 @@ class ForkServer:
                 stdout=subprocess.DEVNULL,
                 env={**process_policy.CHILD_ENVIRONMENT, **kept},
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # an interrupt typed at the terminal is for the owner alone
+                start_new_session=True,  # an interrupt at the terminal is for the owner alone
             )
         self._control = ours
         self._send_lock = threading.Lock()
@@ -74,7 +74,7 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """False when it has ended, for whatever reason."""
+        """False when it has ended."""
         return self._process.poll() is None
 
     def send(self, request: bytes, fds: list[int]) -> None:
@@ -87,12 +87,12 @@ class ForkServer:
         self._process.kill()
 
     def forget(self) -> None:
-        """In a forked copy of the owner: let go of the socket, which would keep the fork_server alive."""
+        """Close the socket in a forked copy of the owner, where it would keep the fork server alive."""
         self._control.close()
         self._process.returncode = 0  # it is not this process's child
 
     def close(self) -> None:
-        """Let it end, and wait for that."""
+        """Let it end, and wait."""
         self._control.close()
         try:
             self._process.wait(_END_TIMEOUT_S)
@@ -106,7 +106,7 @@ _current: ForkServer | None = None
 
 
 def fork_server() -> ForkServer:
-    """This process's fork_server, started when there is none."""
+    """This process's fork server, started when there is none."""
     global _current
     with _lock:
         if _current is not None and not _current.alive:

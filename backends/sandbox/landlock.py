@@ -1,10 +1,9 @@
 """Which files a sandboxed child may touch: Landlock rules, enforced by the Linux kernel for good.
 
-A child may read the interpreter, the installed packages and the system's libraries; it may read
-beside the files that it was given, and write in the folders that it was given and in its own working
-directory; it may name its threads. Everything else does not exist for it: not the user's home, not the database, not what
-other jobs uploaded. It may not open TCP connections or signal processes outside of it either. Where
-the kernel has no Landlock (before Linux 5.13, or another system), `confine` says so by returning False.
+A child may read the interpreter, the installed packages, the system's libraries, and the folders of the
+files that it was given. It may write in folders that it was given and in its working directory. It may
+not open TCP connections or signal processes outside. Where the kernel has no Landlock (before Linux
+5.13, or another system), `confine` returns False.
 
 Source: Linux, Documentation/userspace-api/landlock.rst.
 """
@@ -44,7 +43,7 @@ _SYSTEM = (
     *("/etc/OpenCL", "/etc/vulkan", "/etc/alternatives", "/run/nvidia-persistenced"),
 )
 _DEVICE_FOLDER = "/dev"
-# CUDA's driver gives its threads names there, and does not start where it cannot.
+# CUDA's driver names its threads there, and does not start where it cannot.
 _OWN_THREADS = "/proc/self/task"
 
 
@@ -101,7 +100,7 @@ def interpreter_paths() -> list[str]:
 def package_folders() -> list[str]:
     """Folders of our own packages and of plugins: editable installs lie outside of `sys.path`.
 
-    It takes some milliseconds; the fork_server asks once, and its children inherit the answer.
+    The fork server asks once, and its children inherit the answer.
     """
     plugins = {point.module.partition(".")[0] for point in entry_points(group="collage.backends")}
     folders = []

@@ -1,4 +1,4 @@
-"""What a sandboxed child may use, and how it may fail."""
+"""The limits of a sandboxed child, and how it fails."""
 
 from __future__ import annotations
 
@@ -9,41 +9,34 @@ from typing import Literal
 
 from collage.partitioner.errors import CollageError
 
-FailureKind = Literal["crash", "hang", "out_of_memory", "error", "cancelled", "killed"]
+FailureKind = Literal["crash", "hang", "out_of_memory", "error", "killed"]
 
 
 @dataclass(frozen=True)
 class ChildLimits:
-    """What a child may use.
+    """Limits of a child."""
 
-    Args:
-        timeout_s: it is killed after this time, with all its descendants.
-        silence_s: it is killed when it sends no message for this time; None for `timeout_s`.
-        memory_bytes: address space; None for the memory of this machine or container, 0 for no limit
-            (GPU drivers reserve far more than they use).
-        cpu_s: processor time of the child over all threads; None for `timeout_s` on every core.
-        open_files: how many files may be open.
-        file_bytes: the largest file that it may write.
-        processes: how many processes and threads its user may have beyond those of now (the kernel
-            does not count those of root).
-        confine_files: only files that the task's arguments name (`sandbox_files.granted`), its own
-            folder and installed software are there for it, where the kernel can enforce that.
-        writable: more files and folders that it may write.
-        user: user and group number to run as, where the owner is root; None for one of its own
-            (`sandbox_user`), or the owner's where that cannot be.
-        environment: more environment variables, over those of the policy.
-    """
-
-    timeout_s: float = 300.0
+    timeout_s: float = 300.0  # it is killed after this time, with all its descendants
+    # it is killed when it sends no message for this time; None for `timeout_s`
     silence_s: float | None = None
+    # address space; None for the memory of this machine or container, 0 for no limit (GPU drivers
+    # reserve far more than they use)
     memory_bytes: int | None = None
+    # processor time of the child over all threads; None for `timeout_s` on every core
     cpu_s: float | None = None
-    open_files: int = 1024
-    file_bytes: int = 16 << 30
+    open_files: int = 1024  # how many files may be open
+    file_bytes: int = 16 << 30  # the largest file that it may write
+    # how many processes and threads its user may have beyond those of now (the kernel does not count
+    # those of root)
     processes: int = 1024
+    # only files that the task's arguments name (`landlock.granted`), its own folder and installed
+    # software can be opened, where the kernel can enforce that
     confine_files: bool = True
-    writable: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()  # more files and folders that it may write
+    # user and group number to run as, where the owner is root; None for one of its own (`user`), or
+    # the owner's where that cannot be
     user: int | None = None
+    # more environment variables, over those of the policy
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -52,8 +45,8 @@ class ChildFailed(CollageError):  # noqa: N818  (it names what happened to the c
 
     Args:
         kind: `crash` (a signal, or an exit without a result), `hang` (the time was up),
-            `out_of_memory`, `error` (the function raised), `cancelled`, or `killed` (from outside:
-            says nothing about the task, so try again).
+            `out_of_memory`, `error` (the function raised), or `killed` (from outside: says nothing
+            about the task, so try again).
         reason: one line for people: the signal or exception, and the last words on stderr.
         error_type: name of the exception's class for `error` and `out_of_memory`, else empty.
         detail: the child's traceback or the end of its stderr.

@@ -1,8 +1,8 @@
-"""Keep native libraries from printing.
+"""Keeps native libraries from printing.
 
-Some runtimes print from native code while they are imported or convert a model. Programs that write
-JSON to standard output must not be spoiled by that, so both standard streams are closed to native
-code meanwhile. The streams belong to the process: one thread at a time is quiet.
+Some runtimes print while they are imported or convert a model, which would spoil a program's output.
+Both standard streams are closed to native code meanwhile; they belong to the process, so one thread at
+a time is quiet.
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ def quiet() -> Iterator[None]:
 
 
 def one_line(text: str) -> str:
-    """The text with its white space put together; of a long one the middle is left out.
-
-    Runtimes name the cause first, or last after all that was called.
-    """
+    """The text in one line; of a long one the middle is left out, since runtimes name the cause first or last."""
     line = " ".join(text.split())
     half = _LONGEST // 2
     return line if len(line) <= _LONGEST else f"{line[:half]} … {line[-half:]}"

@@ -1,21 +1,19 @@
-"""Runs a function in a sacrificial child: what it does to its process, nobody else feels.
+"""Runs a function in a sacrificial child process, whose crash harms no other process.
 
     value = run_in_child(measure_once, request, limits=ChildLimits(timeout_s=30))
 
-One child for each call, forked in milliseconds from a helper process (the *fork_server*, see
-`sandbox_child`) that has numpy and our own modules loaded and no runtime. Nothing is asked of the
-user's main module: neither a guard nor that it can be imported again. Calls may come from any
-thread, several at a time, and from processes that were forked themselves.
+Each call has a child of its own, forked from a helper process (the *fork server*, see `child`) that has
+numpy and our own modules loaded and no runtime. The user's main module needs no guard. Calls may come
+from any thread, several at a time, and from forked processes.
 
-What a child gets: its own session and process group, an empty working directory (which is also HOME
-and TMPDIR, and is removed afterward), an environment of a few harmless names and the policy's thread
-settings, a user of its own where the owner is root (`sandbox_user`), resource limits, only the files
-that it was given and no network where the platform allows that (`sandbox_files`), `no_new_privs`, and
-death by the kernel when the fork_server or the owner dies. stdout and stderr go to a file whose last lines
-end up in the failure's reason. What it sends back is decoded as plain data (`sandbox_codec`).
+A child has its own session and process group, an empty working directory (also HOME and TMPDIR, removed
+afterward), an environment of a few names and the policy's settings, a user of its own where the owner
+is root (`user`), resource limits, only the files that it was given and no network where the platform
+allows that (`landlock`), and `no_new_privs`. The kernel kills it when the fork server or the owner
+dies. Its stdout and stderr go to a file, whose last lines are in the failure's reason. Its results are
+decoded as plain data (`codec`).
 
-Source: the fork server of Python's multiprocessing, whose children import the user's main module and
-outlive a killed owner; pebble for the idea of one process per task.
+Source: the fork server of Python's multiprocessing; pebble for the idea of one process per task.
 """
 
 from __future__ import annotations
@@ -42,6 +40,7 @@ from collage.backends.sandbox.fork_server import ForkServer, fork_server, import
 from collage.backends.sandbox.landlock import granted
 from collage.backends.sandbox.limits import ChildFailed, ChildLimits, FailureKind
 from collage.backends.sandbox.native_output import one_line
+from collage.partitioner.errors import CancelledError
 
 __all__ = [
     "ChildFailed",
@@ -85,6 +84,7 @@ def run_in_child(
 
     Raises:
         ChildFailed: the child did not return; no process of it is left.
+        CancelledError: `cancel` was set; no process of it is left.
         ValueError: the function cannot be found again by the child.
         RuntimeError: called inside a child.
     """
@@ -96,24 +96,24 @@ def run_in_child(
     package = function.__module__.partition(".")[0]
     readable, writable = granted(list(_paths_in(args)))
     limits = limits or ChildLimits()
-    run = _Run(limits, OWN_PACKAGES | {package}, on_message, readable, writable)
+    run = _ChildCall(limits, OWN_PACKAGES | {package}, on_message, readable, writable)
     preload = function.__module__ if package in OWN_PACKAGES else None
     result: R = run.go(task, preload, cancel)
     return result
 
 
 def network_isolated() -> bool:
-    """True when children have no network (starts the fork_server if there is none)."""
+    """True when children have no network (starts the fork server if there is none)."""
     return fork_server().network_isolated
 
 
 def runs_as_root() -> bool:
-    """True when this is root and children stay root too, since the platform lets them be nobody else."""
+    """True when this is root and children are root too, since the platform has no users for them."""
     return os.geteuid() == 0 and not fork_server().own_users
 
 
-class _Run:
-    """One call: talks to the child and to the fork_server until both are done."""
+class _ChildCall:
+    """One call: talks to the child and to the fork server until both are done."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Run:
 
     def go(self, task: bytes, preload: str | None, cancel: threading.Event | None) -> Any:
         if cancel is not None and cancel.is_set():
-            raise ChildFailed("cancelled", "cancelled before it started")
+            raise CancelledError("cancelled before a child process started")
         kills_before = _memory_kills()
         self._channel, child_channel = socket.socketpair()
         self._status, fork_server_status = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -156,7 +156,7 @@ class _Run:
             helper = fork_server()
             try:
                 helper.send(request, fds)
-            except OSError:  # it died since it was looked at: once more with a new one
+            except OSError:  # it has just died: once more with a new one
                 helper = fork_server()
                 helper.send(request, fds)
             child_channel.close()
@@ -164,9 +164,9 @@ class _Run:
             try:
                 self._talk(task, cancel)
             finally:
-                self._bury(helper)
+                self._end(helper)
                 if self._exit is None and self._work_dir is not None:
-                    # The fork_server, which removes a child's folder, died or was killed.
+                    # The fork server, which removes a child's folder, died or was killed.
                     shutil.rmtree(self._work_dir, ignore_errors=True)
             return self._conclude(log, kills_before)
 
@@ -199,7 +199,7 @@ class _Run:
         }
 
     def _talk(self, task: bytes, cancel: threading.Event | None) -> None:
-        """Give the task and take messages until there is an outcome or the child must go."""
+        """Send the task and read messages until there is an outcome or the child must be killed."""
         begin = self._heard_at = time.monotonic()
         channel, status = self._channel, self._status
         channel.setblocking(False)
@@ -215,8 +215,7 @@ class _Run:
                 self._killed_for = "hang"
                 return
             if cancel is not None and cancel.is_set():
-                self._killed_for = "cancelled"
-                return
+                raise CancelledError("cancelled while a child process ran")
             wanted = {status: selectors.EVENT_READ}
             if channel_open:
                 wanted[channel] = selectors.EVENT_READ | (selectors.EVENT_WRITE if to_send else 0)
@@ -231,7 +230,7 @@ class _Run:
                 channel_open = self._read_channel()
             if status in ready:
                 self._read_status()
-                if self._gone:  # what it said before it ended is still in the channel
+                if self._gone:  # its last messages are still in the channel
                     while channel_open and self._outcome is None:
                         channel_open = self._read_channel()
 
@@ -271,8 +270,8 @@ class _Run:
         else:
             self._work_dir = word["work_dir"]
 
-    def _bury(self, helper: ForkServer) -> None:
-        """Make sure that child and descendants are gone."""
+    def _end(self, helper: ForkServer) -> None:
+        """End the child and its descendants."""
         deadline = time.monotonic() + _KILL_GRACE_S
         try:
             self._status.send(b"kill")
@@ -295,8 +294,6 @@ class _Run:
             reason = f"{error['type']}: {one_line(error['message'])}".rstrip(": ")
             raise ChildFailed(error["kind"], reason, str(error["type"]), str(error["trace"]))
         tail = _tail(log)
-        if self._killed_for == "cancelled":
-            raise ChildFailed("cancelled", "cancelled", detail=tail)
         if self._killed_for == "hang":
             limits = (self._limits.timeout_s, self._limits.silence_s or self._limits.timeout_s)
             raise ChildFailed("hang", f"not done after {min(limits):g} s", detail=tail)
@@ -337,7 +334,7 @@ def _post_mortem(code: int | None, tail: str, memory_kill: bool) -> ChildFailed:
 
 
 def _last_words(tail: str) -> str:
-    """The last line on stderr that is not part of the crash handler's own listing."""
+    """The last line on stderr before the crash handler's listing."""
     lines = [line.strip() for line in tail.partition("Fatal Python error")[0].splitlines()]
     said = [line for line in lines if line]
     return f"; it said: {said[-1][:300]}" if said else ""

@@ -1,12 +1,12 @@
-"""Who a sandboxed child is: where the owner is root, a user of its own, that nobody else is.
+"""The user of a sandboxed child: where the owner is root, a user that no other process has.
 
-Under a number of its own a child can neither signal nor look into processes of others, and the kernel
-counts its processes, so a fork bomb ends at RLIMIT_NPROC. One capability stays, to pass by permission
-bits (`CAP_DAC_OVERRIDE`): the files that a child was given lie in folders of the owner, and which those
-are is Landlock's to enforce (`sandbox_files`). A program that the child starts keeps it too.
+Such a child can neither signal nor inspect other processes, and the kernel counts its processes, so a
+fork bomb ends at RLIMIT_NPROC. It keeps one capability, to pass by permission bits
+(`CAP_DAC_OVERRIDE`): its files lie in folders of the owner, and Landlock says which (`landlock`). A
+program that the child starts keeps it too.
 
-An owner who is a plain user can change to nobody, and neither can root in a container without
-`CAP_SETUID` or with a single mapped user: children then run as the owner, without its capabilities.
+Where the owner is not root, or is root in a container without `CAP_SETUID` or with a single mapped
+user, children run as the owner, without its capabilities.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import struct
 import sys
 
-# Numbers that no distribution gives to anybody, inside the 65,536 that containers have.
+# Numbers that no distribution uses, inside the 65,536 that containers have.
 _FIRST_USER, _USERS = 60600, 550
 _PR_SET_KEEPCAPS = 8
 _PR_CAPBSET_DROP = 24
@@ -28,12 +28,12 @@ _CAPABILITY_VERSION = 0x20080522
 
 
 def user_for(number: int) -> int:
-    """The user and group of the fork_server's child of this number."""
+    """User and group number of the fork server's child of this number."""
     return _FIRST_USER + number % _USERS
 
 
 def can_change_user() -> bool:
-    """True when this process may become a child's user; found out by a copy of it that does."""
+    """True when this process may change to a child's user; a forked copy tries."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return False
     pid = os.fork()
@@ -46,7 +46,7 @@ def can_change_user() -> bool:
 
 
 def give_up_privileges(user: int | None) -> None:
-    """Become a user, or stay, and lose every capability but the one for files; for good.
+    """Change to a user, if one is given, and drop every capability but the one for files, for good.
 
     Raises:
         OSError: this process may not become that user.
@@ -57,7 +57,7 @@ def give_up_privileges(user: int | None) -> None:
             prctl(_PR_CAPBSET_DROP, capability)
     if user is not None:
         prctl(_PR_SET_KEEPCAPS, 1)
-        # access(2), which MNN's converter asks first, else leaves out what a plain user may keep.
+        # Else access(2), which MNN's converter calls first, ignores the kept capability.
         prctl(_PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
         _change(user)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -71,7 +71,7 @@ def give_up_privileges(user: int | None) -> None:
 
 
 def prctl(option: int, value: int, more: int = 0) -> None:
-    """Set something of this process, where the kernel knows it."""
+    """Set an option of this process, where the kernel has prctl."""
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
         libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(more), 0, 0)

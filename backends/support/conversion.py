@@ -1,9 +1,8 @@
-"""What converters of other runtimes need: explicit defaults, weights inside, and a cache.
+"""Helpers for converters of other runtimes: explicit defaults, weights inside the file, and a cache.
 
-MNN's converter and pnnx misread attributes that ONNX lets a model leave out: pooling without
-`strides` divides by zero in MNN, and both take softmax without `axis` over the last axis, whatever
-the operator set says. So these are written into a copy of the model before it is converted. MNN's drops a Dropout
-between others, and keeps one on its own, which it cannot run: there it becomes the Identity that it is.
+MNN's converter and pnnx misread attributes that ONNX lets a model leave out (`strides` of pooling,
+`axis` of softmax), so a copy of the model states them. MNN cannot run a Dropout on its own, so that
+becomes an Identity.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
 
 _SUMS = "SHA256SUMS"
 _TIMEOUT_S = 300
-# Converters copy all weights several times, each time into pages that are new to them, which is most of their time. So
-# glibc's malloc keeps what is freed, and takes large pages: 240 MB of weights convert in 4 s, not 12 (pnnx), and in 0.7 to 1.4 s,
-# not 2.5 (MNN).
+# Converters copy all weights several times, mostly into new pages. So glibc's malloc keeps freed
+# memory, and takes large pages (docs/results/load-time.md).
 _REUSE = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
@@ -36,7 +34,7 @@ _REUSE = {
 }
 # Part of every conversion's key: raise it when `write_explicit` writes something else.
 _EDITION = 2
-_INLINE_LIMIT_BYTES = 1 << 31  # what a protobuf may hold
+_INLINE_LIMIT_BYTES = 1 << 31  # of a protobuf
 _FLAT_SOFTMAX_BEFORE = 13
 _SOFTMAXES = {"Softmax", "LogSoftmax"}
 _POOLS = {"AveragePool", "MaxPool"}
@@ -72,13 +70,13 @@ def write_explicit(source: Path, destination: Path) -> None:
 
 
 def write_streamed(model: ir.Model, destination: Path) -> None:
-    """Write a model with all weights inside the file; through a protobuf, 240 MB of weights take two seconds longer."""
+    """Write a model with all weights inside the file, without a protobuf of them."""
     structure = weights.whole_structure(model)
     weights.write(structure, list(model.graph.initializers.values()), destination, _INLINE_LIMIT_BYTES)
 
 
 def run_converter(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a converter's command in a folder; what it prints is in the result.
+    """Run a converter's command in a folder; its output is in the result.
 
     Raises:
         subprocess.TimeoutExpired: it took more than five minutes.
@@ -127,7 +125,7 @@ def converted(
 
 
 def files_of(model: Path) -> list[Path]:
-    """A model's file, and that of its weights where they are outside."""
+    """A model's file, and the file of external weights where there is one."""
     beside = model.with_name(f"{model.name}.weights")
     return [model, beside] if beside.is_file() else [model]
 
@@ -143,9 +141,9 @@ def cached(
     """The folder with files that are made from others, from the cache where they are in it.
 
     Args:
-        sources: everything that decides the content of what is made, beside the maker.
+        sources: the files that decide the result, beside the maker.
         files: names of the files that `make` makes.
-        maker: name and version of what makes them, part of the cache's key.
+        maker: name and version of the maker, part of the cache's key.
         make: makes the files in a folder.
         work_dir: an empty folder for everything else.
         cache_dir: where files are kept, or None.
@@ -162,12 +160,12 @@ def cached(
         _keep([work_dir / name for name in files], folder)
     else:
         with contextlib.suppress(OSError):
-            os.utime(folder)  # who makes room goes by when something was used
+            os.utime(folder)  # the time of the last use decides what is removed for space
     return folder
 
 
 def _is_whole(folder: Path, files: Sequence[str]) -> bool:
-    """True when the cache has these files as they were made: native code may crash on damaged ones."""
+    """True when the cache has these files undamaged: native code may crash on damaged ones."""
     try:
         expected = (folder / _SUMS).read_text(encoding="utf-8")
         return expected == _sums([folder / name for name in files])
@@ -176,7 +174,7 @@ def _is_whole(folder: Path, files: Sequence[str]) -> bool:
 
 
 def _sums(files: Sequence[Path]) -> str:
-    # Always read: remembering would not see what a crash of the machine left of a file.
+    # Always read: remembered digests miss damage by a crash of the machine.
     return "".join(f"{weights.file_digest(file)} {file.name}\n" for file in files)
 
 

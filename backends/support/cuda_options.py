@@ -1,8 +1,9 @@
-"""What targets on CUDA have in common, whichever runtime they belong to."""
+"""Options of all targets on CUDA."""
 
 from __future__ import annotations
 
-from collage.backends.contract import Arithmetic, Option
+from collage.backends.contract import Arithmetic
+from collage.backends.options import Option
 from collage.partitioner.target import Target
 
 _OFF_ON = ("off", "on")
@@ -28,7 +29,7 @@ def is_on(target: Target, option: Option) -> bool:
 
 
 def arithmetic(target: Target) -> Arithmetic:
-    """What a target computes in that may ask for TF32."""
+    """The number format of a target with `TF32` among its options."""
     if not is_on(target, TF32):
         return Arithmetic()
     return Arithmetic(

@@ -1,8 +1,8 @@
-"""SHA-256 of a file, remembered in a cache folder for as long as the file system says that the file is the same.
+"""SHA-256 of a file, remembered in a cache folder while the file system says that the file is the same.
 
-Whose device, inode, size and times of last change are as before has its content as before: the time of change
-(ctime) is the kernel's, and no program sets it back. Two changes within one tick of that clock would look alike,
-so a file that changed a moment before it was read is not remembered, but read again the next time.
+A file with the same device, inode, size and times has the same content: the kernel sets the time of
+change (ctime), and no program sets it back. Two changes within one tick of that clock look alike, so
+the digest of a file that has just changed is not remembered.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ _LENGTH = 64
 
 
 def remembered_digest(path: Path, cache_dir: Path) -> str:
-    """SHA-256 of a file's bytes as hex text, without reading a file that was read before.
+    """SHA-256 of a file's bytes as hex text, remembered where the file has not changed.
 
     Args:
-        path: the file.
-        cache_dir: where digests are kept; it must be writable by nobody whom the caller does not trust.
+        cache_dir: where digests are kept; writable only by whom the caller trusts.
 
     Raises:
         OSError: the file cannot be read.

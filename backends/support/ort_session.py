@@ -1,9 +1,8 @@
-"""How ONNX Runtime's sessions are opened, and their optimized graphs kept in the cache.
+"""Opens ONNX Runtime's sessions, and keeps their optimized graphs in the cache.
 
-A session that opens a kept graph optimizes nothing and maps its weights instead of copying them: in a fresh process
-ResNet-50 opens in 0.03 s, from the plain model in 0.28 to 0.39 s, and no faster from ONNX Runtime's own `.ort`
-format. Results are the same to the bit, and so are the times of runs. The graph suits the processor that it was made
-on, so it is for this machine's cache only.
+A session on a kept graph optimizes nothing and maps its weights instead of copying them
+(docs/results/load-time.md). Results are the same to the bit. The graph suits the processor that it was
+made on, so it stays in this machine's cache.
 """
 
 from __future__ import annotations
@@ -84,11 +83,11 @@ def save_optimized(options: Any, folder: Path) -> None:
 
 
 def open_model(model: Path, target: Target, options: Any) -> Any:
-    """A session for an ONNX file; raises what ONNX Runtime raises, or why its provider cannot take all of it."""
+    """A session for an ONNX file; raises what ONNX Runtime raises, or why its provider cannot take it."""
     ep = target.option("ep", "cpu")
     if ep in ON_CUDA:
         preload_cuda()
-    # Left alone, a session that fails prints and quietly opens on the CPU instead.
+    # By default a session that fails opens on the CPU instead.
     try:
         return ort().InferenceSession(
             str(model), options, providers=_providers(target), enable_fallback=False
@@ -104,7 +103,7 @@ def open_model(model: Path, target: Target, options: Any) -> Any:
 def open_session(model: Path, target: Target, context: CompileContext) -> Any:
     """A session for an ONNX file, from the cache where there is one; raises what ONNX Runtime raises."""
     if context.cache_dir is not None and target.option("ep", "cpu") == "cpu":
-        # Some graphs can be run and not be written or read again; their own error is told below, if any.
+        # Some graphs can be run but not written or read again; other errors come again below.
         with contextlib.suppress(Exception):
             kept = _optimized(model, target, context, context.cache_dir)
             return open_model(kept, target, options_of(target, context, "none"))
@@ -125,7 +124,7 @@ def _optimized(model: Path, target: Target, context: CompileContext, cache_dir: 
 
 @lru_cache(maxsize=1)
 def preload_cuda() -> str:
-    """Load the CUDA libraries that are installed as Python packages; what is missing, or nothing."""
+    """Load the CUDA libraries that are installed as Python packages; returns what is missing, or nothing."""
     said = io.StringIO()
     with quiet(), contextlib.redirect_stdout(said):
         ort().preload_dlls()  # which prints
@@ -139,7 +138,7 @@ def _providers(target: Target) -> list[Any]:
         return [chosen]
     options = {"device_id": target.option("device", "0")}
     if ep == "cuda":
-        # Left alone, it computes products and convolutions of float32 in TF32.
+        # By default it computes products and convolutions of float32 in TF32.
         options["use_tf32"] = str(int(is_on(target, TF32)))
         options["enable_cuda_graph"] = str(int(is_on(target, GRAPHS)))
     return [(chosen, options)]

@@ -1,7 +1,7 @@
-"""Patterns that several runtimes compute as one kernel; each backend picks those it has.
+"""Patterns that several runtimes compute as one kernel; each backend picks those it has, with the reason.
 
-A backend's own file says for what reason of the hardware it picks a pattern. Variants that differ in
-the order of inputs have names of their own (see `collage.partitioner.rules.pattern`).
+Variants that differ in the order of inputs have names of their own
+(`collage.partitioner.rules.pattern`).
 """
 
 from __future__ import annotations

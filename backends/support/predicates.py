@@ -1,7 +1,7 @@
-"""Small questions about a node that several backends ask before they take it.
+"""Questions about a node that several backends ask before they take it.
 
-Each `refuse_…` returns the reason in one sentence, or None when there is nothing to object to. A
-backend's `supports` is a chain of them: the first reason wins.
+Each `refuse_…` returns the reason in one sentence, or None. A backend's `supports` is a chain of them:
+the first reason wins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Refusal = Callable[[GraphIndex, NodeInfo], str | None]
 
 
 def op_names(words: str) -> frozenset[str]:
-    """The operators in a text, which are separated by blanks."""
+    """The operators in a text, separated by blanks."""
     return frozenset(words.split())
 
 

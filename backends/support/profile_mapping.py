@@ -1,9 +1,8 @@
 """From the steps of a runtime's profile back to the nodes of the model.
 
-A runtime fuses: one step stands for several nodes, and its name is that of one of them, of a value
-that one of them makes, or of neither. An *baseline* is a node that a step certainly stands for. Nodes
-without one were fused into a neighbor: first choice is the step of who reads them, or of who feeds
-them, whichever the runtime's names mean; second choice is the other one.
+A runtime fuses: one step computes several nodes, and has the name of one of them, of a value, or of
+neither. An *anchor* is a node that a step certainly computes. A node that is no anchor was fused into a
+neighbor: the step of its reader or of its maker, as the runtime names steps, else the other one.
 """
 
 from __future__ import annotations
@@ -17,35 +16,30 @@ from collage.partitioner.graph.graph_index import GraphIndex
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step of a runtime's profile.
+class ProfileStep:
+    """One step of a runtime's profile."""
 
-    Args:
-        names: everything by which the runtime calls it: names of nodes, of values, or neither.
-        kind: the runtime's name of what it does.
-        latency_us: mean time of one execution.
-        between: for a step that changes the layout or type of a value and is no node itself: how the runtime calls who
-            makes the value, then who reads it. The first that is known gets its time.
-    """
-
-    names: tuple[str, ...]
-    kind: str
-    latency_us: float
+    names: tuple[str, ...]  # the runtime's names for it: of nodes, of values, or neither
+    kind: str  # the runtime's name of what it does
+    latency_us: float  # mean time of one execution
+    # for a change of layout or type, which is no node: names of the value's maker, then of its
+    # reader. The first that is known gets the time.
     between: tuple[str, ...] = ()
 
 
-def op_times(index: GraphIndex, steps: Sequence[Step], joins_reader: bool = True) -> list[OpTime]:
+def op_times(
+    index: GraphIndex, steps: Sequence[ProfileStep], joins_reader: bool = True
+) -> list[OpTime]:
     """The steps with the names of the nodes that each stands for.
 
-    Steps with the same first baseline are added up. Steps without an baseline stay, with no nodes.
+    Steps with the same first anchor are added up. Steps without an anchor have no nodes.
 
     Args:
-        index: the model's structure.
         steps: in the order of execution.
         joins_reader: True where a fused step is named by its last node.
     """
     known = {**index.producer, **{node.name: node.index for node in index.nodes}}
-    merged: dict[int | str, tuple[set[int], list[Step]]] = {}
+    merged: dict[int | str, tuple[set[int], list[ProfileStep]]] = {}
     for i, step in enumerate(steps):
         anchors = _anchors(known, step.names) or _anchors(known, step.between)[:1]
         key: int | str = anchors[0] if anchors else f"step {i}"
@@ -62,11 +56,11 @@ def op_times(index: GraphIndex, steps: Sequence[Step], joins_reader: bool = True
 
 
 def _anchors(known: dict[str, int], names: Sequence[str]) -> list[int]:
-    return [a for a in (_baseline(known, name) for name in names) if a is not None]
+    return [a for a in (_anchor(known, name) for name in names) if a is not None]
 
 
-def _baseline(known: dict[str, int], name: str) -> int | None:
-    """The node that a name means, with what runtimes append to it after a slash taken off."""
+def _anchor(known: dict[str, int], name: str) -> int | None:
+    """The node of a name, without what runtimes append to it after a slash."""
     while name:
         if name in known:
             return known[name]

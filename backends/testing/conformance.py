@@ -1,11 +1,10 @@
-"""The test suite that every backend inherits; pytest is needed to use it.
+"""The test suite that every backend inherits; it needs pytest.
 
     class TestMine(BackendConformance):
         backend = MyBackend()
 
-A backend may refuse any case, in `supports` or by raising in `compile`, as long as it gives a reason
-(the test is then skipped with it); at least one case must be taken. What it takes must be right: the
-numbers are compared with ONNX Runtime's, graph optimization off.
+A backend may refuse any case with a reason, in `supports` or by raising in `compile`, and the test is
+skipped; it must take at least one. Numbers are compared with ONNX Runtime's, graph optimization off.
 
 Set `isolated = True` for a runtime that may crash: each case then runs in a child of its own.
 
@@ -26,7 +25,7 @@ import onnx_ir as ir
 import psutil
 import pytest
 
-from collage.backends import device_memory, registry
+from collage.backends import registry
 from collage.backends.contract import (
     Array,
     Available,
@@ -35,13 +34,14 @@ from collage.backends.contract import (
     Executable,
     SubModel,
     Unavailable,
+    WholeModel,
 )
 from collage.backends.onnxruntime.backend import OnnxRuntimeBackend
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.backends.testing.conformance_cases import CASES, Case
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.target import Target
+from collage.partitioner.target import HOST_MEMORY, Target
 
 Check = Callable[[Backend, Target, str, float], None]
 
@@ -55,7 +55,7 @@ class RefusedError(CollageError):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case as a model on disk with inputs and the outputs they shall give."""
+    """A case as a model on disk with inputs and expected outputs."""
 
     model: SubModel
     inputs: tuple[Array, ...]
@@ -63,7 +63,7 @@ class Prepared:
 
 
 def prepare(case: Case, folder: Path, seed: int = 0) -> Prepared:
-    """Write a case's model and compute what it shall give."""
+    """Write a case's model and compute its expected outputs."""
     path = folder / "model.onnx"
     inputs, outputs = case.write(path)
     model = SubModel(path, inputs, outputs)
@@ -120,7 +120,7 @@ def assert_close(actual: Sequence[Array], expected: Sequence[Array], tolerance: 
 
 
 def buffers(prepared: Prepared) -> list[Array]:
-    """Output buffers filled with what no case computes."""
+    """Output buffers with numbers that no case computes."""
     return [np.full(a.shape, 77, a.dtype) for a in prepared.expected]
 
 
@@ -150,7 +150,7 @@ def check_numbers(backend: Backend, target: Target, name: str, tolerance: float)
 
 
 def check_rebinding(backend: Backend, target: Target, name: str, tolerance: float) -> None:
-    """New buffers are used after `bind`, also badly aligned ones, and the old ones are let alone."""
+    """New buffers are used after `bind`, also badly aligned ones, and the old ones are not."""
     with tempfile.TemporaryDirectory() as text:
         prepared = prepare(_BY_NAME[name], Path(text))
         executable = compiled(backend, target, prepared.model, Path(text))
@@ -182,7 +182,7 @@ def check_own_outputs(backend: Backend, target: Target, name: str, tolerance: fl
 
 
 def check_closing(backend: Backend, target: Target, name: str, tolerance: float) -> None:
-    """Closing twice is allowed, and compiling again and again does not eat memory."""
+    """Closing twice is allowed, and compiling again and again takes no more memory."""
     with tempfile.TemporaryDirectory() as text:
         prepared = prepare(_BY_NAME[name], Path(text))
         process = psutil.Process()
@@ -241,15 +241,14 @@ class BackendConformance:
 
     def _check(self, check: Check, case: str) -> None:
         self._need_runtime()
-        arguments = (self.backend, self.target, case, self.tolerance)
         try:
             if self.isolated:
                 # GPU drivers reserve address space by the terabyte.
-                on_host = self.backend.memory_domain(self.target) == device_memory.HOST
+                on_host = self.backend.memory_domain(self.target) == HOST_MEMORY
                 limits = ChildLimits(memory_bytes=None if on_host else 0)
-                run_in_child(check, *arguments, limits=limits)
+                run_in_child(check, self.backend, self.target, case, self.tolerance, limits=limits)
             else:
-                check(*arguments)
+                check(self.backend, self.target, case, self.tolerance)
         except RefusedError as error:
             pytest.skip(f"refused: {error}")
         except ChildFailed as error:
@@ -296,6 +295,35 @@ class BackendConformance:
                 target = self.target.with_options(**{option.name: value})
                 reason = self.backend.check_target(target)
                 assert reason is None or reason.strip()
+
+    def test_variants_differ_in_open_options_only(self) -> None:
+        self._need_runtime()
+        index = GraphIndex.from_ir(ir.Model(ir.Graph([], [], nodes=[]), ir_version=10))
+        tunable = {o.name: o.tunable for o in self.backend.options if o.tunable}
+        model = WholeModel(index, 0.0, tunable, lambda function: None)
+        variants = self.backend.variants(self.target, model)
+        assert self.target not in variants and len(set(variants)) == len(variants)
+        for variant in variants:
+            changed = set(variant.options) - set(self.target.options)
+            assert variant == self.target.with_options(**dict(changed))
+            assert all(value in tunable.get(name, ()) for name, value in changed)
+            assert self.backend.check_target(variant) is None
+
+    def test_mixing_is_undone_by_unmixing(self) -> None:
+        self._need_runtime()
+        target, nodes, others = self.target, 0b1101100, 0b1001000
+        plain = self.backend.unprepared(target)
+        assert self.backend.preparation(plain) is None and not self.backend.mixes_with(target, target)
+        assert self.backend.mix(target, nodes, 0) == target
+        assert self.backend.unmix(target, nodes) == (target, 0)
+        if self.backend.mixes_with(target, plain):
+            mixed = self.backend.mix(target, nodes, others)
+            assert self.backend.unmix(mixed, nodes) == (target, others)
+            assert self.backend.check_target(mixed) is None
+
+    def test_rewriting_is_by_a_target_that_is_known(self) -> None:
+        rewriting = self.backend.rewriting(self.target)
+        assert rewriting is None or registry.check_options(rewriting.by)
 
     def test_patterns_have_distinct_names(self) -> None:
         names = [pattern.name for pattern in self.backend.patterns(self.target)]

@@ -22,25 +22,16 @@ from collage.partitioner.tensor import TensorSpec
 
 @dataclass(frozen=True)
 class Case:
-    """A small model.
+    """A small model."""
 
-    Args:
-        name: unique.
-        text: the graph as ONNX text.
-        weights: inputs that are initializers; integers are taken from `constants`.
-        constants: initializers by value, e.g. shapes and axes.
-        high: upper bound (exclusive) of integer inputs.
-        dynamic: output shapes depend on values.
-        rebind: also used for the checks of binding, closing and profiling.
-    """
-
-    name: str
-    text: str
-    weights: tuple[str, ...] = ()
+    name: str  # unique
+    text: str  # the graph as ONNX text
+    weights: tuple[str, ...] = ()  # inputs that are initializers; integers are taken from `constants`
+    # initializers by value, e.g. shapes and axes.
     constants: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    high: int = 7
-    dynamic: bool = False
-    rebind: bool = False
+    high: int = 7  # upper bound (exclusive) of integer inputs
+    dynamic: bool = False  # output shapes depend on values
+    rebind: bool = False  # also used for the checks of binding, closing and profiling
 
     def write(self, path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
         """Write the model; the specs of its inputs and outputs."""

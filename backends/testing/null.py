@@ -1,8 +1,8 @@
-"""A backend that costs nothing: it writes zeros. For tests of search and service, not for use.
+"""A backend that writes zeros in a stated time. For tests of search and service, not for use.
 
-Its numbers are wrong by design, so verification refuses it wherever numbers are verified, but where
-zero is right. What a call takes is stated (`-latency_us=250`), and measuring finds just that without a
-clock. A memory domain of its own (`-domain=sim:0`) makes transitions testable without a device.
+Its numbers are wrong by design, so verification refuses it but where zero is right. Measuring finds the
+stated time of a call (`-latency_us=250`) without a clock. A memory domain of its own (`-domain=sim:0`)
+makes transitions testable without a device.
 
 Source: tinygrad `runtime/ops_null.py`.
 """
@@ -15,20 +15,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from collage.backends.contract import (
-    THREADS,
     Array,
     Available,
     Backend,
     CompileContext,
     Executable,
     OpTime,
-    Option,
     SubModel,
 )
-from collage.backends.device_memory import HOST, DeviceBuffer
+from collage.backends.device_memory import DeviceBuffer
+from collage.backends.options import THREADS, Option
 from collage.backends.support import predicates
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.target import Target
+from collage.partitioner.target import HOST_MEMORY, Target
 from collage.partitioner.tensor import TensorSpec
 
 
@@ -49,7 +48,7 @@ class NullBackend(Backend):
         return Available("1")
 
     def memory_domain(self, target: Target) -> str:
-        return target.option("domain", HOST)
+        return target.option("domain", HOST_MEMORY)
 
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
         taken = target.option("ops", "all")
@@ -60,7 +59,7 @@ class NullBackend(Backend):
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         for spec in (*model.inputs, *model.outputs):
             predicates.numpy_dtype(spec)
-        domain = target.option("domain", HOST)
+        domain = target.option("domain", HOST_MEMORY)
         return NullExecutable(model, float(target.option("latency_us", "0")), domain)
 
 
@@ -81,10 +80,10 @@ class SimulatedBuffer(DeviceBuffer):
 class NullExecutable(Executable):
     """Fills the bound outputs with zeros and waits until the stated time is over."""
 
-    def __init__(self, model: SubModel, latency_us: float, domain: str = HOST) -> None:
+    def __init__(self, model: SubModel, latency_us: float, domain: str = HOST_MEMORY) -> None:
         self._model, self._latency_us = model, latency_us
         static = all(spec.is_static for spec in (*model.inputs, *model.outputs))
-        self._domain = domain if static else HOST
+        self._domain = domain if static else HOST_MEMORY
         self._outputs: tuple[Array, ...] = ()
 
     @property

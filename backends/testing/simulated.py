@@ -1,13 +1,11 @@
-"""Low precision without the hardware: real numbers rounded to bfloat16 or float16. For tests.
+"""Low precision without the hardware: values rounded to bfloat16 or float16. For tests.
 
-It computes with ONNX Runtime, operator by operator (graph optimization off), on a copy of the model
-in which every float32 weight, input and intermediate value is rounded to the low precision and
-back, by Cast nodes. So errors grow through a model as they do on a processor with 16-bit storage
-and 32-bit accumulation.
+ONNX Runtime computes operator by operator (graph optimization off) on a copy of the model in which Cast
+nodes round every float32 weight, input and intermediate value. So errors grow as on a processor with
+16-bit storage and 32-bit accumulation.
 
-What it costs is stated, not measured: `call_us` is the time of ONNX Runtime in float32,
-measured at compile time, over `-speedup`; a call waits so that it takes neither less nor, where the
-rounding allows, more. No target list contains it unless a user names it.
+The cost is stated, not measured: `call_us` is the time of ONNX Runtime in float32, measured at compile
+time, over `-speedup`; a call waits until that time is over.
 """
 
 from __future__ import annotations
@@ -19,18 +17,17 @@ import numpy as np
 import onnx_ir as ir
 
 from collage.backends.contract import (
-    THREADS,
     Arithmetic,
     Array,
     Available,
     Backend,
     CompileContext,
     Executable,
-    Option,
     SubModel,
     Unavailable,
 )
 from collage.backends.onnxruntime.backend import OnnxRuntimeBackend
+from collage.backends.options import THREADS, Option
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.target import Target
 
@@ -91,7 +88,7 @@ class SimulatedExecutable(Executable):
     """Runs the rounded model, and waits until the stated time is over.
 
     Args:
-        exact: the float32 model, whose time the stated cost stands on.
+        exact: the float32 model, on whose time the stated cost is based.
         low: the rounded model.
         model: what both compute.
         speedup: how many times faster than the float32 model it says it is.
@@ -135,7 +132,7 @@ def round_values(model: ir.Model, dtype: ir.DataType) -> None:
 
 
 def _round_readers(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> None:
-    """Give all who read a value its rounded copy; a graph output keeps its name."""
+    """Let all readers of a value read its rounded copy; a graph output keeps its name."""
     if value.dtype != ir.DataType.FLOAT or not value.name:
         return
     uses, is_output = list(value.uses()), value.is_graph_output()

@@ -1,15 +1,14 @@
 """PyTorch through torch.compile: inductor's fused loops around oneDNN's convolutions and products.
 
-The ONNX file becomes an FX graph by onnx2fx, is compiled with inductor for its very shapes with the
-weights frozen into it, and runs under `no_grad`. Compiling takes some ten seconds, so small regions are
-refused.
+onnx2fx makes the ONNX file an FX graph; inductor compiles it for its shapes with frozen weights; it
+runs under `no_grad`. Compiling takes long, so small regions are refused.
 
 Traps, each with a test:
 
-* inductor writes C++ and calls a compiler: without one, `-compiler=eager` alone can be used.
-* inductor starts a pool of compiling processes that outlives a compilation: it is told to use none.
-* the number of threads belongs to the process, so it is set before each call where it differs.
-* cuDNN computes float32 convolutions in TF32 unless told otherwise, which is a setting of the process, too.
+* Inductor calls a C++ compiler: without one only `-compiler=eager` can be used.
+* Inductor starts a pool of compiling processes that outlives a compilation: it is told to use none.
+* The number of threads belongs to the process, so it is set before each call where it differs.
+* cuDNN computes float32 convolutions in TF32 by default, which is a setting of the process too.
 """
 
 from __future__ import annotations
@@ -24,20 +23,19 @@ from typing import Any
 import numpy as np
 
 from collage.backends.contract import (
-    THREADS,
     Arithmetic,
     Array,
     Available,
     Backend,
     CompileContext,
     Executable,
-    Option,
     SubModel,
     Unavailable,
     threads_of,
 )
-from collage.backends.device_memory import HOST, CudaBuffer, DeviceBuffer
+from collage.backends.device_memory import CudaBuffer, DeviceBuffer
 from collage.backends.machine import process_policy
+from collage.backends.options import THREADS, Option
 from collage.backends.sandbox.native_output import quiet
 from collage.backends.support import cuda_options, predicates
 from collage.backends.support import patterns as p
@@ -46,7 +44,7 @@ from collage.backends.torch.operators import ONNX_OPERATORS
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.rules.pattern import Pattern
-from collage.partitioner.target import Target
+from collage.partitioner.target import HOST_MEMORY, Target
 from collage.partitioner.tensor import TensorSpec
 
 _REFUSED_DTYPES = (
@@ -103,7 +101,7 @@ class TorchBackend(Backend):
 
     def memory_domain(self, target: Target) -> str:
         device = target.option("device", "cpu")
-        return HOST if device == "cpu" else f"cuda:{_cuda_number(device)}"
+        return HOST_MEMORY if device == "cpu" else f"cuda:{_cuda_number(device)}"
 
     def supports(self, index: GraphIndex, node: int, target: Target) -> str | None:
         return predicates.first_refusal(
@@ -161,7 +159,7 @@ class TorchExecutable(Executable):
     """A compiled module on tensors that stand on the caller's arrays, or on memory of a device."""
 
     def __init__(
-        self, model: SubModel, target: Target, context: CompileContext, domain: str = HOST
+        self, model: SubModel, target: Target, context: CompileContext, domain: str = HOST_MEMORY
     ) -> None:
         self._torch = torch = _torch()
         self._model, self._domain = model, domain
@@ -203,7 +201,7 @@ class TorchExecutable(Executable):
         torch = self._torch
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
-        for kind in (torch.backends.cudnn, torch.backends.cuda.matmul):  # whose defaults differ
+        for kind in (torch.backends.cudnn, torch.backends.cuda.matmul):  # their defaults differ
             if kind.allow_tf32 != self._tf32:
                 kind.allow_tf32 = self._tf32
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What is offered to torch: operators that onnx2fx converts and that compute the same each time."""
+"""The ONNX operators that torch takes: those that onnx2fx converts and that are deterministic."""
 
 from __future__ import annotations
 

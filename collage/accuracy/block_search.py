@@ -1,16 +1,14 @@
-"""Which blocks of a model may be computed less exactly, found by running the model so.
+"""Which blocks of a model may be computed in reduced precision, found by running mixes.
 
-Terms as in `collage.accuracy.error_model`. The model is cut into blocks at cut points of its line, and a mix is judged by
-running it (`collage.accuracy.mix_runner`). What was run teaches the shares of the blocks; the fastest mix that these promise to keep the
-goal runs next, until nothing faster is promised. Then the blocks that bind the goal are halved, and so on.
+Terms as in `collage.accuracy.error_model`. The model is cut into blocks, and `mix_runner` runs mixes of
+them. The errors teach the shares of the blocks; the fastest mix that these promise to keep the limit
+runs next, until nothing faster is promised. Then the blocks that bind the limit are halved, and so on.
 
-Of many mixes that were run some keep a goal by luck, on these samples. So the most promising are tried on
-held-out samples as well; where none of them keeps the goal there, it is tightened, and the search goes on. What
-is proposed was run as a plan on all samples: with neighboring blocks of one target joined (`collage.accuracy.merged_mixes`), or
-left apart.
+Of many mixes some keep a limit by luck on these samples. So the most promising run on held-out samples
+as well; where all miss the limit there, a tighter aim follows. A proposed mix was run as a plan on all
+samples: with neighboring blocks of one target joined (`collage.accuracy.merged_mixes`), or left apart.
 
-Invariant: nothing here decides that a plan keeps the tolerance: it proposes, and the comparison of whole plans
-disposes.
+Invariant: this only proposes; the comparison of whole plans decides whether a plan keeps the tolerance.
 """
 
 from __future__ import annotations
@@ -24,16 +22,16 @@ import numpy as np
 
 from collage.accuracy.error_model import (
     Block,
-    Reduced,
-    choices,
+    ReducedNodes,
     fastest_mix,
     fit_shares,
     mix_of,
+    targets_of,
     time_us,
 )
 from collage.accuracy.merged_mixes import MergedMixes
-from collage.accuracy.mix_partitions import Part
-from collage.accuracy.mix_runner import Mix, MixRunner, Probe
+from collage.accuracy.mix_partitions import MixPartition
+from collage.accuracy.mix_runner import BlockSearchRequest, MixResult, MixRunner
 from collage.partitioner.candidate import bits
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.linear_order import Line, line
@@ -42,52 +40,47 @@ from collage.runtime.compiled import CompiledRegions
 
 _FIRST_BLOCKS, _MOST_BLOCKS = 16, 44
 _SPLITS, _ROUNDS, _STEPS = 6, 4, 8
-# Proposals: as reckoned, and with dearer borders, since what one costs is only guessed.
+# Proposals: as estimated, and with dearer borders, since their cost is a guess.
 _BORDER_FACTORS = (1.0, 4.0, 16.0)
 _CALL_US, _US_PER_MIB = 40.0, 100.0
-# A block that holds less of the time, or of the error, is not worth halving.
+# A block with a smaller share of the time, or of the error, is not halved.
 _TIME_WORTH_HALVING, _SHARE_WORTH_HALVING = 0.015, 0.15
 _TIGHTER = 0.8
-# So many mixes are tried on the held-out samples; where all miss a goal, it is lowered, by a factor between these.
+# Mixes that run on held-out samples; where all miss a limit, the aim is lowered by a factor between
+# these.
 _KEPT, _TIGHTENINGS = 3, 4
 _TIGHTEST_STEP, _LEAST_STEP = 0.6, 0.9
-# Blocks take this share of the time, then mixes are tried as plans, for this share however late it is.
+# Shares of the time: for blocks, and then for mixes as plans, however late it is.
 _IN_BLOCKS, _IN_PIECES = 0.4, 0.3
-# Where compiling blocks took it all: a mix of blocks that are compiled costs one inference.
+# However long compiling blocks took: a mix of compiled blocks costs one inference.
 _AT_LEAST = 0.25
 
 
 @dataclass(frozen=True)
-class ProbeResult:
-    """What came out.
+class BlockSearchResult:
+    """The result of a search."""
 
-    Args:
-        best: per goal mixes that keep it, the most promising first; empty where none does.
-        tried: every mix that was run in blocks, those known before included.
-        joined: every mix that was run as the plan that it becomes.
-        cuts: positions of the model's line between blocks, both ends included.
-        shares: per block and target of the squared error, fitted near the first goal.
-        bounds: per goal, how many times as fast as the exact target a mix of these blocks could be within it, by the
-            shares fitted near it, were borders free.
-    """
-
-    best: tuple[tuple[Mix, ...], ...]
-    tried: tuple[Mix, ...]
-    joined: tuple[Mix, ...]
-    cuts: tuple[int, ...]
+    # per goal mixes that keep it, the most promising first; empty where none does
+    best: tuple[tuple[MixResult, ...], ...]
+    tried: tuple[MixResult, ...]  # every mix that was run in blocks, those known before included
+    joined: tuple[MixResult, ...]  # every mix that was run as the plan that it becomes
+    cuts: tuple[int, ...]  # positions of the model's line between blocks, both ends included
+    # per block and target of the squared error, fitted near the first goal
     shares: tuple[tuple[float, ...], ...]
+    # per goal, the speedup over the exact target that a mix of these blocks could have, were borders
+    # free
     bounds: tuple[float, ...]
 
 
 def whole_layers(index: GraphIndex) -> Line:
-    """A model in a line, without cuts before a normalization: runtimes fold it into what stands before."""
+    """The model's line, without cuts before a normalization, which runtimes fold into the node before."""
     laid = line(index, index.all_nodes)
     ops = [*(index.nodes[node].op_type for node in laid.order), ""]
     return replace(laid, cuts=tuple(cut for cut in laid.cuts if ops[cut] != "BatchNormalization"))
 
 
 def first_cuts(laid: Line, node_us: tuple[float, ...], count: int = _FIRST_BLOCKS) -> tuple[int, ...]:
-    """Cut points of a line that part it into runs of about equal time."""
+    """Cuts of a line into runs of about equal time."""
     spent = _spent(laid, node_us)
     cuts = [0]
     for number in range(1, count):
@@ -99,14 +92,14 @@ def first_cuts(laid: Line, node_us: tuple[float, ...], count: int = _FIRST_BLOCK
 
 
 def crossing_bytes(index: GraphIndex, before: int) -> int:
-    """Size of the values that the nodes of a set make and others read."""
+    """Size of the values that a set of nodes (bitset) makes and others read."""
     after = index.all_nodes & ~before
     names = [name for node in bits(before) for name in index.nodes[node].outputs if name]
     return sum(index.values[name].size_bytes for name in names if index.consumers.get(name, 0) & after)
 
 
-def probe(request: Probe) -> ProbeResult:
-    """Try mixes until each goal has an answer or the time is up; runs in a child."""
+def search_blocks(request: BlockSearchRequest) -> BlockSearchResult:
+    """Run mixes until each limit has an answer or the time is up; called in a child."""
     compiled = CompiledRegions(request.threads, request.cache_dir)
     try:
         return BlockSearch(request, Model.open(request.model), compiled).go()
@@ -116,17 +109,11 @@ def probe(request: Probe) -> ProbeResult:
 
 @dataclass
 class BlockSearch:
-    """Runs mixes in this process and remembers their errors.
+    """Searches mixes in this process."""
 
-    Args:
-        request: what to try.
-        model: of the request.
-        compiled: owns what is compiled.
-    """
-
-    request: Probe
-    model: Model
-    compiled: CompiledRegions
+    request: BlockSearchRequest  # targets, samples and limits
+    model: Model  # of the request
+    compiled: CompiledRegions  # owns what is compiled
 
     def __post_init__(self) -> None:
         request = self.request
@@ -140,7 +127,7 @@ class BlockSearch:
         self.aims = {goal: goal for goal in request.error_limits}
         self.cut(request.cuts or first_cuts(self.laid, request.times_us[0]))
 
-    def go(self) -> ProbeResult:
+    def go(self) -> BlockSearchResult:
         self.deadline_s = max(self.deadline_s, time.monotonic() + _AT_LEAST * self.request.budget_s)
         for _ in range(_ROUNDS):
             for goal in self.request.error_limits:
@@ -157,11 +144,11 @@ class BlockSearch:
         best = [
             self.proposed(g, begin_s + n * each_s) for n, g in enumerate(self.request.error_limits, 1)
         ]
-        return ProbeResult(
+        return BlockSearchResult(
             best=tuple(best),
-            tried=tuple(Mix(reduced, error) for reduced, error in self.errors.items()),
+            tried=tuple(MixResult(reduced, error) for reduced, error in self.errors.items()),
             joined=tuple(
-                Mix(reduced, error, latency_us=self.runs.joined_us[reduced])
+                MixResult(reduced, error, latency_us=self.runs.joined_us[reduced])
                 for reduced, error in self.runs.joined_errors.items()
             ),
             cuts=self.cuts,
@@ -174,7 +161,7 @@ class BlockSearch:
         return time.monotonic() > self.deadline_s
 
     def cut(self, cuts: tuple[int, ...]) -> None:
-        """Make blocks between these positions, and know each one's error alone."""
+        """Make blocks between these positions, and find the error of each alone."""
         begin_s, first = time.monotonic(), not self.blocks
         known = {block.nodes for block in self.blocks}
         self.cuts = cuts
@@ -189,7 +176,7 @@ class BlockSearch:
         self.runs.use(blocks)
         self.alone = np.zeros((len(blocks), len(self.request.targets)))
         for target in range(1, len(self.request.targets)):
-            # Where blocks take long to compile, mixes with one target are worth more than blocks of all.
+            # Where blocks compile slowly, mixes with one target are worth more than blocks of all.
             late = (
                 first
                 and target > 1
@@ -204,10 +191,10 @@ class BlockSearch:
         self.block_s = (time.monotonic() - begin_s) / max(new, 1)
 
     def alone_square(self, block: Block, target: int) -> float:
-        """Squared error where this block alone is reduced; infinite where the target does not take it."""
+        """Squared error of this block alone reduced; infinite where the target does not take it."""
         if (
             not math.isfinite(block.times_us[target])
-            or self.runs.step(Part(block.nodes, target)) is None
+            or self.runs.step(MixPartition(block.nodes, target)) is None
         ):
             return math.inf
         mix = [0] * (len(self.request.targets) - 1)
@@ -216,7 +203,7 @@ class BlockSearch:
 
     @staticmethod
     def usable(block: Block, alone: np.ndarray) -> Block:
-        """A block takes for ever where nobody knows its error."""
+        """The block, with infinite times where its error is unknown."""
         known = np.isfinite(alone)
         times = [us if known[target] else math.inf for target, us in enumerate(block.times_us)]
         return replace(block, times_us=tuple(times))
@@ -243,25 +230,25 @@ class BlockSearch:
         return fit_shares(self.blocks, self.alone, self.errors, goal)
 
     def bound(self, goal: float) -> float:
-        """How many times as fast as the exact target the fastest mix within a goal would be without borders."""
+        """Speedup over the exact target of the fastest mix within a goal, were borders free."""
         chosen = fastest_mix(self.blocks, self.shares(goal), goal**2, 0.0)
         return sum(block.times_us[0] for block in self.blocks) / time_us(self.blocks, chosen, 0.0)
 
-    def time_us(self, mix: Reduced, factor: float = 1.0) -> float:
-        return time_us(self.blocks, choices(self.blocks, mix), factor)
+    def time_us(self, mix: ReducedNodes, factor: float = 1.0) -> float:
+        return time_us(self.blocks, targets_of(self.blocks, mix), factor)
 
-    def keeping(self, goal: float) -> list[Mix]:
-        """The mixes of the blocks as they are now that keep a goal."""
+    def keeping(self, goal: float) -> list[MixResult]:
+        """The mixes of the present blocks that keep a goal."""
         targets = len(self.request.targets)
         return [
-            Mix(mix, error)
+            MixResult(mix, error)
             for mix, error in self.errors.items()
             if error <= goal
             and any(mix)
-            and mix == mix_of(self.blocks, choices(self.blocks, mix), targets)
+            and mix == mix_of(self.blocks, targets_of(self.blocks, mix), targets)
         ]
 
-    def ranked(self, goal: float) -> tuple[Mix, ...]:
+    def ranked(self, goal: float) -> tuple[MixResult, ...]:
         """The most promising mixes for each price of borders, then whatever else is fast."""
         kept = self.keeping(goal)
         first = []
@@ -272,7 +259,7 @@ class BlockSearch:
         return tuple(dict.fromkeys([*first, *rest]))
 
     def tighten(self, goal: float) -> None:
-        """Aim lower, by small steps, until a mix keeps the goal on the held-out samples too."""
+        """Lower the aim until a mix keeps the goal on the held-out samples too."""
         for _ in range(_TIGHTENINGS):
             fastest = self.ranked(self.aims[goal])[:_KEPT]
             errors = [self.runs.held_out_error(mix.reduced) for mix in fastest]
@@ -282,11 +269,11 @@ class BlockSearch:
             self.aims[goal] *= min(_LEAST_STEP, max(_TIGHTEST_STEP, step))
             self.seek(self.aims[goal])
 
-    def proposed(self, goal: float, end_s: float) -> tuple[Mix, ...]:
+    def proposed(self, goal: float, end_s: float) -> tuple[MixResult, ...]:
         """The most promising mixes that keep the goal as plans, on all samples, where any does.
 
-        A plan of few pieces may miss it where a mix in blocks keeps it, since values inside a piece are not
-        rounded. So the fastest mix in blocks is proposed too, unless all of it goes inside one partition.
+        A plan of few pieces may miss it where a mix in blocks keeps it, since a runtime rounds at other
+        places. So the fastest mix in blocks is proposed too, unless it is one partition.
         """
         more = self.ranked(self.aims[goal])
         if self.runs.inside:
@@ -302,18 +289,18 @@ class BlockSearch:
         apart = [replace(in_blocks, apart=True)] if in_blocks and not self.all_inside(in_blocks) else []
         return (*found[:1], *apart, *found[1:]) or self.ranked(self.aims[goal])
 
-    def all_inside(self, mix: Mix) -> bool:
-        """Whether a mix is one partition: no rounding between blocks is lost by joining them."""
+    def all_inside(self, mix: MixResult) -> bool:
+        """Whether a mix is one partition."""
         used = (target for target, nodes in enumerate(mix.reduced, 1) if nodes)
         return all((0, target) in self.runs.inside for target in used)
 
-    def fastest_in_blocks(self, goal: float) -> Mix | None:
+    def fastest_in_blocks(self, goal: float) -> MixResult | None:
         """The most promising mix that keeps a goal in blocks, on the held-out samples too."""
         found = sorted(self.keeping(goal), key=lambda mix: self.time_us(mix.reduced))
         return next((mix for mix in found if self.runs.held_out_error(mix.reduced) <= goal), None)
 
     def seek(self, goal: float) -> None:
-        """Run what is promised to be the fastest within a goal, learn from it, until it holds."""
+        """Run the mix that is promised to be the fastest within a goal, and learn from it, until one keeps it."""
         for factor in _BORDER_FACTORS[:2]:
             scale = 1.0
             for _ in range(_STEPS):
@@ -324,15 +311,15 @@ class BlockSearch:
                 if not any(chosen) or (mix in self.errors and self.errors[mix] <= goal):
                     break
                 if mix in self.errors:
-                    scale *= _TIGHTER  # what was learned does not explain it: ask for less
+                    scale *= _TIGHTER  # the shares do not explain it: ask for less
                 self.error(mix)
         self.grow(goal)
 
     def grow(self, goal: float) -> None:
-        """Reduce further blocks of the fastest mix found, the most time first, while the goal is kept."""
+        """Reduce more blocks of the fastest mix, the most time first, while the goal is kept."""
         kept = self.keeping(goal)
         best = min((self.time_us(mix.reduced), mix.reduced) for mix in kept)[1] if kept else None
-        chosen = list(choices(self.blocks, best)) if best else [0] * len(self.blocks)
+        chosen = list(targets_of(self.blocks, best)) if best else [0] * len(self.blocks)
         moves = [
             (block.times_us[chosen[i]] - us, i, target)
             for i, block in enumerate(self.blocks)
@@ -355,7 +342,7 @@ class BlockSearch:
         worth: dict[int, float] = {}
         for goal in self.request.error_limits:
             ranked = self.ranked(goal)
-            chosen = choices(self.blocks, ranked[0].reduced) if ranked else (0,) * len(self.blocks)
+            chosen = targets_of(self.blocks, ranked[0].reduced) if ranked else (0,) * len(self.blocks)
             shares = self.shares(goal)
             for i, (block, target) in enumerate(zip(self.blocks, chosen, strict=True)):
                 saving = (block.times_us[target] - min(block.times_us)) / total

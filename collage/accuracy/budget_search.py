@@ -1,4 +1,4 @@
-"""Plans within an accuracy budget: proposals from probing, and shares of the budget for the search."""
+"""Plans within an error budget: proposals from `block_search`, and a budget for the search."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from collage.accuracy.block_search import ProbeResult, probe
-from collage.accuracy.mix_partitions import inside_pairs, parts_of
-from collage.accuracy.mix_runner import Mix, Probe
-from collage.accuracy.target_choice import Chosen
+from collage.accuracy.block_search import BlockSearchResult, search_blocks
+from collage.accuracy.mix_partitions import mixable_pairs, partitions_of
+from collage.accuracy.mix_runner import BlockSearchRequest, MixResult
+from collage.accuracy.target_choice import TargetChoice
 from collage.backends.machine.hardware import Hardware
 from collage.backends.sandbox.run import ChildFailed, ChildLimits
 from collage.costs.estimates import Estimates
 from collage.events import Event, Listener
 from collage.partitioner.candidate import Candidate, Plan, bits
-from collage.partitioner.errors import CancelledError
 from collage.partitioner.graph.linear_order import line
 from collage.partitioner.graph.model import Model
 from collage.partitioner.search.constraints import Budget
@@ -27,10 +26,10 @@ from collage.runner import Runner
 from collage.timing.request import TimingRequest
 from collage.timing.timed_plan import Identity, TimedPlan, identity
 
-# Probing aims below the tolerance: held-out samples err differently.
-_ROOM = 0.9
+# The search aims below the tolerance: held-out samples err differently.
+_MARGIN = 0.9
 _TIGHTER, _TIGHTEST = 0.9, 0.5
-# Trying mixes takes this share of the time that is left, but not more or less than that.
+# Of the time left for running mixes.
 _SHARE, _MOST_S, _LEAST_S, _LEAST_SHARE = 0.6, 75.0, 3.0, 0.2
 _LEAST_MEMORY = 4 << 30
 _MOST_PROPOSALS, _MOST_OTHERS = 3, 1
@@ -39,30 +38,18 @@ _RULE = "budget"
 
 @dataclass
 class BudgetSearch:
-    """Finds mixes of an exact and some reduced targets within tolerances, and remembers what it ran.
+    """Finds mixes of an exact and some reduced targets within tolerances, and remembers their errors."""
 
-    Args:
-        model: the normalized model.
-        template: samples, reference outputs and metric.
-        used_samples: how many samples probing may see.
-        chosen: targets; its base stands where nothing else is mixed in.
-        estimates: profiles of them.
-        listener: is told what was found.
-        runner: where mixes run.
-        cancel: stops the child.
-        span_s: `time.monotonic()` at which the run began, and at which it is to end.
-    """
-
-    model: Model
-    template: TimingRequest
-    used_samples: int
-    chosen: Chosen
-    estimates: Estimates
-    listener: Listener
-    runner: Runner
-    cancel: threading.Event | None
-    span_s: tuple[float, float]
-    found: ProbeResult | None = field(default=None, init=False)
+    model: Model  # the normalized model
+    template: TimingRequest  # samples, reference outputs and metric
+    used_samples: int  # how many samples mixes are chosen by
+    chosen: TargetChoice  # targets; its base computes what is not reduced
+    estimates: Estimates  # profiles of them
+    listener: Listener  # is told the results
+    runner: Runner  # where mixes run
+    cancel: threading.Event | None  # stops the child
+    span_s: tuple[float, float]  # `time.monotonic()` at which the run began, and at which it is to end
+    found: BlockSearchResult | None = field(default=None, init=False)
     base: Target = field(init=False)
     mixed: tuple[Target, ...] = field(init=False)
     _error_limits: dict[float, float] = field(default_factory=dict, init=False)
@@ -80,21 +67,18 @@ class BudgetSearch:
         Args:
             tolerances: bounds on the error of the outputs, the most important first.
         """
-        self._error_limits = {tolerance: tolerance * _ROOM for tolerance in tolerances}
-        # However late it is, nothing else finds mixes of many blocks.
+        self._error_limits = {tolerance: tolerance * _MARGIN for tolerance in tolerances}
+        # Nothing else finds mixes of many blocks, however late it is.
         least_s = min(_MOST_S, _LEAST_SHARE * (self.span_s[1] - self.span_s[0]))
-        return self._probe(self._error_limits, max(self._seconds, least_s))
+        return self._search(self._error_limits, max(self._seconds, least_s))
 
     def correct(self, entries: Sequence[TimedPlan]) -> list[TimedPlan]:
-        """Plans for tolerances whose most promising proposal missed them on all samples.
+        """New plans for tolerances whose most promising proposal missed them on all samples.
 
-        Their error_limits are tightened by as much as it missed, and probing goes on from what it knows.
+        Their limits are tightened by as much as it missed, and the search goes on from what it knows.
 
         Args:
-            entries: what was timed, or failed for its error.
-
-        Returns:
-            New plans; empty where no such proposal missed its tolerance.
+            entries: plans that were timed, or failed for their error.
         """
         errors = {identity(entry.plan): entry.error for entry in entries}
         tightened = {}
@@ -109,32 +93,31 @@ class BudgetSearch:
         self._missed |= {identity(e.plan) for e in entries if e.error is not None and not e.timed}
         said = ", ".join(f"{tolerance:g}" for tolerance in tightened)
         self.listener(Event("accuracy", f"held-out samples exceed {said}: the budget is tightened"))
-        return self._probe(tightened, self._seconds)
+        return self._search(tightened, self._seconds)
 
     @property
     def _seconds(self) -> float:
-        """How long trying mixes may take now."""
+        """Time for running mixes now."""
         return min(_MOST_S, _SHARE * (self.span_s[1] - time.monotonic()))
 
     def constraint(self, candidates: Sequence[Candidate], tolerance: float) -> Budget:
-        """The tolerance as a row of the search's program: squares of errors add up.
+        """The tolerance as a constraint of the search: squares of errors add up (docs/results/error-addition.md).
 
-        Independent errors add in quadrature; docs/accuracy.md shows how well that predicts. Candidates of
-        targets that were neither exact nor probed are left out.
+        Candidates of targets that are neither exact nor in mixes are left out.
         """
         shares = self._node_shares()
         amounts = tuple(
             0.0 if c.target in self.chosen.exact else self._amount(shares.get(c.target), c)
             for c in candidates
         )
-        goal = self._error_limits.get(tolerance, tolerance * _ROOM)
+        goal = self._error_limits.get(tolerance, tolerance * _MARGIN)
         return Budget("squared error", amounts, goal**2)
 
     def _amount(self, shares: Mapping[int, float] | None, candidate: Candidate) -> float:
         return math.inf if shares is None else sum(shares[i] for i in bits(candidate.nodes))
 
     def _node_shares(self) -> dict[Target, dict[int, float]]:
-        """Each block's share of the squared error, parted equally among its nodes."""
+        """Each block's share of the squared error, in equal parts by node."""
         if self.found is None:
             return {}
         laid = line(self.model.index, self.model.index.all_nodes)
@@ -145,11 +128,11 @@ class BudgetSearch:
                 found[target] |= dict.fromkeys(members, share / len(members))
         return found
 
-    def _probe(self, error_limits: Mapping[float, float], budget_s: float) -> list[TimedPlan]:
+    def _search(self, error_limits: Mapping[float, float], budget_s: float) -> list[TimedPlan]:
         targets = (self.base, *self.mixed)
         times = [self.estimates.times_us(target) or {} for target in targets]
         count = len(self.model.index.nodes)
-        request = Probe(
+        request = BlockSearchRequest(
             model=self.model.path,
             targets=targets,
             times_us=tuple(tuple(per_node[i] for i in range(count)) for per_node in times),
@@ -179,20 +162,22 @@ class BudgetSearch:
                 plans.setdefault(entry.plan, entry)
         return list(plans.values())
 
-    def _run(self, request: Probe) -> ProbeResult | None:
+    def _run(self, request: BlockSearchRequest) -> BlockSearchResult | None:
         limits = ChildLimits(
             timeout_s=request.budget_s * 4 + 300,
             memory_bytes=address_space(self.model, self.runner.hardware),
         )
         last_touched: list[int] = []
         try:
-            found: ProbeResult = self.runner.run(
-                probe, request, limits=limits, cancel=self.cancel, on_message=last_touched.append
+            found: BlockSearchResult = self.runner.run(
+                search_blocks,
+                request,
+                limits=limits,
+                cancel=self.cancel,
+                on_message=last_touched.append,
             )
             return found
         except ChildFailed as failure:
-            if failure.kind == "cancelled":
-                raise CancelledError("cancelled while probing accuracy") from None
             culprit = request.targets[last_touched[-1]] if last_touched else request.targets[0]
             self.listener(
                 Event("accuracy", f"{culprit} cannot be mixed in by blocks: {failure.reason}")
@@ -200,7 +185,7 @@ class BudgetSearch:
             others = tuple(target for target in self.mixed if target != culprit)
         if culprit == request.targets[0] or not set(others) & set(self.chosen.reduced):
             return None
-        # Bitsets of the mixes known so far are by target, so what was learned goes with it.
+        # Known mixes are bitsets by target, so they go with it.
         self.mixed, self.found = others, None
         kept = [i for i, target in enumerate(request.targets) if target != culprit]
         return self._run(
@@ -214,7 +199,7 @@ class BudgetSearch:
             )
         )
 
-    def _tell(self, found: ProbeResult, tolerances: Sequence[float]) -> None:
+    def _tell(self, found: BlockSearchResult, tolerances: Sequence[float]) -> None:
         bounds = {f"{t:g}": bound for t, bound in zip(tolerances, found.bounds, strict=True)}
         said = ", ".join(f"{bound:.2f} within {t}" for t, bound in bounds.items())
         everything = max(found.tried, key=self._reduced)
@@ -236,15 +221,15 @@ class BudgetSearch:
             )
         )
 
-    def _reduced(self, mix: Mix) -> float:
-        """The share of the base's time that goes by in nodes which are computed less exactly."""
+    def _reduced(self, mix: MixResult) -> float:
+        """The share of the base's time in nodes that a mix reduces."""
         times_us = self.estimates.times_us(self.base) or {}
         parts = zip(self.mixed, mix.reduced, strict=True)
         reduced = [i for target, nodes in parts if target in self.chosen.reduced for i in bits(nodes)]
         return sum(times_us[i] for i in reduced) / max(sum(times_us.values()), 1e-9)
 
-    def _entries(self, tolerance: float, mixes: Sequence[Mix], most: int) -> list[TimedPlan]:
-        """Plans of mixes, with the exact rest on the base; that of the first on another exact target too."""
+    def _entries(self, tolerance: float, mixes: Sequence[MixResult], most: int) -> list[TimedPlan]:
+        """Plans of mixes, with the exact rest on the base; of the first also on another exact target."""
         backends = {target.backend for target in self.chosen.reduced}
         own = [target for target in self.chosen.exact if target.backend in backends]
         others = [target for target in (self.chosen.exact[0], *own[:1]) if target != self.base]
@@ -259,8 +244,8 @@ class BudgetSearch:
                     entries.append(TimedPlan(plan, name, proposed=True))
         return entries
 
-    def _plan(self, mix: Mix, exact: Target) -> Plan:
-        """Neighbors that can be one partition are one, unless reduced blocks are to stay apart."""
+    def _plan(self, mix: MixResult, exact: Target) -> Plan:
+        """The plan of a mix; neighbors are one partition, unless reduced blocks stay apart."""
         assert self.found is not None
         targets = (exact, *self.mixed)
         laid = line(self.model.index, self.model.index.all_nodes)
@@ -270,15 +255,15 @@ class BudgetSearch:
             own = [number for number, taken in enumerate(mix.reduced, 1) if taken & nodes]
             blocks.append((nodes, own[0] if own else 0))
         reduced = [i for i, target in enumerate(targets) if target in self.chosen.reduced]
-        inside = frozenset() if mix.apart else inside_pairs(targets)
-        parts = parts_of(blocks, targets, inside, reduced if mix.apart else ())
+        inside = frozenset() if mix.apart else mixable_pairs(targets)
+        parts = partitions_of(blocks, targets, inside, reduced if mix.apart else ())
         return Plan(tuple(Candidate(part.nodes, part.on(targets), _RULE) for part in parts))
 
 
 def address_space(model: Model, machine: Hardware) -> int:
     """Bytes of address space for a child that opens a model.
 
-    Each weight that is looked at maps the whole file of weights once more, which takes no memory.
+    Each weight that is read maps the whole file of weights again, which takes no memory.
     """
     given = max(machine.memory_gib << 30, _LEAST_MEMORY)
     size = sum(file.stat().st_size for file in model.path.parent.iterdir() if file.is_file())

@@ -1,4 +1,4 @@
-"""What errors a run allows and looks for, from what the caller asked for."""
+"""The errors that a run allows, from the caller's options."""
 
 from __future__ import annotations
 
@@ -11,41 +11,33 @@ from collage.options import TuneOptions
 _EXACT_TOLERANCE = 2e-3
 # With a budget a partition may be this far off on its own outputs; the model's outputs decide.
 _LOCAL_ERROR = 0.5
-# The front: errors for which plans are proposed, beside the tolerance asked for.
+# Errors for which plans are proposed, beside the tolerance asked for.
 _FRONT = (1e-2, 5e-2, 3e-3, 1e-1, 2e-2)
-# A whole model may err by this much: the comparison judges it, by the caller's own metric.
+# A whole model may err by this much: the comparison judges it by the caller's metric.
 _ANY_ERROR = 3.0
 
 
 @dataclass(frozen=True)
 class ErrorLimits:
-    """The errors of one run.
+    """The errors of one run."""
 
-    Args:
-        has_budget: True when more is allowed than what exact arithmetic needs, or a front is wanted.
-        tolerances: errors that plans are looked for, the one asked for first.
-        error_limit: plans with a larger error are not timed.
-        local_limit: partitions with a larger error on their own outputs are not used.
-        whole_limit: the same for the whole model.
-        exact_limit: whole models that err by no more take part in searches and comparisons as they are.
-        slower_too: True when plans that cannot be the fastest are wanted as well.
-    """
-
+    # True where more is allowed than exact arithmetic needs, or a Pareto front is asked for
     has_budget: bool
-    tolerances: tuple[float, ...]
-    error_limit: float
-    local_limit: float
-    whole_limit: float
+    tolerances: tuple[float, ...]  # errors that plans are sought for, the one asked for first
+    error_limit: float  # plans with a larger error are not timed
+    local_limit: float  # partitions with a larger error on their own outputs are not used
+    whole_limit: float  # the same for the whole model
+    # whole models that err by no more take part in searches and comparisons as they are
     exact_limit: float
-    slower_too: bool
+    slower_too: bool  # True where plans that cannot be the fastest are sought as well
 
     @classmethod
     def of(cls, options: TuneOptions, is_evaluated: bool) -> ErrorLimits:
-        """The error_limits of a run.
+        """The limits of a run.
 
         Args:
             options: what the caller chose.
-            is_evaluated: whether a check of the caller's own decides too.
+            is_evaluated: whether the caller's own check decides too.
         """
         asked = options.tolerance
         many = options.pareto or is_evaluated
@@ -59,7 +51,7 @@ class ErrorLimits:
             error_limit=_ANY_ERROR if options.pareto else asked,
             local_limit=_LOCAL_ERROR if budget else asked,
             whole_limit=_ANY_ERROR if budget else asked,
-            # What a whole model errs by another metric is known only after the comparison.
+            # The error by another metric is known only after the comparison.
             exact_limit=asked if options.metric == "max" else EXACT_ERROR,
             slower_too=many,
         )

@@ -1,13 +1,13 @@
-"""Which blocks of a model on which target: how errors are taken to add, and the fastest mix within a goal.
+"""How errors of blocks add up, and the fastest mix within a limit.
 
-Terms: a *block* is a run of nodes of the model's line. A *mix* gives each block to one of several targets;
-number 0 is the *exact* one, the others are *reduced* (bf16, int8, …). Its error is that of the model's
-outputs, found by running it.
+Terms: a *block* is a run of nodes of the model's line. A *mix* gives each block to one of several
+targets; number 0 is the *exact* one, the others are *reduced* (bf16, int8, …). Its error is that of the
+model's outputs, found by running it.
 
-The model of addition: every block has a *share* for each reduced target, and a mix's squared error is the sum
-of the shares of what it reduces. Independent errors add in quadrature; a share starts as the squared error of
-the block reduced alone, and is then fitted to the mixes that were run, so that what passes, cancels or
-saturates on the way to the outputs is learned where it matters. docs/accuracy.md shows how well that predicts.
+The model of addition: every block has a *share* for each reduced target, and a mix's squared error is
+the sum of the shares of its reduced blocks, as independent errors add. A share starts as the squared
+error of the block reduced alone, and is fitted to the mixes that were run
+(docs/results/error-addition.md).
 
 Invariant: a prediction only says which mix to run next. It is never an error.
 """
@@ -20,55 +20,47 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collage.accuracy.mix_partitions import Inside
+from collage.accuracy.mix_partitions import MixablePairs
 
-Reduced = tuple[int, ...]
+ReducedNodes = tuple[int, ...]
 """Nodes of a mix on each reduced target (bitsets)."""
 
 _BINS = 600
 _FITTING_STEPS = 60
-# Errors far from the error_limits teach little about mixes near them, and errors of rounding alone nothing.
+# Errors of rounding alone teach nothing.
 _SMALLEST_SQUARE = 1e-14
 
-INSIDE_SHARE = 0.25
-"""Of a border's price, where a runtime changes numbers inside; a guess: it converts, but nothing is called or copied."""
+MIXED_SHARE = 0.25
+"""Of a border's price, for a change inside a mixed partition; a guess: it converts, but calls and copies nothing."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A run of nodes.
+    """A run of nodes."""
 
-    Args:
-        nodes: bitset.
-        times_us: what it takes on each target; infinite where the target refuses it.
-        border_us: what changing the target before it costs, between two partitions.
-        inside: pairs of targets between which it is no border of partitions.
-    """
-
-    nodes: int
-    times_us: tuple[float, ...]
-    border_us: float
-    inside: Inside = frozenset()
+    nodes: int  # bitset
+    times_us: tuple[float, ...]  # its time on each target; infinite where the target refuses it
+    border_us: float  # cost of a border of partitions before it
+    inside: MixablePairs = frozenset()  # pairs of targets that go into one partition
 
     def change_us(self, before: int, after: int) -> float:
-        """What it costs to come from one target to another before this block."""
+        """Cost of a change from one target to another before this block."""
         if before == after:
             return 0.0
-        return self.border_us * (INSIDE_SHARE if (before, after) in self.inside else 1.0)
+        return self.border_us * (MIXED_SHARE if (before, after) in self.inside else 1.0)
 
 
-def choices(blocks: Sequence[Block], mix: Reduced) -> tuple[int, ...]:
+def targets_of(blocks: Sequence[Block], mix: ReducedNodes) -> tuple[int, ...]:
     """The target of each block in a mix."""
     return tuple(
         next((t for t, nodes in enumerate(mix, 1) if nodes & block.nodes), 0) for block in blocks
     )
 
 
-def mix_of(blocks: Sequence[Block], chosen: Sequence[int], targets: int) -> Reduced:
+def mix_of(blocks: Sequence[Block], chosen: Sequence[int], targets: int) -> ReducedNodes:
     """The mix that gives each block its target.
 
     Args:
-        blocks: in order.
         chosen: the target of each.
         targets: how many there are, the exact one included.
     """
@@ -79,7 +71,7 @@ def mix_of(blocks: Sequence[Block], chosen: Sequence[int], targets: int) -> Redu
 
 
 def time_us(blocks: Sequence[Block], chosen: Sequence[int], border_factor: float = 1.0) -> float:
-    """What a mix is reckoned to take."""
+    """Estimated time of a mix."""
     total = 0.0
     for i, (block, target) in enumerate(zip(blocks, chosen, strict=True)):
         total += block.times_us[target]
@@ -89,16 +81,15 @@ def time_us(blocks: Sequence[Block], chosen: Sequence[int], border_factor: float
 
 
 def fit_shares(
-    blocks: Sequence[Block], alone: np.ndarray, tried: Mapping[Reduced, float], goal: float
+    blocks: Sequence[Block], alone: np.ndarray, tried: Mapping[ReducedNodes, float], goal: float
 ) -> np.ndarray:
-    """Shares of squared error that explain the mixes that were run, best near the goal.
+    """Shares of squared error that explain the mixes which were run, best near the goal.
 
     Args:
-        blocks: in order.
         alone: squared error of each block alone on each target, shape (blocks, targets); infinite where
             it cannot be used, 0 for the exact target.
         tried: error of each mix.
-        goal: the error near which predictions must be right.
+        goal: the error near which predictions matter.
 
     Returns:
         Shares of the same shape.
@@ -107,7 +98,7 @@ def fit_shares(
     """
     rows, squares = [], []
     for mix, error in tried.items():
-        chosen = choices(blocks, mix)
+        chosen = targets_of(blocks, mix)
         if any(chosen) and math.isfinite(error) and mix == mix_of(blocks, chosen, len(mix) + 1):
             rows.append(_one_hot(chosen, alone.shape[1]))
             squares.append(error**2)
@@ -141,9 +132,8 @@ def fastest_mix(
 
     Args:
         blocks: in order; the exact target takes every one.
-        shares: of squared error, shape (blocks, targets).
         limit: on their sum.
-        border_factor: how much dearer borders are than reckoned; more than 1 asks for fewer.
+        border_factor: how many times dearer borders are; more than 1 asks for fewer.
     """
     targets = shares.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -154,7 +144,7 @@ def fastest_mix(
     for i, block in enumerate(blocks):
         factor = border_factor if i else 0.0
         change = [[block.change_us(t, u) * factor for t in range(targets)] for u in range(targets)]
-        # arrive[t]: the cheapest way to stand before this block when it goes to target t.
+        # arrive[t]: the cheapest way to this block on target t.
         stay = best[None, :, :] + np.array(change)[:, :, None]
         came_from[i] = stay.argmin(axis=1)
         arrive = stay.min(axis=1)

@@ -1,17 +1,17 @@
 """A user's own check of a plan: a function that gets a session and returns a number.
 
-    # accuracy.py, beside where `collage tune` is started
+    # accuracy.py, in the current folder
     def evaluate(session):
         outputs = session.run(None, {"x": images[0]})
         return float((outputs[0].argmax(axis=1) == labels).mean())
 
     collage tune model.onnx -t openvino -t 'openvino -precision=bf16' --evaluate accuracy:evaluate --at-least 0.76
 
-The function is the user's own trusted code and runs in the process that tunes; the plan's runtimes run in a child,
-to which each call of `session.run` is handed over. A server takes no such function.
+The function is trusted and runs in the process that tunes; the plan's runtimes run in a child, which
+gets each call of `session.run`. A server takes no such function.
 
-Invariant: a plan for which the function crashed its child, or raised, or gave something else than a number within
-the bound, is not returned.
+Invariant: a plan for which the function crashed its child, raised, or gave no number within the bound
+is not returned.
 """
 
 from __future__ import annotations
@@ -37,15 +37,17 @@ from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child,
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
-from collage.partitioner.errors import BadInputError, CollageError
+from collage.partitioner.errors import BadInputError, CancelledError, CollageError
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
+from collage.runtime.step import Step
 from collage.timing.plan_timer import PlanTimer
 from collage.timing.timed_plan import TimedPlan
 
 _LONGEST_S = 24 * 3600.0
+_Answer = dict[str, np.ndarray] | ChildFailed | CancelledError
 
 
 class EvaluationError(CollageError):
@@ -54,36 +56,18 @@ class EvaluationError(CollageError):
 
 @dataclass(frozen=True)
 class Served:
-    """What the child runs.
+    """A plan as the child runs it."""
 
-    Args:
-        steps: sub-models and targets in execution order.
-        inputs: the graph's inputs.
-        outputs: names of its outputs.
-        threads: of one call.
-        folder: where calls come from; `calls` in it is a named pipe.
-        cache_dir: where what was compiled once is kept.
-    """
-
-    steps: tuple[tuple[SubModel, Target], ...]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[str, ...]
-    threads: int
-    folder: Path
-    cache_dir: Path | None
+    steps: tuple[tuple[SubModel, Target], ...]  # sub-models and targets in execution order
+    inputs: tuple[TensorSpec, ...]  # the graph's inputs
+    outputs: tuple[str, ...]  # names of its outputs
+    threads: int  # of one call
+    folder: Path  # has a named pipe `calls`, and files of inputs
+    cache_dir: Path | None  # for what is compiled
 
 
 class PlanSession:
-    """A plan's runtimes in a child, called as `collage.load`'s sessions are. Use as a context manager.
-
-    Args:
-        regions: sub-models of partitions.
-        plan: what runs.
-        folder: an empty folder for this session.
-        threads: of one call.
-        cache_dir: where what was compiled once is kept.
-        cancel: stops the child when set.
-    """
+    """A plan's runtimes in a child, called as `collage.load`'s sessions are. Use as a context manager."""
 
     def __init__(
         self,
@@ -101,14 +85,14 @@ class PlanSession:
         steps = tuple((regions.get(p.nodes), p.target) for p in plan.partitions)
         self._served = Served(steps, self.inputs, made, threads, folder, cache_dir)
         self._cancel = cancel
-        self._answers: queue.SimpleQueue[dict[str, np.ndarray] | ChildFailed] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._count = 0
 
     def __enter__(self) -> PlanSession:
         pipe = self._served.folder / "calls"
         os.mkfifo(pipe)
         pipe.chmod(0o666)
-        # Open for both ends, so that opening waits for nobody and the child sees no early end.
+        # Open at both ends, so that opening does not block and the child sees no early end.
         self._calls = os.fdopen(os.open(pipe, os.O_RDWR), "w", buffering=1)
         self._thread = threading.Thread(target=self._serve, name="evaluation", daemon=True)
         self._thread.start()
@@ -129,6 +113,7 @@ class PlanSession:
         Raises:
             BadInputError: an input is missing, or of a wrong type or shape.
             EvaluationError: the plan's runtimes failed.
+            CancelledError: the run was cancelled.
         """
         for spec in self.inputs:
             value = feed.get(spec.name)
@@ -140,8 +125,11 @@ class PlanSession:
         self._calls.write(f"{path.name}\n")
         answer = self._answers.get()
         path.unlink()
-        if isinstance(answer, ChildFailed):
+        if not isinstance(answer, dict):
             self._answers.put(answer)
+        if isinstance(answer, CancelledError):
+            raise answer
+        if isinstance(answer, ChildFailed):
             raise EvaluationError(f"the plan failed while it was evaluated: {answer.reason}")
         made = {**feed, **answer}
         return [made[name] for name in output_names or [spec.name for spec in self.outputs]]
@@ -152,12 +140,12 @@ class PlanSession:
             run_in_child(
                 serve, self._served, limits=limits, cancel=self._cancel, on_message=self._answers.put
             )
-        except ChildFailed as failure:
+        except (ChildFailed, CancelledError) as failure:
             self._answers.put(failure)
 
 
 def serve(served: Served) -> None:
-    """Answer calls until an empty line comes; runs in the child."""
+    """Answer calls until an empty line comes; called in the child."""
     compiled = CompiledRegions(served.threads, served.cache_dir)
     steps = [
         Step(compiled.get(str(i), model, target), model.inputs, model.outputs)
@@ -178,20 +166,15 @@ def serve(served: Served) -> None:
 
 @dataclass(frozen=True)
 class Check:
-    """A function over a session, and what its value must be.
-
-    Args:
-        function: gets a `PlanSession`, returns a number.
-        at_least: the smallest value that passes; None for no such bound.
-        at_most: the largest.
+    """A function of a session, and the bound on its value.
 
     Raises:
         BadInputError: not exactly one bound is given.
     """
 
-    function: Callable[[Any], float]
-    at_least: float | None = None
-    at_most: float | None = None
+    function: Callable[[Any], float]  # gets a `PlanSession`, returns a number
+    at_least: float | None = None  # the smallest value that passes; None for no such bound
+    at_most: float | None = None  # the largest
 
     def __post_init__(self) -> None:
         if (self.at_least is None) == (self.at_most is None):
@@ -212,32 +195,24 @@ class Check:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Finds the fastest timed plan that passes a check.
+    """Finds the fastest timed plan that passes a check."""
 
-    Args:
-        check: the user's.
-        timer: the plans.
-        regions: sub-models of their partitions.
-        samples: threads and folders of the run.
-    """
-
-    check: Check
-    timer: PlanTimer
-    regions: RegionFiles
-    samples: Sampling
+    check: Check  # the user's
+    timer: PlanTimer  # the plans
+    regions: RegionFiles  # sub-models of their partitions
+    samples: Sampling  # threads and folders of the run
 
     def passing(self, winner: TimedPlan) -> TimedPlan:
-        """The first plan that passes, from the fastest on; those that do not are marked as failures.
+        """The fastest plan that passes; the others are marked as failures.
 
         Args:
             winner: the plan to begin with.
 
         Raises:
-            NoPlanError: none passes; the message has what each one gave.
+            NoPlanError: none passes; the message has the value of each.
         """
         while (reason := self._refusal(winner)) is not None:
-            winner.refused = reason
-            winner = self.timer.winner()
+            winner = self.timer.refuse(winner, reason).winner()
         return winner
 
     def _refusal(self, entry: TimedPlan) -> str | None:

@@ -1,13 +1,12 @@
-"""Mixes of few pieces: looked for by running them as the plans that they become.
+"""Mixes of few pieces, found by running them as the plans that they become.
 
-Terms as in `collage.accuracy.error_model`. A *piece* is a run of neighboring blocks of one target, compiled as one. A mix in
-pieces errs otherwise than the same mix in blocks, since a runtime rounds at other places inside a piece, and it is
-faster, since each border costs a conversion of numbers and layout. So what keeps a goal in pieces is looked for in
-pieces: first the mixes that the program promises, which learns from each; then, from the fastest that was found,
-mixes with one or two borders shifted or pieces taken over by their neighbors, the fastest first. While there is
-time, it begins anew and asks for more; at last what is near any mix that kept the goal, or nearly, is tried.
+Terms as in `collage.accuracy.error_model`. A *piece* is a run of neighboring blocks of one target,
+compiled as one. A mix in pieces errs otherwise than in blocks, since a runtime rounds at other places
+inside a piece, and it is faster, since each border converts numbers and layout. So what keeps a limit
+in pieces is sought in pieces: first the mixes that the shares promise; then changes of the fastest one
+found; at last changes of any mix that kept the limit, or nearly.
 
-Invariant: what is returned kept the goal on every sample, the held-out ones included.
+Invariant: a returned mix kept the limit on every sample, the held-out ones included.
 """
 
 from __future__ import annotations
@@ -19,40 +18,39 @@ import numpy as np
 
 from collage.accuracy.error_model import (
     Block,
-    Reduced,
-    choices,
+    ReducedNodes,
     fastest_mix,
     fit_shares,
     mix_of,
+    targets_of,
     time_us,
 )
-from collage.accuracy.mix_partitions import Inside
-from collage.accuracy.mix_runner import Mix, MixRunner
+from collage.accuracy.mix_partitions import MixablePairs
+from collage.accuracy.mix_runner import MixResult, MixRunner
 
-# A border costs more than a call and a copy; how much more depends on layouts, which nobody tells.
+# A border costs more than a call and a copy; how much more depends on unknown layouts.
 BORDER_FACTOR = 2.0
 _LEARNING_STEPS = 16
-# Squared errors that are asked for, over the goal's: while there is time, more than is promised to keep it.
+# Squared errors that are asked for, over the goal's: while there is time, more than promises to keep
+# it.
 _AMBITIONS = (1.0, 1.5, 2.5, 4.0)
 _TIGHTER = 0.8
 _SHIFTS = (1, 2)
-# So many of the mixes that keep the goal in blocks are run as plans before others are looked for.
+# Mixes that keep the goal in blocks and run as plans first.
 _FIRST = 3
-# A mix whose squared error is reckoned this much above the goal's is not run.
+# A mix whose squared error is estimated this many times the goal's does not run.
 _HOPELESS = 2.0
 # A small change of a mix that errs this many times the goal may keep it.
 _NEARLY = 1.3
 
 
 class MergedMixes:
-    """Looks for mixes of few pieces.
+    """Finds mixes of few pieces.
 
     Args:
-        runs: runs them.
-        blocks: in order.
-        shares: of squared error, as mixes in blocks taught them; shape (blocks, targets).
-        deadline_s: `time.monotonic()` after which nothing more is run.
-        in_blocks: run mixes in blocks, which compiles nothing: a first look where most mixes are one partition each.
+        shares: of squared error, from mixes in blocks; shape (blocks, targets).
+        deadline_s: `time.monotonic()` after which nothing runs.
+        in_blocks: run mixes in blocks, which compiles nothing, where most mixes are one partition each.
     """
 
     def __init__(
@@ -67,19 +65,22 @@ class MergedMixes:
         self._blocks = blocks
         self._first_shares = shares
         self._deadline_s = deadline_s
-        self._learned = (0.0, -1), shares  # what they were fitted to, and the shares
+        self._learned = (
+            (0.0, -1),
+            shares,
+        )  # goal and number of mixes that they were fitted to, and the shares
         self._errors = runs.errors if in_blocks else runs.joined_errors
         self._error = runs.error if in_blocks else runs.joined_error
         self._pace = self._reckoned_us if in_blocks else runs.joined_us.__getitem__
 
-    def seek(self, goal: float, more: Sequence[Mix]) -> list[Mix]:
+    def seek(self, goal: float, more: Sequence[MixResult]) -> list[MixResult]:
         """Mixes that keep a goal, the fastest first.
 
         Args:
             goal: error to stay below.
-            more: mixes that keep it in blocks; they are tried where nothing else is found.
+            more: mixes that keep it in blocks; they run where nothing else is found.
         """
-        if self._runs.inside:  # what stands in the file errs in blocks nearly as in one piece
+        if self._runs.inside:  # such mixes err in blocks nearly as in one piece
             for mix in more[:_FIRST]:
                 self._error(mix.reduced)
             self._climb(goal)
@@ -91,26 +92,26 @@ class MergedMixes:
                 self._error(mix.reduced)
             self._climb(goal)
         self._look_around(goal)
-        return [Mix(mix, self._errors[mix]) for mix in self._kept(goal)]
+        return [MixResult(mix, self._errors[mix]) for mix in self._kept(goal)]
 
     @property
     def _late(self) -> bool:
         return time.monotonic() > self._deadline_s
 
-    def _kept(self, goal: float) -> list[Reduced]:
-        """What kept a goal, the fastest first."""
+    def _kept(self, goal: float) -> list[ReducedNodes]:
+        """Mixes that kept a goal, the fastest first."""
         found = self._errors.items()
         kept = [m for m, error in found if error <= goal and any(m) and self._is_of_blocks(m)]
         return sorted(kept, key=self._pace)
 
-    def _is_of_blocks(self, mix: Reduced) -> bool:
-        return mix == self._mix(choices(self._blocks, mix))
+    def _is_of_blocks(self, mix: ReducedNodes) -> bool:
+        return mix == self._mix(targets_of(self._blocks, mix))
 
-    def _mix(self, chosen: Sequence[int]) -> Reduced:
+    def _mix(self, chosen: Sequence[int]) -> ReducedNodes:
         return mix_of(self._blocks, chosen, self._first_shares.shape[1])
 
-    def _reckoned_us(self, mix: Reduced) -> float:
-        return time_us(self._blocks, choices(self._blocks, mix), BORDER_FACTOR)
+    def _reckoned_us(self, mix: ReducedNodes) -> float:
+        return time_us(self._blocks, targets_of(self._blocks, mix), BORDER_FACTOR)
 
     def _shares(self, goal: float) -> np.ndarray:
         if self._learned[0] != (goal, len(self._errors)):
@@ -119,7 +120,7 @@ class MergedMixes:
         return self._learned[1]
 
     def _learn(self, goal: float, scale: float) -> None:
-        """Run what is promised to be the fastest within a goal, learn from it, until it holds.
+        """Run the mix that is promised to be the fastest within a goal, and learn from it, until one keeps it.
 
         Args:
             goal: error to stay below.
@@ -134,31 +135,31 @@ class MergedMixes:
             if not any(chosen):
                 return
             if mix in self._errors:
-                scale *= _TIGHTER  # what was learned does not explain it: ask for less
+                scale *= _TIGHTER  # the shares do not explain it: ask for less
             if self._error(mix) <= goal:
                 return
 
     def _climb(self, goal: float) -> None:
-        """Change the fastest mix in small steps as long as it becomes faster and keeps the goal."""
+        """Change the fastest mix in small steps while it becomes faster and keeps the goal."""
         kept = self._kept(goal)
         best = kept[0] if kept else None
         while best is not None:
             best = self._faster(best, goal)
 
     def _look_around(self, goal: float) -> None:
-        """Change any mix that keeps the goal, or nearly, where that promises to be faster than the fastest."""
+        """Change any mix that keeps the goal, or nearly, where a change promises to be faster than the fastest."""
         errors, tried = self._errors, -1
         while (kept := self._kept(goal)) and tried < len(errors):
             tried = len(errors)
             seeds = [
                 m for m, error in errors.items() if error <= _NEARLY * goal and self._is_of_blocks(m)
             ]
-            near = {self._mix(o) for mix in seeds for o in self._near(choices(self._blocks, mix))}
+            near = {self._mix(o) for mix in seeds for o in self._near(targets_of(self._blocks, mix))}
             self._first_kept(kept[0], near, goal)
 
-    def _faster(self, mix: Reduced, goal: float) -> Reduced | None:
-        """A faster mix that keeps a goal, one change or two away; None where there is none, or no time."""
-        chosen = choices(self._blocks, mix)
+    def _faster(self, mix: ReducedNodes, goal: float) -> ReducedNodes | None:
+        """A faster mix that keeps a goal, one or two changes away; None where there is none, or no time."""
+        chosen = targets_of(self._blocks, mix)
         near = {self._mix(other): other for other in self._near(chosen)}
         far = {self._mix(other): other for first in near.values() for other in self._near(first)}
         return self._first_kept(mix, near, goal) or self._first_kept(mix, far, goal)
@@ -167,15 +168,17 @@ class MergedMixes:
         yield from neighbors(chosen)
         yield from flips(chosen, self._runs.inside)
 
-    def _first_kept(self, mix: Reduced, others: Collection[Reduced], goal: float) -> Reduced | None:
-        """The first of other mixes, the fastest first, that keeps a goal and is reckoned faster than one."""
+    def _first_kept(
+        self, mix: ReducedNodes, others: Collection[ReducedNodes], goal: float
+    ) -> ReducedNodes | None:
+        """The first of other mixes, the fastest first, that keeps a goal and is estimated faster than one."""
         for other in sorted(others, key=self._reckoned_us):
             if self._late or self._reckoned_us(other) >= self._reckoned_us(mix):
                 return None
             if other in self._errors:
                 continue
-            shares = self._shares(goal)  # those that were run just now have taught something
-            promised = sum(shares[i, t] for i, t in enumerate(choices(self._blocks, other)))
+            shares = self._shares(goal)  # fitted again: the last runs taught something
+            promised = sum(shares[i, t] for i, t in enumerate(targets_of(self._blocks, other)))
             if promised <= _HOPELESS * goal**2 and self._error(other) <= goal:
                 return other
         return None
@@ -193,8 +196,8 @@ def neighbors(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
             yield (*chosen[:border], *[chosen[border - 1]] * (end - border), *chosen[end:])
 
 
-def flips(chosen: tuple[int, ...], inside: Inside) -> Iterator[tuple[int, ...]]:
-    """The mixes in which one block has another target that goes inside the same partition."""
+def flips(chosen: tuple[int, ...], inside: MixablePairs) -> Iterator[tuple[int, ...]]:
+    """The mixes in which one block has another target of the same partition."""
     for i, target in enumerate(chosen):
         for other in sorted(other for one, other in inside if one == target):
             yield (*chosen[:i], other, *chosen[i + 1 :])

@@ -1,7 +1,7 @@
-"""What the blocks of a mix become: partitions, with neighbors compiled together where one runtime takes both.
+"""The partitions of a mix: neighbors are compiled together where one target computes both.
 
-Terms as in `collage.accuracy.error_model`. Two targets go *inside* one partition when one of them writes int8 into the file and the other
-is the same without it: then blocks of both are one model, in which those of the other stay float (`collage.backends.quantization.float_nodes`).
+Terms as in `collage.accuracy.error_model`. A pair of targets is *mixable* where nodes of both go into
+one partition (`Backend.mixes_with`).
 """
 
 from __future__ import annotations
@@ -10,64 +10,49 @@ import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from collage.backends.quantization.float_nodes import OPTION, keeping
-from collage.backends.quantization.quantize import CALIBRATED, kind_of
-from collage.backends.registry import check_options
+from collage.backends.registry import backend_of
 from collage.partitioner.target import Target
 
-Inside = frozenset[tuple[int, int]]
-"""Pairs of targets, by number in either order, that go inside one partition."""
+MixablePairs = frozenset[tuple[int, int]]
+"""Pairs of targets, by number in either order, that go into one partition."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """What runs as one.
+class MixPartition:
+    """One partition of a mix."""
 
-    Args:
-        nodes: bitset.
-        target: its number.
-        kept: those of the nodes that stay float (bitset).
-    """
-
-    nodes: int
-    target: int
-    kept: int = 0
+    nodes: int  # bitset
+    target: int  # its number
+    others: int = 0  # those of the nodes that the other target of a pair computes (bitset)
 
     def on(self, targets: Sequence[Target]) -> Target:
         """The target that it is compiled for."""
-        return keeping(targets[self.target], self.nodes, self.kept)
+        target = targets[self.target]
+        return backend_of(target).mix(target, self.nodes, self.others)
 
 
-def inside_pairs(targets: Sequence[Target]) -> Inside:
-    """Which of some targets go inside one partition."""
+def mixable_pairs(targets: Sequence[Target]) -> MixablePairs:
+    """The pairs among these targets."""
     pairs = [
         (plain, wide)
         for (plain, one), (wide, other) in itertools.permutations(enumerate(targets), 2)
-        if kind_of(other) in CALIBRATED
-        and one == without_quant(other)
-        and OPTION in check_options(other).options
+        if backend_of(other).mixes_with(other, one)
     ]
     return frozenset([*pairs, *((wide, plain) for plain, wide in pairs)])
 
 
-def without_quant(target: Target) -> Target:
-    """The float target of the same runtime."""
-    return Target(target.backend, tuple(pair for pair in target.options if pair[0] != "quant"))
-
-
-def parts_of(
+def partitions_of(
     blocks: Iterable[tuple[int, int]],
     targets: Sequence[Target],
-    inside: Inside,
+    inside: MixablePairs,
     apart: Collection[int] = (),
-) -> list[Part]:
-    """Neighbors of one target are one part, and neighbors of two that go inside one partition.
+) -> list[MixPartition]:
+    """Partitions of blocks: neighbors of one target are one, and neighbors of a mixable pair.
 
     Args:
         blocks: nodes and target of each, in order.
-        targets: by number.
-        inside: of them.
-        apart: targets whose blocks stay parts of their own.
+        inside: mixable pairs of them.
+        apart: targets whose blocks stay partitions of their own.
     """
     runs: list[list[tuple[int, int]]] = []
     for nodes, target in blocks:
@@ -78,12 +63,16 @@ def parts_of(
     return [_part(run, targets) for run in runs]
 
 
-def _is_one(numbers: set[int], inside: Inside) -> bool:
+def _is_one(numbers: set[int], inside: MixablePairs) -> bool:
     return all(pair in inside for pair in itertools.combinations(sorted(numbers), 2))
 
 
-def _part(run: Sequence[tuple[int, int]], targets: Sequence[Target]) -> Part:
-    numbers = sorted({t for _, t in run}, key=lambda t: len(targets[t].options))
-    wide = numbers[-1]  # it has one option more
-    kept = sum(nodes for nodes, target in run if target != wide)
-    return Part(sum(nodes for nodes, _ in run), wide, kept)
+def _part(run: Sequence[tuple[int, int]], targets: Sequence[Target]) -> MixPartition:
+    numbers = {t for _, t in run}  # one, or a mixable pair
+    wide = next(t for t in numbers if all(o == t or _takes_in(targets[t], targets[o]) for o in numbers))
+    others = sum(nodes for nodes, target in run if target != wide)
+    return MixPartition(sum(nodes for nodes, _ in run), wide, others)
+
+
+def _takes_in(target: Target, other: Target) -> bool:
+    return backend_of(target).mixes_with(target, other)

@@ -1,7 +1,7 @@
-"""Which targets a plan within a budget may mix, from what each took on the whole model.
+"""Which targets a plan within a budget may mix, by their measurements of the whole model.
 
-Terms: a target is *exact* when it computes the whole model as fp32 does, else *reduced*. A *rival* is an exact
-one that is not the fastest on the whole model, but in places.
+Terms: a target is *exact* when it computes the whole model as fp32 does, else *reduced*. A *rival* is
+an exact target that is slower on the whole model, but faster in places.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from collage.accuracy.mix_partitions import inside_pairs
+from collage.accuracy.mix_partitions import mixable_pairs
 from collage.cost_db.costs.row import CostRow
 from collage.costs.estimates import Estimates
 from collage.partitioner.target import Target
@@ -18,47 +18,40 @@ from collage.partitioner.target import Target
 # Up to this error of the whole model (metric `max`) a target counts as exact; fp32 errs far less.
 EXACT_ERROR = 5e-4
 _MOST_REDUCED, _MOST_RIVALS = 3, 1
-# A target that is slower as a whole may be the faster one in places, but hardly when it is slower by more. Profiles
-# of whole models say whether it is.
+# A target that is slower as a whole by more is hardly faster in places.
 _MUCH_SLOWER = 1.5
-# Of a target that errs so many times the goal as a whole, a ninth of the squared error could be spent.
+# A target that errs more than so many times the goal as a whole is left out.
 _HOPELESS = 3.0
-# Share of the time that a target which is slower as a whole must promise to save.
+# Share of the time that a slower target must promise to save.
 _WORTH_MIXING_IN = 0.05
-# Within one runtime borders are cheaper, and measurements of whole models are no closer than this.
+# Borders within one runtime are cheaper, and measurements of whole models are no more precise.
 _NEARLY_AS_FAST = 1.15
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What may be mixed.
+class TargetChoice:
+    """Targets to mix."""
 
-    Args:
-        exact: targets that compute exactly, fastest first.
-        reduced: the fastest of the less exact ones, the most exact first.
-        rivals: exact ones that are faster than the first of them in places; none where nothing is reduced, or where
-            base and reduced targets go inside one partition, which a rival would part.
-        refused: why the others are not worth it, in words.
-        base: the exact target beside which others are mixed in: of a reduced one's own runtime where that is
-            nearly the fastest, else the fastest; None where there is none.
-    """
-
-    exact: tuple[Target, ...] = ()
-    reduced: tuple[Target, ...] = ()
+    exact: tuple[Target, ...] = ()  # targets that compute exactly, fastest first
+    reduced: tuple[Target, ...] = ()  # the fastest of the less exact ones, the most exact first
+    # exact ones that are faster than the base in places; none where nothing is reduced, or where base
+    # and reduced targets go into one partition
     rivals: tuple[Target, ...] = ()
-    refused: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()  # why the others are left out
+    # the exact target that the others are mixed with: of a reduced one's runtime where that is nearly
+    # the fastest, else the fastest; None where there is none
     base: Target | None = None
 
 
 def choose_targets(
     rows: Mapping[Target, CostRow | None], estimates: Estimates, goal: float = math.inf
-) -> Chosen:
-    """Which targets are exact on the whole model, and which are worth mixing in.
+) -> TargetChoice:
+    """Choose targets to mix.
 
     Args:
         rows: per target the measurement of the whole model.
         estimates: profiles; targets without one cannot be cut into blocks.
-        goal: the largest error (metric `max`) that is asked for; infinite where it is not known.
+        goal: the largest error (metric `max`) allowed; infinite where it is not known.
     """
     timed: list[tuple[float, Target, float]] = []
     refused = []
@@ -73,7 +66,7 @@ def choose_targets(
             timed.append((row.latency_us, target, row.error or 0.0))
     exact = sorted((us, target) for us, target, error in timed if error <= EXACT_ERROR)
     if not exact:
-        return Chosen(refused=(*refused, "no target computes the whole model exactly"))
+        return TargetChoice(refused=(*refused, "no target computes the whole model exactly"))
     fastest_us, fastest = exact[0]
     limit_us = _MUCH_SLOWER * fastest_us
     inexact = sorted((us, target) for us, target, error in timed if error > EXACT_ERROR)
@@ -102,10 +95,10 @@ def choose_targets(
     promised = [
         (_saving(estimates, [base, *reduced], target), target)
         for us, target in exact
-        if reduced and us < limit_us and target != base and not inside_pairs((base, *reduced))
+        if reduced and us < limit_us and target != base and not mixable_pairs((base, *reduced))
     ]
     rivals = [target for saving, target in sorted(promised, reverse=True) if saving > _WORTH_MIXING_IN]
-    return Chosen(
+    return TargetChoice(
         exact=tuple(target for _, target in exact),
         reduced=reduced,
         rivals=tuple(rivals[:_MOST_RIVALS]),
@@ -120,18 +113,16 @@ def _one_inside(
     measured: Mapping[Target, tuple[float, float]],
     goal: float,
 ) -> tuple[tuple[Target, ...], list[str]]:
-    """Of targets that go inside the base's partition the one that promises most: two of them do not go into one.
+    """Of reduced targets that are mixable with the base keep the most promising one: two do not go into one partition.
 
     Args:
-        base: the exact target.
-        reduced: the others.
         measured: of the whole model, µs and error.
         goal: the largest error that is asked for.
 
     Returns:
-        Those that stay, and why the others do not.
+        The targets that stay, and reasons for the others.
     """
-    within = [t for t in reduced if inside_pairs((base, t))]
+    within = [t for t in reduced if mixable_pairs((base, t))]
     if len(within) < 2:
         return reduced, []
 
@@ -146,7 +137,7 @@ def _one_inside(
 
 
 def _saving(estimates: Estimates, known: Sequence[Target], other: Target) -> float:
-    """What a target promises to save beside others, each node on its fastest, as a share of the time."""
+    """Share of the time that a target promises to save beside others, each node on its fastest."""
     times = [per_node for t in known if (per_node := estimates.times_us(t)) is not None]
     own = estimates.times_us(other) or {}
     best = {i: min(per_node[i] for per_node in times) for i in times[0]}

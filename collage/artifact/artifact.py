@@ -1,4 +1,4 @@
-"""The artifact: one ONNX file that carries its plan, its evidence and the means to prove itself."""
+"""The artifact: one ONNX file that carries its plan, its report and reference values."""
 
 from __future__ import annotations
 
@@ -22,21 +22,15 @@ from collage.partitioner.graph.sub_graph import SubGraph
 REPORT_KEY = "collage.report"
 VERIFICATION_KEY = "collage.verification"
 
-# Room for the rounding of other processors and versions than those that made the artifact.
+# Other processors and versions round otherwise than those that made the artifact.
 _HEADROOM = 4.0
-# Less than one of the elements that are kept: a tolerance is for numbers.
+# Less than one of the elements that are kept: exact values must be equal.
 _OF_EXACT = 1e-3
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """A partitioned model on disk.
-
-    Args:
-        path: the ONNX file.
-        report: how it was found and how fast it is, as docs/report.md describes it.
-        plan: the plan as JSON-ready data.
-    """
+    """A partitioned model on disk, with its report (docs/report.md) and its plan as JSON-ready data."""
 
     path: Path
     report: Mapping[str, Any]
@@ -56,13 +50,11 @@ def make_verification(
     tolerance: float,
     bounds: Mapping[str, int] | None = None,
 ) -> Verification:
-    """What the artifact carries to prove its partitions.
+    """Reference values for the artifact, with the error that each may have.
 
     Args:
-        seeds: of the samples.
-        samples: inputs by name.
         reference: per sample the reference of each value.
-        observed: the error of each value that the plan showed when it was made.
+        observed: per value the error that the plan showed when it was made.
         tolerance: allowed for a value that showed less.
         bounds: what integer inputs of the samples stay below.
     """
@@ -93,27 +85,17 @@ def write_artifact(
 
     Args:
         model: as it is emitted.
-        plan: for it.
         latency_us: per partition what was measured.
         report: see docs/report.md.
-        verification: reference values.
-        versions: of whatever made the plan.
-        destination: the file to write.
+        versions: of the programs that made the plan.
         notes: one for each partition; nothing is said without them.
         source_plan: the plan for the model that was given, where partitions were rewritten since.
     """
     metadata = {REPORT_KEY: json.dumps(report), VERIFICATION_KEY: verification.to_text()}
     if any(note.prepared for note in notes):
         metadata[SOURCE_PLAN_KEY] = source_plan
-    annotate(
-        model,
-        plan,
-        metadata,
-        destination,
-        latency_us=latency_us,
-        versions=versions,
-        notes=notes or None,
-    )
+    more = notes or None
+    annotate(model, plan, metadata, destination, latency_us=latency_us, versions=versions, notes=more)
     return Artifact(destination, report, json.loads(read_plan(destination).text))
 
 

@@ -1,33 +1,33 @@
-"""The artifact of a plan: its partitions as they will run, proven once more and written with the evidence."""
+"""The artifact of a plan: compiled once more, compared with the reference, and written."""
 
 from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from collage.artifact.artifact import Artifact, write_artifact
-from collage.artifact.evidence import verify_plan, versions_of
-from collage.model.preparation import prepared_plan
+from collage.artifact.artifact import Artifact, crossing_values, make_verification, write_artifact
+from collage.artifact.verification import Verification
+from collage.artifact.verify import observe_errors
+from collage.backends.numerics.reference import table_bounds
+from collage.backends.sandbox.run import ChildFailed
+from collage.model.preparation import PreparedPlan, prepared_plan
+from collage.model.reference import Reference
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
-from collage.partitioner.emit.plan_json import encode
+from collage.partitioner.emit.plan_json import encode_plan
+from collage.partitioner.errors import NoPlanError
 from collage.runner import Runner
 
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What a tuning run leaves.
-
-    Args:
-        artifact_path: the partitioned model.
-        report: the report as JSON-ready data.
-        plan: the plan alone, as `TuneOptions.plan` takes it.
-    """
+    """What a tuning run leaves: the partitioned model, the report, and a plan for `TuneOptions.plan`."""
 
     artifact_path: Path
     report: dict[str, Any]
@@ -50,23 +50,77 @@ def emit(
         report: about it.
         destination: the artifact's file; large weights beside it are named after it.
         regions: sub-models of its partitions.
-        samples: the run's inputs, of which the seeded ones prove the plan; and its options.
+        samples: the run's inputs and options; the seeded inputs prove the plan.
         runner: where the plan is compiled.
-        cancel: stops it when set.
 
     Raises:
         NoPlanError: it cannot be compiled once more.
-        CancelledError: `cancel` was set.
     """
     threads = samples.threads
-    # A folder of its own: where a known plan turns out to be of no use, another one is emitted after it.
+    # A folder of its own: another plan may be emitted after this one.
     folder = Path(tempfile.mkdtemp(prefix="emit-", dir=samples.work_dir))
     final = prepared_plan(plan, regions, folder, threads, runner, samples.cache_dir, cancel)
-    tolerance = samples.options.tolerance
+    tolerance = report["tolerance"]
     verification = verify_plan(final, samples.seeded, samples.seeds, tolerance, threads, runner, cancel)
     times = [part["latency_us"] for part in report["partitions"]]
     versions = versions_of(plan, runner)
     # Rewritten partitions have other nodes: the plan alone speaks of the model that was given.
-    text = encode(regions.model, plan, times, versions)
-    known = (final.model, final.plan, times, report, verification, versions, destination)
-    return write_artifact(*known, final.notes, text)
+    text = encode_plan(regions.model, plan, times, versions)
+    return write_artifact(
+        model=final.model,
+        plan=final.plan,
+        latency_us=times,
+        report=report,
+        verification=verification,
+        versions=versions,
+        destination=destination,
+        notes=final.notes,
+        source_plan=text,
+    )
+
+
+def verify_plan(
+    final: PreparedPlan,
+    reference: Reference,
+    seeds: Sequence[int],
+    tolerance: float,
+    threads: int,
+    runner: Runner,
+    cancel: threading.Event | None = None,
+) -> Verification:
+    """Reference values for `load`, with the errors of the plan when it is compiled afresh.
+
+    Values are compared with the model as it is emitted: int8 with int8, computed without fusing.
+
+    Args:
+        final: the plan on the model as it is emitted.
+        reference: of the model before partitions were rewritten, on seeded inputs.
+        tolerance: allowed for every value.
+        runner: where it is compiled.
+
+    Raises:
+        NoPlanError: it cannot be compiled once more.
+    """
+    plan, regions, model = final.plan, final.regions, final.model
+    if model is not reference.model:
+        reference = Reference(
+            model, reference.samples, model.path.parent / "own", cancel=cancel, keep_all=False
+        )
+    bounds = table_bounds(model.index)
+    values = reference.expected(crossing_values(model, plan), last=True)
+    kept = make_verification(seeds, reference.samples, values, {}, tolerance, bounds)
+    inputs = tuple(model.index.values[name] for name in model.index.inputs)
+    steps = tuple((regions.get(p.nodes), p.target) for p in plan.partitions)
+    try:
+        observed = runner.run(observe_errors, steps, kept.to_text(), inputs, threads, cancel=cancel)
+    except ChildFailed as failure:
+        raise NoPlanError(f"the plan failed when it was compiled once more: {failure.reason}") from None
+    return make_verification(seeds, reference.samples, values, observed, tolerance, bounds)
+
+
+def versions_of(plan: Plan, runner: Runner) -> dict[str, str]:
+    """Versions of this program and of the runtimes that a plan uses on a runner."""
+    versions = {"collage": version("collage-tuner")}
+    for target in plan.targets:
+        versions[target.backend] = runner.facts(target).version
+    return versions

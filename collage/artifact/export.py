@@ -1,4 +1,4 @@
-"""An artifact in forms that other tools use: the plan alone, functions, ONNX Runtime's annotations."""
+"""An artifact in the forms that other tools read: its plan, functions, ONNX Runtime's annotations."""
 
 from __future__ import annotations
 
@@ -23,16 +23,14 @@ def export(
     """Write an artifact in other forms.
 
     Args:
-        artifact: a partitioned model.
         plan: where the plan alone goes, as JSON that `tune --plan` takes.
         outlined: where the model with one function per partition goes.
         layers: where the model with ONNX Runtime's layer annotations goes.
-        devices: which device of ONNX Runtime takes the partitions of a target (by its text); those of
-            `onnxruntime` need none.
+        devices: ONNX Runtime's device by target text; `onnxruntime` targets need none.
 
     Returns:
-        What was written: paths by `plan`, `outline` and `layers`, and under `settings` the entries of
-        ONNX Runtime's session that the annotations need.
+        The paths written, by `plan`, `outline` and `layers`; under `settings` the session entries for
+        `layers`.
 
     Raises:
         BadInputError: nothing was asked for, the file is no artifact, or a target has no device.
@@ -69,7 +67,7 @@ def parse_devices(texts: Sequence[str]) -> dict[str, str]:
 
 
 def read_plan_file(path: Path) -> dict[str, Any]:
-    """A plan as JSON-ready data: from a file of its own, or out of an artifact.
+    """A plan as JSON-ready data, from a plan file or an artifact.
 
     Raises:
         BadInputError: the file is neither.

@@ -1,4 +1,4 @@
-"""`collage take`: another point of an artifact's front as an artifact of its own."""
+"""Another point of an artifact's Pareto front as an artifact of its own (`collage take`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from collage.artifact.artifact import VERIFICATION_KEY, Artifact, read_report, write_artifact
-from collage.artifact.evidence import verify_plan, versions_of
+from collage.artifact.emit import verify_plan, versions_of
 from collage.artifact.verification import Verification
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.numerics.reference import seeded_inputs, table_bounds
@@ -17,16 +17,16 @@ from collage.model.reference import Reference
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import bits
 from collage.partitioner.emit.annotate import read_plan
-from collage.partitioner.emit.plan_json import decode
+from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import BadInputError
 from collage.runner import Runner
 
 
 def read_front(path: Path) -> list[dict[str, Any]]:
-    """The points that a run with `pareto` left in its artifact.
+    """The points of an artifact's Pareto front.
 
     Raises:
-        BadInputError: the file is no artifact, or its run looked for no front.
+        BadInputError: the file is no artifact, or its run had no `pareto`.
     """
     points: list[dict[str, Any]] | None = read_report(path).get("front")
     if not points:
@@ -34,16 +34,11 @@ def read_front(path: Path) -> list[dict[str, Any]]:
     return points
 
 
-def take(path: str | Path, point: int, output: str | Path) -> Artifact:
-    """Write a point of an artifact's front as an artifact; its plan is compiled and proven here again.
-
-    Args:
-        path: what a run with `pareto` wrote.
-        point: its number in the front.
-        output: where the new artifact goes.
+def write_pareto_point(path: str | Path, point: int, output: str | Path) -> Artifact:
+    """Write a point of a Pareto front as an artifact; its plan is compiled and verified here.
 
     Raises:
-        BadInputError: there is no such point.
+        BadInputError: there is no such point, or it needs more than the artifact holds.
         NoPlanError: its plan cannot be compiled here.
     """
     points = read_front(Path(path))
@@ -57,7 +52,7 @@ def take(path: str | Path, point: int, output: str | Path) -> Artifact:
         raise BadInputError(
             f"{path} has int8 partitions in the place of the model's own nodes; {again}"
         )
-    known = decode(model, json.dumps(chosen["plan"]))
+    known = decode_plan(model, json.dumps(chosen["plan"]))
     runner = Runner()
     if calibrates([runner.facts(target) for target in known.plan.targets]):
         raise BadInputError(
@@ -72,14 +67,7 @@ def take(path: str | Path, point: int, output: str | Path) -> Artifact:
         reference = Reference(model, samples, work / "reference")
         regions = RegionFiles(model, work / "regions")
         final = prepared_plan(known.plan, regions, work / "emit", default_threads(), runner)
-        verification = verify_plan(
-            final,
-            reference,
-            seeds,
-            error,
-            default_threads(),
-            runner,
-        )
+        verification = verify_plan(final, reference, seeds, error, default_threads(), runner)
         report = {
             **read_report(Path(path)),
             "partitions": [
@@ -103,10 +91,14 @@ def take(path: str | Path, point: int, output: str | Path) -> Artifact:
             "tolerance": max(error, 1e-3),
             "point": point,
         }
-        versions = versions_of(known.plan, runner)
-        artifact = write_artifact(
-            *(final.model, final.plan, known.latency_us, report, verification, versions, Path(output)),
-            final.notes,
-            json.dumps(chosen["plan"], sort_keys=True),
+        return write_artifact(
+            model=final.model,
+            plan=final.plan,
+            latency_us=known.latency_us,
+            report=report,
+            verification=verification,
+            versions=versions_of(known.plan, runner),
+            destination=Path(output),
+            notes=final.notes,
+            source_plan=json.dumps(chosen["plan"], sort_keys=True),
         )
-    return Artifact(artifact.path, report, artifact.plan)

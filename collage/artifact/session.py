@@ -1,13 +1,14 @@
 """`collage.load`: an artifact becomes a session that runs, with the calls ONNX Runtime has.
 
-A session compiles each partition for its target, proves each against the reference values that the
-artifact carries, and only then serves. It is safe to call from several threads: runs are serialized,
-since partitions share one set of buffers.
+A session compiles each partition for its target and compares it with the artifact's reference values
+before it serves. It is safe to call from several threads; runs go one after the other, since they share
+buffers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 import threading
@@ -20,17 +21,18 @@ from typing import Literal
 
 import numpy as np
 
-from collage.artifact.compiled_cache import default_folder, usable
-from collage.artifact.unpack import parts_of
+from collage.artifact.unpack import unpack
 from collage.artifact.verification import Verification, VerificationError
 from collage.artifact.verify import WrongPartitionError, prove
+from collage.backends.machine.hardware import hardware
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.registry import resolve
 from collage.partitioner.errors import BadInputError, CollageError, TargetError
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions, CompileError
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
+from collage.runtime.step import Step
 
 _ONNX_TYPES = {"float32": "float", "float64": "double", "object": "string"}
 
@@ -49,7 +51,6 @@ class NodeArg:
 
     @classmethod
     def of(cls, spec: TensorSpec) -> NodeArg:
-        """Describe a tensor."""
         return cls(spec.name, spec.shape, f"tensor({_ONNX_TYPES.get(spec.dtype, spec.dtype)})")
 
 
@@ -70,9 +71,9 @@ class Session:
         self._lock = threading.Lock()
         self._directory = Path(tempfile.mkdtemp(prefix="collage-session-"))
         self._compiled = CompiledRegions(threads or default_threads(), cache_dir)
-        # What is given back at the end, the newest first.
+        # Closed at the end, the newest first.
         self._owned = contextlib.ExitStack()
-        # Called by `close`, and for whoever never closes when the session is forgotten or Python ends.
+        # Called by `close`, or when the session is collected or Python ends.
         self._owned.callback(weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True))
         self._owned.callback(self._compiled.close)
         self.fallbacks: dict[int, str] = {}
@@ -85,7 +86,7 @@ class Session:
             raise
 
     def _open(self, path: Path, fallback: str | None, cache_dir: Path | None) -> None:
-        parts = parts_of(path, self._directory, cache_dir)
+        parts = unpack(path, self._directory, cache_dir)
         self.targets = tuple(
             self._placed(i, target, fallback) for i, target in enumerate(parts.targets)
         )
@@ -106,7 +107,7 @@ class Session:
         self._verify(Verification.from_text(parts.verification))
 
     def _placed(self, position: int, target: Target, fallback: str | None) -> Target:
-        """The target, or its fallback where it is not to be had and the caller allows one."""
+        """The target, or its fallback where it cannot be used and the caller allows one."""
         try:
             resolve(target)
         except TargetError as error:
@@ -154,7 +155,8 @@ class Session:
             New arrays, the caller's own.
 
         Raises:
-            BadInputError: an input is missing, unknown, or of a wrong type or shape; an output is unknown.
+            BadInputError: an input is missing, unknown, or of a wrong type or shape; an output is
+                unknown.
         """
         names = [spec.name for spec in self._outputs] if output_names is None else list(output_names)
         known = {spec.name for spec in self._outputs}
@@ -218,20 +220,37 @@ def load(
     """Compile an artifact's partitions, verify each, and return a session that runs it.
 
     Args:
-        path: the artifact.
         fallback: a target for partitions whose own cannot be used here; None makes that an error.
         threads: threads of one call; None for the number of cores given to this process.
-        cache_dir: folder for what runtimes compile and convert, which makes a second load quick; None
-            for `compiled_cache.default_folder()`, False or "" for no cache.
+        cache_dir: folder for what runtimes compile; None for `default_cache_folder()`, False or "" for
+            none.
 
     Raises:
         BadInputError: the file is not an artifact.
         LoadError: a target is missing, or a partition is compiled wrongly.
     """
-    cache = default_folder() if cache_dir is None else Path(cache_dir) if cache_dir else None
-    folder = usable(cache)
+    cache = default_cache_folder() if cache_dir is None else Path(cache_dir) if cache_dir else None
+    folder = usable_folder(cache)
     if folder is not None:
-        # A cached blob may be damaged: what fails with the cache gets its chance without it.
+        # A cached blob may be damaged, so a failure is tried again without the cache.
         with contextlib.suppress(LoadError, CompileError):
             return Session(Path(path), fallback, threads, folder)
     return Session(Path(path), fallback, threads, None)
+
+
+def default_cache_folder() -> Path:
+    """This user's folder for compiled models of this kind of machine; it may be deleted at any time."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "collage" / "compiled" / hardware().digest[:16]
+
+
+def usable_folder(folder: Path | None) -> Path | None:
+    """The folder, made if need be; None where it cannot be written to."""
+    if folder is None:
+        return None
+    try:
+        # Native code reads these files, so only their owner may write here.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK | os.X_OK) else None

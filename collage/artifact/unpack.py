@@ -1,13 +1,9 @@
-"""What `load` needs of an artifact, kept in the cache so that a second load takes nothing apart.
+"""An artifact unpacked: its partitions as models on disk, kept in the cache for the next load.
 
-Terms: the *parts* of an artifact are its partitions as models of their own on disk, and what a session
-says and checks: inputs, outputs, constants, reference values. Parsing a model, proving its plan and
-writing its partitions take longer than many a runtime takes to open them, and give the same each time.
-Runtimes that key their blobs by a model's path (OpenVINO) find them again only because the parts stay.
+Runtimes that key compiled models by path (OpenVINO) find theirs again only because these files stay.
 
-Invariants: the folder is named by the SHA-256 of every byte of the artifact, so a changed artifact is
-another one; it is complete or absent. Nothing here replaces verification: whatever is compiled from
-the parts is proven by each load.
+Invariants: the folder is named by the SHA-256 of every byte of the artifact; it is complete or absent.
+What is compiled from it is verified by each load.
 """
 
 from __future__ import annotations
@@ -42,35 +38,25 @@ _CONSTANTS = "constants.npz"
 
 
 @dataclass(frozen=True)
-class Parts:
-    """An artifact taken apart.
+class UnpackedArtifact:
+    """What `load` needs of an artifact."""
 
-    Args:
-        models: each partition as a model of its own, in execution order; equal ones share a file.
-        targets: of the partitions.
-        inputs: the model's inputs.
-        outputs: the model's outputs.
-        constants: outputs that are weights.
-        lanes: how many partitions may run at once.
-        verification: reference values (`collage.verification`).
-    """
-
+    # each partition as a model of its own, in execution order; equal ones share a file
     models: tuple[SubModel, ...]
     targets: tuple[Target, ...]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    constants: Mapping[str, np.ndarray]
-    lanes: int
-    verification: str
+    inputs: tuple[TensorSpec, ...]  # the model's inputs
+    outputs: tuple[TensorSpec, ...]  # the model's outputs
+    constants: Mapping[str, np.ndarray]  # outputs that are weights
+    lanes: int  # how many partitions may run at once
+    verification: str  # reference values as text
 
 
-def parts_of(path: Path, work_dir: Path, cache_dir: Path | None) -> Parts:
-    """Take an artifact apart, or find what was taken apart before.
+def unpack(path: Path, work_dir: Path, cache_dir: Path | None) -> UnpackedArtifact:
+    """Unpack an artifact, or find what was unpacked before.
 
     Args:
-        path: the artifact.
-        work_dir: an empty folder that lives as long as the parts are used.
-        cache_dir: where parts are kept, or None.
+        work_dir: an empty folder that lives as long as the result is used.
+        cache_dir: where unpacked artifacts are kept, or None.
 
     Raises:
         ModelError, BadInputError: the file is no artifact.
@@ -98,7 +84,7 @@ def _digest(path: Path, cache_dir: Path) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def _take_apart(path: Path, folder: Path) -> Parts:
+def _take_apart(path: Path, folder: Path) -> UnpackedArtifact:
     stored = read_plan(path)
     model, index = stored.model, stored.model.index
     if VERIFICATION_KEY not in stored.metadata:
@@ -115,7 +101,7 @@ def _take_apart(path: Path, folder: Path) -> Parts:
         for spec in outputs
         if spec.name in index.constants
     }
-    return Parts(
+    return UnpackedArtifact(
         models=tuple(regions.get(partition.nodes) for partition in stored.plan.partitions),
         targets=tuple(partition.target for partition in stored.plan.partitions),
         inputs=tuple(index.values[name] for name in index.inputs),
@@ -126,7 +112,7 @@ def _take_apart(path: Path, folder: Path) -> Parts:
     )
 
 
-def _write(parts: Parts, folder: Path) -> None:
+def _write(parts: UnpackedArtifact, folder: Path) -> None:
     write_samples(folder / _CONSTANTS, [parts.constants])
     contents = {
         "models": [
@@ -147,16 +133,13 @@ def _write(parts: Parts, folder: Path) -> None:
     (folder / _CONTENTS).write_text(json.dumps(contents), encoding="utf-8")
 
 
-def _read(folder: Path) -> Parts:
+def _read(folder: Path) -> UnpackedArtifact:
     contents = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
     (constants,) = read_samples(folder / _CONSTANTS, ())
-    return Parts(
+    return UnpackedArtifact(
         models=tuple(
             SubModel(
-                folder / m["path"],
-                _specs(m["inputs"]),
-                _specs(m["outputs"]),
-                prepared=m["prepared"],
+                folder / m["path"], _specs(m["inputs"]), _specs(m["outputs"]), prepared=m["prepared"]
             )
             for m in contents["models"]
         ),

@@ -1,9 +1,8 @@
-"""Reference values small enough to travel in the artifact, by which `load` proves every partition.
+"""Reference values small enough to travel in the artifact, by which `load` verifies every partition.
 
-For seeded inputs the artifact keeps, of every value that crosses a border between partitions and of
-every output, some hundred elements, the mean and the root mean square. `load` feeds the same seeded
-inputs and compares partition by partition, so that a runtime which miscompiles one is named and
-nothing is served. Several seeds are used, since one input can hide a wrong kernel.
+For seeded inputs the artifact keeps some hundred elements, the mean and the root mean square of every
+output and every value between partitions. Several seeds are used, since one input can hide a wrong
+kernel.
 
 Invariant: the elements kept depend on the value's size alone, never on chance or on a library.
 """
@@ -30,33 +29,24 @@ _SMALLEST_SCALE = 1e-30
 
 
 class VerificationError(CollageError):
-    """A plan cannot be proven against the reference values of its artifact."""
+    """A plan cannot be compared with the reference values of its artifact."""
 
 
 @dataclass(frozen=True)
 class ValueDigest:
-    """What is kept of one value for one seed.
+    """What is kept of one value for one seed."""
 
-    Args:
-        shape: of the value.
-        elements: some hundred of its elements.
-        mean: of all finite elements.
-        rms: root mean square of all finite elements.
-        scale: largest magnitude of all finite elements; errors are relative to it.
-        undecided: positions among `elements` that rounding decides (`collage.model.numeric_ties`), which prove nothing;
-            None where nothing of the value is undecided, which its moments say too.
-    """
-
-    shape: tuple[int, ...]
-    elements: np.ndarray
-    mean: float
-    rms: float
-    scale: float
+    shape: tuple[int, ...]  # of the value
+    elements: np.ndarray  # some hundred of its elements
+    mean: float  # of all finite elements
+    rms: float  # root mean square of all finite elements
+    scale: float  # largest magnitude of all finite elements; errors are relative to it
+    # positions among `elements` that are numeric ties (`collage.model.numeric_ties`); None where the
+    # value has none
     undecided: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, reference: Expected) -> ValueDigest:
-        """Digest a value."""
         value = reference.value if isinstance(reference, Ranged) else reference
         flat = np.ascontiguousarray(value).reshape(-1)
         count = min(flat.size, _ELEMENTS)
@@ -79,7 +69,7 @@ class ValueDigest:
     def error_of(self, value: np.ndarray) -> float:
         """Relative error of another value against this digest; infinite where they cannot be compared.
 
-        Of integers, truth values and text it is the share of elements that differ; 8-bit integers are numbers.
+        For integers (8-bit ones apart), booleans and text it is the share of elements that differ.
         """
         other = ValueDigest.of(value)
         if other.shape != self.shape or other.elements.dtype != self.elements.dtype:
@@ -101,7 +91,7 @@ class ValueDigest:
 
     @property
     def is_exact(self) -> bool:
-        """Whether its elements are equal or not, and nothing in between."""
+        """Whether its elements are compared for equality."""
         return not is_measured(self.elements.dtype)
 
     def as_json(self) -> dict[str, Any]:
@@ -128,20 +118,13 @@ class ValueDigest:
 
 @dataclass(frozen=True)
 class Verification:
-    """Digests of one or more seeded runs.
+    """Digests of one or more seeded runs."""
 
-    Args:
-        seeds: of the inputs, for `collage.backends.numerics.reference.seeded_inputs`.
-        inputs: per seed the SHA-256 of each input's bytes, to prove that they were made anew alike.
-        values: per seed the digest of each value, by name.
-        tolerance: the relative error that each value may have, by name.
-        bounds: what the seeded values of integer inputs stay below, where a short table says so.
-    """
-
-    seeds: tuple[int, ...]
-    inputs: tuple[Mapping[str, str], ...]
-    values: tuple[Mapping[str, ValueDigest], ...]
-    tolerance: Mapping[str, float]
+    seeds: tuple[int, ...]  # of the inputs
+    inputs: tuple[Mapping[str, str], ...]  # per seed the SHA-256 of each input's bytes
+    values: tuple[Mapping[str, ValueDigest], ...]  # per seed the digest of each value, by name
+    tolerance: Mapping[str, float]  # the relative error that each value may have, by name
+    # what the seeded values of integer inputs stay below, where a short table says so
     bounds: Mapping[str, int] = field(default_factory=dict)
 
     def error_of(self, seed_position: int, name: str, value: np.ndarray) -> float:
@@ -174,8 +157,13 @@ class Verification:
                 {name: ValueDigest.from_json(digest) for name, digest in seed.items()}
                 for seed in data["values"]
             )
-            known = tuple(data["seeds"]), tuple(data["inputs"])
-            return cls(*known, values, data["tolerance"], data.get("bounds", {}))
+            return cls(
+                seeds=tuple(data["seeds"]),
+                inputs=tuple(data["inputs"]),
+                values=values,
+                tolerance=data["tolerance"],
+                bounds=data.get("bounds", {}),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise VerificationError(f"the artifact's reference values are damaged: {error}") from None
 
@@ -186,7 +174,6 @@ def input_hashes(sample: Mapping[str, np.ndarray]) -> dict[str, str]:
 
 
 def digest_values(runs: Sequence[Mapping[str, Expected]]) -> tuple[dict[str, ValueDigest], ...]:
-    """Digests of the values of each run."""
     return tuple({name: ValueDigest.of(value) for name, value in run.items()} for run in runs)
 
 

@@ -1,4 +1,4 @@
-"""Runs a plan on the seeded inputs of its artifact and compares value by value with the reference."""
+"""Runs a plan on its artifact's seeded inputs and compares each value with the reference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from collage.backends.numerics.reference import seeded_inputs
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
+from collage.runtime.step import Step
 
 
 class WrongPartitionError(VerificationError):
@@ -29,10 +30,8 @@ def prove(
     """Compare every value that a step makes with the reference, on every seed.
 
     Args:
-        executor: a bound executor.
-        inputs: the graph's inputs.
-        verification: the reference.
-        strict: whether an error over a value's tolerance is raised, or only returned.
+        executor: bound.
+        strict: raise where an error is over the tolerance.
 
     Returns:
         Per value the largest error.
@@ -73,7 +72,7 @@ def observe_errors(
     inputs: Sequence[TensorSpec],
     threads: int,
 ) -> dict[str, float]:
-    """Compile a plan afresh and return the error of each value it makes (runs in a child)."""
+    """Compile a plan and return the error of each value it makes (runs in a child)."""
     compiled = CompiledRegions(threads)
     steps = [
         Step(compiled.get(str(i), model, target), model.inputs, model.outputs)

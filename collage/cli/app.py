@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from collage.cli import workers
+from collage.cli import tune, workers
+from collage.cli.parameters import AsJson, Database
 from collage.cli.tokens import tokens_app
 from collage.partitioner.errors import BadInputError, CollageError
 
@@ -32,167 +31,21 @@ app.add_typer(db_app, name="db")
 app.add_typer(tokens_app, name="token")
 workers.register(app)
 
-PlanTargets = Annotated[
-    list[str] | None,
-    typer.Option("-t", "--target", help="A target; give one per option. [those of --plan]"),
-]
-Database = Annotated[
-    str | None, typer.Option("--database", help="URL of the cost database [COLLAGE_DATABASE_URL].")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_state = {"verbose": False}
+_verbose = False
 
 
 @app.callback()
 def _common(
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show the trace of an error.")] = False,
-) -> None:
-    _state["verbose"] = verbose
-
-
-@app.command()
-def tune(
-    model: Annotated[Path, typer.Argument(help="An ONNX file, or a zip with external data.")],
-    target: PlanTargets = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where the artifact goes.")
-    ] = None,
-    report: Annotated[Path | None, typer.Option(help="Also write the report as JSON.")] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(help="Bound on the error of every output [0.001; none with --evaluate]."),
-    ] = None,
-    metric: Annotated[str, typer.Option(help="max, l2, cosine or top1.")] = "max",
-    pareto: Annotated[
-        bool, typer.Option("--pareto", help="Also find the fastest plans at other errors.")
+    context: typer.Context,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show every step, and the trace of an error.")
     ] = False,
-    evaluate: Annotated[
-        str | None, typer.Option(help="Your own check, as module:function; only here, not on a server.")
-    ] = None,
-    at_least: Annotated[float | None, typer.Option(help="The smallest value that passes it.")] = None,
-    at_most: Annotated[float | None, typer.Option(help="The largest value that passes it.")] = None,
-    dim: Annotated[list[str] | None, typer.Option(help="Size of a free dimension, as batch=1.")] = None,
-    inputs: Annotated[Path | None, typer.Option(help="Sample inputs as .npz.")] = None,
-    time_limit: Annotated[
-        float | None, typer.Option(help="Seconds after which the best so far is taken.")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of one call [all cores].")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of generated inputs.")] = 0,
-    strategy: Annotated[
-        str, typer.Option(help="optimal, greedy, priority, single or manual.")
-    ] = "optimal",
-    pin: Annotated[
-        list[str] | None, typer.Option(help="What must go to a target, as Conv=openvino.")
-    ] = None,
-    ban: Annotated[list[str] | None, typer.Option(help="What must not, as Resize=mnn.")] = None,
-    max_partitions: Annotated[int | None, typer.Option(help="At most so many partitions.")] = None,
-    max_devices: Annotated[int | None, typer.Option(help="At most so many devices.")] = None,
-    min_partition_nodes: Annotated[int, typer.Option(help="No smaller partition than this.")] = 1,
-    plan: Annotated[
-        Path | None, typer.Option(help="Apply this plan (or an artifact's) instead of searching.")
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Search again even where the result is known.")
-    ] = False,
-    picture: Annotated[
-        Path | None, typer.Option(help="Also draw the partitioned graph as SVG.")
-    ] = None,
-    server: Annotated[
-        str | None, typer.Option(help="Tune on a server at this URL instead of here.")
-    ] = None,
-    token: Annotated[
-        str | None, typer.Option(envvar="COLLAGE_TOKEN", help="Token for the server.")
-    ] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(envvar="COLLAGE_SCHEDULER", help="Measure on this scheduler's workers."),
-    ] = None,
-    certificates: workers.Certificates = None,
-    wait_for_worker: Annotated[
-        float, typer.Option(help="Seconds to wait for a worker that has all targets.")
-    ] = 0.0,
-    database: Database = None,
 ) -> None:
-    """Find the fastest partition of MODEL over the targets and write it as one ONNX file."""
-    from collage.artifact.export import read_plan_file
-    from collage.cli.progress import progress
+    global _verbose
+    context.obj = _verbose = verbose
 
-    applied = read_plan_file(plan) if plan is not None else None
-    targets = target or []
-    options: dict[str, Any] = {
-        **({} if tolerance is None else {"tolerance": tolerance}),
-        "metric": metric,
-        "pareto": pareto,
-        "dims": _dims(dim or []),
-        "time_limit_s": time_limit,
-        "threads": threads,
-        "seed": seed,
-        "strategy": strategy,
-        "pins": tuple(pin or ()),
-        "bans": tuple(ban or ()),
-        "max_partitions": max_partitions,
-        "max_devices": max_devices,
-        "min_partition_nodes": min_partition_nodes,
-        "plan": applied,
-        "fresh": fresh,
-        "wait_for_worker_s": wait_for_worker,
-    }
-    destination = output or model.with_suffix(".collage.onnx")
-    cancel = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: cancel.set())
-    if server is not None and evaluate is not None:
-        raise BadInputError("--evaluate runs your own code, so it is for tuning here, without --server")
-    with progress() as listener:
-        if server is not None:
-            from collage.client.client import Client
-            from collage.client.tune import tune_remotely
 
-            with Client(server, token=token) as client:
-                artifact = tune_remotely(
-                    client,
-                    model,
-                    targets,
-                    output=destination,
-                    inputs=inputs,
-                    options=options,
-                    on_event=listener,
-                    cancel=cancel,
-                )
-        else:
-            from collage.accuracy.evaluation import load_function
-            from collage.api import tune as tune_here
-
-            artifact = tune_here(
-                model,
-                targets,
-                output=destination,
-                inputs=inputs,
-                database=database,
-                scheduler=scheduler,
-                certificates=certificates,
-                on_event=listener,
-                cancel=cancel,
-                evaluate=None if evaluate is None else load_function(evaluate),
-                at_least=at_least,
-                at_most=at_most,
-                **options,
-            )
-    if report is not None:
-        report.write_text(json.dumps(artifact.report, indent=2) + "\n", encoding="utf-8")
-    if picture is not None:
-        from collage.report.explain import draw_artifact
-
-        picture.write_text(draw_artifact(artifact.path, artifact.report), encoding="utf-8")
-    from collage.cli.tables import show_report
-
-    show_report(artifact.report)
-    typer.echo(f"wrote {artifact.path}")
-    if pareto:
-        from collage.report.pareto import write_front
-
-        folder = artifact.path.with_suffix(".front")
-        write_front(artifact.path, folder)
-        typer.echo(f"wrote {folder}; `collage take {artifact.path} --point N` makes an artifact of one")
+tune.register(app)
 
 
 @app.command()
@@ -204,9 +57,9 @@ def take(
     ] = None,
 ) -> None:
     """Make another point of ARTIFACT's front an artifact of its own."""
-    from collage.artifact.pareto_point import take as take_point
+    from collage.artifact.pareto_point import write_pareto_point
 
-    taken = take_point(artifact, point, output or artifact.with_suffix(f".{point}.onnx"))
+    taken = write_pareto_point(artifact, point, output or artifact.with_suffix(f".{point}.onnx"))
     typer.echo(f"wrote {taken.path}: error {taken.report['max_relative_error']:.2g}")
 
 
@@ -295,13 +148,21 @@ def export(
 
 
 @app.command()
-def targets(as_json: AsJson = False) -> None:
-    """List the backends, whether they are installed, and their options."""
-    from collage.cli.queries import list_targets
-    from collage.cli.tables import show_targets
+def targets(
+    name: Annotated[str | None, typer.Argument(help="Only this one, with its options.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the runtimes: installed in which version, or how to install them."""
+    from collage.cli.queries import find_target, for_tests, list_targets
+    from collage.cli.tables import show_target, show_targets
 
-    found = list_targets()
-    typer.echo(json.dumps(found, indent=2)) if as_json else show_targets(found)
+    if name is not None:
+        found = find_target(name)
+        typer.echo(json.dumps(found, indent=2)) if as_json else show_target(found)
+    elif as_json:
+        typer.echo(json.dumps(list_targets(), indent=2))
+    else:
+        show_targets([target for target in list_targets() if not for_tests(target["name"])])
 
 
 @app.command()
@@ -310,7 +171,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port [8000].")] = None,
 ) -> None:
     """Run the tuning server."""
-    # The one place where the face calls the server; the server itself imports this package.
+    # Imported by name: the server imports collage, so an import statement would point both ways.
     import importlib
 
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
@@ -351,16 +212,6 @@ def db_upgrade(database: Database = None) -> None:
     typer.echo(upgrade_database(database))
 
 
-def _dims(texts: list[str]) -> dict[str, int]:
-    dims = {}
-    for text in texts:
-        name, equals, value = text.rpartition("=")
-        if not equals or not value.isdigit() or int(value) < 1:
-            raise BadInputError(f"--dim {text!r} is not of the form name=value with a positive number")
-        dims[name] = int(value)
-    return dims
-
-
 def main() -> None:
     """Run the command line and exit with its status."""
     sys.exit(guarded(lambda: app(standalone_mode=True)))
@@ -371,7 +222,7 @@ def guarded(action: Callable[[], Any]) -> int:
     try:
         action()
     except CollageError as error:
-        if _state["verbose"]:
+        if _verbose:
             traceback.print_exc()
         print(f"collage: {error}", file=sys.stderr)
         return 2 if isinstance(error, BadInputError) else 1

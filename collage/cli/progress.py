@@ -1,34 +1,154 @@
-"""Progress for people: a live line on a terminal, plain lines otherwise, always on stderr."""
+"""Progress for people, on stderr: one line on a terminal, else a line for each step."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from collage.events import Event, Listener
 
+_STEPS = (
+    "reading the model",
+    "measuring the whole model on each target",
+    "timing first plans",
+    "searching",
+    "timing the best plans",
+    "writing the artifact",
+)
+_READ, _MEASURE, _TIME, _SEARCH, _CONFIRM, _WRITE = range(len(_STEPS))
+_NEWS = ("waiting", "queued", "failed", "cancelled")
+
+
+class TuningProgress:
+    """How far a tuning run is, from its events.
+
+    Args:
+        step: index of the current step.
+        waits_for: why it waits; empty where it does not.
+    """
+
+    def __init__(self) -> None:
+        self.step = _READ
+        self.waits_for = ""
+        self._measured = self._unknown = self._most_nodes = 0
+        self._alone_us: dict[str, float] = {}
+        self._ratios: dict[tuple[str, str], float] = {}
+        self._baseline_us = 0.0
+
+    def update(self, event: Event) -> None:
+        """Take one more event into account."""
+        self.waits_for = event.message if event.stage in _NEWS else ""
+        if event.stage == "measure":
+            self._measure(event)
+        elif event.stage == "search":
+            self._reach(_SEARCH)
+            self._unknown = int(event.data.get("unknown", 0))
+        elif event.stage == "end_to_end":
+            self._reach(_TIME if self.step < _SEARCH else _CONFIRM)
+            if event.data.get("ratio") is not None:
+                self._time(event.data)
+        elif event.stage == "evaluate":
+            self._reach(_CONFIRM)
+        elif event.stage in ("emit", "done"):
+            self._reach(_WRITE)
+
+    def describe(self) -> str:
+        """One line: the step, what is left of it, and the best plan so far."""
+        if self.waits_for:
+            return self.waits_for
+        parts = [f"step {self.step + 1} of {len(_STEPS)}: {_STEPS[self.step]}"]
+        if self.step == _SEARCH:
+            parts.append(f"{self._measured} measured, {self._unknown} left")
+        if best := self._best():
+            parts.append(f"best so far {best}")
+        return " · ".join(parts)
+
+    def _measure(self, event: Event) -> None:
+        self._reach(_MEASURE if self.step <= _MEASURE else _SEARCH)
+        nodes, latency_us = event.data.get("nodes"), event.data.get("latency_us")
+        if nodes is None:
+            return
+        self._measured += 1
+        self._unknown = max(0, self._unknown - 1)
+        self._most_nodes = max(self._most_nodes, nodes)
+        if latency_us is not None and nodes == self._most_nodes and self.step == _MEASURE:
+            self._alone_us[event.data["target"]] = latency_us
+
+    def _time(self, data: Mapping[str, Any]) -> None:
+        self._ratios[data["plan"], _named(data)] = data["ratio"]
+        if data["ratio"] == 1.0:
+            self._baseline_us = data["latency_us"]
+
+    def _reach(self, step: int) -> None:
+        self.step = max(self.step, step)
+
+    def _best(self) -> str:
+        """The fastest plan: of those timed in turn, before that of targets measured alone."""
+        timed = [(ratio * self._baseline_us, name) for (_, name), ratio in self._ratios.items()]
+        alone = [(latency_us, target) for target, latency_us in self._alone_us.items()]
+        latency_us, name = min(timed or alone, default=(0.0, ""))
+        return name and f"{name}, {latency_us / 1e3:.3g} ms"
+
 
 @contextmanager
-def progress() -> Iterator[Listener]:
-    """A listener that shows events while the block runs."""
-    if not sys.stderr.isatty():
-        yield lambda event: print(f"{event.stage}: {event.message}", file=sys.stderr, flush=True)
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+def progress(verbose: bool = False) -> Iterator[Listener]:
+    """A listener that shows a tuning run while the block runs.
+
+    Args:
+        verbose: show every event.
+    """
+    if sys.stderr.isatty():
+        with _live_line(verbose) as listener:
+            yield listener
+    else:
+        yield _print_event if verbose else _plain_lines()
+
+
+def _print_event(event: Event) -> None:
+    print(f"{event.stage}: {event.message}", file=sys.stderr, flush=True)
+
+
+def _plain_lines() -> Listener:
+    """A listener that prints a line at the begin of each step."""
+    now, last, begin = TuningProgress(), "", time.monotonic()
+
+    def show(event: Event) -> None:
+        nonlocal last
+        now.update(event)
+        key = now.waits_for or _STEPS[now.step]
+        if key != last:
+            last = key
+            print(f"{time.monotonic() - begin:5.0f} s  {now.describe()}", file=sys.stderr, flush=True)
+
+    return show
+
+
+@contextmanager
+def _live_line(verbose: bool) -> Iterator[Listener]:
+    now = TuningProgress()
+    one_line = Column(no_wrap=True, overflow="ellipsis")
+    text = TextColumn("{task.description}", markup=False, table_column=one_line)
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(SpinnerColumn(), TimeElapsedColumn(), text, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
-        stage = ""
 
         def show(event: Event) -> None:
-            nonlocal stage
-            if event.stage != stage:
-                stage = event.stage
-                console.print(f"[bold]{event.stage}[/bold] {event.message}", highlight=False)
-            bar.update(task, description=f"{event.stage}: {event.message[:100]}")
+            now.update(event)
+            if verbose:
+                console.print(f"{event.stage}: {event.message}", markup=False, highlight=False)
+            bar.update(task, description=now.describe())
 
         yield show
+
+
+def _named(data: Mapping[str, Any]) -> str:
+    targets = ", ".join(dict.fromkeys(data.get("targets", ()))) or data["plan"]
+    count = data["partitions"]
+    return targets if count == 1 else f"{count} partitions ({targets})"

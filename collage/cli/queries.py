@@ -1,4 +1,4 @@
-"""What `collage targets`, `collage costs` and `collage db` look up, as JSON-ready data."""
+"""The data behind `collage targets`, `collage costs` and `collage db`, ready for JSON."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from collage.backends.contract import Available
-from collage.backends.registry import backends, options_of
+from collage.backends import testing
+from collage.backends.contract import Available, Backend
+from collage.backends.registry import backends, check_options, options_of
 from collage.cost_db.connections import Connections, default_url
 from collage.cost_db.costs.queries import CostFilter
 from collage.cost_db.database import CostDatabase
@@ -18,28 +19,41 @@ from collage.partitioner.target import Target
 
 def list_targets() -> list[dict[str, Any]]:
     """Every known backend: installed or not, its version, style and options."""
-    found = []
-    for backend in backends().values():
-        probed = backend.probe()
-        state: dict[str, Any] = (
-            {"available": True, "version": probed.version}
-            if isinstance(probed, Available)
-            else {"available": False, "reason": probed.reason, "how_to_install": probed.how_to_install}
-        )
-        options = [
-            {"name": o.name, "default": o.default, "choices": list(o.choices), "help": o.help}
-            for o in options_of(backend)
-        ]
-        found.append(
-            {
-                "name": backend.name,
-                "style": backend.style,
-                "summary": backend.summary,
-                **state,
-                "options": options,
-            }
-        )
-    return found
+    return [_described(backend) for backend in backends().values()]
+
+
+def find_target(name: str) -> dict[str, Any]:
+    """One backend, as `list_targets` describes it.
+
+    Raises:
+        TargetError: there is none of this name; the known ones are listed.
+    """
+    return _described(check_options(Target(name)))
+
+
+def for_tests(name: str) -> bool:
+    """Whether a backend exists for tests only."""
+    return type(backends()[name]).__module__.startswith(testing.__name__)
+
+
+def _described(backend: Backend) -> dict[str, Any]:
+    probed = backend.probe()
+    state: dict[str, Any] = (
+        {"available": True, "version": probed.version}
+        if isinstance(probed, Available)
+        else {"available": False, "reason": probed.reason, "how_to_install": probed.how_to_install}
+    )
+    options = [
+        {"name": o.name, "default": o.default, "choices": list(o.choices), "help": o.help}
+        for o in options_of(backend)
+    ]
+    return {
+        "name": backend.name,
+        "style": backend.style,
+        "summary": backend.summary,
+        **state,
+        "options": options,
+    }
 
 
 def list_costs(url: str | None, target: str | None, limit: int) -> list[dict[str, Any]]:
@@ -60,7 +74,7 @@ def list_costs(url: str | None, target: str | None, limit: int) -> list[dict[str
 
 
 def cost_stats(url: str | None) -> dict[str, Any]:
-    """How many costs are known."""
+    """How many costs are known, by kind."""
     database = CostDatabase(url or default_url())
     try:
         stats = asdict(database.stats())
@@ -70,7 +84,7 @@ def cost_stats(url: str | None) -> dict[str, Any]:
 
 
 def upgrade_database(url: str | None) -> str:
-    """Bring a database to the newest schema, and say what was done."""
+    """Bring a database to the newest schema; returns one line about it."""
     connections = Connections(url or default_url())
     changed = upgrade(connections)
     done = "upgraded to" if changed else "is already at"

@@ -1,4 +1,4 @@
-"""`collage run`: load an artifact, compute once, and say or store what came out."""
+"""`collage run`: load an artifact, compute once, and print or store the outputs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from collage.artifact.session import load
 from collage.backends.numerics.reference import seeded_inputs
+from collage.cli.tables import counted
 from collage.model.reference import read_samples
 
 
@@ -42,7 +43,9 @@ def run_once(
         begin = time.perf_counter()
         made = [session.run(names, sample) for sample in samples]
         spent_ms = (time.perf_counter() - begin) * 1e3
-        say(f"{len(session.targets)} partitions, {len(samples)} runs in {spent_ms:.2f} ms")
+        say(
+            f"{counted(len(session.targets), 'partition')}, {counted(len(samples), 'run')} in {spent_ms:.2f} ms"
+        )
         for position, name in enumerate(names):
             first = made[0][position]
             say(f"{name}: {first.dtype.name} {first.shape}")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from collage.cli.parameters import AsJson
 from collage.cost_db.connections import default_url
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.tokens import Quotas, Token, TokenStore
@@ -26,7 +27,6 @@ _UNITS = {
 Database = Annotated[
     str | None, typer.Option("--database", help="URL of the server's database [COLLAGE_DATABASE_URL].")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @tokens_app.command("create")

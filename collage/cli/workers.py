@@ -13,14 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-Certificates = Annotated[
-    Path | None,
-    typer.Option(
-        "--certificates",
-        envvar="COLLAGE_SCHEDULER_CERTIFICATES",
-        help="Folder with ca.crt, tls.crt and tls.key of this machine.",
-    ),
-]
+from collage.cli.parameters import Certificates
 
 
 def certs(
@@ -86,7 +79,7 @@ def worker(
     from collage.cluster.connection import check_installed, security
 
     check_installed()
-    security(scheduler, certificates)  # a mistake is said before anything is probed
+    security(scheduler, certificates)  # reports a mistake before anything is probed
     apply_environment()
     from collage.cluster.worker import announcement, serve_worker
     from collage.cluster.worker_files import WorkerFiles
@@ -102,7 +95,7 @@ def worker(
             serve_worker(
                 scheduler,
                 certificates,
-                said=announcement(label),
+                announced=announcement(label),
                 name=name or socket.gethostname(),
                 files=WorkerFiles(folder.resolve(), int(keep_gib * (1 << 30))),
                 listen=listen,

@@ -6,9 +6,8 @@
             print(event.message)
         client.artifact(job.id, Path("tuned.onnx"))
 
-Models are streamed from disk and artifacts to disk. A stream of events that breaks is taken up again
-where it broke. A job is made with an idempotency key, so a request that is sent again after a broken
-connection makes no second job.
+Models are streamed from disk and artifacts to disk. A broken stream of events is resumed where it broke.
+A job has an idempotency key, so a request that is repeated after a broken connection makes no second job.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class ServerError(CollageError):
 
 
 class RefusedError(ServerError, BadInputError):
-    """What was sent cannot be used; the detail says what to change."""
+    """The request cannot be used; the detail says what to change."""
 
 
 @dataclass(frozen=True)
@@ -170,11 +169,11 @@ class Client:
         return self._job(self._send("DELETE", f"/v1/jobs/{job_id}").json())
 
     def events(self, job_id: str, after: int = 0) -> Iterator[Event]:
-        """A job's progress until it ends; a broken stream is taken up again.
+        """A job's progress until it ends; a broken stream is resumed.
 
         Args:
             job_id: the job.
-            after: number of the last event that was seen already.
+            after: number of the last event that was seen.
         """
         failures = 0
         while True:
@@ -208,21 +207,21 @@ class Client:
 
     def artifact(self, job_id: str, destination: Path) -> Path:
         """Download the partitioned model of a done job."""
-        arriving = destination.with_name(destination.name + ".part")
+        partial = destination.with_name(destination.name + ".part")
         try:
             with (
                 self._http.stream("GET", f"/v1/jobs/{job_id}/artifact") as answer,
-                arriving.open("wb") as file,
+                partial.open("wb") as file,
             ):
                 if answer.is_error:
                     answer.read()
                 for chunk in _checked(answer).iter_bytes():
                     file.write(chunk)
-            arriving.replace(destination)
+            partial.replace(destination)
         except httpx.TransportError as error:
             raise self._unreachable(error) from None
         finally:
-            arriving.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
         return destination
 
     def report(self, job_id: str) -> dict[str, Any]:
@@ -242,7 +241,7 @@ class Client:
         yield from self._pages("/v1/costs", filters)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._http.close()
 
     def __enter__(self) -> Client:

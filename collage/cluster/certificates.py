@@ -1,8 +1,8 @@
-"""A small certificate authority for scheduler, workers and server, for those who have none.
+"""A small certificate authority for scheduler, workers and server, for users who have none.
 
-A folder holds the authority (`ca.crt`, `ca.key`) and one folder for each machine with what belongs on it:
-`ca.crt`, `tls.crt`, `tls.key`. Whoever has a certificate of the authority is trusted by all others, so
-`ca.key` stays where it was made. Keys can be read by their owner alone (0600).
+A folder holds the authority (`ca.crt`, `ca.key`) and one folder for each machine (`ca.crt`, `tls.crt`,
+`tls.key`). Every certificate of the authority is trusted, so `ca.key` stays where it was made. Only
+their owner can read keys (0600).
 """
 
 from __future__ import annotations
@@ -27,6 +27,16 @@ _CA_KEY = "ca.key"
 _CA_DAYS = 3650
 # Clocks of machines differ a little.
 _EARLIER = timedelta(minutes=5)
+_USES = (
+    *(
+        "digital_signature",
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+    ),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
 
@@ -46,9 +56,6 @@ def make_certificates(
         names: of machines; each gets `folder/NAME`.
         hosts: names and addresses by which clients reach these machines, for HTTPS.
         days: how long the certificates are good.
-
-    Returns:
-        The folders of the machines.
 
     Raises:
         BadInputError: a name cannot be used, or a machine has a certificate already.
@@ -74,11 +81,7 @@ def make_certificates(
 
 
 def _authority(folder: Path) -> _Authority:
-    """The authority of a folder, made when it has none.
-
-    Raises:
-        BadInputError: its certificate is there without its key.
-    """
+    """The authority of a folder, made when it has none."""
     certificate, key = folder / CA, folder / _CA_KEY
     if not certificate.exists():
         made = _new_authority()
@@ -99,7 +102,7 @@ def _authority(folder: Path) -> _Authority:
 def _new_authority() -> _Authority:
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("Collage workers")
-    usage = _usage(key_cert_sign=True, crl_sign=True)
+    usage = _usage("key_cert_sign", "crl_sign")
     certificate = (
         _builder(name, name, key.public_key(), _CA_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -111,11 +114,7 @@ def _new_authority() -> _Authority:
 
 
 def _issue(
-    authority: _Authority,
-    key: ec.EllipticCurvePublicKey,
-    name: str,
-    hosts: Sequence[str],
-    days: int,
+    authority: _Authority, key: ec.EllipticCurvePublicKey, name: str, hosts: Sequence[str], days: int
 ) -> x509.Certificate:
     issuer = authority.key.public_key()
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -123,7 +122,7 @@ def _issue(
     return (
         _builder(authority.certificate.subject, _name(name), key, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(_usage("digital_signature"), critical=True)
         .add_extension(x509.ExtendedKeyUsage(both), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
@@ -147,20 +146,8 @@ def _builder(
     )
 
 
-def _usage(
-    digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
-) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=digital_signature,
-        key_cert_sign=key_cert_sign,
-        crl_sign=crl_sign,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def _usage(*allowed: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{use: use in allowed for use in _USES})
 
 
 def _name(text: str) -> x509.Name:
@@ -180,13 +167,11 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    # Made with its rights, so that a key is at no moment open to others.
+    # Created with its rights, so that others can never read a key.
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)

@@ -1,11 +1,11 @@
-"""The Dask cluster that joins tuners with workers on other machines: addresses, TLS, and who is there.
+"""The Dask cluster that joins tuners with workers on other machines: addresses, TLS, and its members.
 
-Terms: the *scheduler* (`collage scheduler`) knows all *workers* (`collage worker`) and gives them their
-tasks. A worker *announces* its hardware, its label and the runtimes it has. Workers with the same hardware,
-the same versions of runtimes and of Collage are of one *kind*: a cost measured by one holds for all.
+Terms: the *scheduler* (`collage scheduler`) knows all *workers* (`collage worker`) and gives them
+tasks. A worker *announces* its hardware, its label and its runtimes. Workers with the same hardware and
+the same versions are of one *kind*: a cost measured by one holds for all.
 
-Invariant: scheduler, workers and tuners trust each other wholly, since Dask runs what its members send. So
-they speak mutual TLS, or else stay on one machine.
+Invariant: members trust each other wholly, since Dask runs what they send. So they speak mutual TLS, or
+stay on one machine.
 """
 
 from __future__ import annotations
@@ -32,39 +32,29 @@ CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
 SLOT, CAPABILITY, KIND = "slot", "cap:", "kind:"
 ANNOUNCEMENT = "collage"
 _CONNECT_S = 3
-# What connecting fails with. ValueError is what Tornado says where the other side hung up before TLS began.
+# Tornado raises ValueError where the other side hung up before TLS began.
 UNREACHABLE = (OSError, ValueError)
 
 
 class ClusterError(CollageError):
-    """The scheduler cannot be reached; the message says why."""
+    """The scheduler cannot be reached."""
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """What a worker says of itself.
+    """What a worker says of itself."""
 
-    Args:
-        host: name of its machine.
-        hardware: the kind of machine, its label included.
-        threads: of one call, by default.
-        collage: version of this program.
-        python: version.
-        backends: version of each runtime that it has, by backend.
-        lacking: why it has not the others, by backend.
-    """
-
-    host: str
-    hardware: Hardware
+    host: str  # name of its machine
+    hardware: Hardware  # the kind of machine, its label included
     threads: int
-    collage: str
-    python: str
-    backends: Mapping[str, str]
-    lacking: Mapping[str, str]
+    collage: str  # version of this program
+    python: str  # version
+    backends: Mapping[str, str]  # version of each runtime that it has, by backend
+    lacking: Mapping[str, str]  # why it has not the others, by backend
 
     @property
     def kind(self) -> str:
-        """The same for workers that may take each other's place."""
+        """The same for workers that can replace each other."""
         known = [self.hardware.digest, self.threads, self.collage, self.python, dict(self.backends)]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -89,23 +79,16 @@ class Announcement:
 
 @dataclass(frozen=True)
 class RemoteWorker:
-    """A worker as the scheduler knows it.
-
-    Args:
-        address: of its process.
-        name: that its operator gave it.
-        busy: whether it does something now.
-        said: what it announced.
-    """
+    """A worker as the scheduler knows it."""
 
     address: str
-    name: str
-    busy: bool
-    said: Announcement
+    name: str  # that its operator gave it
+    busy: bool  # whether it does something now
+    announced: Announcement
 
 
 def own_version() -> str:
-    """Version of this program, as workers announce theirs."""
+    """Version of this program."""
     return version("collage-tuner")
 
 
@@ -117,7 +100,7 @@ def security(address: str, certificates: Path | None) -> Any:
         certificates: a folder with `ca.crt`, `tls.crt` and `tls.key`.
 
     Raises:
-        BadInputError: the address is none, TLS is missing for other machines, or a file is.
+        BadInputError: the address is malformed, TLS is missing for other machines, or a file is.
     """
     try:
         parts = urlsplit(address)
@@ -156,7 +139,7 @@ def security(address: str, certificates: Path | None) -> Any:
 
 
 def default_listen(scheduler: str) -> str | None:
-    """Where a worker listens: on loopback for a scheduler there, else (None) where others can call it."""
+    """Where a worker listens: on loopback for a scheduler there; None where other machines call it."""
     parts = urlsplit(scheduler)
     if parts.hostname and _is_loopback(parts.hostname):
         return f"{parts.scheme}://127.0.0.1:0"
@@ -164,7 +147,7 @@ def default_listen(scheduler: str) -> str | None:
 
 
 def quieten_dask() -> None:
-    """Let Dask log what went wrong, and not each of its steps."""
+    """Let Dask log problems only."""
     import distributed  # noqa: F401  (it sets the level when it is first imported)
 
     logging.getLogger("distributed").setLevel(logging.WARNING)
@@ -184,20 +167,19 @@ def check_installed() -> None:
         ) from None
 
 
-def roll_call(address: str, certificates: Path | None) -> list[RemoteWorker]:
+def find_workers(address: str, certificates: Path | None) -> list[RemoteWorker]:
     """The workers that a scheduler knows, in order of their names.
 
     Raises:
         ClusterError: the scheduler cannot be reached.
-        BadInputError: see `security`.
     """
     check_installed()
     secured = security(address, certificates)
-    # A thread of its own: callers may have a running loop, and Dask must not take it.
-    return asyncio.run(_roll_call(address, secured))
+    # Callers may have a running loop, which Dask must not use.
+    return asyncio.run(_find_workers(address, secured))
 
 
-async def _roll_call(address: str, secured: Any) -> list[RemoteWorker]:
+async def _find_workers(address: str, secured: Any) -> list[RemoteWorker]:
     from distributed.core import rpc
 
     arguments = secured.get_connection_args("client") if secured is not None else {}
@@ -210,18 +192,18 @@ async def _roll_call(address: str, secured: Any) -> list[RemoteWorker]:
 
 
 def members(identity: Mapping[str, Any]) -> list[RemoteWorker]:
-    """The workers in what a scheduler says of itself; what are no workers of ours are left out."""
+    """The workers in a scheduler's answer, ours only."""
     found = []
     for address, worker in identity["workers"].items():
         if ANNOUNCEMENT in worker:
-            said = Announcement.from_data(worker[ANNOUNCEMENT])
+            announced = Announcement.from_data(worker[ANNOUNCEMENT])
             busy = bool(worker["metrics"].get("executing") or worker["metrics"].get("ready"))
-            found.append(RemoteWorker(address, str(worker["name"]), busy, said))
+            found.append(RemoteWorker(address, str(worker["name"]), busy, announced))
     return sorted(found, key=lambda worker: (worker.name, worker.address))
 
 
 def unreachable(address: str, error: BaseException) -> str:
-    """What to say of a scheduler that cannot be reached."""
+    """The message for a scheduler that cannot be reached."""
     return (
         f"the scheduler at {address} cannot be reached ({str(error) or type(error).__name__}): "
         "is `collage scheduler` running, and are the certificates of the same authority?"
@@ -231,11 +213,8 @@ def unreachable(address: str, error: BaseException) -> str:
 async def serve_scheduler(address: str, certificates: Path | None, patience_s: float) -> None:
     """Run a scheduler until it is cancelled.
 
-    Args:
-        address: to listen on.
-        certificates: see `security`.
-        patience_s: a worker that is silent for so long counts as dead, and a task whose last worker is gone
-            waits so long for another.
+    `patience_s`: a worker silent for so long counts as dead, and a task without a worker waits so long
+    for one.
     """
     secured = security(address, certificates)
     quieten_dask()
@@ -243,18 +222,18 @@ async def serve_scheduler(address: str, certificates: Path | None, patience_s: f
     from distributed import Scheduler
 
     class Quiet(Scheduler):  # type: ignore[misc]
-        """A scheduler that opens no other port: Dask's own pages ask nobody for a certificate."""
+        """A scheduler that opens no other port: Dask's own pages need no certificate."""
 
         def start_http_server(self, *args: Any, **kwargs: Any) -> None:
             pass
 
     settings = {
-        # A task whose worker died goes back to its tuner, who knows what to do.
+        # A task whose worker died goes back to its tuner.
         "distributed.scheduler.allowed-failures": 0,
         "distributed.scheduler.work-stealing": False,
         "distributed.scheduler.worker-ttl": f"{patience_s}s",
         "distributed.scheduler.no-workers-timeout": f"{patience_s}s",
-        # Or it waits half a minute for a worker that has died, and who asks with it.
+        # By default a call waits half a minute for a worker that has died.
         "distributed.comm.timeouts.connect": "5s",
     }
     with dask.config.set(settings):

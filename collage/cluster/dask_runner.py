@@ -1,8 +1,7 @@
-"""A tuning's runtimes on workers of one kind, elsewhere: `collage.runner.Runner` over a Dask cluster.
+"""A tuning's runtimes on remote workers of one kind: `collage.runner.Runner` over a Dask cluster.
 
-When its targets are checked, a tuning takes to one kind of machine that has them all and stays with it, since
-a plan runs on one machine and costs of different hardware never mix. A target that no worker has is said at
-once; a tuning waits for such a worker only as long as it was asked to.
+When its targets are checked, a tuning chooses one kind of machine that has them all and stays with it.
+A target that no worker has is an error at once, or after `wait_s`.
 """
 
 from __future__ import annotations
@@ -33,11 +32,9 @@ class DaskRunner(Runner):
     """Workers of one kind; use it as a context manager.
 
     Args:
-        scheduler: its address.
         certificates: a folder with certificate and key, or None on this machine alone.
         wait_s: how long to wait for a worker that has all targets.
-        cancel: ends waiting when set.
-        say: is told, once, that nobody has the targets yet.
+        say: is told once when no worker has the targets yet.
 
     Raises:
         ClusterError: the scheduler cannot be reached.
@@ -71,39 +68,33 @@ class DaskRunner(Runner):
 
     @property
     def hardware(self) -> Hardware:  # type: ignore[override]
-        """What the workers are."""
         return self._known.hardware
 
     @property
     def host(self) -> str:
         """The machine of the worker that did the last task."""
-        return self._last.said.host if self._last is not None else self._known.host
+        return self._last.announced.host if self._last is not None else self._known.host
 
     @property
     def threads(self) -> int:
-        """What a worker's machine gives to one call."""
         return self._known.threads
 
     @property
     def python(self) -> str:
-        """Of the workers."""
         return self._known.python
 
     def facts(self, target: Target) -> TargetFacts:
-        """What a target is there."""
         if target not in self._facts:
             try:
                 limits = ChildLimits(timeout_s=_FACTS_S)
                 self._facts[target] = self.run(describe, target, limits=limits, cancel=self._cancel)
             except ChildFailed as failure:
-                if failure.kind == "cancelled":
-                    raise CancelledError("cancelled while a worker was asked for its targets") from None
                 said = failure.reason.removeprefix("TargetError: ")
                 raise TargetError(f"on the workers: {said}") from None
         return self._facts[target]
 
     def check(self, targets: Sequence[Target]) -> list[TargetFacts]:
-        """Take to a kind of machine that has all targets.
+        """Choose a kind of machine that has all targets.
 
         Raises:
             NoWorkerError: there is none, and none came within the time to wait.
@@ -112,9 +103,9 @@ class DaskRunner(Runner):
         label = host_of(targets)
         wanted = sorted({check_options(target).name for target in targets})
         chosen = self._choose(wanted, label)
-        self._kind = chosen.said
+        self._kind = chosen.announced
         caps = {f"{CAPABILITY}{backend}": 1.0 for backend in wanted}
-        self._needs = {SLOT: 1.0, f"{KIND}{chosen.said.kind}": 1.0, **caps}
+        self._needs = {SLOT: 1.0, f"{KIND}{chosen.announced.kind}": 1.0, **caps}
         self._last = chosen
         return [self.facts(target) for target in targets]
 
@@ -126,29 +117,27 @@ class DaskRunner(Runner):
         cancel: threading.Event | None = None,
         on_message: Callable[[Any], None] | None = None,
     ) -> Any:
-        """Call a function in a sacrificial child on a worker, alone on its device.
+        """Call a function in a sandboxed child on a worker, alone on its device.
 
-        Messages arrive all together when the child has ended.
+        Messages arrive together when the child has ended.
         """
         remote_call = self._packer.pack(function, args, limits or ChildLimits())
         near = self._last.address if self._last is not None else None
-        try:
-            outcome = self._pool.carry_out(remote_call, self._packer.files, self._needs, near, cancel)
-        except CancelledError as error:
-            raise ChildFailed("cancelled", str(error)) from None
+        outcome = self._pool.carry_out(remote_call, self._packer.files, self._needs, near, cancel)
         self._see(outcome.address)
-        for message in outcome.messages if on_message is not None else ():
-            assert on_message is not None
-            on_message(message)
+        if on_message is not None:
+            for message in outcome.messages:
+                on_message(message)
         if outcome.failure is not None:
-            raise ChildFailed(*outcome.failure)
+            kind, reason, error_type, detail = outcome.failure
+            raise ChildFailed(kind, reason, error_type, detail)
         for token, digest in outcome.files.items():
             path = self._packer.local(PurePosixPath(token))
             self._pool.fetch(outcome.address, digest, Path(path))
         return map_paths(outcome.value, self._here)
 
     def alone(self, cancel: threading.Event | None) -> contextlib.AbstractContextManager[None]:
-        """Every task has its worker's device to itself, so there is nothing to hold here."""
+        """Every task has its worker's device to itself, so nothing is locked here."""
         return contextlib.nullcontext()
 
     def _here(self, path: PurePath) -> PurePath:
@@ -160,23 +149,24 @@ class DaskRunner(Runner):
         return self._kind
 
     def _see(self, address: str) -> None:
-        """Remember who did the last task."""
         if self._last is not None and self._last.address == address:
             return
         found = (worker for worker in self._pool.workers() if worker.address == address)
         self._last = next(found, self._last)
 
     def _choose(self, wanted: Sequence[str], label: str | None) -> RemoteWorker:
-        """A worker of the kind to take to: the kind with the most of them."""
+        """A worker of the kind to choose: the kind with the most of them."""
         deadline = time.monotonic() + self._wait_s
         told = False
         while True:
             workers = self._pool.workers()
-            able = [worker for worker in workers if _lack(worker.said, wanted, label) is None]
+            able = [worker for worker in workers if _lack(worker.announced, wanted, label) is None]
             if able:
-                kinds = [worker.said.kind for worker in able]
-                best = min(able, key=lambda w: (-kinds.count(w.said.kind), w.said.kind, w.busy, w.name))
-                return best
+                kinds = [worker.announced.kind for worker in able]
+                return min(
+                    able,
+                    key=lambda w: (-kinds.count(w.announced.kind), w.announced.kind, w.busy, w.name),
+                )
             said = _nobody(workers, wanted, label)
             if time.monotonic() >= deadline:
                 raise NoWorkerError(said + _advice(self._wait_s))
@@ -206,7 +196,7 @@ def _nobody(workers: Sequence[RemoteWorker], wanted: Sequence[str], label: str |
     asked = " and ".join(wanted) + (f" on -host={label}" if label is not None else "")
     if not workers:
         return f"no worker has {asked}: none is connected"
-    reasons = "; ".join(f"{w.name}: {_lack(w.said, wanted, label)}" for w in workers)
+    reasons = "; ".join(f"{w.name}: {_lack(w.announced, wanted, label)}" for w in workers)
     return f"no worker has {asked} ({reasons})"
 
 
@@ -217,7 +207,7 @@ def _advice(wait_s: float) -> str:
 
 
 @contextlib.contextmanager
-def site_for(
+def runner_for(
     scheduler: str | None,
     certificates: Path | None,
     *,

@@ -1,10 +1,10 @@
-"""A call that travels to another machine: a function's name, its arguments as plain data, and its files.
+"""A call to another machine: a function's name, its arguments as plain data, and its files.
 
-Terms: paths in arguments become *tokens*. `places/N/NAME` is a file, which travels with all that lies beside
-it, named by its SHA-256; `folders/ID` is a folder that may be written: it starts empty on the other machine,
-stays there for the calls of one run, and only those files in it that the result names come back.
+Terms: paths in arguments become *tokens*. `places/N/NAME` is a file, sent with all files beside it and
+named by its SHA-256. `folders/ID` is a folder that may be written: it starts empty on the other machine
+and stays for the calls of one run; only those of its files come back that the result names.
 
-Invariant: both ways hold plain data (`collage.backends.sandbox.codec`): nothing that is decoded runs anything.
+Invariant: both ways hold plain data (`collage.backends.sandbox.codec`): decoding runs no code.
 """
 
 from __future__ import annotations
@@ -23,55 +23,36 @@ PLACES, FOLDERS = "places", "folders"
 
 @dataclass(frozen=True)
 class RemoteCall:
-    """What to do.
+    """A function's name, its encoded arguments, and the files they name."""
 
-    Args:
-        module: of the function.
-        function: its name in the module.
-        content: arguments and limits, encoded; the function's module must be imported before it is decoded.
-        run: names the tuning run that its folders belong to.
-        places: per folder of files the SHA-256 of each, by name.
-    """
-
-    module: str
-    function: str
+    module: str  # of the function
+    function: str  # its name in the module
+    # arguments and limits, encoded; the function's module must be imported before it is decoded
     content: bytes
-    run: str
-    places: Mapping[str, Mapping[str, str]]
+    run: str  # names the tuning run that its folders belong to
+    places: Mapping[str, Mapping[str, str]]  # per folder of files the SHA-256 of each, by name
 
     @property
     def digests(self) -> set[str]:
-        """Of all its files."""
         return {digest for files in self.places.values() for digest in files.values()}
 
 
 @dataclass(frozen=True)
 class RemoteResult:
-    """What became of it.
-
-    Args:
-        address: of the worker.
-        missing: files that the worker lacks; where there are any, nothing was done.
-        value: what the function returned.
-        failure: kind, reason, type of error and detail of a child that failed, or None.
-        messages: that the child sent, in order.
-        files: SHA-256 of each file that `value` names, by token.
-    """
+    """What a worker did of a remote call."""
 
     address: str
-    missing: tuple[str, ...] = ()
-    value: Any = None
+    missing: tuple[str, ...] = ()  # files that the worker lacks; where there are any, nothing was done
+    value: Any = None  # what the function returned
+    # kind, reason, type of error and detail of a child that failed, or None
     failure: tuple[FailureKind, str, str, str] | None = None
-    messages: tuple[Any, ...] = ()
+    messages: tuple[Any, ...] = ()  # that the child sent, in order
+    # SHA-256 of each file that `value` names, by token
     files: Mapping[str, str] = field(default_factory=dict)
 
 
 class Packer:
-    """Makes remote_calls of one run, and remembers what its tokens stand for here.
-
-    Args:
-        run: names the run.
-    """
+    """Makes the remote calls of one run, and knows the local path of each token."""
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -82,7 +63,7 @@ class Packer:
     def pack(
         self, function: Callable[..., Any], args: tuple[Any, ...], limits: ChildLimits
     ) -> RemoteCall:
-        """A call as a remote_call; `files` knows where each of its files lies.
+        """A call to send; `files` has the local path of each of its files.
 
         Raises:
             ValueError: the function cannot be found by its name.
@@ -109,7 +90,7 @@ class Packer:
         return RemoteCall(function.__module__, function.__qualname__, content, self.run, places)
 
     def local(self, path: PurePath) -> PurePath:
-        """Where a token's file or folder is here; other paths stay as they are."""
+        """The local path of a token's file or folder; other paths stay as they are."""
         if len(path.parts) < 2 or path.parts[0] != FOLDERS or path.parts[1] not in self._folders:
             return path
         base = self._folders[path.parts[1]]

@@ -1,8 +1,8 @@
 """One worker: a process that measures for tuners on other machines, one task at a time.
 
-It finds out what it has, announces that to the scheduler, and does each task in a sacrificial child
-(`collage.backends.sandbox.run`), alone on the device. A child ends when its tuner cancels, is gone, or when this
-process ends. A scheduler that went away is looked for again, for as long as the worker runs.
+It announces its hardware and runtimes to the scheduler, and runs each task in a sandboxed child, alone
+on the device. A child ends when its tuner cancels or is gone, or when this process ends. A worker looks
+again for a scheduler that went away.
 """
 
 from __future__ import annotations
@@ -47,15 +47,11 @@ _ALIVE_S = 10.0
 
 
 class WorkerStopsError(Exception):
-    """This worker ends before its task does; another may do it."""
+    """This worker ends before its task does; another may run it."""
 
 
 def announcement(label: str | None) -> Announcement:
-    """What this machine has, found out in a child.
-
-    Args:
-        label: tells machines apart that look alike; by default the environment's.
-    """
+    """What this machine has, found out in a child; by default `label` is the environment's."""
     found = run_in_child(probe_backends, limits=ChildLimits(timeout_s=_PROBE_S))
     return Announcement(
         host=socket.gethostname(),
@@ -69,7 +65,7 @@ def announcement(label: str | None) -> Announcement:
 
 
 def probe_backends() -> tuple[dict[str, str], dict[str, str]]:
-    """Versions of the runtimes that are here, and why others are not. Loads runtimes: for a child."""
+    """Versions of the runtimes that are here, and why others are not (runs in a child)."""
     versions, reasons = {}, {}
     for name, backend in backends().items():
         probed = backend.probe()
@@ -80,7 +76,7 @@ def probe_backends() -> tuple[dict[str, str], dict[str, str]]:
     return versions, reasons
 
 
-def files_of(worker: Any) -> WorkerFiles:
+def worker_files(worker: Any) -> WorkerFiles:
     """The files of a Dask worker that `serve_worker` made."""
     found = worker.collage_files
     assert isinstance(found, WorkerFiles)
@@ -88,7 +84,7 @@ def files_of(worker: Any) -> WorkerFiles:
 
 
 def carry_out(packed: bytes) -> bytes:
-    """The task that tuners submit: a `RemoteCall` in, an `RemoteResult` out.
+    """The task that tuners submit: a `RemoteCall` in, a `RemoteResult` out.
 
     Raises:
         WorkerStopsError: this worker ends.
@@ -98,14 +94,14 @@ def carry_out(packed: bytes) -> bytes:
     worker = get_worker()
     remote_call = decode(packed)
     assert isinstance(remote_call, RemoteCall)
-    files = files_of(worker)
+    files = worker_files(worker)
     with _watched(worker) as cancel, files.laid_out(remote_call.places) as base:
         if base is None:
             return encode(RemoteResult(worker.address, files.lacks(remote_call.digests)))
         try:
             return encode(_in_child(remote_call, files, base, worker.address, cancel))
-        except (CancelledError, ChildFailed):
-            # Nobody waits for the outcome of a task that was cancelled; one that was not is done again.
+        except CancelledError:
+            # A cancelled task's result is dropped; another task runs again.
             raise WorkerStopsError(f"worker {worker.name} ends") from None
 
 
@@ -126,8 +122,6 @@ def _in_child(
                 function, *args, limits=limits, cancel=cancel, on_message=messages.append
             )
     except ChildFailed as failure:
-        if failure.kind == "cancelled":
-            raise
         known = (failure.kind, failure.reason, failure.error_type, failure.detail)
         return RemoteResult(address, failure=known, messages=tuple(messages))
 
@@ -141,7 +135,7 @@ def _in_child(
 
 @contextlib.contextmanager
 def _watched(worker: Any) -> Iterator[threading.Event]:
-    """An event that is set when nobody wants the running task any more, or the worker ends."""
+    """An event that is set when the running task is no longer wanted, or the worker ends."""
     cancel, done = threading.Event(), threading.Event()
     key = worker.get_current_task()
 
@@ -165,44 +159,38 @@ def _watched(worker: Any) -> Iterator[threading.Event]:
 
 def lacks(digests: Sequence[str], dask_worker: Any) -> tuple[str, ...]:
     """Out of band: which files the worker lacks."""
-    return files_of(dask_worker).lacks(digests)
+    return worker_files(dask_worker).lacks(digests)
 
 
 async def put(run: str, pieces: Sequence[tuple[str, int, bytes, bool]], dask_worker: Any) -> None:
     """Out of band: pieces of files (digest, offset, bytes, whether it is the last)."""
-    files = files_of(dask_worker)
+    files = worker_files(dask_worker)
     for digest, offset, piece, last in pieces:
         await asyncio.to_thread(files.put, run, digest, offset, piece, last)
 
 
 async def read(digest: str, offset: int, dask_worker: Any) -> bytes:
     """Out of band: a piece of a file that a task made."""
-    return await asyncio.to_thread(files_of(dask_worker).read, digest, offset)
+    return await asyncio.to_thread(worker_files(dask_worker).read, digest, offset)
 
 
 async def forget(run: str, dask_worker: Any) -> None:
     """Out of band: a run is over."""
-    await asyncio.to_thread(files_of(dask_worker).forget, run)
+    await asyncio.to_thread(worker_files(dask_worker).forget, run)
 
 
 async def serve_worker(
     scheduler: str,
     certificates: Path | None,
     *,
-    said: Announcement,
+    announced: Announcement,
     name: str,
     files: WorkerFiles,
     listen: str | None = None,
 ) -> None:
     """Work for a scheduler until cancelled; one that is away is waited for.
 
-    Args:
-        scheduler: its address.
-        certificates: see `collage.cluster.connection.security`.
-        said: what is announced.
-        name: of this worker.
-        files: of this worker.
-        listen: address to listen on; by default what the system chooses.
+    `listen` is the address to listen on; by default the system chooses.
     """
     secured = security(scheduler, certificates)
     quieten_dask()
@@ -214,17 +202,17 @@ async def serve_worker(
     with dask.config.set(_SETTINGS):
         while True:
             try:
-                worker = await _join(scheduler, secured, said, name, files, listen)
+                worker = await _join(scheduler, secured, announced, name, files, listen)
             except UNREACHABLE as error:
                 _say(f"collage worker {name}: {scheduler} does not answer ({error}); trying again")
                 await asyncio.sleep(_AGAIN_S)
                 continue
-            runtimes = ", ".join(sorted(said.backends))
+            runtimes = ", ".join(sorted(announced.backends))
             _say(f"collage worker {name} works for {scheduler} with {runtimes}")
             try:
                 await _until_finished(worker, files.folder / ALIVE)
             except asyncio.CancelledError:
-                # The task's child is stopped first; its tuner has it done elsewhere.
+                # Stop the task's child first; its tuner runs the task elsewhere.
                 await worker.close(timeout=5, executor_wait=True)
                 raise
             _say(f"collage worker {name}: the scheduler went away; looking for it")
@@ -232,7 +220,7 @@ async def serve_worker(
 
 
 async def _until_finished(worker: Any, alive: Path) -> None:
-    """Touch a file again and again while the worker is joined."""
+    """Touch a file regularly while the worker is joined."""
     finished = asyncio.ensure_future(worker.finished())
     try:
         while not finished.done():
@@ -258,7 +246,7 @@ def _say(text: str) -> None:
 async def _join(
     scheduler: str,
     secured: Any,
-    said: Announcement,
+    announced: Announcement,
     name: str,
     files: WorkerFiles,
     listen: str | None,
@@ -266,7 +254,7 @@ async def _join(
     from distributed import Worker
 
     class Quiet(Worker):  # type: ignore[misc]
-        """A worker that opens no other port: Dask's own pages ask nobody for a certificate."""
+        """A worker that opens no other port: Dask's own pages need no certificate."""
 
         def start_http_server(self, *args: Any, **kwargs: Any) -> None:
             pass
@@ -277,9 +265,9 @@ async def _join(
         name=name,
         nthreads=1,
         memory_limit=0,
-        resources=said.resources,
+        resources=announced.resources,
         security=secured,
-        startup_information={ANNOUNCEMENT: lambda worker: said.as_data()},
+        startup_information={ANNOUNCEMENT: lambda worker: announced.as_data()},
         local_directory=str(files.folder / "dask"),
         death_timeout=30,
     )
@@ -287,7 +275,7 @@ async def _join(
     try:
         return await worker
     except RuntimeError as error:
-        # How Dask wraps what it does not try again; of those, only this one is about the scheduler.
+        # Dask wraps errors that it does not retry; only this one is about the scheduler.
         if isinstance(error.__cause__, ValueError):
             raise error.__cause__ from None
         raise

@@ -1,9 +1,9 @@
 """The files of one worker: blobs by their SHA-256, links to them for each call, and folders of runs.
 
-Layout: `blobs/SHA256`, `arriving/…` (blobs that are not whole yet), `work/CALL/N/NAME` (hard links to blobs),
+Layout: `blobs/SHA256`, `arriving/…` (blobs not yet complete), `work/CALL/N/NAME` (hard links to blobs),
 `runs/RUN/ID/…` (folders that calls of a run may write).
 
-Invariant: a file in `blobs` is whole and has the digest that it is named by.
+Invariant: a file in `blobs` is complete and has the digest that it is named by.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath, PurePosixPath
 
 from collage.cluster.remote_call import FOLDERS, PLACES
-from collage.disk_space import make_room
+from collage.disk_space import evict_oldest
 from collage.partitioner.errors import CollageError
 
 PIECE_BYTES = 8 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-# A run's folders that nobody used for so long are those of a tuner that died.
+# A run's folders unused for so long are those of a tuner that died.
 _FORGOTTEN_S = 3600.0
 
 
 class WorkerFiles:
-    """Keeps files in a folder that nobody else uses; safe from several threads.
+    """Keeps files in a folder of its own; safe from several threads.
 
     Args:
         folder: for all of them; it is emptied at the start.
-        most_bytes: of blobs, and of each folder of a run; what was not used for longest goes first.
+        most_bytes: of blobs, and of each folder of a run; the longest unused go first.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
@@ -51,7 +51,7 @@ class WorkerFiles:
         return tuple(sorted(digest for digest in digests if not self._blob(digest).exists()))
 
     def put(self, run: str, digest: str, offset: int, piece: bytes, last: bool) -> None:
-        """Take the next piece of a blob.
+        """Add the next piece of a blob.
 
         Raises:
             CollageError: the bytes have another digest, or a piece before this one is missing.
@@ -71,7 +71,7 @@ class WorkerFiles:
             raise CollageError(f"file {digest} arrived with other bytes: {found}")
         arriving.chmod(0o444)
         arriving.replace(blob)
-        self._make_room()
+        self._evict()
 
     def read(self, digest: str, offset: int) -> bytes:
         """A piece of a blob."""
@@ -81,7 +81,7 @@ class WorkerFiles:
 
     @contextlib.contextmanager
     def laid_out(self, places: Mapping[str, Mapping[str, str]]) -> Iterator[Path | None]:
-        """A folder with these places, which is gone afterward; None where a blob is not here."""
+        """A temporary folder with these places; None where a blob is missing."""
         base = Path(tempfile.mkdtemp(dir=self.folder / "work"))
         try:
             yield base if self._link(base, places) else None
@@ -96,7 +96,7 @@ class WorkerFiles:
                 if PurePosixPath(name).name != name:
                     raise CollageError(f"{name!r} is not the name of a file")
                 try:
-                    # Linked before anything else: another task may make room meanwhile.
+                    # Linked first: another task may evict blobs.
                     (folder / name).hardlink_to(self._blob(digest))
                 except FileNotFoundError:
                     return False
@@ -104,11 +104,11 @@ class WorkerFiles:
         return True
 
     def here(self, base: Path, run: str, token: PurePath) -> Path:
-        """Where a token's file or folder is on this machine; folders are made.
+        """The local path of a token's file or folder; folders are made.
 
         Args:
             base: what `laid_out` gave.
-            run: whose folders these are.
+            run: that the folders belong to.
             token: as `collage.cluster.remote_call` makes them.
         """
         kind, name, *rest = token.parts
@@ -119,7 +119,7 @@ class WorkerFiles:
         folder = self.folder / "runs" / _plain(run) / _plain(name)
         folder.mkdir(parents=True, exist_ok=True)
         os.utime(folder.parent)
-        make_room(folder, self._most_bytes)
+        evict_oldest(folder, self._most_bytes)
         return folder.joinpath(*rest)
 
     def keep(self, run: str, path: PurePath) -> tuple[PurePath, dict[str, str]]:
@@ -139,13 +139,12 @@ class WorkerFiles:
         return token, kept
 
     def forget(self, run: str) -> None:
-        """Remove the folders of a run."""
         shutil.rmtree(self.folder / "runs" / _plain(run), ignore_errors=True)
         for arriving in (self.folder / "arriving").glob(f"{_plain(run)}-*"):
             arriving.unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        """Remove what tuners that died have left."""
+        """Remove the folders of tuners that died."""
         old = time.time() - _FORGOTTEN_S
         for folder in (self.folder / "runs").iterdir():
             with contextlib.suppress(OSError):
@@ -167,7 +166,7 @@ class WorkerFiles:
             raise CollageError(f"{digest!r} is not a SHA-256")
         return self.folder / "blobs" / digest
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         with self._lock:
             found = []
             for blob in (self.folder / "blobs").iterdir():

@@ -1,11 +1,10 @@
-"""A tuner's way to the workers of one kind: places its remote_calls, sends them what they lack, and waits.
+"""A tuner's connection to the workers of one kind: sends remote calls and awaits results.
 
-Dask places: a task asks for a slot, for the kind of machine and for the runtimes that it needs, and runs on
-whichever worker has them free. A worker that lacks files says so at once; they are sent to it in pieces, and
-the task follows them.
+A task asks Dask for a slot, a kind of machine and runtimes. A worker that lacks files says so at once;
+they are sent to it in pieces, and the task follows them.
 
-Invariants: a task whose worker dies is done again, by another or by the same that came back; what is
-cancelled here is stopped there; nothing that a worker sends is decoded but as plain data.
+Invariants: a task whose worker dies runs again, on another worker or the same; what is cancelled here
+stops there; what a worker sends is decoded as plain data only.
 """
 
 from __future__ import annotations
@@ -36,20 +35,16 @@ from collage.runner import NoWorkerError
 _POLL_S = 0.05
 _CONNECT_S = 10
 _DEATHS = 3
-# What was sent is tried first, by its worker.
+# A worker that got files runs their task first.
 _FOLLOWS_ITS_FILES = 10
 
 
 class WorkerLostError(CollageError):
-    """Workers died again and again over one task."""
+    """Workers died several times over one task."""
 
 
 class WorkerPool:
     """A connection to a scheduler.
-
-    Args:
-        address: of the scheduler.
-        certificates: see `collage.cluster.connection.security`.
 
     Raises:
         ClusterError: it cannot be reached.
@@ -64,7 +59,7 @@ class WorkerPool:
         self._connect()
 
     def workers(self) -> list[RemoteWorker]:
-        """Who is there now.
+        """The workers that are there now.
 
         Raises:
             ClusterError: the scheduler cannot be reached.
@@ -84,19 +79,17 @@ class WorkerPool:
         near: str | None,
         cancel: threading.Event | None,
     ) -> RemoteResult:
-        """Have a remote_call done by a worker that has these resources.
+        """Have a remote call run by a worker that has these resources.
 
         Args:
-            remote_call: what to do.
-            files: where its files lie, by digest.
+            remote_call: what to run.
+            files: local path of each of its files, by digest.
             resources: in Dask's terms.
-            near: the worker that probably gets it, which is sent its files beforehand; None for nobody.
-            cancel: stops it when set.
+            near: the worker that probably gets it, which is sent its files beforehand; None for none.
 
         Raises:
-            CancelledError: `cancel` was set.
             NoWorkerError: no worker has the resources.
-            WorkerLostError: its worker died, again and again.
+            WorkerLostError: its worker died several times.
             ClusterError: the scheduler went away and does not come back.
         """
         deaths = 0
@@ -185,7 +178,7 @@ class WorkerPool:
                 "again: what was measured is known"
             ) from None
         except (FutureCancelledError, OSError) as error:
-            # Not by us: the scheduler is gone, and all that it knew.
+            # Not cancelled here: the scheduler is gone with its state.
             self._reconnect(error, cancel)
             raise _Lost(str(error)) from None
         finally:
@@ -202,7 +195,6 @@ class WorkerPool:
         files: Mapping[str, Path],
         cancel: threading.Event | None,
     ) -> None:
-        """Send a worker what it lacks."""
         sent = self._sent.setdefault(address, set())
         unsure = sorted(remote_call.digests - sent)
         if not unsure:
@@ -215,11 +207,7 @@ class WorkerPool:
         sent.update(unsure)
 
     def _tell(self, address: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function on a worker beside its task.
-
-        Raises:
-            _Lost: the worker is gone.
-        """
+        """Call a function on a worker beside its task."""
         self._ensure_connected()
         try:
             return self._client.run(function, *args, workers=[address])[address]
@@ -251,8 +239,7 @@ class WorkerPool:
         with contextlib.suppress(Exception):
             self._client.close(timeout=timeout_s)
         if self._client.status != "closed":
-            # The client's listener tries to connect again. Where that failed, it fails each closing, also
-            # the one by the garbage collector.
+            # A listener that failed to connect again fails each closing.
             self._client._handle_report_task = None
             with contextlib.suppress(Exception):
                 self._client.close(timeout=timeout_s)
@@ -277,7 +264,7 @@ class _Lost(Exception):  # noqa: N818  (it is no error of ours)
 
 
 def _loads(files: Mapping[str, Path]) -> Iterator[list[tuple[str, int, bytes, bool]]]:
-    """Files in pieces, as many at a time as make a message of some size."""
+    """Files in pieces, batched into messages of limited size."""
     load: list[tuple[str, int, bytes, bool]] = []
     size = 0
     for digest, offset, piece, last in _pieces(files.items()):

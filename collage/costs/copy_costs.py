@@ -1,7 +1,7 @@
 """What it costs to copy a value between the host and a device's memory, measured once for each device.
 
-The time of a copy is taken as a fixed part and a part for each byte: the medians of copies of a tiny value
-and of a large one. From device to device a value goes by way of the host, and costs both ways.
+A copy takes a fixed time and a time per byte, from the medians of a tiny and a large value. From device
+to device a value goes by way of the host.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import numpy as np
 import onnx_ir as ir
 
 from collage.backends.contract import SubModel
-from collage.backends.device_memory import HOST
 from collage.backends.measurement.measure import Run
 from collage.backends.sandbox.run import ChildLimits, run_in_child
 from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.transition import CopyCost
-from collage.partitioner.target import Target
+from collage.partitioner.target import HOST_MEMORY, Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
 
@@ -36,19 +35,16 @@ def copy_costs(
 ) -> dict[tuple[str, str], CopyCost]:
     """The copies between every two memory domains of some targets; empty where all are on the host.
 
-    Args:
-        specs: of the targets.
-        threads: of one call.
-        run: starts the child that copies, here or on another machine.
+    `run` starts the child that copies, here or on another machine.
     """
-    one_of = {spec.memory_domain: spec.target for spec in specs if spec.memory_domain != HOST}
+    one_of = {spec.memory_domain: spec.target for spec in specs if spec.memory_domain != HOST_MEMORY}
     found: dict[tuple[str, str], CopyCost] = {}
     for domain, target in one_of.items():
         limits = ChildLimits(memory_bytes=0)  # GPU drivers reserve address space by the terabyte
         there, back = run(time_copies, target, threads, limits=limits)
-        found[HOST, domain], found[domain, HOST] = _cost(*there), _cost(*back)
+        found[HOST_MEMORY, domain], found[domain, HOST_MEMORY] = _cost(there), _cost(back)
     for source, destination in itertools.permutations(one_of, 2):
-        away, on = found[source, HOST], found[HOST, destination]
+        away, on = found[source, HOST_MEMORY], found[HOST_MEMORY, destination]
         found[source, destination] = CopyCost(
             away.fixed_us + on.fixed_us, away.us_per_mib + on.us_per_mib
         )
@@ -72,7 +68,8 @@ def time_copies(target: Target, threads: int) -> tuple[tuple[float, float], tupl
     return (there[0], there[1]), (back[0], back[1])
 
 
-def _cost(tiny_us: float, large_us: float) -> CopyCost:
+def _cost(times_us: tuple[float, float]) -> CopyCost:
+    tiny_us, large_us = times_us
     return CopyCost(tiny_us, max(0.0, large_us - tiny_us) / _LARGE_MIB)
 
 

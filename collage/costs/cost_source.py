@@ -1,4 +1,4 @@
-"""What a search may ask about costs: the team's database and a stopwatch answer it, or somebody's table."""
+"""What a search may ask about costs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collage.partitioner.cost import Cost
 
 
 class CostSource(Protocol):
-    """Costs of one model's candidates; `collage.costs.measured_costs.MeasuredCosts` is the one that tuning asks."""
+    """Costs of one model's candidates; tuning asks `collage.costs.measured_costs.MeasuredCosts`."""
 
     def key(self, candidate: Candidate) -> CostKey:
         """What makes two costs the same."""
@@ -24,7 +24,7 @@ class CostSource(Protocol):
         """The measurement of a candidate, where it is known."""
 
     def recall(self, candidates: Iterable[Candidate]) -> None:
-        """Take in what was known before about these candidates."""
+        """Look up what is stored of these candidates."""
 
     def measure(
         self, candidates: Sequence[Candidate], stop: Callable[[], bool] = lambda: False

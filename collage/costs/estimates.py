@@ -1,11 +1,10 @@
 """Optimistic estimates of what was not measured, from profiles of what was.
 
-Terms: a *profile* says for each node how long it took inside a region that really ran on a target. A
-runtime fuses and renames nodes, so one executed step stands for several nodes; its time is shared
-among them by weight (heavy kinds of operator take nearly all). Time that the profiler could not map
-to nodes is spread over the region in proportion, and its share is remembered so that it can be said.
+Terms: a *profile* says what each node takes inside a region that ran on a target. A runtime fuses
+nodes, so the time of one executed step is shared among its nodes by weight: heavy operators take nearly
+all. Time that the profiler could not map to nodes is spread over the region in proportion.
 
-Invariant: an estimate is only ever used to decide what to measure next. It is never a cost.
+Invariant: an estimate only decides what to measure next. It is never a cost.
 """
 
 from __future__ import annotations
@@ -34,16 +33,10 @@ _US_PER_MIB = 60.0
 def node_times_us(
     index: GraphIndex, nodes: int, latency_us: float, ops: Sequence[OpTime]
 ) -> tuple[dict[int, float], float]:
-    """Share a region's measured latency among its nodes by what the profiler saw.
-
-    Args:
-        index: the graph.
-        nodes: the region (bitset).
-        latency_us: the region's latency measured without the profiler.
-        ops: the profiler's steps.
+    """A region's measured latency shared among its nodes (bitset) by the profiler's steps.
 
     Returns:
-        Time of each node in microseconds (they add up to `latency_us`), and the fraction of the
+        Time of each node in microseconds, which add up to `latency_us`, and the fraction of the
         profiled time that could not be mapped.
     """
     members = bits(nodes)
@@ -73,87 +66,78 @@ def _weight(index: GraphIndex, node: int) -> float:
 class Estimates:
     """Per target what each node takes in context, and from that what a region may take.
 
-    An estimate is the sum of the region's nodes, plus what cutting it out costs: a call, and the values
-    at its border, which leave the runtime's own layout and the caches. How far both are off on a target
-    is learned as regions are measured (`collage.costs.region_ratios`).
-
-    Args:
-        index: the graph.
+    An estimate is the sum of the region's nodes, plus a call and the values at its border. How far both
+    are off on a target is learned as regions are measured (`collage.costs.region_ratios`).
     """
 
     def __init__(self, index: GraphIndex) -> None:
         self._index = index
         self._times: dict[Target, dict[int, float]] = {}
-        self._lessons: dict[Target, RegionRatios] = {}
+        self._ratios: dict[Target, RegionRatios] = {}
         self._moving: dict[int, float] = {}
         self._guessed: set[Target] = set()
 
     def spread(self, target: Target, latency_us: float) -> None:
-        """Take in how long the whole graph took on a target that has no profiler.
+        """Share the whole graph's latency on a target without a profiler among the nodes.
 
-        The time is shared among the nodes as the fastest profiled targets share theirs; regions that are
-        measured later set the shares right.
+        The fastest profiled targets give the shares; regions that are measured later correct them.
         """
         scale = latency_us / sum(self.shares_us())
         self._times[target] = {i: share * scale for i, share in enumerate(self.shares_us())}
         self._guessed.add(target)
-        self._lessons.clear()
+        self._ratios.clear()
 
     def rescale(self, target: Target, factor: float) -> None:
-        """Take in that a profile was taken at another pace of the machine than the others were.
-
-        What was spread over blocks that were measured is left as it is.
-        """
+        """Scale a profile that was taken at another pace of the machine; spread times stay."""
         if target in self._times and target not in self._guessed:
             self._times[target] = {i: us * factor for i, us in self._times[target].items()}
-            self._lessons.clear()
+            self._ratios.clear()
 
     def shares_us(self) -> list[float]:
         """Per node what it takes on the target that runs it fastest."""
         return [max(self._elsewhere(i), _LEAST_US) for i in range(len(self._index.nodes))]
 
     def learn(self, target: Target, times_us: Mapping[int, float]) -> None:
-        """Take in the times of a region's nodes; what was seen in a larger region stays."""
+        """Add the times of a region's nodes; what was seen in a larger region stays."""
         known = self._times.get(target, {})
         small, large = sorted((known, dict(times_us)), key=len)
         self._times[target] = {**small, **large}
-        self._lessons.clear()
+        self._ratios.clear()
 
     def learn_region(self, target: Target, nodes: int, latency_us: float) -> None:
-        """Take in what a region took that was measured alone."""
+        """Add what a region took alone."""
         if target in self._guessed:
             times = self._times[target]
             inside_us = max(latency_us - self._border_us(nodes), _LEAST_US)
             scale = inside_us / sum(times[i] for i in bits(nodes))
             times.update({i: times[i] * scale for i in bits(nodes)})
-            self._lessons.pop(target, None)
+            self._ratios.pop(target, None)
         elif nodes != self._index.all_nodes:
             self._of(target).add(np.array(bits(nodes)), self._border_us(nodes), latency_us)
 
     def times_us(self, target: Target) -> Mapping[int, float] | None:
-        """What each node took in context, where the target ran the whole graph."""
+        """Per node its time in context; None where the target did not run the whole graph."""
         times = self._times.get(target, {})
         return times if len(times) == len(self._index.nodes) else None
 
     def bound_us(self, nodes: int, target: Target) -> float:
-        """What a region may take, on the optimistic side of what is known."""
+        """An optimistic estimate of a region's latency."""
         expected_us = self._of(target).expected_us(np.array(bits(nodes)), self._border_us(nodes))
         return max(expected_us, _LEAST_US)
 
     def _of(self, target: Target) -> RegionRatios:
-        """What was learned of a target; a node that was never seen there counts as where it is fastest."""
-        if target not in self._lessons:
+        """The ratios of a target; a node never seen there takes what its fastest target takes."""
+        if target not in self._ratios:
             known = self._times.get(target, {})
             profile = [known.get(i, self._elsewhere(i)) for i in range(len(self._index.nodes))]
-            self._lessons[target] = RegionRatios(np.array(profile, float))
-        return self._lessons[target]
+            self._ratios[target] = RegionRatios(np.array(profile, float))
+        return self._ratios[target]
 
     def _border_us(self, nodes: int) -> float:
-        """A first guess at what cutting a region out costs."""
         return _CALL_US + self.moving_us(nodes)
 
     def moving_us(self, nodes: int) -> float:
-        """A first guess at what it costs that a region's inputs and outputs leave the caches."""
+        """First guess at the time that a region's inputs and outputs take outside the caches."""
         if nodes not in self._moving:
             sub_graph = SubGraph(self._index, nodes)
             crossing = [n for n in sub_graph.inputs if n in self._index.producer]

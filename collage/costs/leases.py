@@ -1,6 +1,6 @@
-"""Claims in the database that are held for as long as the work under them goes on.
+"""Claims in the database, kept for as long as the work under them goes on.
 
-Terms: a claim's *lease* is how long others wait for a sign of life before they take it over.
+Terms: others take a claim over when it was not renewed for as long as its *lease*.
 """
 
 from __future__ import annotations
@@ -21,40 +21,35 @@ _POLL_S = 0.1
 
 
 def new_owner() -> str:
-    """A name for whoever claims, unlike all others'."""
+    """A unique name for a process that claims."""
     return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 @contextlib.contextmanager
-def kept(database: CostDatabase, owner: str, held: Callable[[], Sequence[str]]) -> Iterator[None]:
-    """Renew the leases of claims meanwhile, and give back at the end what is held still.
+def renewed(database: CostDatabase, owner: str, claims: Callable[[], Sequence[str]]) -> Iterator[None]:
+    """Renew the leases of claims inside the block, and release what is left at the end.
 
-    Args:
-        held: digests whose claims are to be kept, asked each time anew.
+    `claims` gives the digests whose claims are kept; it is called each time.
     """
     ended = threading.Event()
 
     def renew() -> None:
         while not ended.wait(LEASE_S / 3):
-            # Away for longer than a lease: others may take over then, and fences keep order.
+            # After a lease without the database others take over; fences keep order.
             with contextlib.suppress(DatabaseError):
-                database.renew(held(), owner, LEASE_S)
+                database.renew(claims(), owner, LEASE_S)
 
-    if held():
+    if claims():
         threading.Thread(target=renew, name="lease", daemon=True).start()
     try:
         yield
     finally:
         ended.set()
-        if left := held():
+        if left := claims():
             database.release(left, owner)
 
 
 def wait_a_little(cancel: threading.Event | None) -> None:
-    """Let others work before the database is asked again.
-
-    Raises:
-        CancelledError: `cancel` was set.
-    """
+    """Wait before the database is asked again."""
     if (cancel or threading.Event()).wait(_POLL_S):
         raise CancelledError("cancelled while another tuner works on the same")

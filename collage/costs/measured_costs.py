@@ -1,12 +1,11 @@
 """`costs.cost(candidate)`: from the database, or extract → measure in a child → verify → store.
 
-Terms: two candidates with one fingerprint and one target are *alike*: they share a key, and are
-measured once. A claim in the database makes sure that of several tuners only one measures a key; the
-others wait for its result.
+Terms: two candidates with one fingerprint and one target share a key, and are measured once. Of several
+tuners only the one with the claim in the database measures a key; the others wait for its result.
 
-Invariants: every measurement is committed as it is made; a cost that `cost` returns as `Measured` was
-measured on this hardware with this version of the runtime. An inexact result is stored with its error;
-whether that error is too large is decided here, for the tolerance of the run.
+Invariants: every measurement is committed as it is made; a `Measured` cost was measured on this
+hardware with this version of the runtime. A result is stored with its error; this run's tolerance
+decides here.
 """
 
 from __future__ import annotations
@@ -23,14 +22,13 @@ from pathlib import Path
 from collage.backends.measurement.measure import Measurement, MeasureRequest
 from collage.backends.measurement.protocol import Protocol
 from collage.backends.numerics.tensor_files import write_samples
-from collage.backends.registry import canonical
-from collage.backends.rewriting.rewrite import EDITION, REWRITER, forms_of
+from collage.backends.registry import backend_of, canonical
 from collage.cost_db.costs.key import CostKey
 from collage.cost_db.costs.row import CostRow
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.errors import StaleFenceError
 from collage.costs.estimates import node_times_us
-from collage.costs.leases import LEASE_S, kept, new_owner, wait_a_little
+from collage.costs.leases import LEASE_S, new_owner, renewed, wait_a_little
 from collage.events import Event, Listener
 from collage.model.preparation import preparation_key
 from collage.model.reference import Reference
@@ -48,7 +46,7 @@ _PLAINLY_WRONG = 3.0
 
 @dataclass
 class Counts:
-    """How the costs of a run were come by."""
+    """How many costs of a run were measured, known before, or infeasible."""
 
     measured: int = 0
     from_cache: int = 0
@@ -57,20 +55,14 @@ class Counts:
 
 @dataclass(frozen=True)
 class CostSettings:
-    """What costs depend on beside the candidate.
-
-    Args:
-        threads: threads of one call.
-        error_limit: a candidate with a larger error on its own outputs is infeasible.
-        whole_limit: the same for the whole model, whose outputs are what the tolerance is about.
-        protocol: how to measure.
-        cache_dir: where what was converted or compiled once is kept for this run; None for nowhere.
-    """
+    """What costs depend on beside the candidate."""
 
     threads: int
-    error_limit: float = 1e-3
+    error_limit: float = 1e-3  # a candidate with a larger error on its own outputs is infeasible
+    # the same for the whole model, whose outputs are what the tolerance is about
     whole_limit: float = 1e-3
-    protocol: Protocol = field(default_factory=Protocol)
+    protocol: Protocol = field(default_factory=Protocol)  # how to measure
+    # where what was converted or compiled is kept for this run; None for nowhere
     cache_dir: Path | None = None
 
 
@@ -98,7 +90,6 @@ class MeasuredCosts:
         self._cancel = cancel
         self._hardware = runner.hardware.digest
         self._owner = new_owner()
-        self._fingerprints: dict[int, str] = {}
         self._rows: dict[str, CostRow] = {}
         self._keys: dict[tuple[int, Target], CostKey] = {}
         self._canonicals: dict[Target, str] = {}
@@ -106,15 +97,15 @@ class MeasuredCosts:
         self.counts = Counts()
 
     def limit_errors(self, error_limit: float, whole_limit: float) -> None:
-        """Judge by other limits from now on; they are those of `CostSettings`."""
+        """Use other error limits from now on (see `CostSettings`)."""
         self._settings = replace(self._settings, error_limit=error_limit, whole_limit=whole_limit)
 
     def key(self, candidate: Candidate) -> CostKey:
-        """The key under which the team remembers this candidate's cost."""
+        """The key under which this candidate's cost is stored."""
         identity = (candidate.nodes, candidate.target)
         if identity not in self._keys:
             self._keys[identity] = CostKey(
-                sub_graph=self._fingerprint(candidate.nodes),
+                sub_graph=fingerprint(self._model.index, candidate.nodes),
                 target=self._canonical(candidate.target),
                 backend_version=self._version(candidate.target),
                 hardware=self._hardware,
@@ -138,14 +129,14 @@ class MeasuredCosts:
         return self._rows.get(self.key(candidate).digest)
 
     def recall(self, candidates: Iterable[Candidate]) -> None:
-        """Take in what the database knows about these candidates."""
+        """Look up what the database knows about these candidates."""
         digests = {self.key(c).digest for c in candidates} - self._rows.keys()
         self._remember(self._database.look_up(sorted(digests)))
 
     def measure(
         self, candidates: Sequence[Candidate], stop: Callable[[], bool] = lambda: False
     ) -> None:
-        """Make the cost of every candidate known, by measuring those that nobody has measured.
+        """Make the cost of every candidate known, by measuring those that are not.
 
         Args:
             candidates: in the order in which they matter.
@@ -160,7 +151,7 @@ class MeasuredCosts:
             claims = self._database.claim([self.key(c) for c in wanted.values()], self._owner, LEASE_S)
             self._remember(claims.known)
             granted = [digest for digest in wanted if digest in claims.granted]
-            with kept(self._database, self._owner, partial(self._unknown, granted)):
+            with renewed(self._database, self._owner, partial(self._unknown, granted)):
                 for digest in granted:
                     if stop():
                         return
@@ -180,7 +171,7 @@ class MeasuredCosts:
         measurement = self._runner.measure(request, self._cancel)
         seconds = time.monotonic() - begin
         row = self._to_row(candidate, measurement)
-        # Whoever took a late claim over measures it too; theirs counts for the team, ours for now.
+        # Another tuner may have taken over a late claim; then its row is stored.
         with contextlib.suppress(StaleFenceError):
             self._database.store(row, fence)
         self._rows[digest] = row
@@ -199,7 +190,7 @@ class MeasuredCosts:
             write_samples(inputs, self._reference.values([s.name for s in model.inputs]))
             write_samples(expected, self._reference.expected([s.name for s in model.outputs]))
         whole = candidate.nodes == self._model.index.all_nodes
-        # Errors of low precision may grow on their way through a model: mixes of it are judged by running them.
+        # Errors of low precision may grow through a model: its mixes are judged by running them.
         reduced = self._runner.facts(candidate.target).arithmetic.numbers != "f32"
         return MeasureRequest(
             target=canonical(candidate.target, self._settings.threads),
@@ -211,7 +202,6 @@ class MeasuredCosts:
             protocol=self._settings.protocol,
             cache_dir=self._settings.cache_dir,
             profile=whole,
-            # What chooses by rounded numbers chooses otherwise at times.
             count_labels=reduced,
         )
 
@@ -224,21 +214,15 @@ class MeasuredCosts:
             times, unmapped = node_times_us(
                 self._model.index, candidate.nodes, cost.latency_us, measurement.ops
             )
-            self._listener(
-                Event(
-                    "measure",
-                    f"{candidate.target}: profiled; {unmapped:.0%} of the time could not be mapped to "
-                    "nodes and is spread over them",
-                    data={"target": str(candidate.target), "unmapped": unmapped},
-                )
+            text = (
+                f"{candidate.target}: profiled; {unmapped:.0%} of the time could not be mapped to nodes "
+                "and is spread over them"
             )
+            data = {"target": str(candidate.target), "unmapped": unmapped}
+            self._listener(Event("measure", text, data=data))
         row = CostRow(
             digest=key.digest,
-            sub_graph=key.sub_graph,
-            target=key.target,
-            backend_version=key.backend_version,
-            hardware=key.hardware,
-            protocol=key.protocol,
+            **asdict(key),
             outcome="infeasible" if isinstance(cost, Infeasible) else "measured",
             reason=cost.reason if isinstance(cost, Infeasible) else None,
             error=measurement.error if isinstance(cost, Measured) else None,
@@ -268,33 +252,22 @@ class MeasuredCosts:
 
     def _tell(self, candidate: Candidate, row: CostRow, seconds: float) -> None:
         what = f"{row.latency_us:.0f} µs" if row.latency_us is not None else f"infeasible: {row.reason}"
-        self._listener(
-            Event(
-                "measure",
-                f"{candidate.target} on {row.node_count} nodes: {what}",
-                self.counts.measured,
-                None,
-                {
-                    "target": str(candidate.target),
-                    "nodes": row.node_count,
-                    "op_types": row.op_types,
-                    "latency_us": row.latency_us,
-                    "reason": row.reason,
-                    "seconds": seconds,
-                },
-            )
-        )
+        text = f"{candidate.target} on {row.node_count} nodes: {what}"
+        data = {
+            "target": str(candidate.target),
+            "nodes": row.node_count,
+            "op_types": row.op_types,
+            "latency_us": row.latency_us,
+            "reason": row.reason,
+            "seconds": seconds,
+        }
+        self._listener(Event("measure", text, self.counts.measured, data=data))
 
     def _remember(self, rows: Mapping[str, CostRow]) -> None:
         fresh = {digest: row for digest, row in rows.items() if digest not in self._rows}
         self._rows |= fresh
         self.counts.from_cache += len(fresh)
         self.counts.infeasible += sum(row.outcome == "infeasible" for row in fresh.values())
-
-    def _fingerprint(self, nodes: int) -> str:
-        if nodes not in self._fingerprints:
-            self._fingerprints[nodes] = fingerprint(self._model.index, nodes)
-        return self._fingerprints[nodes]
 
     def _canonical(self, target: Target) -> str:
         if target not in self._canonicals:
@@ -305,7 +278,9 @@ class MeasuredCosts:
         if target not in self._versions:
             facts = self._runner.facts(target)
             more = preparation_key(facts, self._model, self._reference.samples)
-            if forms_of(target):
-                more += f", rewritten ({EDITION}) by onnxruntime {self._runner.facts(REWRITER).version}"
+            rewriting = backend_of(target).rewriting(target)
+            if rewriting is not None:
+                version = self._runner.facts(rewriting.by).version
+                more += f", rewritten ({rewriting.edition}) by {rewriting.by} {version}"
             self._versions[target] = facts.version + more
         return self._versions[target]

@@ -1,11 +1,11 @@
-"""What the regions of one target that were measured teach about those that were not.
+"""What measured regions of a target say about regions that were not measured.
 
-Terms: a *profile* says what each node takes inside the whole model. A region's *ratio* is what it took
-alone, its border apart, over what the profile says of its nodes. Ratios differ from 1 all together, when
-the profile was taken at a slow moment of the machine, and by place, where a runtime fuses other things.
+Terms: a region's *ratio* is what it took alone, its border apart, over what the profile says of its
+nodes. Ratios differ from 1 together, when the profile was taken at a slow moment, and by place, where a
+runtime fuses other things.
 
-Invariant: what is expected is optimistic. Whatever disturbs a timing makes it longer, so of ratios that
-say different things of a node a low quantile counts.
+Invariant: expectations are optimistic. Disturbance makes a timing longer, so a low quantile of ratios
+counts.
 """
 
 from __future__ import annotations
@@ -25,18 +25,14 @@ _LEAST_RATIO = 0.1
 
 @dataclass
 class RegionRatios:
-    """Expectations of one target.
+    """Expectations of one target."""
 
-    Args:
-        profile_us: per node.
-    """
-
-    profile_us: Floats
+    profile_us: Floats  # per node what it takes inside the whole model
     _regions: dict[bytes, tuple[Ints, float, float]] = field(default_factory=dict)
     _fitted: tuple[Floats, float] | None = None
 
     def add(self, nodes: Ints, border_us: float, latency_us: float) -> None:
-        """Take in a region that was measured alone.
+        """Add a region that was measured alone.
 
         Args:
             nodes: it holds, ascending.
@@ -47,14 +43,14 @@ class RegionRatios:
         self._fitted = None
 
     def expected_us(self, nodes: Ints, border_us: float) -> float:
-        """What a region may take, on the optimistic side of what is known."""
+        """An optimistic estimate of a region's latency."""
         if self._fitted is None:
             self._fitted = self._fit()
         node_us, border_factor = self._fitted
         return float(node_us[nodes].sum()) + border_factor * border_us
 
     def _fit(self) -> tuple[Floats, float]:
-        """Per node what it may take, and by how much guesses at borders are off."""
+        """Per node what it may take, and the factor on first guesses at borders."""
         if not self._regions:
             return self.profile_us, 1.0
         profiled = np.array([self.profile_us[nodes].sum() for nodes, _, _ in self._regions.values()])
@@ -72,7 +68,7 @@ class RegionRatios:
         shares = np.zeros((len(ratios) + 1, len(self.profile_us)))
         for row, (nodes, _, _) in enumerate(self._regions.values()):
             shares[row, nodes] = weights[row]
-        # What holds everywhere counts as one more region that holds every node.
+        # The ratio of all regions counts as one more region with every node.
         shares[-1] = 1.0
         return self.profile_us * _low(np.append(ratios, everywhere), shares), factor
 

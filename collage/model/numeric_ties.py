@@ -1,15 +1,14 @@
-"""What a model itself leaves undecided: elements that rounding alone decides.
+"""Numeric ties: elements of a model's values that rounding alone decides.
 
-An operator that chooses (TopK, ArgMax, a comparison) makes of two numbers that are equal but for rounding this
-index or that one, and what is gathered by it follows. Every runtime adds up in an order of its own, so each of them is
-right, and a comparison with one of them says nothing there.
+An operator that chooses (TopK, ArgMax, a comparison) picks either of two numbers that are equal but for
+rounding, and what is gathered by it follows. Runtimes sum in different orders, so each choice is right.
 
-Which elements these are is found by running the model: what sums of products feed such operators is moved by as
-much as runtimes differ, all that follows is computed again on the reference runtime, several times, and an
-element that comes out otherwise is undecided (`collage.backends.numerics.comparison.Ranged`), between the least and the most that was seen.
+Ties are found by running the model: the sums of products that feed such operators are moved by as much
+as runtimes differ, and all that follows is computed again. An element that changes is a tie between the
+least and the most that was seen (`collage.backends.numerics.comparison.Ranged`).
 
-Invariants: what no such operator stands before is always decided, and so is a value of which more than
-half would not be: nothing would be left to prove.
+Invariants: a value with no such operator before it has no ties. A value of which more than half are
+ties is compared as it is: nothing would be left to compare.
 """
 
 from __future__ import annotations
@@ -40,11 +39,10 @@ _CHOOSE = {
 }
 _SUM = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
-# Relative to a value's largest magnitude, the standard deviation of what is added. Outputs of exact runtimes err by 2e-7
-# to 5e-5 (docs/accuracy.md). Two numbers that differ by less than this change places in a quarter of the draws or more.
+# Standard deviation of the noise, relative to a value's largest magnitude (docs/accuracy.md).
 MOVED = 1e-5
 _DRAWS, _LEAST_DRAWS, _MOST_S = 16, 4, 20.0
-# Elements that follow smoothly move by about as much as they are moved, so many times as much is another choice.
+# A change of so many times the noise is another choice.
 _DIFFERS = 10
 _MOST_UNDECIDED = 0.5
 _TIMEOUT_S = 600.0
@@ -52,33 +50,23 @@ _TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Choices:
-    """The part of a model in which choices are made or followed.
+    """The part of a model in which choices are made or followed."""
 
-    Args:
-        nodes: what is computed again (bitset).
-        moved: the values that sums of products feed it.
-        values: what a choice stands before.
-    """
-
-    nodes: int
-    moved: tuple[str, ...]
-    values: tuple[str, ...]
+    nodes: int  # computed again (bitset)
+    moved: tuple[str, ...]  # the sums of products that feed them
+    values: tuple[str, ...]  # made by a choosing operator or after one
 
 
 @dataclass(frozen=True)
 class NumericTies:
-    """What was found to be undecided.
+    """The ties that were found."""
 
-    Args:
-        ranges: per sample the values with undecided elements.
-        beyond: values that are compared as they are, though most elements are undecided, or how many there are.
-    """
-
-    ranges: Sequence[Mapping[str, Ranged]]
+    ranges: Sequence[Mapping[str, Ranged]]  # per sample the values with ties
+    # values compared as they are: most elements are ties, or their number is
     beyond: frozenset[str] = frozenset()
 
 
-def choices(index: GraphIndex) -> Choices | None:
+def find_choices(index: GraphIndex) -> Choices | None:
     """Where a model chooses by sums of products; None where it does not."""
     choosing = sum(1 << node.index for node in index.nodes if _chooses(index, node))
     following = choosing | index.descendants_of(choosing)
@@ -107,7 +95,7 @@ def _chooses(index: GraphIndex, node: NodeInfo) -> bool:
 
 
 def _smooth_before(index: GraphIndex, nodes: int) -> int:
-    """What stands between some nodes and the sums of products before them (bitset)."""
+    """The nodes between some nodes and the sums of products before them (bitset)."""
     found, waiting = 0, list(bits(nodes))
     while waiting:
         for i in bits(index.predecessors[waiting.pop()] & ~found):
@@ -125,14 +113,11 @@ def find_ties(
     folder: Path,
     cancel: threading.Event | None = None,
 ) -> NumericTies:
-    """Run the part of a model that chooses again and again, its sums moved.
+    """Run the part of a model that chooses several times, its sums moved.
 
     Args:
-        model: the normalized model.
         found: of its index.
-        known: per sample the reference of what `found.nodes` read from outside, by name.
-        folder: for files of its own.
-        cancel: stops the child when set.
+        known: per sample the reference of the values that `found.nodes` read from outside.
 
     Raises:
         ChildFailed: the child did not come back with an answer.
@@ -141,8 +126,8 @@ def find_ties(
     part = extract(model, found.nodes, folder, found.values)
     write_samples(folder / "given.npz", known)
     limits = ChildLimits(timeout_s=_TIMEOUT_S)
-    arguments = (part.path.resolve(), folder.resolve(), found.moved, found.values)
-    beyond = run_in_child(_draw, *arguments, limits=limits, cancel=cancel)
+    path, folder = part.path.resolve(), folder.resolve()
+    beyond = run_in_child(_draw, path, folder, found.moved, found.values, limits=limits, cancel=cancel)
     for file in folder.glob(f"{part.path.name}*"):
         file.unlink()
     ranges = [
@@ -153,7 +138,7 @@ def find_ties(
 
 
 def _draw(path: Path, folder: Path, moved: Sequence[str], names: Sequence[str]) -> set[str]:
-    """Run the part, write what differed, and return what is beyond comparing (runs in the child)."""
+    """Run the part, write the ranges, and return the values beyond comparing (runs in the child)."""
     session = reference_session(path)
     samples = read_samples(folder / "given.npz", ())
     found: list[dict[str, Ranged]] = []
@@ -170,7 +155,7 @@ def _draw(path: Path, folder: Path, moved: Sequence[str], names: Sequence[str]) 
             beyond |= {name for name in names if made[name].shape != value[name].shape}
             for name in list(low):
                 if made[name].shape != low[name].shape or not _has_range(made[name]):
-                    # How many there are is chosen too, so no element has a place.
+                    # The number of elements is chosen too, so no element has a place.
                     del low[name], high[name]
                     continue
                 np.minimum(low[name], made[name], out=low[name])
@@ -194,7 +179,6 @@ def _moved(sample: Mapping[str, Array], names: Sequence[str], draw: int) -> dict
 
 
 def _moved_by(array: Array) -> float:
-    """Half precision is rounded by more than sums differ by."""
     return max(MOVED, float(ml_dtypes.finfo(array.dtype).eps))
 
 
@@ -205,7 +189,7 @@ def _has_range(array: Array) -> bool:
 
 
 def _narrowed(value: Array, low: Array, high: Array) -> Ranged:
-    """Only what differs by more than what follows smoothly is undecided."""
+    """Elements that differ by more than what follows smoothly are ties."""
     differs = low != high
     if value.dtype.kind in "fV":
         wide = [array.astype(np.float64) for array in (low, high, value)]

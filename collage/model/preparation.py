@@ -1,7 +1,7 @@
-"""Before a plan is emitted: partitions whose targets rewrite their nodes are rewritten in the model.
+"""Partitions whose targets rewrite their nodes are rewritten in the model before a plan is emitted.
 
-Terms: a target that *prepares* (int8, see `Backend.prepare`) is measured on rewritten nodes; the artifact
-has those very nodes in the partition's place, so that any runtime computes the same file.
+Terms: a target that *prepares* (int8, see `Backend.prepare`) is measured on rewritten nodes. The
+artifact has those very nodes in the partition's place, so that any runtime computes the same file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.partitioner.emit.plan_json import PartitionNote
 from collage.partitioner.emit.splice import splice
-from collage.partitioner.errors import CancelledError, NoPlanError
+from collage.partitioner.errors import NoPlanError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
 from collage.runner import Runner, TargetFacts
@@ -31,18 +31,11 @@ _TIMEOUT_S = 1800.0
 
 @dataclass(frozen=True)
 class PreparedPlan:
-    """A plan on the model as it is emitted.
+    """A plan on the model as it is emitted."""
 
-    Args:
-        model: the model with rewritten partitions; the given one where there are none.
-        plan: the same partitions on it.
-        notes: of each partition.
-        regions: its sub-models.
-    """
-
-    model: Model
-    plan: Plan
-    notes: tuple[PartitionNote, ...]
+    model: Model  # with rewritten partitions; the given one where there are none
+    plan: Plan  # the same partitions on it
+    notes: tuple[PartitionNote, ...]  # of each partition
     regions: RegionFiles
 
 
@@ -55,20 +48,16 @@ def prepared_plan(
     cache_dir: Path | None = None,
     cancel: threading.Event | None = None,
 ) -> PreparedPlan:
-    """Rewrite what targets of a plan want rewritten, in a child.
+    """Rewrite the partitions of a plan whose targets prepare, in a child.
 
     Args:
         plan: for the model of `regions`.
-        regions: its sub-models.
         work_dir: a folder for what is made; it lives as long as the result.
-        threads: of one call.
         runner: where they are rewritten, as they were for measuring.
         cache_dir: where what was rewritten while measuring is kept.
-        cancel: stops the child.
 
     Raises:
         NoPlanError: a partition cannot be rewritten once more.
-        CancelledError: `cancel` was set.
     """
     notes = tuple(note_of(runner.facts(partition.target)) for partition in plan.partitions)
     positions = [i for i, note in enumerate(notes) if note.prepared]
@@ -88,8 +77,6 @@ def prepared_plan(
             cancel=cancel,
         )
     except ChildFailed as failure:
-        if failure.kind == "cancelled":
-            raise CancelledError("cancelled while rewriting partitions") from None
         raise NoPlanError(f"a partition could not be rewritten once more: {failure.reason}") from None
     replacements = {i: model.path for i, model in zip(positions, made, strict=True)}
     spliced = splice(regions.model, plan, replacements, folder / "model.onnx")
@@ -136,7 +123,7 @@ def least_opset(targets: Sequence[TargetFacts]) -> int:
 def preparation_key(facts: TargetFacts, model: Model, samples: Sequence[Sample]) -> str:
     """What a target's preparation adds to the keys of costs; empty where it has none.
 
-    It is a digest of who prepares and, where that is calibrated, of the model and the samples.
+    It is a digest of the preparing code and, where that calibrates, of the model and the samples.
     """
     found = facts.preparation
     if found is None:

@@ -1,8 +1,7 @@
-"""From bytes, a file or a zip to a normalized model with sample inputs and reference values.
+"""From a file or a zip to a normalized model with reference values.
 
-Whatever parses or runs what the user sent does so in a sandboxed child. The reference is computed by
-ONNX Runtime with optimization off, for all values at once where they fit, and kept as memory-mapped
-files.
+What parses or runs the user's model does so in a sandboxed child. ONNX Runtime computes the reference
+with optimization off, for all values at once where they fit, into memory-mapped files.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from collage.backends.numerics.tensor_files import read_samples as stored_sample
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.events import Event, Listener, ignore
-from collage.model.numeric_ties import Choices, NumericTies, choices, find_ties
+from collage.model.numeric_ties import Choices, NumericTies, find_choices, find_ties
 from collage.partitioner.emit.extract import with_outputs
-from collage.partitioner.errors import BadInputError, CancelledError, ModelError
+from collage.partitioner.errors import BadInputError, ModelError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.sub_graph import SubGraph
-from collage.partitioner.ingest.normalize import NormalisedInfo, normalize
+from collage.partitioner.ingest.normalize import NormalizedInfo, normalize
 from collage.partitioner.tensor import TensorSpec
 
 Sample = Mapping[str, np.ndarray]
@@ -45,14 +44,13 @@ def ingest(
     dims: Mapping[str, int] | None = None,
     cancel: threading.Event | None = None,
     least_opset: int = 0,
-) -> tuple[Model, NormalisedInfo]:
-    """Check and normalize a model in a sandboxed child, and open what came out.
+) -> tuple[Model, NormalizedInfo]:
+    """Check and normalize a model in a sandboxed child, and open the result.
 
     Args:
         source: an ONNX file, or a zip with an ONNX file and its external data.
         work_dir: where `model/model.onnx` is written.
         dims: sizes of free dimensions.
-        cancel: stops the child when set.
         least_opset: an older model is converted up to this one where that can be done.
 
     Raises:
@@ -75,8 +73,6 @@ def ingest(
             cancel=cancel,
         )
     except ChildFailed as failure:
-        if failure.kind == "cancelled":
-            raise CancelledError("cancelled while reading the model") from None
         raise ModelError(
             f"the model could not be read: {failure.kind.replace('_', ' ')} ({failure.reason}); "
             "check it with onnx.checker, and export it again if it is damaged"
@@ -88,7 +84,7 @@ def ingest(
 
 def _normalize(
     source: Path, destination: Path, dims: dict[str, int], least_opset: int
-) -> NormalisedInfo | str:
+) -> NormalizedInfo | str:
     try:
         return normalize(source, destination, dims, least_opset, types_from=session_types)
     except ModelError as error:
@@ -99,11 +95,8 @@ class Reference:
     """Sample inputs and the reference value of every tensor for each of them.
 
     Args:
-        model: the normalized model.
         samples: inputs by name; values of graph inputs need no run.
         directory: where the values are kept.
-        listener: is told when values are computed.
-        cancel: stops the child that computes them.
         keep_all: compute all values at once when they fit in memory, since more will be asked for.
     """
 
@@ -125,35 +118,30 @@ class Reference:
         self._cancel = cancel
         self._known: tuple[dict[str, np.ndarray], ...] = tuple(dict(s) for s in self.samples)
         self._lock, self._once = threading.Lock(), threading.Lock()
-        self._choices = choices(model.index)
-        self._undecided: NumericTies | None = None
+        self._choices = find_choices(model.index)
+        self._ties: NumericTies | None = None
 
     def expected(self, names: Sequence[str], *, last: bool = False) -> tuple[dict[str, Expected], ...]:
-        """The same as `values`, with the bounds of elements that the model itself leaves undecided.
-
-        Args:
-            names: of values.
-            last: as in `values`.
+        """The same as `values`, with the bounds of elements that are numeric ties.
 
         Raises:
             ModelError: the reference runtime cannot run the model.
-            CancelledError: the run was cancelled.
         """
         values = self.values(names, last=last)
         if self._choices is None or not {*self._choices.values} & {*names}:
             return tuple({**known} for known in values)
         with self._once:
-            if self._undecided is None:
-                self._undecided = self._find_undecided(self._choices)
+            if self._ties is None:
+                self._ties = self._find_ties(self._choices)
         return tuple(
             {**known, **{name: ranged[name] for name in names if name in ranged}}
-            for known, ranged in zip(values, self._undecided.ranges, strict=True)
+            for known, ranged in zip(values, self._ties.ranges, strict=True)
         )
 
-    def undecided(self) -> dict[str, tuple[int, int]]:
-        """What was found undecided so far: by value how many elements, in the worst sample, and of how many."""
+    def ties(self) -> dict[str, tuple[int, int]]:
+        """By value how many elements are numeric ties, in the worst sample, and of how many."""
         counts: dict[str, tuple[int, int]] = {}
-        for sample in self._undecided.ranges if self._undecided else ():
+        for sample in self._ties.ranges if self._ties else ():
             for name, ranged in sample.items():
                 count = int(np.count_nonzero(ranged.undecided)), ranged.value.size
                 counts[name] = max(count, counts.get(name, count))
@@ -161,18 +149,15 @@ class Reference:
 
     @property
     def beyond_comparing(self) -> frozenset[str]:
-        """Values seen so far that rounding alone decides by more than half, or of which it decides the size."""
-        return self._undecided.beyond if self._undecided else frozenset()
+        """Values of which most elements are ties, or their number is."""
+        return self._ties.beyond if self._ties else frozenset()
 
-    def _find_undecided(self, found: Choices) -> NumericTies:
+    def _find_ties(self, found: Choices) -> NumericTies:
         read = self.values(SubGraph(self.model.index, found.nodes).inputs, last=True)
         begin = time.monotonic()
         try:
-            return find_ties(self.model, found, read, self._directory / "undecided", self._cancel)
+            return find_ties(self.model, found, read, self._directory / "ties", self._cancel)
         except ChildFailed as failure:
-            if failure.kind == "cancelled":
-                raise CancelledError("cancelled while looking for what is undecided") from None
-            # Then all of it counts as decided.
             text = f"it could not be found out what rounding decides ({failure.reason})"
             self._listener(Event("reference", text))
             return NumericTies([{} for _ in self.samples])
@@ -180,11 +165,7 @@ class Reference:
             self.seconds += time.monotonic() - begin
 
     def values(self, names: Sequence[str], *, last: bool = False) -> tuple[dict[str, np.ndarray], ...]:
-        """Per sample the reference of each value named.
-
-        Args:
-            names: of values.
-            last: nobody will ask for more, so none but these are computed.
+        """Per sample the reference of each value named; with `last` none but these are computed.
 
         Raises:
             ModelError: the reference runtime cannot run the model.
@@ -231,13 +212,11 @@ class Reference:
                 cancel=self._cancel,
             )
         except ChildFailed as failure:
-            if failure.kind == "cancelled":
-                raise CancelledError("cancelled while computing the reference") from None
             raise ModelError(
                 "the reference runtime (ONNX Runtime, optimization off) cannot run this model: "
                 f"{failure.reason}"
             ) from None
-        # A copy of all weights, which nobody needs any more.
+        # A copy of all weights, no longer needed.
         for file in folder.glob(f"{path.name}*"):
             file.unlink()
         for position, known in enumerate(self._known):
@@ -245,7 +224,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Placed:
     """Where a value lies in a file of values; text is kept here, since it has no fixed size."""
 
     dtype: str
@@ -254,10 +233,10 @@ class _Place:
     text: tuple[str, ...] = ()
 
 
-def _reference_values(path: Path, folder: Path, names: list[str]) -> list[dict[str, _Place]]:
+def _reference_values(path: Path, folder: Path, names: list[str]) -> list[dict[str, _Placed]]:
     """Write each sample's values to one file (runs in the child)."""
     session = reference_session(path)
-    placed: list[dict[str, _Place]] = []
+    placed: list[dict[str, _Placed]] = []
     for position, inputs in enumerate(stored_samples(folder / "samples.npz", ())):
         made = run_session(session, inputs, names)
         placed.append({})
@@ -266,14 +245,14 @@ def _reference_values(path: Path, folder: Path, names: list[str]) -> list[dict[s
                 array = np.ascontiguousarray(made[name]).reshape(made[name].shape)
                 file.seek(-file.tell() % _ALIGNMENT, 1)
                 text = tuple(map(str, array.reshape(-1))) if array.dtype == object else ()
-                placed[-1][name] = _Place(array.dtype.name, array.shape, file.tell(), text)
+                placed[-1][name] = _Placed(array.dtype.name, array.shape, file.tell(), text)
                 if array.dtype != object:
                     file.write(array.tobytes())
             file.truncate(file.tell() + _ALIGNMENT)
     return placed
 
 
-def _mapped(path: Path, places: Mapping[str, _Place]) -> dict[str, np.ndarray]:
+def _mapped(path: Path, places: Mapping[str, _Placed]) -> dict[str, np.ndarray]:
     """Views into one mapped file: a map for each value would use up the file descriptors."""
     whole = np.memmap(path, dtype=np.uint8, mode="r")
     found: dict[str, np.ndarray] = {}
@@ -290,8 +269,8 @@ def _mapped(path: Path, places: Mapping[str, _Place]) -> dict[str, np.ndarray]:
 def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, np.ndarray]]:
     """Sample inputs from an .npz file.
 
-    The file holds each input by name: either of the input's own shape (one sample), or with one more
-    leading axis (as many samples as that axis is long).
+    The file holds each input by name: of the input's own shape (one sample), or with one more leading
+    axis.
 
     Raises:
         BadInputError: an input is missing, unknown, or of another type or shape.
@@ -317,7 +296,7 @@ def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, np.n
 
 
 def _text_as_objects(array: np.ndarray) -> np.ndarray:
-    """Text as models have it; files that run no code when they are read have it as characters of one width."""
+    """Text as models have it; .npz files without pickle hold it as characters of one width."""
     return array.astype(object) if array.dtype.kind == "U" else array
 
 

@@ -1,7 +1,7 @@
-"""Which inputs a run sees: seeded ones for the artifact's proof, those it chooses by, and held-out ones.
+"""The inputs of a run: seeded ones for the artifact, those it chooses by, and held-out ones.
 
-Invariant: plans are chosen by the first samples. The held-out ones only say no: to mixes that are proposed within a
-budget, and in the comparison of whole plans.
+Invariant: plans are chosen by the first samples. Held-out ones only reject: mixes within an error
+budget, and whole plans in their comparison.
 """
 
 from __future__ import annotations
@@ -19,32 +19,21 @@ from collage.events import Listener
 from collage.model.reference import Reference, Sample, read_samples
 from collage.options import TuneOptions
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.normalize import NormalisedInfo
+from collage.partitioner.ingest.normalize import NormalizedInfo
 
 _SEEDS = 2
 
 
 @dataclass
 class Sampling:
-    """The samples of one run with their reference values.
-
-    Args:
-        model: the normalized model.
-        info: its inputs.
-        options: seed, threads and metric.
-        work_dir: where values and compiled blobs are kept.
-        inputs: the user's own samples as .npz; None for seeded ones.
-        hold_out: also make samples that plans are not chosen by, where the user gives none.
-        listener: is told when values are computed.
-        cancel: stops the child that computes them.
-    """
+    """The samples of one run with their reference values."""
 
     model: Model
-    info: NormalisedInfo
-    options: TuneOptions
-    work_dir: Path
-    inputs: Path | None
-    hold_out: bool
+    info: NormalizedInfo  # its inputs
+    options: TuneOptions  # seed, threads and metric
+    work_dir: Path  # where values and compiled blobs are kept
+    inputs: Path | None  # the user's own samples as .npz; None for seeded ones
+    hold_out: bool  # make seeded held-out samples where the user gives none
     listener: Listener
     cancel: threading.Event | None
     seeds: tuple[int, ...] = field(init=False)
@@ -80,20 +69,20 @@ class Sampling:
 
     @property
     def cache_dir(self) -> Path:
-        """Conversions are slow and the same each time, so a run makes each once."""
+        """Folder for conversions of this run, so that each is made once."""
         folder = self.work_dir / "compiled"
         folder.mkdir(exist_ok=True)
         return folder
 
     def about_outputs(self) -> list[str]:
-        """What the report says of outputs that plans are compared by, where that proves less than it seems to."""
-        counts = self.chosen_by.undecided()
-        for name, count in (self.held_out.undecided() if self.held_out else {}).items():
+        """What the report says of outputs whose comparison proves less than it seems to."""
+        counts = self.chosen_by.ties()
+        for name, count in (self.held_out.ties() if self.held_out else {}).items():
             counts[name] = max(count, counts.get(name, count))
         told = [
-            f"rounding alone decides up to {undecided} of {size} elements of output {name!r}, so these were compared "
+            f"rounding alone decides up to {ties} of {size} elements of output {name!r}, so these were compared "
             "only with what the model itself makes of them (docs/accuracy.md)"
-            for name, (undecided, size) in counts.items()
+            for name, (ties, size) in counts.items()
             if name in self.model.index.outputs
         ]
         made = [name for name in self.model.index.outputs if name in self.model.index.producer]
@@ -106,7 +95,7 @@ class Sampling:
         return told
 
     def beyond_comparing(self) -> str:
-        """Why a plan may have failed that computes nothing wrong; empty where there is no such reason."""
+        """Why a correct plan may have failed; empty where there is no such reason."""
         found = {name for known in self.compared for name in known.beyond_comparing}
         names = [repr(name) for name in self.model.index.outputs if name in found]
         if not names:
@@ -140,7 +129,7 @@ def about_seeded_inputs(has_budget: bool, calibrates: bool) -> list[str]:
 
     Args:
         has_budget: errors were weighed against time.
-        calibrates: integers were fitted to what the model saw.
+        calibrates: integers were fitted to the inputs.
     """
     warnings = []
     if has_budget:

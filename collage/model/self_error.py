@@ -1,11 +1,10 @@
-"""How far a model that rounds to integers is from itself when its numbers move by as little as runtimes differ.
+"""How far a model that rounds to integers is from itself when its weights move slightly.
 
-A value that lies between two integers is rounded up by one runtime and down by another, and such steps reach the
-outputs. No runtime can be held to less than that, be its arithmetic ever so exact.
+A value between two integers is rounded up by one runtime and down by another, and the step reaches the
+outputs. No runtime can be asked for less error than that.
 
-Invariants: only weights, scales and biases in floating point are moved, as a sum in another order is; the samples
-stay. Where a model differs from itself by a large part of its outputs, nothing more is allowed: it would leave
-nothing to prove.
+Invariants: only floating-point weights, scales and biases are moved; the samples stay. Where a model
+differs from itself by a large part of its outputs, the tolerance stays as it is.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from collage.model.numeric_ties import MOVED
 from collage.model.reference import Reference
 from collage.options import TuneOptions
 from collage.partitioner.emit.extract import with_outputs
-from collage.partitioner.errors import CancelledError
 from collage.partitioner.graph.graph_index import GraphIndex
 
 _ROUND = {"QuantizeLinear", "DynamicQuantizeLinear"}
@@ -37,14 +35,14 @@ _ROUND = {"QuantizeLinear", "DynamicQuantizeLinear"}
 _ROUND_INSIDE = ("QLinear", "QGemm", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
 # No draw begins after so long, but for the first.
 _DRAWS, _MOST_S = 6, 20.0
-# A handful of draws need not show the most there is.
+# A few draws may miss the maximum.
 _HEADROOM = 1.5
 _MOST = 0.25
 _TIMEOUT_S = 600.0
 
 
 def rounds_to_integers(index: GraphIndex) -> bool:
-    """Whether a model rounds what it computes to integers (weights that were rounded before do not count)."""
+    """Whether a model rounds computed values to integers; weights that were rounded before do not count."""
     return any(
         node.op_type.startswith(_ROUND_INSIDE)
         or (node.op_type in _ROUND and node.inputs[0] in index.producer)
@@ -52,25 +50,20 @@ def rounds_to_integers(index: GraphIndex) -> bool:
     )
 
 
-def allow_own_error(
+def allow_self_error(
     references: Sequence[Reference],
     options: TuneOptions,
     folder: Path,
     listener: Listener,
     cancel: threading.Event | None = None,
 ) -> tuple[TuneOptions, list[str]]:
-    """A run's options with at least the model's own error as tolerance, and what the report says of that.
+    """Options with at least the model's own error as tolerance, and what the report says of it.
 
     Args:
-        references: the samples that plans are compared by, and their values; steps may show in one of them only.
-        options: as the caller gave them.
-        folder: for files of its own.
-        listener: is told when the model is run for it.
-        cancel: stops the child when set.
+        references: the samples that plans are compared by; steps may show in one of them only.
 
     Raises:
         ModelError: the reference runtime cannot run the model.
-        CancelledError: `cancel` was set.
     """
     if not rounds_to_integers(references[0].model.index):
         return options, []
@@ -78,10 +71,8 @@ def allow_own_error(
         Event("reference", "moving weights a little, to see what rounding to integers makes of it")
     )
     try:
-        own = own_error(references, options.metric, folder, cancel)
+        own = self_error(references, options.metric, folder, cancel)
     except ChildFailed as failure:
-        if failure.kind == "cancelled":
-            raise CancelledError("cancelled while looking for the model's own error") from None
         return options, [f"what rounding to integers does could not be found out ({failure.reason})"]
     if own <= options.tolerance:
         return options, []
@@ -98,19 +89,10 @@ def allow_own_error(
     return options.model_copy(update={"tolerance": own}), [told]
 
 
-def own_error(
-    references: Sequence[Reference],
-    metric: str,
-    folder: Path,
-    cancel: threading.Event | None = None,
+def self_error(
+    references: Sequence[Reference], metric: str, folder: Path, cancel: threading.Event | None = None
 ) -> float:
     """The largest error, with headroom, of the model against itself.
-
-    Args:
-        references: the samples and their values.
-        metric: how it is measured.
-        folder: for files of its own.
-        cancel: stops the child when set.
 
     Raises:
         ModelError: the reference runtime cannot run the model.
@@ -128,7 +110,7 @@ def own_error(
 
 
 def _draw(path: Path, folder: Path, names: Sequence[str], metric: str) -> float:
-    """Move the weights again and again, and compare (runs in the child)."""
+    """Move the weights several times, and compare (runs in the child)."""
     samples = read_samples(folder / "samples.npz", ())
     expected = read_expected(folder / "expected.npz", ())
     model = onnx.load(path)

@@ -1,9 +1,7 @@
-"""Sub-graphs as files: each is extracted when it is first needed, and handed to children by path.
+"""Sub-graphs as files: each is extracted when it is first needed, and given to children by path.
 
-Terms: a sub-model is *held* as long as somebody keeps what `get` returned.
-
-Invariants: the files of a held sub-model stay. No path is given to two sub-models, since runtimes remember by
-path what they compiled.
+Invariants: the files of a sub-model stay while the object that `get` returned lives. No path is given
+to two sub-models, since runtimes remember by path what they compiled.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ Values = Callable[[Sequence[str]], Sequence[Mapping[str, np.ndarray]]]
 @dataclass
 class _Kept:
     model: SubModel
-    # A copy is what others get: it dies when nobody holds the sub-model any more.
+    # Callers get a copy: it dies when the sub-model is no longer used.
     lent: Callable[[], SubModel | None] = lambda: None
 
 
@@ -36,11 +34,11 @@ class RegionFiles:
     """Extracts sub-graphs of one model into a folder on demand; safe from several threads.
 
     Args:
-        model: the model.
         directory: where the files go.
         calibrate: per sample the values named, for targets that calibrate; None where none does.
         prepared: node sets that were rewritten for their targets when the artifact was made.
-        room: how much may be left on disk; None for no bound. No runtime may run while one is extracted.
+        disk_budget: how much may stay on disk; None for no bound. No runtime may run while one is
+            extracted.
     """
 
     def __init__(
@@ -49,23 +47,23 @@ class RegionFiles:
         directory: Path,
         calibrate: Values | None = None,
         prepared: Collection[int] = (),
-        room: DiskBudget | None = None,
+        disk_budget: DiskBudget | None = None,
     ) -> None:
         self.model = model
         self._directory = directory
         self._calibrate = calibrate
         self._prepared = frozenset(prepared)
-        self._room = room
+        self._disk_budget = disk_budget
         self._lock = threading.Lock()
         self._extracted = 0
         self._kept: dict[int, _Kept] = {}  # what was used last stands last
 
     def get(self, nodes: int) -> SubModel:
-        """The sub-model of a node set (bitset); its files stay while it is held."""
+        """The sub-model of a node set (bitset); its files stay while the result lives."""
         with self._lock:
             kept = self._kept.pop(nodes, None)
             if kept is None:
-                self._make_room()
+                self._evict()
                 kept = _Kept(self._extract(nodes))
             lent = kept.lent() or replace(kept.model)
             kept.lent = weakref.ref(lent)
@@ -73,7 +71,7 @@ class RegionFiles:
             return lent
 
     def drop(self, nodes: int) -> None:
-        """Delete the files of a sub-model that nobody uses any more."""
+        """Delete the files of a sub-model that is no longer used."""
         with self._lock:
             kept = self._kept.pop(nodes, None)
         if kept is not None:
@@ -90,12 +88,12 @@ class RegionFiles:
             write_samples(samples, self._calibrate([spec.name for spec in made.inputs]))
         return SubModel(made.path, made.inputs, made.outputs, samples, nodes in self._prepared)
 
-    def _make_room(self) -> None:
-        if self._room is None:
+    def _evict(self) -> None:
+        if self._disk_budget is None:
             return
-        self._room.make_for_compiled()
+        self._disk_budget.evict_compiled()
         sizes = {nodes: size_bytes(kept.model.path.parent) for nodes, kept in self._kept.items()}
-        excess = sum(sizes.values()) - self._room.most_bytes
+        excess = sum(sizes.values()) - self._disk_budget.most_bytes
         for nodes, size in sizes.items():
             if excess > 0 and self._kept[nodes].lent() is None:
                 remove(self._kept.pop(nodes).model.path.parent)

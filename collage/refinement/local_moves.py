@@ -1,16 +1,12 @@
-"""Small changes to a plan: shift a border, merge two partitions, split one, give one to another target,
-set an option of its target, or cut out branches that then run at once.
+"""Small changes to a plan: shift a border, merge or split partitions, change a target or its options, or fork branches.
 
-Terms: the *line* is the model's nodes branch by branch (`collage.partitioner.graph.linear_order`); *where* a move acts
-is a position on it, so that one place keeps its number however the plan changes. Two partitions are
-*neighbors* when one reads what the other makes; their *border* stands where the reader's first node
-stands on the line.
+Terms: the *line* is the model's nodes branch by branch (`collage.partitioner.graph.linear_order`). A
+move acts at a position on it, which stays valid however the plan changes. Two partitions are
+*neighbors* when one reads a result of the other; their *border* is where the reader's first node is on
+the line. The two halves of a *fork* get half of the threads each.
 
-A *variant* is a target of the caller's with one of its tunable options set; it takes what the target
-takes. The two halves of a *fork* get half of the threads each.
-
-Invariants: `apply` is pure; a plan that comes out covers the graph, can be run (`plan_check`), gives no
-node to a target that refuses it, and differs from the plan that went in.
+Invariants: `apply` is pure; its result covers the graph, can be run (`plan_check`), gives no node to a
+target that refuses it, and differs from its argument.
 """
 
 from __future__ import annotations
@@ -20,9 +16,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from collage.accuracy.mix_partitions import without_quant
-from collage.backends.quantization.float_nodes import keeping, kept_nodes, without_float
-from collage.backends.registry import resolve
+from collage.backends.options import THREADS
+from collage.backends.registry import backend_of
 from collage.partitioner.candidate import Candidate, Plan, bits
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.linear_order import Line, line, linear_order
@@ -40,34 +35,24 @@ _NONE = Target("none")
 
 @dataclass(frozen=True)
 class Move:
-    """One change.
+    """One change."""
 
-    Args:
-        kind: what is done.
-        where: position on the model's line; the border, pair, partition or cut nearest to it is meant.
-        step: signed and not zero. `border`: so many steps the border moves. `split`: from the cut
-            nearest to `where` that many cuts forwards or back go to `target`.
-        unit: whether a border moves node by node or from cut to cut.
-        target: of what is merged, split off or retargeted; a border moves whatever it is.
-        option: name and value that the partition's target gets; of `option` alone.
-    """
-
-    kind: Kind
-    where: int
+    kind: Kind  # what is done
+    where: int  # position on the line; the nearest border, pair, partition or cut is meant
+    # signed and not zero. `border`: so many steps the border moves. `split`: from the cut nearest to
+    # `where` that many cuts forwards or back go to `target`.
     step: int = 0
-    unit: Literal["node", "cut"] = "cut"
-    target: Target = _NONE
-    option: tuple[str, str] = ("", "")
+    unit: Literal["node", "cut"] = "cut"  # whether a border moves node by node or from cut to cut
+    target: Target = _NONE  # of the merged, split-off or retargeted partition
+    option: tuple[str, str] = ("", "")  # name and value for the partition's target
 
 
 class LocalMoves:
     """Applies moves to plans of one model; `kinds` are those that the model and targets leave room for.
 
     Args:
-        index: the graph.
-        candidates: whose refusals say which node a target does not take.
-        targets: those that may be used.
-        eligible: whether a plan respects what the caller asked for.
+        candidates: has the refusals of targets.
+        eligible: whether a plan keeps the caller's constraints.
         tunable: per target the values that its open options may take.
         threads: of one call; a fork needs at least two.
         kinds: the moves to make.
@@ -89,10 +74,11 @@ class LocalMoves:
         self.length = len(index.nodes)
         self._tunable = tunable
         self._threads = threads
-        self._origins = {without_float(t): t for t in self.targets} | {t: t for t in self.targets}
+        everywhere = {_unmixed(t, index.all_nodes)[0]: t for t in self.targets}
+        self._origins = everywhere | {t: t for t in self.targets}
         for target, options in tunable.items():
             for name, values in options.items():
-                for value in values:  # plans may have such variants from the beginning
+                for value in values:  # plans may have such variants at the start
                     self._origins.setdefault(target.with_options(**{name: value}), target)
         self.settings = sorted({(n, v) for o in tunable.values() for n, vs in o.items() for v in vs})
         self._joins = joins(index, index.all_nodes) if threads >= LANES else []
@@ -108,9 +94,9 @@ class LocalMoves:
 
     def apply(self, plan: Plan, move: Move) -> Plan | None:
         """The plan after a move, or None where the move cannot be made."""
-        # Which nodes are float is said by their places in a partition, which a move shifts.
-        parts = [(p.nodes, without_float(p.target)) for p in plan.partitions]
-        kept = sum(kept_nodes(p.target, p.nodes) for p in plan.partitions)
+        # A mixed target names nodes by their places in its partition, which a move shifts.
+        parts = [(p.nodes, _unmixed(p.target, p.nodes)[0]) for p in plan.partitions]
+        others = sum(_unmixed(p.target, p.nodes)[1] for p in plan.partitions)
         made = {
             "border": self._shift_border,
             "merge": self._merge,
@@ -119,34 +105,35 @@ class LocalMoves:
             "option": self._set_option,
             "fork": self._fork,
         }[move.kind](parts, move)
-        if made is None or set(made) == set(parts) or not all(self._takes(*part) for part in made):
+        if made is None or set(made) == set(parts) or not all(self._takes(n, t) for n, t in made):
             return None
         lanes = LANES if move.kind == "fork" else plan.lanes
-        made = [(nodes, self._keeping(target, nodes, kept)) for nodes, target in made]
+        made = [(nodes, self._mixed(target, nodes, others)) for nodes, target in made]
         changed = self._in_order(plan, made, lanes)
         return changed if changed is not None and self._eligible(changed) else None
 
     def settable(self, plan: Plan) -> list[Move]:
-        """Every option that a partition's target is not given yet, the largest partition's first; none without that kind."""
+        """Moves that set an option, the largest partition's first; none without that kind."""
         found: list[Move] = []
         if "option" not in self.kinds:
             return found
         for part in sorted(plan.partitions, key=lambda p: -p.nodes.bit_count()):
-            origin = self._origins[without_float(part.target)]
+            origin = self._origins[_unmixed(part.target, part.nodes)[0]]
             where = min(self._position[node] for node in bits(part.nodes))
             for name, values in sorted(self._tunable.get(origin, {}).items()):
                 given = part.target.option(name, "")
                 found += [Move("option", where, option=(name, v)) for v in values if v != given]
         return found
 
-    def _keeping(self, target: Target, nodes: int, kept: int) -> Target:
-        """A target for nodes of which some stay float; the float one where nothing else is left."""
-        if target.option("quant", "none") == "none":
+    def _mixed(self, target: Target, nodes: int, others: int) -> Target:
+        """A target for nodes of which others are computed otherwise; the unprepared one where those are all."""
+        backend = backend_of(target)
+        plain = backend.unprepared(target)
+        if plain == target:
             return target
-        own = keeping(target, nodes, kept)
-        plain = without_quant(target)
-        refused = resolve(own).refuse_region(self._index, nodes, own)
-        return plain if refused is not None and plain in self._origins else own
+        mixed = backend.mix(target, nodes, others)
+        refused = backend.refuse_region(self._index, nodes, mixed)
+        return plain if refused is not None and plain in self._origins else mixed
 
     def _takes(self, nodes: int, target: Target) -> bool:
         origin = self._origins.get(target)
@@ -156,7 +143,8 @@ class LocalMoves:
         kept = {(p.nodes, p.target): p for p in plan.partitions}
         try:
             order = execution_order(self._index, [nodes for nodes, _ in parts])
-            made = [kept.get(parts[i], Candidate(*parts[i], RULE)) for i in order]
+            ordered = [parts[i] for i in order]
+            made = [kept.get((n, t), Candidate(n, t, RULE)) for n, t in ordered]
             changed = Plan(tuple(made), lanes)
             check_plan(self._index, changed)
         except PlanError:
@@ -203,7 +191,7 @@ class LocalMoves:
         return [*rest, (parts[pair[0]][0] | parts[pair[1]][0], move.target)]
 
     def _split(self, parts: list[tuple[int, Target]], move: Move) -> list[tuple[int, Target]] | None:
-        """Give a run between two cuts to a target; what stays on one side or both keeps its own."""
+        """Give a run between two cuts to a target; the rest keeps its own."""
         nodes, target = self._holder(parts, move.where)
         laid = self._line(nodes)
         last = len(laid.cuts) - 1
@@ -219,7 +207,7 @@ class LocalMoves:
         return [*(part for part in parts if part[0] != nodes), *pieces]
 
     def _at(self, laid: Line, cut: int) -> int:
-        """Where on the model's line a cut of a partition's line stands."""
+        """The position on the model's line of a cut of a partition's line."""
         at = laid.cuts[cut]
         return self._position[laid.order[at]] if at < len(laid.order) else self.length
 
@@ -230,7 +218,7 @@ class LocalMoves:
     def _set_option(
         self, parts: list[tuple[int, Target]], move: Move
     ) -> list[tuple[int, Target]] | None:
-        """Give an option its value, or leave it open again where it has that value."""
+        """Set an option, or leave it open again where it has the value."""
         nodes, target = self._holder(parts, move.where)
         name, value = move.option
         if value not in self._tunable.get(self._origins[target], {}).get(name, ()):
@@ -249,17 +237,17 @@ class LocalMoves:
         return variant
 
     def _fork(self, parts: list[tuple[int, Target]], move: Move) -> list[tuple[int, Target]] | None:
-        """Cut the arms of the join nearest to the place out of its partition, in two sets."""
+        """Cut the arms of the nearest join out of its partition, in two sets."""
         if not self._joins:
             return None
         join = min(self._joins, key=lambda node: abs(self._position[node] - move.where))
         nodes, target = next(part for part in parts if part[0] >> join & 1)
-        offered = self._tunable.get(self._origins[target], {}).get("threads", ())
+        offered = self._tunable.get(self._origins[target], {}).get(THREADS.name, ())
         fitting = [value for value in offered if int(value) <= self._threads // LANES]
         groups = shared_out(heavy_arms(self._index, nodes, join), LANES)
         if not fitting or len(groups) < LANES:
             return None
-        half = self._variant(target, {**dict(target.options), "threads": max(fitting, key=int)})
+        half = self._variant(target, {**dict(target.options), THREADS.name: max(fitting, key=int)})
         forked = sum(groups)
         after = 0
         for node in bits(forked):
@@ -286,3 +274,7 @@ class LocalMoves:
         if nodes not in self._lines:
             self._lines[nodes] = line(self._index, nodes)
         return self._lines[nodes]
+
+
+def _unmixed(target: Target, nodes: int) -> tuple[Target, int]:
+    return backend_of(target).unmix(target, nodes)

@@ -1,59 +1,42 @@
 """Optuna drives local moves, on measured end-to-end latency of whole plans.
 
-Terms: the *incumbent* is the best plan so far; a *proposal* is a move applied to it; a *screening* times
-several proposals beside the incumbent over a few rounds, and whoever looks faster in it runs a *final*
-of many rounds against the incumbent.
+Terms: the *incumbent* is the best plan so far; a *proposal* is a move applied to it. A *screening* times several
+proposals beside the incumbent over a few rounds. The proposal that looks fastest in it is timed again beside the
+incumbent, over many rounds.
 
-Optuna is asked for a move (kind, place and what its kind needs: step, unit, target, option) and told the latency of the plan that came
-of it relative to the timer's baseline, so that trials of different screenings compare. A move that cannot be
-made, or whose plan cannot be run, is told as pruned, which its sampler counts as bad.
+Optuna is asked for a move (kind, place and what its kind needs: step, unit, target, option). It is told the latency
+of the changed plan relative to the timer's baseline, so that trials of different screenings compare. A move that
+cannot be made, or whose plan cannot be run, is told as pruned, which its sampler counts as bad.
 
-Invariants: a proposal becomes the incumbent only when it is clearly faster (`refine.clearly_faster`) over
+Invariants: a proposal becomes the incumbent only when it is clearly faster (`timed_plan.clearly_faster`) over
 all rounds that both ran; the same seed and the same times give the same moves.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import optuna
 from optuna.trial import Trial, TrialState
 
-from collage.backends.contract import THREADS
+from collage.backends.options import THREADS
 from collage.partitioner.candidate import Plan
 from collage.partitioner.target import Target
 from collage.refinement.local_moves import LocalMoves, Move
 from collage.refinement.optuna_study import PLAN
-from collage.timing.plan_timer import JUDGING_ROUNDS
+from collage.timing.plan_timer import JUDGING_ROUNDS, PlanTimer
 from collage.timing.timed_plan import TimedPlan, clearly_faster, speedup
 
-# Of the proposals of a screening so many are those that were asked for first, the others those that promise most.
-_HEAT, _UNGUIDED = 4, 2
+# The proposals of a screening; so many are those that were asked for first, the others those that are the fastest by prediction.
+_PER_SCREENING, _UNGUIDED = 4, 2
 _SCREENING_ROUNDS = 6
-# Who gained so much in a screening runs a comparison however late it is: six rounds do not prove it.
+# A proposal that gains so much in a screening is timed at length however late it is: six rounds do not prove it.
 PROMISING = 1.02
 # Asks per screening: a choice, as most moves can be made. A screening that so many cannot fill is the last one.
 _ASKS = 40
 _STEPS = (-4, -2, -1, 1, 2, 4)
-
-
-class Timed(Protocol):
-    """Where plans are timed; `refine.PlanTimer` is one."""
-
-    entries: list[TimedPlan]
-
-    def knows(self, plan: Plan) -> bool:
-        """True when this very plan was timed."""
-
-    def hold(
-        self,
-        newcomers: Sequence[TimedPlan],
-        again: Sequence[TimedPlan] = (),
-        rounds: int = JUDGING_ROUNDS,
-    ) -> None:
-        """Time new plans beside the baseline and some known ones."""
 
 
 @dataclass(frozen=True)
@@ -82,20 +65,24 @@ class LocalSearch:
         timer: times them.
         settings: how.
         out_of_time: looked at before each comparison.
-        promise_us: what a plan would take by what is known of its parts; infinite where that says nothing.
+        predict_us: what a plan would take by what is known of its parts; infinite where that says nothing.
+        deadline_s: `time.monotonic()` after which the timer compiles nothing new.
     """
 
     moves: LocalMoves
-    timer: Timed
+    timer: PlanTimer
     settings: LocalSettings
     out_of_time: Callable[[], bool]
-    promise_us: Callable[[Plan], float]
+    predict_us: Callable[[Plan], float]
+    deadline_s: float = math.inf
     _count: int = field(default=0, init=False)
 
     def improve(self, incumbent: TimedPlan) -> TimedPlan:
         """The best plan that local moves reach from a timed one; that one itself when none is faster."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        sampler = optuna.samplers.TPESampler(seed=self.settings.seed, n_startup_trials=2 * _HEAT)
+        sampler = optuna.samplers.TPESampler(
+            seed=self.settings.seed, n_startup_trials=2 * _PER_SCREENING
+        )
         study = optuna.create_study(sampler=sampler, direction="minimize")
         best = incumbent
         idle = 0
@@ -110,37 +97,46 @@ class LocalSearch:
             if not proposals:
                 break
             idle += len(proposals)
-            self.timer.hold([entry for _, entry in proposals], again=[best], rounds=_SCREENING_ROUNDS)
+            entries = [entry for _, entry in proposals]
+            self._time(entries, again=[best], rounds=_SCREENING_ROUNDS)
             for trial, entry in proposals:
                 _tell(study, trial, entry)
-            challenger = self._fastest([entry for _, entry in proposals], best)
+            challenger = self._fastest(entries, best)
             improved = False
             if challenger is not None and (
                 not self.out_of_time() or _gain(challenger, best) > PROMISING
             ):
-                self.timer.hold([], again=[best, challenger])
+                self._time([], again=[best, challenger])
                 improved = challenger.timed and clearly_faster(challenger, best)
             if improved and challenger is not None:
                 best, idle = challenger, 0
                 options = self.moves.settable(best.plan)
-            elif len(proposals) < _HEAT:
+            elif len(proposals) < _PER_SCREENING:
                 break  # nearly all that is near was tried, and asking on would take longer than timing
         self.settings.keep(study)
         return best
 
+    def _time(
+        self,
+        proposals: Sequence[TimedPlan],
+        again: Sequence[TimedPlan],
+        rounds: int = JUDGING_ROUNDS,
+    ) -> None:
+        self.timer.time(proposals, again=again, rounds=rounds, deadline_s=self.deadline_s)
+
     def _propose(self, study: optuna.Study, best: TimedPlan) -> list[tuple[Trial, TimedPlan]]:
-        """What was asked for first, and what promises most of all that was."""
+        """The moves that were asked for first, and the fastest of all others by prediction."""
         found: dict[Plan, tuple[Trial, Move]] = {}
         for _ in range(_ASKS):
             trial = study.ask()
             move = self._move(trial)
             plan = self.moves.apply(best.plan, move)
-            if plan is None or plan in found or self.timer.knows(plan):
+            if plan is None or plan in found or self.timer.standings.knows(plan):
                 study.tell(trial, state=TrialState.PRUNED)
                 continue
             found[plan] = trial, move
-        ranked = sorted(list(found)[_UNGUIDED:], key=self.promise_us)
-        chosen = [*list(found)[:_UNGUIDED], *ranked][:_HEAT]
+        ranked = sorted(list(found)[_UNGUIDED:], key=self.predict_us)
+        chosen = [*list(found)[:_UNGUIDED], *ranked][:_PER_SCREENING]
         proposals = []
         for plan, (trial, move) in found.items():
             if plan not in chosen:
@@ -172,14 +168,15 @@ class LocalSearch:
 
     @staticmethod
     def _fastest(entries: Sequence[TimedPlan], best: TimedPlan) -> TimedPlan | None:
-        """Who was faster than the incumbent in the screening, by the most; None where nobody was."""
+        """The proposal that was faster than the incumbent in the screening, by the most; None where none was."""
         gains = {i: _gain(entry, best) for i, entry in enumerate(entries) if entry.timed}
         fastest = max(gains, key=lambda i: gains[i], default=None)
         return entries[fastest] if fastest is not None and gains[fastest] > 1.0 else None
 
 
 def _said(setting: tuple[str, str]) -> str:
-    return "-{}={}".format(*setting)
+    name, value = setting
+    return f"-{name}={value}"
 
 
 def _gain(entry: TimedPlan, best: TimedPlan) -> float:

@@ -1,110 +1,77 @@
-"""Whole models in an equal form (`collage.backends.rewriting.rewrite`), where rewriting changes what runtimes are slow at.
+"""Variants of the user's targets: the same runtime with options that the user left open.
 
-A target with this option may be the fastest where the same without it is far behind, so it is timed beside the single
-targets before the search, and not only as a change of the best plan.
+A variant may be the fastest where the target itself is far behind. So each is timed on the whole model
+before the search, and not only as a change of the best plan. Which variants may pay, `Backend.variants`
+says.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
 
-from collage.backends.registry import check_options, tunable_options
-from collage.backends.rewriting.rewrite import (
-    ON,
-    REWRITE,
-    SPREADS,
-    TRANSPOSES,
-    WINOGRAD,
-    changes,
-    forms_of,
-    rewriting,
-)
+from collage.backends.contract import Found, WholeModel
+from collage.backends.options import THREADS
+from collage.backends.registry import backend_of, options_of, tunable_options
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.events import Event, Listener, ignore
-from collage.partitioner.errors import CancelledError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import single_plan
 from collage.timing.timed_plan import TimedPlan
 
-# Fewer places for a form cost little, but for one product; and so do Transposes where less than this share goes.
-_FEWEST, _LEAST_SHARE = 2, 0.25
-_OF_PRODUCTS = (WINOGRAD, SPREADS)
 _TIMEOUT_S = 120.0
-# A rewritten target is mixed, too, where it is so much faster than as it is, and so near the fastest whole model.
+# A variant joins the search where it is so much faster than its target, and so near the fastest whole
+# model.
 _AHEAD, _NEAR = 1.02, 1.5
-_TELLING = (
-    "Transpose",
-    "HardSigmoid",
-    "InstanceNormalization",
-    "Conv",
-    "ConvTranspose",
-    "Split",
-    "Slice",
-    "Expand",
-    "Tile",
-    "Resize",
-    "Upsample",
-)
 
 
-def single_rewritten(
+def single_variants(
     model: Model,
     targets: Sequence[Target],
     threads: int,
+    latencies_us: Mapping[Target, float],
     listener: Listener = ignore,
     cancel: threading.Event | None = None,
 ) -> list[TimedPlan]:
-    """Single targets that have the model rewritten; none where that would change little.
+    """Plans of the whole model on variants of targets; first those that differ in threads.
 
     Args:
-        model: the normalized model.
-        targets: the caller's; one whose option is stated stays as it is.
-        threads: of one call.
-        listener: is told where the model cannot be rewritten.
-        cancel: stops the child that counts.
-
-    Raises:
-        CancelledError: `cancel` was set.
+        targets: the user's; options that one states stay as they are.
+        latencies_us: of the whole model on each target that can run it.
+        listener: is told where the model cannot be inspected.
     """
-    able = {target: tunable_options(target, threads).get(REWRITE.name, ()) for target in targets}
-    counts = Counter(node.op_type for node in model.index.nodes)
-    if not any(able.values()) or not any(counts[kind] for kind in _TELLING):
-        return []
-    limits = ChildLimits(timeout_s=_TIMEOUT_S)
-    try:
-        made = run_in_child(changes, model.path.resolve(), limits=limits, cancel=cancel)
-    except ChildFailed as failure:
-        if failure.kind == "cancelled":
-            raise CancelledError("cancelled while rewriting the model") from None
-        listener(Event("measure", f"the model is run as it is, not rewritten: {failure.reason}"))
-        return []
-    found = {form for form, count in made.found.items() if count >= _FEWEST or form in _OF_PRODUCTS}
-    transposes = counts["Transpose"]
-    least = max(_FEWEST, _LEAST_SHARE * transposes)
-    if transposes - made.transposes_left >= least:
-        found.add(TRANSPOSES)
-    told = [t.with_options(**{REWRITE.name: how}) for t, ways in able.items() for how in ways]
-    hopeful = [target for target in told if _may_pay(target, found)]
-    return [TimedPlan(single_plan(model, target), f"single {target}") for target in hopeful]
-
-
-def _may_pay(target: Target, found: set[str]) -> bool:
-    of_it = {WINOGRAD} if rewriting(target) == WINOGRAD else set(forms_of(target))
-    return bool(found & of_it) and check_options(target).check_target(target) is None
+    inspection = _Inspection(model.path.resolve(), listener, cancel)
+    found: list[tuple[Target, Target]] = []
+    for target in targets:
+        whole = WholeModel(
+            index=model.index,
+            latency_us=latencies_us.get(target, inf),
+            tunable=tunable_options(target, threads),
+            inspect=inspection.result,
+        )
+        found += [(target, variant) for variant in backend_of(target).variants(target, whole)]
+    found.sort(key=lambda pair: _threads(pair[0]) == _threads(pair[1]))
+    return [TimedPlan(single_plan(model, variant), f"single {variant}") for _, variant in found]
 
 
 def worth_mixing(entries: Sequence[TimedPlan], targets: Sequence[Target]) -> list[Target]:
-    """Of each of the caller's targets the way of rewriting with which its whole model was clearly faster, if any."""
+    """Of each target the variant with which its whole model was clearly faster, if any.
+
+    Args:
+        entries: timed plans, the variants' among them.
+    """
     singles = {
         next(iter(e.plan.targets)): e for e in entries if e.timed and len(e.plan.partitions) == 1
     }
     least = min((entry.ratio for entry in singles.values()), default=0.0)
     found = []
     for target in targets:
-        ways = [target.with_options(**{REWRITE.name: how}) for how in (ON, WINOGRAD)]
+        options = [option for option in options_of(backend_of(target)) if option.whole_first]
+        ways = [target.with_options(**{o.name: value}) for o in options for value in o.tunable]
         timed = [way for way in ways if way in singles and way not in targets]
         if target not in singles or not timed:
             continue
@@ -115,14 +82,48 @@ def worth_mixing(entries: Sequence[TimedPlan], targets: Sequence[Target]) -> lis
     return found
 
 
-def offered(
+def offered_options(
     targets: Sequence[Target], threads: int, entries: Sequence[TimedPlan]
 ) -> dict[Target, dict[str, tuple[str, ...]]]:
-    """What local moves may try of each target's options: of rewriting only what whole models were timed with."""
-    tried = {target for entry in entries for target in entry.plan.targets}
+    """What local moves may set of each target's options; `whole_first` ones only to values that were timed.
+
+    Args:
+        entries: plans that were timed.
+    """
+    timed = {target for entry in entries for target in entry.plan.targets}
     found = {target: tunable_options(target, threads) for target in targets}
     for target, options in found.items():
-        ways = options.pop(REWRITE.name, ())
-        if seen := tuple(how for how in ways if target.with_options(**{REWRITE.name: how}) in tried):
-            options[REWRITE.name] = seen
+        for option in options_of(backend_of(target)):
+            if option.whole_first and option.name in options:
+                values = options.pop(option.name)
+                if seen := tuple(v for v in values if target.with_options(**{option.name: v}) in timed):
+                    options[option.name] = seen
     return found
+
+
+class _Inspection:
+    """Calls functions of the model's file in a child, each once."""
+
+    def __init__(self, path: Path, listener: Listener, cancel: threading.Event | None) -> None:
+        self._path, self._listener, self._cancel = path, listener, cancel
+        self._results: dict[Callable[[Path], Any], Any] = {}
+
+    def result(self, function: Callable[[Path], Found], /) -> Found | None:
+        if function not in self._results:
+            self._results[function] = self._call(function)
+        known: Found | None = self._results[function]
+        return known
+
+    def _call(self, function: Callable[[Path], Found]) -> Found | None:
+        limits = ChildLimits(timeout_s=_TIMEOUT_S)
+        try:
+            made: Found = run_in_child(function, self._path, limits=limits, cancel=self._cancel)
+        except ChildFailed as failure:
+            told = f"the model is run as it is, not rewritten: {failure.reason}"
+            self._listener(Event("measure", told))
+            return None
+        return made
+
+
+def _threads(target: Target) -> str:
+    return target.option(THREADS.name, THREADS.default)

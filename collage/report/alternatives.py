@@ -1,6 +1,6 @@
-"""Why a partition is where it is: what every other target would cost there, or why it is refused.
+"""What every other target would cost in a partition's place, or why it is refused.
 
-Invariant: a number that was measured and one that was only estimated are never said alike.
+Invariant: measured and estimated numbers are never worded alike.
 """
 
 from __future__ import annotations
@@ -23,99 +23,86 @@ _SHOWN_REFUSALS = 3
 
 
 @dataclass(frozen=True)
-class Witness:
-    """What is known when a plan has been chosen.
-
-    Args:
-        index: the graph.
-        targets: all that the search had.
-        candidates: all that could be used.
-        costs: what was measured.
-        estimates: optimistic bounds of the rest.
-        transitions: what borders cost.
-    """
+class KnownCosts:
+    """What is known when a plan has been chosen."""
 
     index: GraphIndex
-    targets: Sequence[Target]
-    candidates: CandidateSet
-    costs: MeasuredCosts
-    estimates: Estimates
+    targets: Sequence[Target]  # all that the search had
+    candidates: CandidateSet  # all that could be used
+    costs: MeasuredCosts  # what was measured
+    estimates: Estimates  # optimistic bounds of the rest
     transitions: Transitions = field(default_factory=Transitions)
 
 
 @dataclass(frozen=True)
-class Place:
-    """A partition where it stands.
-
-    Args:
-        plan: the plan.
-        position: of the partition in it.
-        latency_us: what it took inside the running plan; None where that was not seen.
-        timed: by (nodes, target) of their partitions, by how much other plans that were timed took longer.
-    """
+class PlacedPartition:
+    """A partition at its place in a plan."""
 
     plan: Plan
     position: int
+    # what it took inside the running plan; None where that was not seen
     latency_us: float | None = None
+    # by the (node set, target) pairs of other timed plans, by how much they took longer
     timed: Mapping[frozenset[tuple[int, Target]], float] = field(default_factory=dict)
 
     @property
     def partition(self) -> Candidate:
-        """The partition itself."""
         return self.plan.partitions[self.position]
 
 
-def alternatives(witness: Witness, place: Place) -> list[dict[str, Any]]:
+def alternatives(known: KnownCosts, place: PlacedPartition) -> list[dict[str, Any]]:
     """For every other target what a partition would cost there: measured, estimated or refused.
 
-    `moved_us` says by how much the whole plan would change with this partition there and all else where it
-    is, what its borders cost included; beside an estimate it is the least that it can be. Where that very
-    plan was timed, `moved_measured_us` says what came out.
+    `moved_us` is by how much the whole plan would change with this partition there, borders included;
+    beside an estimate it is a lower bound. Where that plan was timed, `moved_measured_us` is what came
+    out.
     """
     partition = place.partition
-    offered = {(c.nodes, c.target) for c in witness.candidates.candidates}
+    offered = {(c.nodes, c.target) for c in known.candidates.candidates}
     found = []
-    for target in witness.targets:
+    for target in known.targets:
         if target == partition.target:
             continue
         said: dict[str, Any] = {"target": str(target)}
-        refused = [i for i in bits(partition.nodes) if (i, target) in witness.candidates.refusals]
+        refused = [i for i in bits(partition.nodes) if (i, target) in known.candidates.refusals]
         if refused:
             said["refused"] = [
                 {
-                    "node": witness.index.nodes[i].name,
-                    "op": witness.index.nodes[i].op,
-                    "reason": witness.candidates.refusals[i, target],
+                    "node": known.index.nodes[i].name,
+                    "op": known.index.nodes[i].op,
+                    "reason": known.candidates.refusals[i, target],
                 }
                 for i in refused[:_SHOWN_REFUSALS]
             ]
             said["refused_nodes"] = len(refused)
         else:
-            cost = witness.costs.cost(Candidate(partition.nodes, target))
+            cost = known.costs.cost(Candidate(partition.nodes, target))
             if isinstance(cost, Measured):
                 said["latency_us"] = cost.latency_us
-                said |= _moved(witness, place, target, cost.latency_us)
+                said |= _moved(known, place, target, cost.latency_us)
             elif isinstance(cost, Infeasible):
                 said["infeasible"] = cost.reason
             else:
-                bound_us = witness.estimates.bound_us(partition.nodes, target)
+                bound_us = known.estimates.bound_us(partition.nodes, target)
                 said["at_least_us"] = bound_us
                 said["offered"] = (partition.nodes, target) in offered
-                said |= _moved(witness, place, target, bound_us)
+                said |= _moved(known, place, target, bound_us)
         found.append(said)
     return found
 
 
-def _moved(witness: Witness, place: Place, target: Target, there_us: float) -> dict[str, float]:
+def _moved(
+    known: KnownCosts, place: PlacedPartition, target: Target, there_us: float
+) -> dict[str, float]:
     moved = list(place.plan.partitions)
     moved[place.position] = replace(place.partition, target=target)
     said = {}
-    here_us = alone_us(witness, place.partition)
+    here_us = alone_us(known, place.partition)
     if here_us is None:
         here_us = place.latency_us
     if here_us is not None:
-        borders = witness.transitions.plan_cost
-        change_us = borders(witness.index, moved) - borders(witness.index, place.plan.partitions)
+        borders = known.transitions.plan_cost
+        change_us = borders(known.index, moved) - borders(known.index, place.plan.partitions)
         said["moved_us"] = there_us - here_us + change_us
     measured_us = place.timed.get(frozenset((p.nodes, p.target) for p in moved))
     if measured_us is not None:
@@ -123,9 +110,9 @@ def _moved(witness: Witness, place: Place, target: Target, there_us: float) -> d
     return said
 
 
-def alone_us(witness: Witness, partition: Candidate) -> float | None:
+def alone_us(known: KnownCosts, partition: Candidate) -> float | None:
     """What a partition took when it was measured alone; None where it was not."""
-    cost = witness.costs.cost(Candidate(partition.nodes, partition.target))
+    cost = known.costs.cost(Candidate(partition.nodes, partition.target))
     return cost.latency_us if isinstance(cost, Measured) else None
 
 
@@ -136,8 +123,10 @@ def runner_up(others: Sequence[dict[str, Any]]) -> str | None:
     return None if best is None else str(best["target"])
 
 
-def reasons(place: Place, own_us: float | None, others: Sequence[dict[str, Any]]) -> list[str]:
-    """The same in sentences: this target, the runner-up, then the rest.
+def reasons(
+    place: PlacedPartition, own_us: float | None, others: Sequence[dict[str, Any]]
+) -> list[str]:
+    """The alternatives in sentences: this target, the runner-up, then the rest.
 
     Args:
         place: the partition.
@@ -183,11 +172,11 @@ def _change(us: float) -> str:
     return f"{us / 1e3:+.3f} ms"
 
 
-def refused_operators(witness: Witness) -> list[dict[str, Any]]:
+def refused_operators(known: KnownCosts) -> list[dict[str, Any]]:
     """What each target refused: by operator and reason, how many nodes, the first one's name."""
     found: dict[tuple[str, str, str], list[str]] = {}
-    for (node, target), reason in sorted(witness.candidates.refusals.items()):
-        info = witness.index.nodes[node]
+    for (node, target), reason in sorted(known.candidates.refusals.items()):
+        info = known.index.nodes[node]
         # A reason may name the node's own values; what is left is the same for all of them.
         plain = re.sub(r"'[^']*'", "…", reason)
         found.setdefault((str(target), info.op, plain), []).append(info.name)
@@ -197,17 +186,17 @@ def refused_operators(witness: Witness) -> list[dict[str, Any]]:
     ]
 
 
-def never_measured(witness: Witness) -> list[dict[str, Any]]:
+def never_measured(known: KnownCosts) -> list[dict[str, Any]]:
     """Per target how many of its candidates were never measured, and the least that one may take."""
-    unknown: dict[Target, list[float]] = {target: [] for target in witness.targets}
-    for candidate in witness.candidates.candidates:
-        if isinstance(witness.costs.cost(candidate), Unknown):
-            bound_us = witness.estimates.bound_us(candidate.nodes, candidate.target)
+    unknown: dict[Target, list[float]] = {target: [] for target in known.targets}
+    for candidate in known.candidates.candidates:
+        if isinstance(known.costs.cost(candidate), Unknown):
+            bound_us = known.estimates.bound_us(candidate.nodes, candidate.target)
             unknown[candidate.target].append(bound_us)
     return [
         {
             "target": str(target),
-            "candidates": sum(c.target == target for c in witness.candidates.candidates),
+            "candidates": sum(c.target == target for c in known.candidates.candidates),
             "never_measured": len(bounds),
             "at_least_us": min(bounds, default=None),
         }
@@ -215,25 +204,25 @@ def never_measured(witness: Witness) -> list[dict[str, Any]]:
     ]
 
 
-def whole_model_failures(witness: Witness) -> dict[Target, str]:
+def whole_model_failures(known: KnownCosts) -> dict[Target, str]:
     """Why targets cannot run the whole model, for those that cannot."""
-    everything = witness.index.all_nodes
-    offered = {c.target for c in witness.candidates.candidates if c.nodes == everything}
+    everything = known.index.all_nodes
+    offered = {c.target for c in known.candidates.candidates if c.nodes == everything}
     failures = {}
-    for target in witness.targets:
-        cost = witness.costs.cost(Candidate(everything, target))
+    for target in known.targets:
+        cost = known.costs.cost(Candidate(everything, target))
         if isinstance(cost, Infeasible):
             failures[target] = cost.reason
         elif target not in offered:
-            failures[target] = _first_refusal(witness, target)
+            failures[target] = _first_refusal(known, target)
     return failures
 
 
-def _first_refusal(witness: Witness, target: Target) -> str:
-    refusals = witness.candidates.refusals
+def _first_refusal(known: KnownCosts, target: Target) -> str:
+    refusals = known.candidates.refusals
     refused = [node for node, other in refusals if other == target]
     if not refused:
         return "its rules do not propose the whole model"
-    node = witness.index.nodes[min(refused)]
-    count = f"{len(refused)} of {len(witness.index.nodes)} nodes"
+    node = known.index.nodes[min(refused)]
+    count = f"{len(refused)} of {len(known.index.nodes)} nodes"
     return f"it refuses {count}, first {node.name} ({node.op}): {refusals[node.index, target]}"

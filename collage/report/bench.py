@@ -1,4 +1,4 @@
-"""`collage bench`: an artifact's plan against every single target, measured again on this machine."""
+"""An artifact's plan against every single target, timed again on this machine (`collage bench`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from collage.artifact.artifact import read_report
 from collage.backends.machine.process_policy import default_threads
-from collage.backends.measurement.timing import Ratio
+from collage.backends.measurement.ratio import Ratio
 from collage.backends.numerics.reference import seeded_inputs, table_bounds
 from collage.backends.numerics.tensor_files import write_samples
 from collage.events import Listener, ignore
@@ -16,16 +16,16 @@ from collage.model.reference import Reference, ingest
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.emit.annotate import PLAN_KEY, ArtifactPlan, read_plan
-from collage.partitioner.emit.plan_json import decode
+from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
 from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import TimingRequest
 from collage.timing.timed_plan import TimedPlan, fastest_beside, identity, latency_beside, speedup
 
-# Single targets that take so many times as long as the fastest are timed in one process only.
+# Single targets so many times slower than the fastest are timed in one process only.
 _FAR_BEHIND = 3.0
-# Where the interval's upper end is more than so many times its lower, as many processes more are given to narrow it.
+# An interval wider than this gets twice as many processes.
 _WIDE = 1.06
 _REWRITTEN = "partitions are int8 in the file; give the model that was tuned with --model"
 
@@ -37,7 +37,7 @@ def bench(
     source: Path | None = None,
     processes: int = 4,
 ) -> dict[str, Any]:
-    """Time the plan and every single target of its report, interleaved, in several fresh processes: see `Bench`."""
+    """Time the plan and every single target of its report in several fresh processes: see `Bench`."""
     with tempfile.TemporaryDirectory(prefix="collage-bench-") as folder:
         held = Bench(path, Path(folder), listener, against, source)
         held.time(processes)
@@ -45,20 +45,16 @@ def bench(
 
 
 class Bench:
-    """An artifact's plan beside every single target of its report; timed as often as is asked for.
+    """An artifact's plan beside every single target of its report.
 
-    The first process compiles, the others read what it has cached, as `load` does: matrix products of weights
-    that OpenVINO read from its cache are some 8 % faster (AlexNet's largest).
-
-    Where the plan is a single target, the two are one and are timed once.
+    The first process compiles, the others read its cache, as `load` does: runtimes may run faster what
+    they read from a cache. Where the plan is a single target, the two are one and timed once.
 
     Args:
-        path: the artifact.
         work_dir: an empty folder, kept until the last timing; takes what is compiled.
-        listener: is told about the comparisons.
         against: another artifact of the same model, timed in the same rounds.
-        source: the model that was tuned, to time single targets beside an artifact that has other nodes
-            in its partitions' place (int8), and to take errors from; not looked at for other artifacts.
+        source: the model that was tuned; needed for single targets and errors where the artifact has
+            other nodes in its partitions' place (int8).
 
     Raises:
         BadInputError: a file is no artifact, or the two are of different models.
@@ -88,15 +84,15 @@ class Bench:
         write_samples(expected, reference.expected(made))
         (work_dir / "cache").mkdir()
         template = TimingRequest(
-            (),
-            {},
-            inputs,
-            tuple(made),
-            samples,
-            expected,
-            report["metric"],
-            None,
-            default_threads(),
+            plans=(),
+            regions={},
+            inputs=inputs,
+            outputs=tuple(made),
+            samples_file=samples,
+            expected_file=expected,
+            metric=report["metric"],
+            error_limit=None,
+            threads=default_threads(),
             cache_dir=work_dir / "cache",
         )
         done = [
@@ -114,7 +110,7 @@ class Bench:
         self._singles: dict[str, TimedPlan] = {}
         for text in [] if rewritten and source is None else self._targets:
             whole = Plan((Candidate(model.index.all_nodes, Target.parse(text), "whole"),))
-            # Two instances of one compiled model differ by a few percent, by where their memory lies.
+            # Two instances of one compiled model differ by where their memory lies.
             same = not rewritten and identity(whole) == identity(stored.plan)
             self._singles[text] = self._ours if same else TimedPlan(whole, f"single {text}")
         self._other: TimedPlan | None = None
@@ -125,9 +121,8 @@ class Bench:
         """Time all of them once more.
 
         Args:
-            processes: how often all of them are built and timed; two builds of one plan differ by some 4 %. Twice as
-                often where the interval of the speedup is wider than 6 %. Single targets that take three times as long
-                as the fastest are timed once.
+            processes: how often all are built and timed. Twice as often where the speedup's interval is
+                wide; single targets far behind the fastest are timed once.
         """
         ours, other = self._ours, self._other
         entries = [
@@ -135,16 +130,16 @@ class Bench:
             *(e for e in self._singles.values() if e is not ours),
             *([other] if other else []),
         ]
-        for held in range(2 * processes):
+        for count in range(2 * processes):
             if not self._timer.entries:
-                self._timer.hold(entries)
+                self._timer.time(entries)
                 continue
             timed = [entry for entry in entries if entry.timed]
             limit = _FAR_BEHIND * min((entry.ratio for entry in timed), default=0.0)
             near = [e for e in timed if e is ours or e is other or e.ratio <= limit]
-            if not near or (held >= processes and (len(near) == 1 or not self._is_wide())):
+            if not near or (count >= processes and (len(near) == 1 or not self._is_wide())):
                 break
-            self._timer.hold([], again=near)
+            self._timer.time([], again=near)
 
     def _is_wide(self) -> bool:
         gain = self._gain()
@@ -153,7 +148,7 @@ class Bench:
     def found(self) -> dict[str, Any]:
         """What all timings say: `latency_us`, `baselines`, `speedup_over_best_single` and its interval.
 
-        As in the report; with `against` also whether its plan is the same, its latency, and its time over ours.
+        With `against` also whether its plan is the same, its latency, and its time over ours.
         """
         ours, other, gain = self._ours, self._other, self._gain()
         return {
@@ -176,7 +171,7 @@ class Bench:
         return {"target": text, "latency_us": us, "max_relative_error": entry.error}
 
     def _gain(self) -> Ratio | None:
-        """How many times slower the best single target within the tolerance is; None where nothing says so."""
+        """Speedup over the best single target within the tolerance; None where it is not known."""
         allowed = [e for e in self._singles.values() if e.timed and (e.error or 0.0) <= self._tolerance]
         best = fastest_beside(allowed, self._ours) if self._ours.timed else None
         return None if best is None else speedup(best, self._ours)
@@ -191,12 +186,12 @@ def _normalized(source: Path, stored: ArtifactPlan, work_dir: Path) -> Model:
 
 
 def _plan_for(model: Model, against: Path) -> Plan:
-    """Another artifact's plan, for the model at hand.
+    """Another artifact's plan, for this model.
 
     Raises:
         BadInputError: it is for another model.
     """
-    return decode(model, read_plan(against).metadata[PLAN_KEY]).plan
+    return decode_plan(model, read_plan(against).metadata[PLAN_KEY]).plan
 
 
 def _compared(ours: TimedPlan, other: TimedPlan) -> dict[str, Any]:

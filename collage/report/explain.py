@@ -1,4 +1,4 @@
-"""Why each partition is where it is: from the report that the artifact carries, without measuring."""
+"""Why each partition is where it is: from the artifact's report, without measuring."""
 
 from __future__ import annotations
 
@@ -11,21 +11,16 @@ from collage.partitioner.emit.annotate import read_plan
 from collage.report.partition_svg import PartitionTimes, draw
 
 
-def explain(path: Path, picture: Path | None = None) -> dict[str, Any]:
-    """What an artifact's report says about its partitions.
-
-    Args:
-        path: the artifact.
-        picture: where an SVG of the partitioned graph goes.
-    """
+def explain(path: Path, svg: Path | None = None) -> dict[str, Any]:
+    """The report of an artifact; an SVG of its partitions goes to `svg`."""
     report = read_report(path)
-    if picture is not None:
-        picture.write_text(draw_artifact(path, report), encoding="utf-8")
+    if svg is not None:
+        svg.write_text(draw_artifact(path, report), encoding="utf-8")
     return report
 
 
 def draw_artifact(path: Path, report: Mapping[str, Any]) -> str:
-    """The picture of an artifact's partitions."""
+    """An artifact's partitions as SVG."""
     stored = read_plan(path)
     times = [
         PartitionTimes(part.get("latency_us"), part.get("predicted_us"))

@@ -1,8 +1,8 @@
-"""The front of latency against error: which timed plans nobody beats in both.
+"""The Pareto front of latency against error: the timed plans that no other beats in both.
 
-A point is a plan that ran and was verified on every sample. The most exact come first: the fastest plan that
-computes exactly, then each faster one that errs more. A plan that is hardly faster than a more exact one is
-left out, since nobody would take it.
+A point is a plan that ran and was verified on every sample. The most exact come first: the fastest plan
+that computes exactly, then each faster one that errs more. A plan that is hardly faster than a more
+exact one is left out.
 """
 
 from __future__ import annotations
@@ -15,24 +15,18 @@ from typing import Any
 
 from collage.artifact.artifact import read_report
 from collage.artifact.pareto_point import read_front
-from collage.partitioner.emit.plan_json import encode
+from collage.partitioner.emit.plan_json import encode_plan
 from collage.partitioner.graph.model import Model
 from collage.timing.timed_plan import TimedPlan, speedup
 
 _WORTH_A_POINT = 0.99
-# What exact arithmetic in another order errs; differences below do not order plans.
+# Errors of exact arithmetic in another order; smaller differences do not order plans.
 _ROUNDING = 2e-3
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _MARGIN = 640, 400, 70, 50, 24
 
 
 def front(model: Model, entries: Sequence[TimedPlan], winner: TimedPlan) -> list[dict[str, Any]]:
-    """The points of the front as JSON-ready data, the most exact first.
-
-    Args:
-        model: that the plans are for.
-        entries: all that was timed.
-        winner: at whose pace times are told, as all times of a report.
-    """
+    """The points of the front as JSON-ready data, the most exact first, at the winner's pace."""
     timed = [entry for entry in entries if entry.timed and entry.error is not None]
     by_error = sorted(timed, key=lambda e: (max(e.error or 0.0, _ROUNDING), e.ratio))
     kept: list[TimedPlan] = []
@@ -46,7 +40,7 @@ def _point(
     model: Model, number: int, entry: TimedPlan, first: TimedPlan, winner: TimedPlan
 ) -> dict[str, Any]:
     gain = speedup(first, entry)
-    # Entries met in different comparisons, whose medians drift with the machine; ratios were taken in pairs.
+    # Medians of different comparisons drift with the machine; ratios were taken in pairs.
     latency_us = winner.latency_us * entry.ratio / winner.ratio
     steps_us = [step_us * latency_us / entry.latency_us for step_us in entry.step_us]
     return {
@@ -58,7 +52,7 @@ def _point(
         "speedup_interval": [gain.low, gain.high],
         "targets": [str(target) for target in entry.plan.targets],
         "partitions": len(entry.plan.partitions),
-        "plan": json.loads(encode(model, entry.plan, steps_us or None)),
+        "plan": json.loads(encode_plan(model, entry.plan, steps_us or None)),
     }
 
 
@@ -66,7 +60,7 @@ def write_front(path: Path, folder: Path) -> None:
     """Write an artifact's front as `front.json` and `front.svg`.
 
     Raises:
-        BadInputError: its run looked for no front.
+        BadInputError: its run had no `pareto`.
     """
     points, report = read_front(path), read_report(path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,21 +91,21 @@ def draw_front(points: Sequence[dict[str, Any]], metric: str, tolerance: float) 
         "<title>Latency against error</title>",
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
         f'<path d="M{_LEFT} {_MARGIN}V{floor}H{right}" fill="none" stroke="#333"/>',
-        f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 12}" text-baseline="middle">error ({metric})</text>',
-        f'<text x="16" y="{floor / 2}" text-baseline="middle" transform="rotate(-90 16 {floor / 2})">'
+        f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 12}" text-anchor="middle">error ({metric})</text>',
+        f'<text x="16" y="{floor / 2}" text-anchor="middle" transform="rotate(-90 16 {floor / 2})">'
         "latency, ms</text>",
     ]
     for power in range(low, high + 1):
         at = x(10.0**power)
         parts.append(f'<path d="M{at:.1f} {floor}v5" stroke="#333"/>')
-        parts.append(f'<text x="{at:.1f}" y="{floor + 18}" text-baseline="middle">1e{power}</text>')
+        parts.append(f'<text x="{at:.1f}" y="{floor + 18}" text-anchor="middle">1e{power}</text>')
     for tick in range(5):
         ms = top * tick / 4
-        parts.append(f'<text x="{_LEFT - 8}" y="{y(ms) + 4:.1f}" text-baseline="end">{ms:.3g}</text>')
+        parts.append(f'<text x="{_LEFT - 8}" y="{y(ms) + 4:.1f}" text-anchor="end">{ms:.3g}</text>')
     limit = x(tolerance)
     parts.append(
         f'<path d="M{limit:.1f} {_MARGIN}V{floor}" stroke="#b00" stroke-dasharray="4 3"/>'
-        f'<text x="{limit - 4:.1f}" y="{_MARGIN + 10}" text-baseline="end" fill="#b00">tolerance</text>'
+        f'<text x="{limit - 4:.1f}" y="{_MARGIN + 10}" text-anchor="end" fill="#b00">tolerance</text>'
     )
     places = [(x(error), y(ms)) for error, ms in zip(errors, times, strict=True)]
     steps = "".join(f"H{px:.1f}V{py:.1f}" for px, py in places[1:])

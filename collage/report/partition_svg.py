@@ -1,9 +1,9 @@
-"""The partitioned graph as an SVG picture: one box per partition, colored by target.
+"""The partitioned graph as an SVG: one box per partition, colored by target.
 
 Boxes stand in layers from top to bottom: a partition is one layer below the lowest of those it reads
-from; a long graph goes on in a further column to the right. A box says its target, how many nodes it has,
-which operators these are, and its time; the bar at its foot is its time next to that of the slowest one.
-Colors differ in lightness as well as in hue, so that they can be told apart in gray.
+from; a long graph goes on in a further column to the right. The bar at a box's foot is its time next to
+that of the slowest one. Colors differ in lightness as well as in hue, so that they can be told apart in
+gray.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ _LEGEND_ROW, _TITLE = 22, 30
 _COLORS = ("#4477aa", "#ee8866", "#44bb99", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00", "#dddddd")
 _MAX_OPS = 3
 _LEAST_WIDTH = 560
-_WIDE = 1.5
-"""A picture is broken into columns so that it is about so many times as wide as it is high."""
+_WIDE = 1.5  # columns make the drawing about so many times as wide as it is high
 
 
 @dataclass(frozen=True)
 class PartitionTimes:
-    """What a box says about time, in microseconds; None where it is not known."""
+    """A partition's times in microseconds; None where not known."""
 
     measured_us: float | None
     predicted_us: float | None = None
@@ -59,7 +58,7 @@ def draw(index: GraphIndex, partitions: Sequence[Candidate], times: Sequence[Par
         _box(places[i], i, index, partition, times[i], colors[str(partition.target)], most_us)
         for i, partition in enumerate(partitions)
     ]
-    # Over the boxes: the shape of what crosses a border is the smallest print there is.
+    # Labels are small, so they are drawn over the boxes.
     parts += _labels(places, edges)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -117,7 +116,7 @@ def _layers(count: int, edges: dict[tuple[int, int], str]) -> list[list[int]]:
 
 
 def _columns(layers: Sequence[list[int]]) -> list[list[list[int]]]:
-    """Layers broken into columns side by side, so that a long graph is no ribbon."""
+    """Layers broken into columns side by side."""
     best = [list(layers)]
     for count in range(2, len(layers) + 1):
         rows = -(-len(layers) // count)
@@ -132,7 +131,7 @@ def _columns(layers: Sequence[list[int]]) -> list[list[list[int]]]:
 def _places(
     columns: Sequence[Sequence[Sequence[int]]], top: int
 ) -> tuple[dict[int, tuple[int, int]], int, int]:
-    """Where each box stands, and the size of the picture."""
+    """Where each box stands, and the size of the drawing."""
     places = {}
     left = _MARGIN
     for column in columns:
@@ -157,7 +156,7 @@ def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:
         x1, y1 = start[0] + _BOX_WIDTH // 2, start[1] + _BOX_HEIGHT
         x2, y2 = end[0] + _BOX_WIDTH // 2, end[1]
         if x1 == x2 and y2 - y1 > _GAP_Y:
-            # Past the boxes in between, and not behind them.
+            # Around the boxes in between.
             side, bend = start[0] - _GAP_X // 2, _GAP_Y // 2
             path = f"M{x1} {y1} C{x1} {y1 + bend} {side} {y1} {side} {y1 + _BOX_HEIGHT} "
             path += f"V{y2 - _BOX_HEIGHT} C{side} {y2} {x2} {y2 - bend} {x2} {y2}"

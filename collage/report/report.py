@@ -1,7 +1,7 @@
 """The report: what was found, how it was measured, and what it is worth.
 
-Fields that hold latencies are microseconds of one call, medians over interleaved rounds. A field is
-null where there is nothing honest to say: no single target could run the model, say.
+Latencies are microseconds of one call, medians over interleaved rounds. A field is null where nothing
+is known.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.search.search import Solution
 from collage.partitioner.target import Target
 from collage.report.alternatives import (
-    Place,
-    Witness,
+    KnownCosts,
+    PlacedPartition,
     alone_us,
     alternatives,
     never_measured,
@@ -35,46 +35,26 @@ REPORT_VERSION = 1
 
 @dataclass(frozen=True)
 class Findings:
-    """What a tuning run hands to the report; see `build_report`.
+    """What a tuning run hands to the report; see `build_report`."""
 
-    Args:
-        model_sha256: of the normalized model.
-        index: the graph.
-        targets: as the caller gave them.
-        winner: the plan returned.
-        entries: every plan that was timed or failed.
-        infeasible: per target why it cannot run the whole model.
-        candidates: all that could be used.
-        unique: how many different keys they have.
-        counts: how costs were come by.
-        solution: of the search; None where the strategy made none.
-        seconds: per stage.
-        tolerance: bound on the error of every output.
-        metric: how it is measured.
-        sampled: `given` or `seeded` inputs.
-        warnings: of ingest and of the run.
-        witness: what is known of the other targets.
-        runner: where all this was measured.
-        front: points of latency against error; None where none were asked for.
-    """
-
-    model_sha256: str
+    model_sha256: str  # of the normalized model
     index: GraphIndex
-    targets: Sequence[Target]
-    winner: TimedPlan
-    entries: Sequence[TimedPlan]
-    infeasible: Mapping[Target, str]
-    candidates: CandidateSet
-    unique: int
-    counts: Counts
-    solution: Solution | None
-    seconds: Mapping[str, float]
-    tolerance: float
+    targets: Sequence[Target]  # as the caller gave them
+    winner: TimedPlan  # the plan returned
+    entries: Sequence[TimedPlan]  # every plan that was timed or failed
+    infeasible: Mapping[Target, str]  # per target why it cannot run the whole model
+    candidates: CandidateSet  # all that could be used
+    unique: int  # how many different keys they have
+    counts: Counts  # how many costs were measured or known
+    solution: Solution | None  # of the search; None where the strategy made none
+    seconds: Mapping[str, float]  # per stage
+    tolerance: float  # bound on the error of every output
     metric: str
-    sampled: str
-    warnings: Sequence[str]
-    witness: Witness
-    runner: Runner
+    sampled: str  # `given` or `seeded` inputs
+    warnings: Sequence[str]  # of ingest and of the run
+    known: KnownCosts  # costs of the other targets
+    runner: Runner  # where all this was measured
+    # points of latency against error; None where none were asked for
     front: Sequence[Mapping[str, Any]] | None = None
 
 
@@ -121,8 +101,8 @@ def build_report(found: Findings) -> dict[str, Any]:
             "infeasible": found.counts.infeasible,
         },
         "search": _search(found.solution),
-        "refused": refused_operators(found.witness),
-        "never_measured": never_measured(found.witness),
+        "refused": refused_operators(found.known),
+        "never_measured": never_measured(found.known),
         "warnings": list(found.warnings),
         "seconds": {stage: round(spent, 3) for stage, spent in found.seconds.items()},
     }
@@ -157,9 +137,9 @@ def _partitions(found: Findings) -> list[dict[str, Any]]:
     parts = []
     for position, partition in enumerate(winner.plan.partitions):
         latency_us = steps[position] if position < len(steps) else None
-        place = Place(winner.plan, position, latency_us, timed)
-        others = alternatives(found.witness, place)
-        own_us = alone_us(found.witness, partition)
+        place = PlacedPartition(winner.plan, position, latency_us, timed)
+        others = alternatives(found.known, place)
+        own_us = alone_us(found.known, partition)
         parts.append(
             {
                 "target": str(partition.target),

@@ -1,15 +1,12 @@
-"""Compiles sub-models for their targets and owns what came out until it is closed."""
+"""Compiles sub-models for their targets and owns the executables until it is closed."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from collage.backends.contract import CompileContext, Executable, SubModel, ready
 from collage.backends.machine.process_policy import apply_environment, caller_kept
@@ -20,14 +17,13 @@ from collage.partitioner.target import Target
 
 
 class CompileError(CollageError):
-    """A runtime refused a partition; the message names the target and the runtime's own words."""
+    """A runtime refused a partition; the message names the target and quotes the runtime."""
 
 
 class CompiledRegions:
-    """Executables by (node set, target); each sub-model is compiled once for a target.
+    """Executables by (name, target); each sub-model is compiled once for a target.
 
     Args:
-        threads: threads of one call.
         cache_dir: folder for compiled blobs of this machine, or None.
     """
 
@@ -36,7 +32,7 @@ class CompiledRegions:
         self._threads = threads
         self._cache_dir = cache_dir
         self._work_dir = Path(tempfile.mkdtemp(prefix="collage-"))
-        # Called by `close`, and for whoever never closes when this is forgotten or Python ends.
+        # Called by `close`, or when this is collected or Python ends.
         self._remove = weakref.finalize(self, shutil.rmtree, self._work_dir, ignore_errors=True)
         self._made: dict[tuple[str, Target], Executable] = {}
         self._folders: dict[tuple[str, Target], Path] = {}
@@ -46,15 +42,13 @@ class CompiledRegions:
         name: str,
         model: SubModel,
         target: Target,
-        samples: Mapping[str, np.ndarray] | None = None,
         lasting: bool = True,
     ) -> Executable:
         """Compile a sub-model, or return what was compiled under this name before.
 
         Args:
-            name: what identifies the sub-model among those of this object.
-            samples: real values of its inputs, for targets that calibrate.
-            lasting: False for what runs a few times only: what the runtime compiles is not cached.
+            name: identifies the sub-model.
+            lasting: False for what runs a few times only and is not cached.
 
         Raises:
             CompileError: the runtime refused it.
@@ -62,8 +56,7 @@ class CompiledRegions:
         key = (name, target)
         if key not in self._made:
             folder = Path(tempfile.mkdtemp(dir=self._work_dir))
-            values = tuple(samples[s.name] for s in model.inputs) if samples is not None else ()
-            context = CompileContext(self._threads, folder, self._cache_dir, values)
+            context = CompileContext(self._threads, folder, self._cache_dir)
             try:
                 backend = resolve(target)
                 with caller_kept():
@@ -78,7 +71,7 @@ class CompiledRegions:
         return self._made[key]
 
     def drop(self, name: str, target: Target) -> None:
-        """Close what was compiled under a name, if anything was; nobody may use it any more."""
+        """Close what was compiled under a name, if anything was."""
         executable = self._made.pop((name, target), None)
         if executable is not None:
             executable.close()
@@ -93,10 +86,7 @@ class CompiledRegions:
 
 
 def in_short(error: BaseException) -> str:
-    """What an exception says, in one line, or its type where it says nothing.
-
-    Where OpenVINO raises from, its exceptions say first and in lines of their own.
-    """
+    """An exception's message in one line, or its type; without the lines on where OpenVINO raised."""
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith("Exception from ")]
     return one_line(" ".join(said)) or type(error).__name__

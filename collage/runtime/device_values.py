@@ -1,28 +1,25 @@
 """Where values live when steps compute on devices, and what is copied from one memory to another.
 
-Terms: a step is *on* a device when its executable has a memory domain of its own and all its values have
-static shapes; every other step is on the host. A value is at *home* where its maker is; graph inputs
-are at home on the host. Its other places are the domains that read it, and the host where it is a graph
-output.
+Terms: a step is *on* a device when its executable has a memory domain of its own and its values have
+static shapes; other steps are on the host. A value's *home* is the domain of its maker; graph inputs
+are at home on the host. It also has a place in each domain that reads it, and on the host where it is a
+graph output.
 
-Invariants: a value is copied once for each place beyond its home, right after it is made, and never when
-all who read it are at its home; from device to device it goes by way of the host. Without a step on a
-device nothing is copied, and nothing is added to a run.
+Invariants: a value is copied once for each place beyond its home, right after it is made; from device
+to device it goes by way of the host. Without a step on a device nothing is copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collage.backends.device_memory import HOST, DeviceBuffer
+from collage.backends.device_memory import DeviceBuffer
+from collage.partitioner.target import HOST_MEMORY
 from collage.partitioner.tensor import TensorSpec
-
-if TYPE_CHECKING:
-    from collage.runtime.executor import Step
+from collage.runtime.step import Step
 
 Call = Callable[[], None]
 
@@ -31,8 +28,6 @@ class DeviceValues:
     """The places of a plan's values on devices, and the copies between them and the host.
 
     Args:
-        steps: compiled partitions in execution order.
-        inputs: the graph's inputs.
         outputs: names of the graph's outputs.
         arrays: the places on the host.
     """
@@ -46,7 +41,7 @@ class DeviceValues:
     ) -> None:
         self._arrays = arrays
         self._home = {s.name: _domain(step) for step in steps for s in step.outputs}
-        self._wanted: dict[str, set[str]] = {name: {HOST} for name in outputs}
+        self._wanted: dict[str, set[str]] = {name: {HOST_MEMORY} for name in outputs}
         self._buffers: dict[tuple[str, str], DeviceBuffer] = {}
         for step in steps:
             for spec in step.inputs:
@@ -60,15 +55,14 @@ class DeviceValues:
 
     @property
     def feeds(self) -> Sequence[Call]:
-        """What brings graph inputs from the host to the devices that read them, before a run."""
+        """The copies of graph inputs to the devices that read them, before a run."""
         return self._fed
 
     def is_on_device(self, step: Step) -> bool:
-        """True when a step's values live in a device's memory."""
-        return _domain(step) != HOST
+        return _domain(step) != HOST_MEMORY
 
     def bind(self, step: Step) -> Call:
-        """Bind a step on a device; what runs it and copies what it made to where that is wanted."""
+        """Bind a step on a device; returns the call that runs it and copies what it made."""
         domain = _domain(step)
         step.executable.bind_device(
             [self._buffers[spec.name, domain] for spec in step.inputs],
@@ -82,30 +76,30 @@ class DeviceValues:
         return partial(_in_turn, (run, *copies)) if copies else run
 
     def fetch(self, name: str) -> None:
-        """Bring a value to its place on the host where a run leaves it on a device."""
-        home = self._home.get(name, HOST)
-        if home != HOST and HOST not in self._through(name):
+        """Copy a value to the host where a run leaves it on a device."""
+        home = self._home.get(name, HOST_MEMORY)
+        if home != HOST_MEMORY and HOST_MEMORY not in self._through(name):
             self._buffers[name, home].read(self._arrays[name])
 
     def _copies(self, name: str) -> list[Call]:
-        home = self._home.get(name, HOST)
+        home = self._home.get(name, HOST_MEMORY)
         through = self._through(name)
         made: list[Call] = []
-        if home != HOST and HOST in through:
+        if home != HOST_MEMORY and HOST_MEMORY in through:
             made.append(partial(self._buffers[name, home].read, self._arrays[name]))
-        for domain in sorted(through - {HOST, home}):
+        for domain in sorted(through - {HOST_MEMORY, home}):
             made.append(partial(self._buffers[name, domain].write, self._arrays[name]))
         return made
 
     def _through(self, name: str) -> set[str]:
         """The domains that a value comes to; the host too where it goes from device to device."""
-        home = self._home.get(name, HOST)
+        home = self._home.get(name, HOST_MEMORY)
         wanted = self._wanted.get(name, set()) | {home}
-        return wanted | {HOST} if len(wanted) > 1 else wanted
+        return wanted | {HOST_MEMORY} if len(wanted) > 1 else wanted
 
 
 def _domain(step: Step) -> str:
-    return step.executable.domain if step.is_static else HOST
+    return step.executable.domain if step.is_static else HOST_MEMORY
 
 
 def _in_turn(calls: Sequence[Call]) -> None:

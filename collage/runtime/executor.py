@@ -1,53 +1,32 @@
-"""Runs a plan: compiled partitions called one after the other on buffers that are bound once, or those
-that do not wait for each other at once, where the plan says so (`lanes`).
+"""Runs a plan: compiled partitions called in order, or at once where the plan says so (`lanes`).
 
-Every value that crosses a border between partitions has one place in an timer (`memory_plan`), to
-which its producer and its consumers are bound when the executor is made; a run then only calls the
-executables. Values whose shape is known only when the model runs are passed along and bound anew at
-each run. Values of steps on a device stay in its memory (`collage.runtime.device_values`); those that cross from one
-memory domain to another are copied once for each domain that reads them.
+Every value between partitions has one place in memory (`memory_plan`), to which its producer and its
+readers are bound once; a run only calls the executables. Values whose shape is known only at run time
+are bound anew at each run. Values of steps on a device stay in its memory (`device_values`).
 
-Invariants: steps stand in an order in which they can run; an executor is used by one thread at a
-time; executables may be shared between executors, so `bind` must be called after another executor
-has used them.
+Invariants: steps stand in an order in which they can run; an executor is used by one thread at a time.
+Executors may share executables, so `bind` must be called after another one has used them.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from collage.backends.contract import Executable
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.device_values import DeviceValues
 from collage.runtime.memory_plan import Life, allocate, plan_memory
 from collage.runtime.parallel import Lanes, waves
-
-
-@dataclass(frozen=True)
-class Step:
-    """One compiled partition and the names of the values it reads and makes, in its order."""
-
-    executable: Executable
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-
-    @property
-    def is_static(self) -> bool:
-        """True when all its buffers can be bound before the first run."""
-        return all(spec.is_static for spec in (*self.inputs, *self.outputs))
+from collage.runtime.step import Step
 
 
 class Executor:
     """Runs steps in order, or wave after wave, on planned memory.
 
     Args:
-        steps: compiled partitions in execution order.
-        inputs: the graph's inputs.
         outputs: names of the graph's outputs; each is made by a step or is a graph input.
         lanes: how many steps may run at once.
     """
@@ -69,19 +48,13 @@ class Executor:
         )
         self._lanes = Lanes(max(map(len, self._waves), default=1))
         lives = _lives(self._steps, self._inputs, self._outputs, self._waves)
-        self._plan = plan_memory(lives)
-        self._buffers = allocate(self._plan, lives)
-        self._residence = DeviceValues(self._steps, self._inputs, self._outputs, self._buffers)
+        self._buffers = allocate(plan_memory(lives), lives)
+        self._device_values = DeviceValues(self._steps, self._inputs, self._outputs, self._buffers)
         self._runs: list[Callable[[], None]] = []
         self._turns: list[Callable[[], None]] = []
         self._dynamic: dict[str, np.ndarray] = {}
         # What a step of values without a fixed shape was bound to last; arrays that are kept stay who they are.
         self._bound: dict[int, list[np.ndarray]] = {}
-
-    @property
-    def arena_bytes(self) -> int:
-        """Size of the memory that values between partitions share."""
-        return self._plan.size_bytes
 
     @property
     def is_concurrent(self) -> bool:
@@ -93,26 +66,26 @@ class Executor:
         self._runs = []
         self._bound = {}
         for step in self._steps:
-            if self._residence.is_on_device(step):
-                self._runs.append(self._residence.bind(step))
+            if self._device_values.is_on_device(step):
+                self._runs.append(self._device_values.bind(step))
             elif step.is_static:
                 step.executable.bind(
                     [self._buffers[s.name] for s in step.inputs],
                     [self._buffers[s.name] for s in step.outputs],
                 )
-                self._runs.append(self._residence.copying(step, step.executable.run))
+                self._runs.append(self._device_values.copying(step, step.executable.run))
             else:
-                self._runs.append(self._residence.copying(step, partial(self._run_dynamic, step)))
+                self._runs.append(self._device_values.copying(step, partial(self._run_dynamic, step)))
         self._turns = self._in_waves(self._runs)
 
     def feed(self, values: Mapping[str, np.ndarray]) -> None:
-        """Copy graph inputs into their places. Shapes and types are the caller's to check."""
+        """Copy graph inputs into their places; the caller checks shapes and types."""
         for spec in self._inputs:
             if spec.name in self._buffers:
                 np.copyto(self._buffers[spec.name], values[spec.name])
             else:
                 self._dynamic[spec.name] = np.ascontiguousarray(values[spec.name])
-        for copy in self._residence.feeds:
+        for copy in self._device_values.feeds:
             copy()
 
     def run(self) -> None:
@@ -135,10 +108,10 @@ class Executor:
         return times
 
     def value(self, name: str) -> np.ndarray:
-        """A value's array after a run; it is valid until the timer's place is used again."""
+        """A value's array after a run; valid until its memory is used again."""
         if name not in self._buffers:
             return self._dynamic[name]
-        self._residence.fetch(name)
+        self._device_values.fetch(name)
         return self._buffers[name]
 
     def results(self) -> dict[str, np.ndarray]:
@@ -153,7 +126,7 @@ class Executor:
                 check(position, spec.name, self.value(spec.name))
 
     def check_outputs(self, check: Callable[[int, str, np.ndarray], None]) -> None:
-        """Run once as `run` does and hand every output to `check(step that makes it, name, value)`."""
+        """Run once and hand every output to `check(step that makes it, name, value)`."""
         self.run()
         for position, step in enumerate(self._steps):
             for spec in step.outputs:
@@ -161,7 +134,7 @@ class Executor:
                     check(position, spec.name, self.value(spec.name))
 
     def close(self) -> None:
-        """End the threads of other lanes; the executables are not the executor's. Twice is no error."""
+        """End the threads of other lanes; may be called twice. Executables stay open."""
         self._lanes.close()
 
     def _in_waves(self, calls: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:

@@ -1,8 +1,7 @@
-"""Where the values between partitions live: one timer, planned once, reused over time.
+"""Where the values between partitions live: one block of memory, planned once and reused over time.
 
-A value lives from the step that makes it to the last step that reads it. Two values whose lives do
-not overlap may share bytes. Values are placed largest first at the lowest offset that is free during
-their whole life ("greedy by size"), which is within a few percent of the best on network graphs.
+Two values may share bytes when no step needs both. Values are placed largest first, each at the lowest
+offset that is free during its whole life ("greedy by size").
 
 Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020).
 """
@@ -31,7 +30,7 @@ class Life:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Offsets into one timer of `size_bytes`."""
+    """Offsets into one block of `size_bytes`."""
 
     offsets: Mapping[str, int]
     size_bytes: int
@@ -56,18 +55,18 @@ def plan_memory(lives: Sequence[Life]) -> MemoryPlan:
 
 
 def allocate(plan: MemoryPlan, lives: Sequence[Life]) -> dict[str, np.ndarray]:
-    """One aligned timer, and an array into it for each value; text has an array of its own."""
-    timer = np.zeros(plan.size_bytes + ALIGNMENT_BYTES, dtype=np.uint8)
-    base = -timer.ctypes.data % ALIGNMENT_BYTES
+    """One aligned block, and an array into it for each value; text has an array of its own."""
+    block = np.zeros(plan.size_bytes + ALIGNMENT_BYTES, dtype=np.uint8)
+    base = -block.ctypes.data % ALIGNMENT_BYTES
     return {
-        life.spec.name: _view(timer, base + plan.offsets[life.spec.name], life.spec) for life in lives
+        life.spec.name: _view(block, base + plan.offsets[life.spec.name], life.spec) for life in lives
     }
 
 
-def _view(timer: np.ndarray, start: int, spec: TensorSpec) -> np.ndarray:
+def _view(block: np.ndarray, start: int, spec: TensorSpec) -> np.ndarray:
     if spec.dtype == "object":
         return np.full(spec.static_shape, "", dtype=object)
-    flat = timer[start : start + spec.size_bytes].view(np.dtype(spec.dtype))
+    flat = block[start : start + spec.size_bytes].view(np.dtype(spec.dtype))
     return flat.reshape(spec.static_shape)
 
 

@@ -1,7 +1,7 @@
 """Threads on which partitions that do not wait for each other run at once.
 
-Terms: a *wave* is a set of steps of which none reads what another one makes; waves run one after the
-other. A *lane* is a thread that runs one step of a wave; the first lane is the caller's own thread.
+Terms: a *wave* is a set of steps of which none reads what another one makes. A *lane* is a thread that
+runs one step of a wave; the first lane is the caller's own thread.
 
 Invariants: a step always runs on the same lane, since executables may belong to the thread that calls
 them; a wave has ended, on all lanes, when `run` returns or raises.
@@ -14,11 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 
 class Lanes:
-    """The caller's thread and some more.
-
-    Args:
-        count: how many, the caller's included.
-    """
+    """So many threads, the caller's included."""
 
     def __init__(self, count: int) -> None:
         self._others = [ThreadPoolExecutor(1, f"collage-lane-{i}") for i in range(1, count)]

@@ -125,7 +125,7 @@ def layout(
 def _pricing(
     index: GraphIndex, targets: Iterable[Target], estimates: Estimates, most: float
 ) -> Callable[[int], float]:
-    """What a block costs a layout, by its nodes and whoever runs it.
+    """The price of a block in a layout, by its nodes, whichever target runs it.
 
     Args:
         index: the graph.

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from collage.backends.quantization.float_nodes import keeping, kept_nodes, without_float
-from collage.backends.registry import check_options, resolve
+from collage.backends.registry import backend_of, check_options, resolve
 from collage.partitioner.candidate import Candidate, Plan
-from collage.partitioner.emit.plan_json import decode
+from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import BadInputError, NoPlanError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.model import Model
@@ -18,9 +17,8 @@ from collage.partitioner.graph.plan_check import PlanError, execution_order, quo
 from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.constraints import Constraints
-from collage.partitioner.search.search import search
+from collage.partitioner.search.search import Searcher
 from collage.partitioner.target import Target
-from collage.timing.timed_plan import TimedPlan
 
 
 def parse_targets(texts: Sequence[str]) -> tuple[Target, ...]:
@@ -40,16 +38,16 @@ def single_plan(model: Model, target: Target) -> Plan:
     return Plan((Candidate(model.index.all_nodes, target, "whole"),))
 
 
-def given_plan(model: Model, plan: Mapping[str, Any]) -> TimedPlan:
+def given_plan(model: Model, plan: Mapping[str, Any]) -> Plan:
     """A plan as JSON, applied to the model again.
 
     Raises:
         BadInputError: it is damaged, or not for this model.
     """
-    return TimedPlan(decode(model, json.dumps(plan)).plan, "given plan")
+    return decode_plan(model, json.dumps(plan)).plan
 
 
-def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints) -> TimedPlan:
+def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints) -> Plan:
     """What pins and bans say, in as few partitions as they allow; nothing is measured for it.
 
     Raises:
@@ -65,10 +63,9 @@ def pinned_plan(model: Model, candidates: CandidateSet, constraints: Constraints
                 f"{', '.join(map(str, left))}; add --pin '*={left[0]}' for the rest, say"
             )
     free: Sequence[float] = [0.0] * len(candidates.candidates)
-    solution = search(
-        model.index, candidates.candidates, free, constraints=constraints, refusals=candidates.refusals
-    )
-    return TimedPlan(solution.plans[0].plan, "pinned plan")
+    searcher = Searcher(model.index, candidates.candidates, candidates.refusals)
+    solution = searcher.solve(free, constraints=constraints)
+    return solution.plans[0].plan
 
 
 def check_covered(index: GraphIndex, candidates: CandidateSet, targets: Sequence[Target]) -> None:
@@ -91,7 +88,7 @@ def check_covered(index: GraphIndex, candidates: CandidateSet, targets: Sequence
 def respects(
     index: GraphIndex, constraints: Constraints, specs: Sequence[TargetSpec], plan: Plan
 ) -> bool:
-    """True when a plan keeps pins, bans and limits; its accuracy is measured, not reckoned, so not here."""
+    """True when a plan keeps pins, bans and limits; accuracy is measured, so not here."""
     domains = {spec.target: spec.memory_domain for spec in specs}
     devices = {domains[t] if t in domains else check_options(t).memory_domain(t) for t in plan.targets}
     most, devices_allowed = constraints.max_partitions, constraints.max_devices
@@ -108,8 +105,9 @@ def joined(index: GraphIndex, plan: Plan) -> Plan:
     for maker, reader in _alike(index, parts):
         pair = parts[maker], parts[reader]
         nodes = sum(part.nodes for part in pair)
-        kept = sum(kept_nodes(part.target, part.nodes) for part in pair)
-        whole = Candidate(nodes, keeping(without_float(pair[0].target), nodes, kept), "joined")
+        others = sum(_unmixed(part)[1] for part in pair)
+        target, _ = _unmixed(pair[0])
+        whole = Candidate(nodes, backend_of(target).mix(target, nodes, others), "joined")
         rest = [part for part in parts if part not in pair]
         try:
             order = execution_order(index, [part.nodes for part in (whole, *rest)])
@@ -123,9 +121,12 @@ def _alike(index: GraphIndex, parts: Sequence[Candidate]) -> list[tuple[int, int
     """Makers and readers that are on one target."""
     readers = quotient(index, [part.nodes for part in parts])
     pairs = [(maker, reader) for maker, found in enumerate(readers) for reader in sorted(found)]
-    # Which nodes stay float is said by their places in a partition.
-    targets = [without_float(part.target) for part in parts]
+    targets = [_unmixed(part)[0] for part in parts]
     return [(maker, reader) for maker, reader in pairs if targets[maker] == targets[reader]]
+
+
+def _unmixed(part: Candidate) -> tuple[Target, int]:
+    return backend_of(part.target).unmix(part.target, part.nodes)
 
 
 def sensible(index: GraphIndex, plan: Plan) -> bool:

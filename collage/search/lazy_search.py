@@ -1,12 +1,12 @@
 """Search that measures only what its solutions need.
 
 The program is solved with what is known: measured costs as they are, unknown ones as optimistic
-estimates. What the best plan uses and nobody has measured is measured; then it is solved again. An
-optimistic estimate that was wrong can only make a plan look better than it is, so it is found out by
-being measured; the loop ends when the best plan is measured as a whole, when even its optimistic promise
-is not worth a measurement next to the best plan known, or when many measurements have improved nothing.
+estimates. What the best plan uses and nobody has measured is measured; then it is solved again. A wrong
+optimistic estimate only makes a plan look better than it is, so measuring finds it out. The loop ends in one of
+three cases: the best plan is measured as a whole; its optimistic estimate is not worth a measurement next to the
+best plan known; many measurements have improved nothing.
 
-Source: the idea of branch and bound, with a stopwatch as the oracle; Collage measured everything.
+Source: the idea of branch and bound, with measurements as costs; Collage measures everything.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from collage.partitioner.search.search import ScoredPlan, Searcher, Solution
 from collage.partitioner.search.transition import Transitions
 from collage.partitioner.target import Target
 from collage.search.blocks import unions
+from collage.search.corrections import NO_CORRECTIONS, Corrections
 
-# A promise closer than this to the best known plan is below what end-to-end timing can tell apart.
+# A prediction closer than this to the best known plan is below what end-to-end timing can tell apart.
 WORTH_MEASURING = 0.005
-# At most so many partitions first, and how many costs in a row that bring no better plan are enough there: were the
-# patience one for all, unkept promises of the coarsest plans would use it up, and no others would be looked at.
+# At most so many partitions first, and how many costs in a row that bring no better plan are enough there. With one
+# patience for all, wrong estimates of the coarsest plans would use it up, and no others would be looked at.
 _STAGES: tuple[tuple[int | None, int], ...] = ((3, 8), (6, 16), (None, 16))
 _BETTER = 0.001
 # A region may well take this share of what its target's profile says.
 _PLAUSIBLE = 0.7
 # Plans to run before their partitions are measured: the best of at most so many each.
 _TO_EXPLORE = (2, 3, 4, 6)
-# So long each search may take however late it is; it took 6 s within an accuracy budget (233 nodes).
+# So long each search may take however late it is.
 _LEAST_S = 1.0
 # Each search may measure for this share of the time that is left: the rest is for timing what it finds.
 _SHARE_OF_TIME = 0.25
@@ -60,7 +61,7 @@ class LazySearch:
         deadline_s: `time.monotonic()` after which nothing more is measured; None for never.
         most_regions: how many regions of this model may be known before no more are measured, those
             that the team measured before included; None for no limit. So a model that was tuned
-            needs nothing new, and one whose tuning was interrupted goes on.
+            needs nothing new, and an interrupted tuning goes on.
         listener: is told about every solution.
         blocks: disjoint regions of each target, to be looked at whatever profiles say of them.
     """
@@ -83,7 +84,7 @@ class LazySearch:
         self.candidates = candidates
         self._costs = costs
         self._estimates = estimates
-        self.transitions = transitions
+        self._transitions = self._given_transitions = transitions
         self._constraints = constraints
         self._by_limit: dict[int | None, Constraints] = {}
         self._targets = {candidate.target for candidate in candidates.candidates}
@@ -92,7 +93,7 @@ class LazySearch:
         self._listener = listener
         self._learned: dict[tuple[int, Target], float] = {}
         self._plausible: dict[tuple[int, Target], float] = {}
-        self.corrections: dict[tuple[int, Target], float] = {}
+        self._corrections = NO_CORRECTIONS
         self._best_us, self._patience, self._idle = float("inf"), 0, 0
         self._blocks = blocks
 
@@ -112,14 +113,16 @@ class LazySearch:
         known = {self._costs.key(c).digest for c in regions if self._is_measured(c)}
         return len(known) >= self._most_regions
 
-    def raise_borders(self, extra_us: float) -> None:
-        """Add to what every border costs; plans that ran have shown that borders were reckoned too low."""
-        raised = {target: us + extra_us for target, us in self.transitions.border_us.items()}
-        self.transitions = replace(self.transitions, border_us=raised)
+    def _correct(self, corrections: Corrections) -> None:
+        """Use these from now on."""
+        self._corrections = corrections
+        given = self._given_transitions
+        raised = {target: us + corrections.border_us for target, us in given.border_us.items()}
+        self._transitions = replace(given, border_us=raised)
 
     def price_us(self, candidate: Candidate, measured_only: bool = False) -> float | None:
-        """What search reckons for a candidate; None when it cannot be used."""
-        corrected = self.corrections.get((candidate.nodes, candidate.target))
+        """The cost that the search uses for a candidate; None when it cannot be used."""
+        corrected = self._corrections.partition_us.get((candidate.nodes, candidate.target))
         if corrected is not None:
             return corrected
         cost = self._costs.cost(candidate)
@@ -147,28 +150,30 @@ class LazySearch:
         ]
         parts = {
             nodes: us
-            for (nodes, target), us in self.corrections.items()
+            for (nodes, target), us in self._corrections.partition_us.items()
             if target == candidate.target and nodes & ~candidate.nodes == 0
         }
         self._plausible[key] = min([*larger, _cheapest_cover(candidate.nodes, parts)])
         return self._plausible[key]
 
-    def promise_us(self, plan: Plan) -> float:
+    def predict_us(self, plan: Plan, corrections: Corrections) -> float:
         """What a plan would take by all that is known; infinite where that says nothing.
 
-        Within an accuracy budget it does not: what promises most errs most.
+        Within an accuracy budget it says nothing: the fastest by prediction errs most.
         """
+        self._correct(corrections)
         if self._constraints.budgets or not set(plan.targets) <= self._targets:
             return float("inf")
         prices = [self.price_us(partition) for partition in plan.partitions]
         known = [price for price in prices if price is not None]
         if len(known) < len(prices):
             return float("inf")
-        return sum(known) + self.transitions.plan_cost(self._index, plan.partitions)
+        return sum(known) + self._transitions.plan_cost(self._index, plan.partitions)
 
     def is_known(self, candidate: Candidate) -> bool:
         """True when a candidate was measured, in a running plan or alone, or found infeasible."""
-        return (candidate.nodes, candidate.target) in self.corrections or self._is_measured(candidate)
+        key = (candidate.nodes, candidate.target)
+        return key in self._corrections.partition_us or self._is_measured(candidate)
 
     def _is_measured(self, candidate: Candidate) -> bool:
         return isinstance(self._costs.cost(candidate), (Measured, Infeasible))
@@ -188,7 +193,7 @@ class LazySearch:
         solve = partial(
             self._searcher.solve,
             [self.price_us(candidate, measured_only) for candidate in candidates],
-            transitions=self.transitions,
+            transitions=self._transitions,
             constraints=self._limited(most),
             k=k,
             infeasible=self._failures(),
@@ -209,25 +214,28 @@ class LazySearch:
         costs = ((i, self._costs.cost(c)) for i, c in enumerate(self.candidates.candidates))
         return {i: cost.reason for i, cost in costs if isinstance(cost, Infeasible)}
 
-    def plans_of_blocks(self) -> list[ScoredPlan]:
-        """What blocks promise that were timed in turn."""
-        prices = unions(self._index, self.candidates.candidates, self._blocks, self.corrections)
+    def plans_of_blocks(self, corrections: Corrections) -> list[ScoredPlan]:
+        """The best plans by the blocks that were timed in turn."""
+        self._correct(corrections)
+        taken_us = corrections.partition_us
+        prices = unions(self._index, self.candidates.candidates, self._blocks, taken_us)
         searcher, constraints = self._among(list(prices))
 
         def solve(most: int) -> Solution:
             limited = _at_most(constraints, most)
             return searcher.solve(
-                list(prices.values()), transitions=self.transitions, constraints=limited
+                list(prices.values()), transitions=self._transitions, constraints=limited
             )
 
         return _of_each_size(solve)
 
-    def promises(self) -> list[ScoredPlan]:
-        """What is promised by all that is known of partitions and, optimistically, of nodes."""
+    def plans_by_estimates(self, corrections: Corrections) -> list[ScoredPlan]:
+        """The best plans by all that is known of partitions and, optimistically, of nodes."""
+        self._correct(corrections)
         self._recall()
         return _of_each_size(lambda most: self.solve(most=most))
 
-    def run(self, k: int, incumbent_us: float) -> Solution:
+    def run(self, k: int, incumbent_us: float, corrections: Corrections = NO_CORRECTIONS) -> Solution:
         """Measure lazily until the best plan is known, then the `k` best as far as it pays.
 
         Plans of few partitions come first: they are most of what wins, and knowing them early makes the
@@ -236,10 +244,12 @@ class LazySearch:
         Args:
             k: how many plans to return.
             incumbent_us: cost of the best plan that is known already; infinite if none is.
+            corrections: what comparisons of whole plans say.
 
         Returns:
             The `k` best plans whose every partition was measured; its bound is the optimistic one.
         """
+        self._correct(corrections)
         if self._deadline_s is not None:
             now_s = time.monotonic()
             self._until_s = now_s + _SHARE_OF_TIME * max(0.0, self._deadline_s - now_s)
@@ -264,8 +274,8 @@ class LazySearch:
     def _doubt_profiles(self, incumbent_us: float) -> None:
         """Measure blocks of a few targets, where they could be much faster than their profiles say.
 
-        What no profile promises would never be measured, so that a profile taken at a slow moment of the
-        machine would hide for good what its target is quick at.
+        A candidate that is slow by its profile would never be measured. A profile that was taken at a slow moment of
+        the machine would hide for good where its target is quick.
         """
         blocks = self._blocks
         if not blocks:
@@ -278,7 +288,7 @@ class LazySearch:
                 price if price is None or self.is_known(block) else price * _PLAUSIBLE
                 for price, block in zip(prices, blocks, strict=True)
             ]
-            return searcher.solve(doubted, transitions=self.transitions, constraints=constraints)
+            return searcher.solve(doubted, transitions=self._transitions, constraints=constraints)
 
         with contextlib.suppress(NoPlanError):
             doubtful = sum(not self.is_known(block) for block in blocks)
@@ -308,11 +318,6 @@ class LazySearch:
             self._idle += len(unknown)
             self._measure(unknown, self._stop(known_us))
 
-    def complete(self, plan: ScoredPlan) -> bool:
-        """Measure what a plan still needs; False when time ran out or a part is infeasible."""
-        self._measure(self._unknown(plan), self._stop(0.0))
-        return all(self.price_us(c, measured_only=True) is not None for c in plan.plan.partitions)
-
     def _recall(self) -> None:
         """Take in what the team knows already, so that a model tuned before needs nothing new."""
         self._costs.recall(self.candidates.candidates)
@@ -324,7 +329,7 @@ class LazySearch:
         cost = self._costs.cost(candidate)
         key = (candidate.nodes, candidate.target)
         measured_us = cost.latency_us if isinstance(cost, Measured) else None
-        latency_us = self.corrections.get(key, measured_us)
+        latency_us = self._corrections.partition_us.get(key, measured_us)
         if latency_us is not None and self._learned.get(key) != latency_us:
             self._learned[key] = latency_us
             self._plausible.clear()

@@ -30,8 +30,8 @@ def may_take_all(
 ) -> list[Target]:
     """Targets that refuse so few nodes that they are tried on the whole model all the same.
 
-    Only where nobody but our table of operators says no: a rule of the user's is kept to, and what a target calls no
-    sensible partition, too.
+    Only where nothing but our table of operators says no. A rule of the user's is kept to, and so is a target's
+    refusal of a region.
     """
     refused = Counter(target for _, target in candidates.refusals)
     return [
@@ -65,7 +65,6 @@ class SingleTargets:
         self._probing_s = probing_s
         self._candidates = [Candidate(index.all_nodes, target, "whole") for target in targets]
         self._wanted: list[Candidate] = []
-        self.corrections: dict[tuple[int, Target], float] = {}
 
     def measure(
         self,
@@ -115,25 +114,29 @@ class SingleTargets:
         all_targets = [*(candidate.target for candidate in self._candidates), *targets]
         return SingleTargets(self._index, all_targets, self._costs, self._probing_s)
 
-    def correct(self, timed_us: Mapping[Target, float], estimates: Estimates) -> None:
-        """Take in how the whole models compare where they ran in turn.
+    def corrected_us(
+        self, timed_us: Mapping[Target, float], estimates: Estimates
+    ) -> dict[Target, float]:
+        """Microseconds of each target that ran the whole graph, as they compare where they ran in turn.
 
-        Each was measured at its own moment, of which one may be half as fast as another: a target that was measured
-        at a slow one would promise too little everywhere. The pace of them all stays as it was measured.
+        Each was measured at its own moment, and at one moment a machine may be half as fast as at another. A target
+        that was measured at a slow one would look too slow everywhere. The pace of all together stays as measured.
+
+        Args:
+            timed_us: what whole models took in turn.
+            estimates: are rescaled by the same.
         """
         measured_us = self.latencies_us()
         paces = {t: us / measured_us[t] for t, us in timed_us.items() if t in measured_us}
         usual = statistics.median(paces.values()) if paces else 1.0
         for target, pace in paces.items():
-            key = (self._index.all_nodes, target)
-            self.corrections[key] = measured_us[target] * pace / usual
             estimates.rescale(target, pace / usual)
+        return measured_us | {t: measured_us[t] * pace / usual for t, pace in paces.items()}
 
     def latencies_us(self) -> dict[Target, float]:
-        """Microseconds of each target that ran the whole graph, as corrected."""
+        """Microseconds of each target that ran the whole graph, as measured."""
         costs = {c.target: self._costs.cost(c) for c in self._candidates}
-        known = {t: cost.latency_us for t, cost in costs.items() if isinstance(cost, Measured)}
-        return {t: self.corrections.get((self._index.all_nodes, t), us) for t, us in known.items()}
+        return {t: cost.latency_us for t, cost in costs.items() if isinstance(cost, Measured)}
 
     def fastest_first(self) -> list[Target]:
         """All targets: what is made of the fastest is timed first, since not all may be where time is short."""
@@ -141,10 +144,10 @@ class SingleTargets:
         targets = [candidate.target for candidate in self._candidates]
         return sorted(targets, key=lambda target: alone_us.get(target, math.inf))
 
-    def within(self, error: float) -> dict[Target, float]:
-        """The latencies of those that err by no more than this."""
+    def within(self, error: float, latencies_us: Mapping[Target, float]) -> dict[Target, float]:
+        """Those of some latencies whose targets err by no more than this."""
         rows = self.rows()
-        known = self.latencies_us().items()
+        known = latencies_us.items()
         return {t: us for t, us in known if (row := rows[t]) and (row.error or 0.0) <= error}
 
     def untried(self) -> list[str]:

@@ -1,14 +1,14 @@
-"""Times whole plans against each other: interleaved, in one child, as `load` will run them.
+"""Times whole plans against each other: interleaved, in one child, as `load` runs them.
 
-Terms: a *round* times one block of calls of every plan still in the run_rounds; a block's first call is
-thrown away and its median kept, so that sample *i* of every plan was taken within the same second.
-Ratios are therefore taken round by round. Rounds in which the cores were further apart than they can be are left out,
-where there are others (`collage.backends.machine.core_distance`). Before it is timed every plan is verified on every sample.
+Terms: a *round* times one block of calls of every plan that still takes part. The first call of a block is
+thrown away, and its median is kept. So sample *i* of every plan was taken within the same second, and ratios
+are taken round by round. Rounds with the cores too far apart are left out, where there are others
+(`collage.backends.machine.core_distance`). Every plan is verified on every sample before it is timed.
 
-Invariants: a plan that crashes the child is marked as failed and the others start again without it;
-a plan is dropped early only when it is slower than the best by more than noise explains.
+Invariants: a plan that crashes the child is marked as failed, and the others start again without it.
+A plan is dropped early only when it is slower than the best by more than noise explains.
 
-Source: the protocol follows what docs/measurement.md found out about noise on small machines.
+Source: docs/measurement.md says why plans are timed so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from collage.backends.numerics.comparison import Expected, output_error
 from collage.backends.numerics.tensor_files import read_expected, read_samples
 from collage.backends.sandbox.run import send_message
 from collage.runtime.compiled import CompiledRegions, in_short
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
+from collage.runtime.step import Step
 from collage.timing.request import HOPELESS_RATIO, NO_TIME, PlanTiming, TimingRequest
 
 _MIN_CALLS = 3
@@ -36,13 +37,15 @@ _MIN_ROUNDS = 3
 _MOST_ROUNDS = 1.5
 _MAX_CALLS = 60
 _PRUNE_AFTER_ROUNDS = 4
-# Who takes so long for one call, and so many times as long as the fastest, is not called again and again: a layer
-# without a fast kernel (ncnn's 3-D convolutions) would take minutes.
+# A plan whose call takes so long, and so many times as long as the fastest, is called only once: a layer without
+# a fast kernel (ncnn's 3-D convolutions) would take minutes.
 _SLOW_US, _FAR_BEHIND = 0.5e6, 10.0
 
 
 @dataclass
-class _Runner:
+class _BuiltPlan:
+    """A compiled plan, and what was timed of it."""
+
     position: int
     executor: Executor
     stated_us: tuple[float, ...] = ()
@@ -64,7 +67,7 @@ def run_rounds(request: TimingRequest, skip: list[int]) -> list[PlanTiming]:
     samples = read_samples(request.samples_file, request.inputs)
     expected = read_expected(request.expected_file, ())
     results = [PlanTiming(failure="not run") for _ in request.plans]
-    runners: list[_Runner] = []
+    built: list[_BuiltPlan] = []
     begin_s = time.monotonic()
     limit_s = math.inf if request.prepare_s is None else request.prepare_s
     for position in _building_order(request):
@@ -75,28 +78,33 @@ def run_rounds(request: TimingRequest, skip: list[int]) -> list[PlanTiming]:
             continue
         send_message(position)
         try:
-            runner = _prepare(request, position, compiled, samples, expected)
+            plan = _prepare(request, position, compiled, samples, expected)
         except Exception as error:
             results[position] = PlanTiming(failure=in_short(error))
             continue
-        if request.error_limit is not None and not runner.error <= request.error_limit:
-            failure = f"its error {runner.error:.3g} exceeds {request.error_limit:.3g}"
-            results[position] = PlanTiming(error=runner.error, failure=failure)
+        if request.error_limit is not None and not plan.error <= request.error_limit:
+            failure = f"its error {plan.error:.3g} exceeds {request.error_limit:.3g}"
+            results[position] = PlanTiming(error=plan.error, failure=failure)
             continue
-        runners.append(runner)
-    runners.sort(key=lambda runner: runner.position)
-    watch = CoreWatch(request.looks_us)
-    near = _take_turns(request, runners, samples[0], watch)
+        built.append(plan)
+    built.sort(key=lambda plan: plan.position)
+    watch = CoreWatch(request.seen_us)
+    near = _take_turns(request, built, samples[0], watch)
     watch.close()
     counted = counting(near)
     far, left_out = counted != near, counted.count(False)
-    for runner in runners:
-        runner.executor.close()
-        if len(runner.samples) > 1:  # who was called once only took no part in the rounds
-            runner.keep(counted)
-        steps = tuple(statistics.median(times) for times in zip(*runner.steps, strict=True))
-        found = (tuple(runner.samples), steps, runner.error, None, left_out, far, tuple(watch.looks_us))
-        results[runner.position] = PlanTiming(*found)
+    for plan in built:
+        plan.executor.close()
+        if len(plan.samples) > 1:  # a plan that was called once took no part in the rounds
+            plan.keep(counted)
+        results[plan.position] = PlanTiming(
+            samples_us=tuple(plan.samples),
+            step_us=tuple(statistics.median(times) for times in zip(*plan.steps, strict=True)),
+            error=plan.error,
+            left_out=left_out,
+            far=far,
+            seen_us=tuple(watch.seen_us),
+        )
     compiled.close()
     return results
 
@@ -115,97 +123,97 @@ def _prepare(
     compiled: CompiledRegions,
     samples: Sequence[Mapping[str, np.ndarray]],
     expected: Sequence[Mapping[str, Expected]],
-) -> _Runner:
-    plan = request.plans[position]
+) -> _BuiltPlan:
+    asked = request.plans[position]
     steps = []
-    for step in plan.steps:
+    for step in asked.steps:
         model = request.regions[step.region]
         steps.append(Step(compiled.get(step.region, model, step.target), model.inputs, model.outputs))
-    runner = _Runner(position, Executor(steps, request.inputs, request.outputs, plan.lanes))
+    plan = _BuiltPlan(position, Executor(steps, request.inputs, request.outputs, asked.lanes))
     stated = [step.executable.stated_latency_us for step in steps]
-    runner.stated_us = tuple(us for us in stated if us is not None) if None not in stated else ()
-    runner.executor.bind()
+    plan.stated_us = tuple(us for us in stated if us is not None) if None not in stated else ()
+    plan.executor.bind()
     for sample, wanted in zip(samples, expected, strict=True):
-        runner.executor.feed(sample)
-        runner.executor.run()
-        made = runner.executor.results()
+        plan.executor.feed(sample)
+        plan.executor.run()
+        made = plan.executor.results()
         names = list(wanted)
         error = output_error(request.metric, [made[n] for n in names], [wanted[n] for n in names])
-        runner.error = max(runner.error, error)
+        plan.error = max(plan.error, error)
     begin = time.perf_counter()
-    runner.executor.run()
+    plan.executor.run()
     once_s = max(time.perf_counter() - begin, 1e-7)
-    runner.once_us = once_s * 1e6
-    runner.calls = int(min(_MAX_CALLS, max(_MIN_CALLS, request.block_s / once_s)))
-    return runner
+    plan.once_us = once_s * 1e6
+    plan.calls = int(min(_MAX_CALLS, max(_MIN_CALLS, request.block_s / once_s)))
+    return plan
 
 
 def _take_turns(
-    request: TimingRequest, runners: list[_Runner], sample: Mapping[str, np.ndarray], watch: CoreWatch
+    request: TimingRequest, built: list[_BuiltPlan], sample: Mapping[str, np.ndarray], watch: CoreWatch
 ) -> list[bool]:
     """Time rounds; which of them had the cores near."""
     begin = time.perf_counter()
-    racing = _in_the_race(request, runners)
+    active = _taking_part(request, built)
     # What is near is known better with each round, so distances are kept.
     distances_us: list[float] = []
     near: list[bool] = []
     # Stated times do not depend on the cores.
-    watched = any(not runner.stated_us for runner in racing)
-    while racing and sum(near) < request.rounds:
-        # What nobody can make up for in that time is not waited for.
+    watched = any(not plan.stated_us for plan in active)
+    while active and sum(near) < request.rounds:
+        # Rounds that cannot be made up for in that time are not waited for.
         if len(near) >= request.rounds * (_MOST_ROUNDS if any(near) else 1):
             break
         if len(near) >= _MIN_ROUNDS and time.perf_counter() - begin > request.budget_s:
             break
         before_us = watch.settle() if watched else 0.0
         # Rotating the order spreads what one plan leaves behind in caches and thread pools.
-        turn = len(near) % len(racing)
-        for runner in racing[turn:] + racing[:turn]:
-            send_message(runner.position)
-            _time_block(runner, sample)
-        distances_us.append(max(before_us, watch.look()) if watched else 0.0)
+        turn = len(near) % len(active)
+        for plan in active[turn:] + active[:turn]:
+            send_message(plan.position)
+            _time_block(plan, sample)
+        distances_us.append(max(before_us, watch.measure()) if watched else 0.0)
         near = watch.are_near(distances_us)
         if request.prune and near[-1] and sum(near) >= _PRUNE_AFTER_ROUNDS:
-            times = {r.position: list(compress(r.samples, near)) for r in racing}
+            times = {r.position: list(compress(r.samples, near)) for r in active}
             best = min(map(statistics.median, times.values()))
             # The first plan is the one that all ratios are taken to, so it stays.
-            rest = [r for r in racing[1:] if min(times[r.position]) <= best * HOPELESS_RATIO]
-            if len(rest) < len(racing) - 1:
-                # Who leaves keeps what counted until now, whatever is seen later.
+            rest = [r for r in active[1:] if min(times[r.position]) <= best * HOPELESS_RATIO]
+            if len(rest) < len(active) - 1:
+                # A plan that leaves keeps what counted until now, whatever is seen later.
                 distances_us = [0.0 if counts else math.inf for counts in near]
-            racing = [racing[0], *rest]
+            active = [active[0], *rest]
     return near
 
 
-def _in_the_race(request: TimingRequest, runners: list[_Runner]) -> list[_Runner]:
-    """Who takes turns: the first, and who is not far behind; of the others their one call is the sample."""
-    if not request.prune or not runners:
-        return list(runners)
-    limit_us = max(_SLOW_US, _FAR_BEHIND * min(runner.once_us for runner in runners))
-    racing = []
-    for runner in runners:
-        if runner is runners[0] or runner.stated_us or runner.once_us <= limit_us:
-            racing.append(runner)
+def _taking_part(request: TimingRequest, built: list[_BuiltPlan]) -> list[_BuiltPlan]:
+    """The plans that are called in turn: the first, and those not far behind. The one call of each other is its sample."""
+    if not request.prune or not built:
+        return list(built)
+    limit_us = max(_SLOW_US, _FAR_BEHIND * min(plan.once_us for plan in built))
+    active = []
+    for plan in built:
+        if plan is built[0] or plan.stated_us or plan.once_us <= limit_us:
+            active.append(plan)
         else:
-            runner.samples.append(runner.once_us)
-            runner.steps.append(runner.executor.run_timed())
-    return racing
+            plan.samples.append(plan.once_us)
+            plan.steps.append(plan.executor.run_timed())
+    return active
 
 
-def _time_block(runner: _Runner, sample: Mapping[str, np.ndarray]) -> None:
-    if runner.stated_us:
-        runner.samples.append(sum(runner.stated_us))
-        runner.steps.append(list(runner.stated_us))
+def _time_block(plan: _BuiltPlan, sample: Mapping[str, np.ndarray]) -> None:
+    if plan.stated_us:
+        plan.samples.append(sum(plan.stated_us))
+        plan.steps.append(list(plan.stated_us))
         return
-    executor = runner.executor
+    executor = plan.executor
     executor.bind()
     executor.feed(sample)
     executor.run()
     times = []
     clock = time.perf_counter_ns
-    for _ in range(runner.calls):
+    for _ in range(plan.calls):
         begin = clock()
         executor.run()
         times.append((clock() - begin) / 1e3)
-    runner.samples.append(statistics.median(times))
-    runner.steps.append(executor.run_timed())
+    plan.samples.append(statistics.median(times))
+    plan.steps.append(executor.run_timed())

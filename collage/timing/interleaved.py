@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from collage.backends.device_memory import HOST
 from collage.backends.measurement.measure import Run
 from collage.backends.registry import check_options
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
-from collage.partitioner.errors import CancelledError
+from collage.partitioner.target import HOST_MEMORY
 from collage.timing.child import run_rounds
 from collage.timing.request import PlanTiming, TimingRequest
 
@@ -16,7 +15,7 @@ from collage.timing.request import PlanTiming, TimingRequest
 _KILLED_RETRIES = 2
 
 
-def hold(
+def time_plans(
     request: TimingRequest, cancel: threading.Event | None = None, run: Run = run_in_child
 ) -> list[PlanTiming]:
     """Time the plans of a request; one result for each plan, in order.
@@ -48,8 +47,6 @@ def hold(
                 on_message=last_touched.append,
             )
         except ChildFailed as failure:
-            if failure.kind == "cancelled":
-                raise CancelledError("cancelled while timing plans") from None
             if failure.kind == "killed" and killed < _KILLED_RETRIES:
                 killed += 1  # from outside: that says nothing about a plan
                 continue
@@ -69,4 +66,4 @@ def hold(
 
 def _all_on_host(request: TimingRequest) -> bool:
     targets = {step.target for plan in request.plans for step in plan.steps}
-    return all(check_options(target).memory_domain(target) == HOST for target in targets)
+    return all(check_options(target).memory_domain(target) == HOST_MEMORY for target in targets)

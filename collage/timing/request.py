@@ -19,7 +19,7 @@ from collage.partitioner.tensor import TensorSpec
 
 # Time for timing the plans of one request: a share of the time limit, within bounds.
 _COMPARISON_S, _LEAST_S, _SHARE = 20.0, 3.0, 0.15
-# The failure of a plan that nobody tried.
+# The failure of a plan that was not tried.
 NO_TIME = "there was no time left to compile it"
 # A plan this much slower in its best block than the best plan in its median cannot win.
 HOPELESS_RATIO = 1.06
@@ -62,9 +62,9 @@ class TimingRequest:
         cache_dir: where what was converted or compiled once is kept; None for nowhere.
         block_s: time of one plan's calls in a round; three calls at the least.
         prune: drop plans that cannot win any more.
-        backwards: the needed plans are built last to first: of two builds of one plan in a process the later
-            is faster by up to 1 % (docs/refinement.md), so whose turn it is to be first must change.
-        looks_us: the distances of the cores that were seen so far (`collage.backends.machine.core_distance`).
+        backwards: the needed plans are built last to first. The later of two builds of one plan in a process is
+            faster (docs/refinement.md), so the order must change.
+        seen_us: the distances of the cores that were seen so far (`collage.backends.machine.core_distance`).
     """
 
     plans: tuple[PlanSteps, ...]
@@ -84,7 +84,7 @@ class TimingRequest:
     block_s: float = 0.12
     prune: bool = True
     backwards: bool = False
-    looks_us: tuple[float, ...] = ()
+    seen_us: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class PlanTiming:
         failure: why it was not timed, or None.
         left_out: how many rounds of the request do not count, since the cores were far apart.
         far: they were in all of the request, or all but too few rounds, so that all rounds are here.
-        looks_us: the distances of the cores that were seen or known (`collage.backends.machine.core_distance`).
+        seen_us: the distances of the cores that were seen or known (`collage.backends.machine.core_distance`).
     """
 
     samples_us: tuple[float, ...] = ()
@@ -107,7 +107,7 @@ class PlanTiming:
     failure: str | None = None
     left_out: int = 0
     far: bool = False
-    looks_us: tuple[float, ...] = ()
+    seen_us: tuple[float, ...] = ()
 
     @property
     def latency_us(self) -> float:

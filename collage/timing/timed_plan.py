@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from collage.backends.measurement.timing import Ratio, compare_builds
+from collage.backends.measurement.ratio import Ratio, compare_builds
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.partitioner.target import Target
@@ -24,12 +24,12 @@ _ENOUGH = 2
 
 @dataclass
 class TimedPlan:
-    """A plan that was timed, with all that is known about it.
+    """A plan with all that is known about it; only `PlanTimer` adds to that once it was timed.
 
     Args:
         plan: the plan.
         name: `single openvino`, `greedy`, `searched 1` …
-        predicted_us: what the search promised; None where it promised nothing.
+        predicted_us: what the search predicted; None where it predicted nothing.
         timings: by the number of the comparison.
         baseline_ratios: its samples over the baseline's of the same round, by the number of the comparison.
         challenges: the plan that it is a small change of; it wins only if it is clearly faster.
@@ -134,8 +134,7 @@ def speedup(slow: TimedPlan, fast: TimedPlan) -> Ratio:
 def fastest_beside(entries: Sequence[TimedPlan], ours: TimedPlan) -> TimedPlan | None:
     """The timed plan that is fastest by what `speedup` says of it and `ours`; None of none.
 
-    By `TimedPlan.ratio`, the median of all rounds instead of builds, another one may be, of plans that are nearly alike: a
-    single target was then said to be faster than the best single target.
+    By `TimedPlan.ratio`, the median of all rounds instead of builds, another of nearly equal plans may be the fastest.
     """
     return min(entries, key=lambda entry: speedup(entry, ours).ratio, default=None)
 
@@ -143,8 +142,8 @@ def fastest_beside(entries: Sequence[TimedPlan], ours: TimedPlan) -> TimedPlan |
 def latency_beside(entry: TimedPlan, ours: TimedPlan) -> tuple[float, float, float]:
     """What a plan takes at the pace that the machine had for `ours`: microseconds, and a 95 % interval.
 
-    Plans take part in different comparisons, and from one minute to another a machine may be half as fast: medians of
-    each one's own rounds would compare the minutes. So it is ours' median, times the ratio where both ran.
+    Plans take part in different comparisons, and a machine may be half as fast a minute later. Medians of each plan's
+    own rounds would compare the minutes, so this is the median of `ours`, times the ratio where both ran.
     """
     times = speedup(entry, ours)
     return ours.latency_us * times.ratio, ours.latency_us * times.low, ours.latency_us * times.high
@@ -153,9 +152,9 @@ def latency_beside(entry: TimedPlan, ours: TimedPlan) -> tuple[float, float, flo
 def shared_comparisons(one: TimedPlan, other: TimedPlan) -> list[int]:
     """The comparisons that say how two plans compare: both were timed, and not just in a screening.
 
-    A screening chooses who runs a longer comparison, which then judges alone: who was chosen was lucky, as a rule. So was a
-    proposal that runs again because its first comparison made it look fast, so where two later ones are, these judge. And
-    those with the cores far apart say something only where no other does.
+    A screening chooses plans for a longer comparison, which then judges alone: a chosen plan was lucky, as a rule. So was
+    a proposal that runs again because its first comparison made it look fast: where two later ones are, these judge.
+    Comparisons with the cores far apart say something only where no other does.
     """
     shared = [c for c in one.timings if c in other.timings]
     timed = [c for c in shared if one.timings[c].samples_us and other.timings[c].samples_us]

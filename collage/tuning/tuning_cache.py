@@ -18,12 +18,12 @@ from typing import Any
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.errors import DatabaseError
 from collage.cost_db.tunings import TuningRecord, TuningStore
-from collage.costs.leases import LEASE_S, kept, new_owner, wait_a_little
+from collage.costs.leases import LEASE_S, new_owner, renewed, wait_a_little
 from collage.costs.measured_costs import MeasuredCosts
 from collage.events import Event, Listener
 from collage.options import TuneOptions
 from collage.partitioner.candidate import Candidate, Plan
-from collage.partitioner.emit.plan_json import encode
+from collage.partitioner.emit.plan_json import encode_plan
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.weights import file_digest
 from collage.partitioner.target import Target
@@ -75,7 +75,7 @@ class TuningCache:
 
     @contextmanager
     def turn(self, limit_s: float, cancel: threading.Event | None) -> Iterator[TuningRecord | None]:
-        """Wait while somebody else makes this search; who makes it then keeps others waiting meanwhile.
+        """Wait while another tuner makes this search; a caller that makes it itself keeps others waiting meanwhile.
 
         Args:
             limit_s: what a search that looked for fewer seconds found does not count.
@@ -99,8 +99,8 @@ class TuningCache:
         if record is not None:
             yield record
             return
-        with kept(self._database, owner, lambda: [self._digest]):
-            # Whoever had the claim before may have kept its result and let go since it was looked for.
+        with renewed(self._database, owner, lambda: [self._digest]):
+            # The tuner that had the claim before may have kept its result and let go meanwhile.
             yield self._find(limit_s)
 
     def _find(self, limit_s: float) -> TuningRecord | None:
@@ -109,7 +109,7 @@ class TuningCache:
 
     def keep(self, plan: Plan, report: Mapping[str, Any], limit_s: float) -> None:
         """Remember what was found; where that fails it is told, and nothing else happens."""
-        text = encode(self._model, plan)
+        text = encode_plan(self._model, plan)
         record = TuningRecord(self._digest, self._hardware, limit_s, text, report)
         try:
             self._store.keep(record)

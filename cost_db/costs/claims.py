@@ -1,10 +1,10 @@
-"""Who measures which key now, so that two who need the same cost cause one measurement.
+"""Claims on keys, so that two tuners that need the same cost cause one measurement.
 
-A claim has an *owner* (any text that is unique among those who measure now), a *lease* (how long
-others wait for a sign of life) and a *fence* (a number that grows with each new claim on the key).
+A claim has an *owner* (a text, unique among those that measure now), a *lease* (how long others wait
+for its renewal) and a *fence* (a number that grows with each new claim on the key).
 
-Invariants: at most one unexpired claim on a key; a key whose cost is stored is never granted; a
-fence is never given twice for one key, so a late writer is known by its old one.
+Invariants: at most one unexpired claim on a key; a key whose cost is stored is never granted; no fence
+is given twice for one key, so a late writer is known by its old one.
 
 Source: M. Kleppmann, "How to do distributed locking" (2016), for fences.
 """
@@ -26,21 +26,15 @@ from collage.cost_db.tables import claims, costs
 
 @dataclass(frozen=True)
 class Claims:
-    """What came of a claim.
+    """The result of a claim."""
 
-    Args:
-        granted: digests to measure now, each with its fence.
-        busy: digests that another owner measures: ask again a little later.
-        known: digests whose cost is there already.
-    """
-
-    granted: Mapping[str, int]
-    busy: frozenset[str]
-    known: Mapping[str, CostRow]
+    granted: Mapping[str, int]  # digests to measure now, each with its fence
+    busy: frozenset[str]  # digests that another owner measures: ask again a little later
+    known: Mapping[str, CostRow]  # digests whose cost is there already
 
 
 def claim(connection: sa.Connection, digests: Sequence[str], owner: str, lease_s: float) -> Claims:
-    """Claim those of the keys that are neither known nor claimed by anyone alive."""
+    """Claim the keys that are neither known nor claimed with a valid lease."""
     known = look_up(connection, digests)
     # Sorted: all owners lock in one order, so none waits for another in a circle.
     wanted = sorted(set(digests) - known.keys())
@@ -56,10 +50,10 @@ def claim(connection: sa.Connection, digests: Sequence[str], owner: str, lease_s
 
 
 def store(connection: sa.Connection, row: CostRow, fence: int) -> None:
-    """Store a measurement and let its claim go, both or neither.
+    """Store a measurement and release its claim, both or neither.
 
     Raises:
-        StaleFenceError: the claim was taken over or given back meanwhile.
+        StaleFenceError: the claim was taken over or released.
     """
     held = sa.and_(claims.c.digest == row.digest, claims.c.fence == fence, claims.c.owner.is_not(None))
     let_go = connection.execute(sa.update(claims).where(held).values(owner=None, lease_until=0.0))
@@ -70,7 +64,7 @@ def store(connection: sa.Connection, row: CostRow, fence: int) -> None:
         if stored == replace(row, hardware_description=stored.hardware_description if stored else {}):
             return
         raise StaleFenceError(row.digest, fence)
-    # An import may have brought a row meanwhile; what was measured here and now is preferred.
+    # An import may have brought a row; the fresh measurement is preferred.
     connection.execute(sa.delete(costs).where(costs.c.digest == row.digest))
     insert_rows(connection, [row])
 
@@ -78,7 +72,7 @@ def store(connection: sa.Connection, row: CostRow, fence: int) -> None:
 def renew(
     connection: sa.Connection, digests: Sequence[str], owner: str, lease_s: float
 ) -> frozenset[str]:
-    """Lengthen leases that the owner still holds, and say which these are."""
+    """Lengthen the leases that the owner still has, and return their digests."""
     held = _held(connection, digests, owner)
     for batch in batches(held):
         connection.execute(
@@ -90,7 +84,7 @@ def renew(
 
 
 def release(connection: sa.Connection, digests: Sequence[str], owner: str) -> None:
-    """Give claims back, so that others need not wait for the leases to end."""
+    """Release claims, so that others need not wait for the leases to end."""
     for batch in batches(_held(connection, digests, owner)):
         connection.execute(
             sa.update(claims).where(claims.c.digest.in_(batch)).values(owner=None, lease_until=0.0)

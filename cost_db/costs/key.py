@@ -1,7 +1,7 @@
 """The key of a cost: everything that may change a measured latency.
 
-Invariant: two measurements share a digest exactly when all five texts are equal; the digest stays
-the same across versions of this program (a test pins one), or all memory would be lost.
+Invariant: two measurements share a digest exactly when all five texts are equal; the digest stays the
+same across versions of this program, or all stored costs would be lost.
 """
 
 from __future__ import annotations
@@ -16,21 +16,13 @@ _SCHEME = "collage-cost-1"
 
 @dataclass(frozen=True)
 class CostKey:
-    """What was measured, on what, and how.
+    """The texts that identify a measurement."""
 
-    Args:
-        sub_graph: fingerprint of the canonical sub-graph.
-        target: canonical text of the target with every option that matters.
-        backend_version: the runtime's own version text.
-        hardware: fingerprint of the machine (CPU, cores given, GPU, driver).
-        protocol: version and options of the measurement protocol.
-    """
-
-    sub_graph: str
-    target: str
-    backend_version: str
-    hardware: str
-    protocol: str
+    sub_graph: str  # fingerprint of the canonical sub-graph
+    target: str  # canonical text of the target with every option that matters
+    backend_version: str  # the runtime's own version text
+    hardware: str  # fingerprint of the machine (CPU, cores given, GPU, driver)
+    protocol: str  # version and options of the measurement protocol
 
     @cached_property
     def digest(self) -> str:

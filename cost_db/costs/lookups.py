@@ -1,4 +1,4 @@
-"""The question that is asked most: what do these keys cost?"""
+"""Stored costs by their keys."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Costs by filter: pages, forgetting, and sums over everything.
+"""Costs by filter: pages, deletion, and statistics. Newest first, by (created_at, digest).
 
-Invariant: a tuning that may rest on a forgotten cost is forgotten too.
-
-Order: newest first, by (created_at, digest).
+Invariant: a tuning that may depend on a deleted cost is deleted too.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from collage.cost_db.costs.row import CostRow, RemoteResult
+from collage.cost_db.costs.row import CostRow, Outcome
 from collage.cost_db.costs.row_mapping import read_row, select_rows
 from collage.cost_db.page import Page, check_limit, cursor, read_cursor
 from collage.cost_db.plain_text import plain
@@ -24,31 +22,18 @@ from collage.partitioner.errors import BadInputError
 
 @dataclass(frozen=True)
 class CostFilter:
-    """Which costs are meant; a field that is not given allows everything.
+    """Which costs are meant; a field that is not given allows everything."""
 
-    Args:
-        target: the target's canonical text.
-        backend: the backend's name.
-        backend_version: the runtime's own version text.
-        op_types: operator types that the sub-graph must all have.
-        host: name of the machine that measured.
-        hardware: hardware fingerprint.
-        model: SHA-256 of the model for which it was first measured.
-        since: measured at this time or later.
-        until: measured before this time.
-        outcome: `measured` or `infeasible`.
-    """
-
-    target: str | None = None
-    backend: str | None = None
-    backend_version: str | None = None
-    op_types: tuple[str, ...] = ()
-    host: str | None = None
-    hardware: str | None = None
-    model: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    outcome: RemoteResult | None = None
+    target: str | None = None  # the target's canonical text
+    backend: str | None = None  # the backend's name
+    backend_version: str | None = None  # the runtime's own version text
+    op_types: tuple[str, ...] = ()  # operator types that the sub-graph must all have
+    host: str | None = None  # name of the machine that measured
+    hardware: str | None = None  # hardware fingerprint
+    model: str | None = None  # SHA-256 of the model for which it was first measured
+    since: datetime | None = None  # measured at this time or later
+    until: datetime | None = None  # measured before this time
+    outcome: Outcome | None = None  # `measured` or `infeasible`
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -67,17 +52,15 @@ class CostStats:
     """What the database holds.
 
     Args:
-        costs: how many costs in all.
         by_outcome, by_backend, by_host: how many costs for each.
-        claims: how many keys are being measured now.
         oldest, newest: when the first and the last were measured; None when there are none.
     """
 
-    costs: int
+    costs: int  # how many costs in all
     by_outcome: Mapping[str, int]
     by_backend: Mapping[str, int]
     by_host: Mapping[str, int]
-    claims: int
+    claims: int  # how many keys are being measured now
     oldest: datetime | None
     newest: datetime | None
 
@@ -122,7 +105,7 @@ def query(
 
 
 def forget(connection: sa.Connection, wanted: CostFilter, limit: int) -> int:
-    """Delete up to `limit` of the wanted costs and say how many were deleted."""
+    """Delete up to `limit` of the wanted costs and return how many were deleted."""
     chosen = (
         sa.select(costs.c.digest)
         .where(*_conditions(wanted, costs.c.created_at, wanted.op_types))
@@ -132,7 +115,7 @@ def forget(connection: sa.Connection, wanted: CostFilter, limit: int) -> int:
     )
     count = connection.execute(sa.delete(costs).where(costs.c.digest.in_(chosen))).rowcount
     if count:
-        # A cost serves every model that has the sub-graph, so only the machine narrows what may rest on it.
+        # A cost serves every model with the sub-graph, so only the machine narrows what depends on it.
         there = [] if wanted.hardware is None else [tunings.c.hardware == wanted.hardware]
         connection.execute(sa.delete(tunings).where(*there))
     return count

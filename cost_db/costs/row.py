@@ -1,8 +1,8 @@
 """One stored cost: a measurement or the reason why there is none, with its circumstances.
 
-Invariants of a row that `check` accepts: the digest is that of its key; a measured row has a
-positive latency and its raw samples and no reason; an infeasible row has a reason and no latency;
-operator types are sorted, each once; the time has a time zone.
+Invariants of a row that `check` accepts: the digest is that of its key; a measured row has a positive
+latency, raw samples and no reason; an infeasible row has a reason and no latency; operator types are
+sorted, each once; the time has a time zone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collage.cost_db.plain_text import plain
 from collage.partitioner.cost import Infeasible, Measured
 from collage.partitioner.errors import BadInputError
 
-RemoteResult = Literal["measured", "infeasible"]
+Outcome = Literal["measured", "infeasible"]
 
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -32,6 +32,7 @@ _KEY_LIMITS = {
     "protocol": 2_000,
 }
 _REASON_LIMIT = 4_000
+_NOT_NEGATIVE = ("latency_us", "spread_us", "error", "compile_s", "peak_memory_bytes", "yardstick_us")
 
 
 def now() -> datetime:
@@ -41,54 +42,37 @@ def now() -> datetime:
 
 @dataclass(frozen=True)
 class CostRow:
-    """A cost and the circumstances under which it was found.
+    """A cost and the circumstances under which it was found."""
 
-    Args:
-        digest: `CostKey.digest`.
-        sub_graph, target, backend_version, hardware, protocol: the key itself.
-        outcome: `measured` or `infeasible`.
-        latency_us: median of one call; None when infeasible.
-        spread_us: half the width of the median's 95 % confidence interval; None when infeasible.
-        samples_us: the raw samples in the order in which they were taken.
-        node_times_us: by the runtime's own profiler, the time of each node in the order of the
-            sub-graph's nodes; empty when it was not profiled.
-        reason: why it is infeasible, in one sentence.
-        error: relative error of the outputs against the reference.
-        compile_s: how long compiling took.
-        peak_memory_bytes: most memory that the measuring child held.
-        yardstick_us: time of the yardstick kernel around this measurement, to compare days.
-        host: name of the machine that measured.
-        hardware_description: what the hardware fingerprint stands for. Kept once for a fingerprint.
-        op_types: operator types inside, sorted, each once, with one space between.
-        node_count: how many nodes are inside.
-        model_sha256: the model for which this was first measured.
-        versions: other versions worth knowing (driver, Python, onnx …).
-        created_at: when it was measured, with time zone.
-    """
-
-    digest: str
+    digest: str  # `CostKey.digest`
     sub_graph: str
     target: str
     backend_version: str
     hardware: str
     protocol: str
-    outcome: RemoteResult
-    latency_us: float | None = None
+    outcome: Outcome  # `measured` or `infeasible`
+    latency_us: float | None = None  # median of one call; None when infeasible
+    # half the width of the median's 95 % confidence interval; None when infeasible
     spread_us: float | None = None
-    samples_us: tuple[float, ...] = ()
+    samples_us: tuple[float, ...] = ()  # the raw samples in the order in which they were taken
+    # by the runtime's own profiler, the time of each node in the order of the sub-graph's nodes; empty
+    # when it was not profiled
     node_times_us: tuple[float, ...] = ()
-    reason: str | None = None
-    error: float | None = None
-    compile_s: float | None = None
-    peak_memory_bytes: int | None = None
+    reason: str | None = None  # why it is infeasible, in one sentence
+    error: float | None = None  # relative error of the outputs against the reference
+    compile_s: float | None = None  # how long compiling took
+    peak_memory_bytes: int | None = None  # most memory that the measuring child held
+    # time of the yardstick kernel around this measurement, to compare days
     yardstick_us: float | None = None
-    host: str = ""
+    host: str = ""  # name of the machine that measured
+    # what the hardware fingerprint stands for. Kept once for a fingerprint.
     hardware_description: Mapping[str, object] = field(default_factory=dict)
-    op_types: str = ""
-    node_count: int = 0
-    model_sha256: str | None = None
+    op_types: str = ""  # operator types inside, sorted, each once, with one space between
+    node_count: int = 0  # how many nodes are inside
+    model_sha256: str | None = None  # the model for which this was first measured
+    # other versions worth knowing (driver, Python, onnx …)
     versions: Mapping[str, str] = field(default_factory=dict)
-    created_at: datetime = field(default_factory=now)
+    created_at: datetime = field(default_factory=now)  # when it was measured, with time zone
 
     def __post_init__(self) -> None:
         if self.reason is not None:
@@ -103,7 +87,7 @@ class CostRow:
 
     @property
     def backend(self) -> str:
-        """The backend's name: the first word of the target."""
+        """The backend's name."""
         return self.target.partition(" ")[0]
 
     @property
@@ -114,7 +98,7 @@ class CostRow:
         return Measured(self.latency_us, self.spread_us or 0.0, max(1, len(self.samples_us)))
 
     def check(self) -> None:
-        """Hold the row against the invariants of this module.
+        """Check the invariants of this module.
 
         Raises:
             BadInputError: names the first field that is wrong, and why.
@@ -130,19 +114,10 @@ class CostRow:
         _require(
             self.model_sha256 is None or _SHA256.match(self.model_sha256), "model_sha256 is no SHA-256"
         )
-        for name in (
-            "latency_us",
-            "spread_us",
-            "error",
-            "compile_s",
-            "peak_memory_bytes",
-            "yardstick_us",
-        ):
+        for name in _NOT_NEGATIVE:
             value = getattr(self, name)
-            _require(
-                value is None or (math.isfinite(value) and value >= 0),
-                f"{name} is negative or not finite",
-            )
+            sound = value is None or (math.isfinite(value) and value >= 0)
+            _require(sound, f"{name} is negative or not finite")
         _require(
             all(math.isfinite(sample) and sample > 0 for sample in self.samples_us),
             "samples_us has a value that is not positive and finite",

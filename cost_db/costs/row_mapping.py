@@ -1,4 +1,4 @@
-"""Cost rows in and out of the tables; every other file of this package handles `CostRow` alone."""
+"""Cost rows in and out of the tables; other modules handle `CostRow` alone."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ def read_row(row: sa.Row[Any]) -> CostRow:
 def insert_rows(connection: sa.Connection, rows: Sequence[CostRow]) -> list[str]:
     """Insert costs whose key is not there yet, with their operators and hardware.
 
-    Of two rows with one key, the first goes in.
-
-    Returns:
-        The digests that were inserted.
+    Of two rows with one key the first is inserted. Returns the digests that were inserted.
     """
     if not rows:
         return []
@@ -68,13 +65,9 @@ def insert_rows(connection: sa.Connection, rows: Sequence[CostRow]) -> list[str]
 def insert_new(
     connection: sa.Connection, table: sa.Table, values: Iterable[dict[str, Any]]
 ) -> set[str]:
-    """Insert rows and leave those be whose primary key is taken.
+    """Insert rows whose primary key is free; returns its first column of each inserted row.
 
-    The rows come sorted by their key, so that two writers lock in one order and never wait for each
-    other in a circle.
-
-    Returns:
-        The first primary key column of each inserted row.
+    Rows come sorted by their key, so that two writers lock in one order.
     """
     statement = on_conflict(connection, table).values(list(values)).on_conflict_do_nothing()
     key = next(iter(table.primary_key.columns))

@@ -1,8 +1,7 @@
 """Costs as JSON lines, out and in: one object a line with the fields of `CostRow`.
 
-Invariant: a line goes in only as an export would write it: every field of the right type, the
-digest that of its key, the row's own invariants kept. A bad line is refused with its number and
-the reason, and the others go in all the same.
+Invariant: only a line that an export could have written is imported. A bad line is refused with its
+number and the reason, and the others are imported all the same.
 """
 
 from __future__ import annotations
@@ -41,17 +40,11 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class ImportResult:
-    """What an import did.
+    """What an import did."""
 
-    Args:
-        accepted: lines whose cost is new here.
-        refused: number (from 1) of each refused line, and why.
-        known: good lines whose key had a cost already, which stays.
-    """
-
-    accepted: int
-    refused: tuple[tuple[int, str], ...]
-    known: int = 0
+    accepted: int  # lines whose cost is new here
+    refused: tuple[tuple[int, str], ...]  # number (from 1) of each refused line, and why
+    known: int = 0  # good lines whose key had a cost already, which stays
 
 
 def write_line(row: CostRow) -> str:

@@ -1,18 +1,15 @@
-"""Requests that were made under an Idempotency-Key, so that making one again changes nothing.
+"""Requests made under an Idempotency-Key, so that repeating one changes nothing.
 
-A key belongs to its owner; it stands for one request (by hash) and the job that came of it.
+A key belongs to its owner and stands for one request (by hash) and its job.
 
 Source: IETF draft-ietf-httpapi-idempotency-key-header.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import sqlalchemy as sa
 
 from collage.cost_db.costs.row import now
-from collage.cost_db.database import CostDatabase
 from collage.cost_db.errors import IdempotencyConflictError
 from collage.cost_db.plain_text import plain
 from collage.cost_db.tables import idempotency_keys
@@ -20,29 +17,13 @@ from collage.cost_db.tables import idempotency_keys
 KEY_LIMIT = 255
 
 
-class IdempotencyStore:
-    """Keys and their jobs. `JobStore.create` remembers them; this asks and forgets."""
-
-    def __init__(self, database: CostDatabase) -> None:
-        self._connections = database.connections
-
-    def find(self, owner: str, key: str, request_sha256: str) -> str | None:
-        """The job that came of this request before, or None.
-
-        Raises:
-            IdempotencyConflictError: the key came with another request.
-            BadInputError: the key is too long.
-        """
-        return self._connections.read(lambda connection: find(connection, owner, key, request_sha256))
-
-    def purge(self, before: datetime) -> int:
-        """Forget keys that were first seen before this time, and say how many."""
-        statement = sa.delete(idempotency_keys).where(idempotency_keys.c.created_at < before)
-        return self._connections.write(lambda connection: connection.execute(statement).rowcount)
-
-
 def find(connection: sa.Connection, owner: str, key: str, request_sha256: str) -> str | None:
-    """`IdempotencyStore.find` within a transaction."""
+    """The job of this request, or None.
+
+    Raises:
+        IdempotencyConflictError: the key came with another request.
+        BadInputError: the key is too long.
+    """
     plain("idempotency key", key, KEY_LIMIT)
     statement = sa.select(idempotency_keys.c.request_sha256, idempotency_keys.c.job_id).where(
         idempotency_keys.c.owner == owner, idempotency_keys.c.key == key
@@ -57,7 +38,7 @@ def find(connection: sa.Connection, owner: str, key: str, request_sha256: str) -
 
 
 def remember(connection: sa.Connection, owner: str, key: str, request_sha256: str, job_id: str) -> None:
-    """Write down which job came of a request, within the transaction that makes the job."""
+    """Store the job of a request, within the transaction that makes the job."""
     connection.execute(
         sa.insert(idempotency_keys).values(
             owner=owner, key=key, request_sha256=request_sha256, job_id=job_id, created_at=now()

@@ -1,9 +1,9 @@
-"""A job as a value: what was asked for, how it stands, and what came of it."""
+"""A job as a value."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ FINISHED: tuple[State, ...] = ("done", "failed", "cancelled")
 
 @dataclass(frozen=True)
 class JobResult:
-    """What a job made: SHA-256 of blobs that are registered in `collage.cost_db.stored_models`."""
+    """What a job made: SHA-256 of registered blobs."""
 
     artifact: str | None = None
     report: str | None = None
@@ -26,57 +26,26 @@ class JobResult:
 
 @dataclass(frozen=True)
 class Job:
-    """A job as it is now.
+    """A job as it is now."""
 
-    Args:
-        id: 32 hexadecimal digits that cannot be guessed.
-        owner: id of the token that asked for it, or any other name of an owner.
-        state: see `collage.cost_db.jobs.jobs`.
-        spec: what was asked for.
-        model_sha256: the model's blob.
-        created_at, started_at, finished_at: started is the last attempt's start.
-        worker: who works on it, or did last.
-        attempt: number of the present or last attempt, 0 before the first.
-        cancel_requested: somebody wants it to stop.
-        last_event: `seq` of its last event, 0 before the first.
-        progress: what the worker said last about how far it is.
-        reason: why it failed or was cancelled.
-        result: what it made.
-    """
-
-    id: str
-    owner: str
-    state: State
-    spec: Json
-    model_sha256: str | None
+    id: str  # 32 hexadecimal digits that cannot be guessed
+    owner: str  # id of the token that asked for it, or any other name of an owner
+    state: State  # see `collage.cost_db.jobs.jobs`
+    spec: Json  # what was asked for
+    model_sha256: str | None  # the model's blob
     created_at: datetime
-    started_at: datetime | None
+    started_at: datetime | None  # of the last attempt
     finished_at: datetime | None
-    worker: str | None
-    attempt: int
-    cancel_requested: bool
-    last_event: int
-    progress: Json | None
+    worker: str | None  # who works on it, or did last
+    attempt: int  # number of the present or last attempt, 0 before the first
+    cancel_requested: bool  # it is to stop
+    progress: Json | None  # what the worker said last about how far it is
     reason: str | None
     result: JobResult
 
 
 def read_job(row: sa.Row[Any]) -> Job:
     """A row of the table of jobs as a value."""
-    return Job(
-        id=row.id,
-        owner=row.owner,
-        state=row.state,
-        spec=row.spec,
-        model_sha256=row.model_sha256,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        worker=row.worker,
-        attempt=row.attempt,
-        cancel_requested=row.cancel_requested,
-        last_event=row.event_count,
-        progress=row.progress,
-        reason=row.reason,
-        result=JobResult(row.artifact_sha256, row.report_sha256, row.plan_sha256),
-    )
+    made = JobResult(row.artifact_sha256, row.report_sha256, row.plan_sha256)
+    plain = {field.name: getattr(row, field.name) for field in fields(Job) if field.name != "result"}
+    return Job(**plain, result=made)

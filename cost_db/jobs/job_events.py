@@ -1,4 +1,4 @@
-"""A job's story: events numbered from 1 without gaps, so that a reader can go on where it stopped."""
+"""A job's events, numbered from 1 without gaps, so that a reader can go on where it stopped."""
 
 from __future__ import annotations
 
@@ -58,4 +58,4 @@ def read_events(
         .order_by(job_events.c.seq)
         .limit(limit)
     )
-    return tuple(JobEvent(*row) for row in connection.execute(statement))
+    return tuple(JobEvent(**row._mapping) for row in connection.execute(statement))

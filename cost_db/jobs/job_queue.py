@@ -1,7 +1,7 @@
 """The order in which queued jobs are taken: owners in turn, each owner's oldest job first.
 
-In round r, every owner that waits gives its r-th job; within a round, the owner whose turn was
-longest ago comes first. Each owner's last turn is a number that grows with every job taken.
+In round r, every owner that waits gives its r-th job; within a round, the owner whose turn was longest
+ago comes first. Each owner's last turn is a number that grows with every job taken.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collage.cost_db.tables import jobs, queue_turns, tokens
 
 
 def take_turn(connection: sa.Connection) -> str | None:
-    """The job that is next, of an owner that may run one more; its owner has had its turn.
+    """The next job of an owner that may run one more; the owner's turn is used.
 
-    The caller holds the queue's lock.
+    The caller has the queue's lock.
     """
     running = (
         sa.select(sa.func.count())

@@ -1,4 +1,4 @@
-"""Jobs: what was asked for, who works on it, and what became of it.
+"""Jobs, their events and their queue.
 
 States::
 
@@ -6,15 +6,12 @@ States::
        │ ◀──requeue_expired──┘  (its worker's lease ended)
        └──request_cancel──▶ cancelled
 
-An *attempt* is one worker's turn on a job; its number is the worker's fence: what a worker says for
-an attempt that is over (its lease ended and the job was given to another) is refused.
+An *attempt* is one worker's turn on a job. Its number is the worker's fence: writes for an attempt that
+is over are refused.
 
-Invariants: a job is in one state; only a running job has a lease; a finished job never changes.
-
-The queue is fair between owners: they take turns, and within one owner's jobs the oldest comes
-first. An owner at its limit of running jobs (`Quotas.running_jobs`) is passed over.
-
-Every change of state is also an event of kind `state`, so a reader of events misses none.
+Invariants: only a running job has a lease; a finished job never changes; every change of state is also
+an event of kind `state`. The queue is fair between owners (`job_queue`); an owner at its limit of
+running jobs is passed over.
 """
 
 from __future__ import annotations
@@ -53,16 +50,14 @@ class JobStore:
         idempotency_key: str | None = None,
         *,
         model_sha256: str | None = None,
-        request_sha256: str | None = None,
     ) -> Job:
         """Queue a job.
 
         Args:
             spec: what is asked for, as JSON.
-            owner: whose it is; an owner that is a token has that token's quotas.
+            owner: a token's id has that token's quotas.
             idempotency_key: a second call with the same key and request gives the first one's job.
             model_sha256: the model's blob, registered before.
-            request_sha256: identity of the request for the key; by default that of spec and model.
 
         Raises:
             QuotaExceededError: the owner has as many unfinished jobs as it may.
@@ -71,7 +66,7 @@ class JobStore:
         """
         plain("owner", owner, 200)
         spec_text = json.dumps(spec, sort_keys=True, allow_nan=False)
-        request = request_sha256 or hashlib.sha256(f"{model_sha256} {spec_text}".encode()).hexdigest()
+        request = hashlib.sha256(f"{model_sha256} {spec_text}".encode()).hexdigest()
         job_id = uuid.uuid4().hex
         values = {
             "id": job_id,
@@ -118,14 +113,7 @@ class JobStore:
         after: str | None = None,
         limit: int = 100,
     ) -> Page[Job]:
-        """A page of jobs, newest first.
-
-        Args:
-            owner: whose jobs; None for everybody's.
-            state: jobs in this state only.
-            after: `Page.next` of the page before.
-            limit: 1 to 1,000.
-        """
+        """A page of jobs, newest first; `after` is `Page.next` of the page before."""
         check_limit(limit)
         statement = sa.select(jobs).order_by(jobs.c.number.desc()).limit(limit + 1)
         if owner is not None:
@@ -160,7 +148,7 @@ class JobStore:
         return self._connections.write(work)
 
     def renew_lease(self, job_id: str, attempt: int, lease_s: float) -> bool:
-        """Show that the worker lives. False: the attempt is over, stop working."""
+        """Lengthen the worker's lease; False: the attempt is over, stop working."""
         statement = (
             sa.update(jobs)
             .where(jobs.c.id == job_id, jobs.c.state == "running", jobs.c.attempt == attempt)
@@ -169,13 +157,10 @@ class JobStore:
         return self._connections.write(lambda connection: connection.execute(statement).rowcount) == 1
 
     def requeue_expired(self, max_attempts: int = 3) -> tuple[Job, ...]:
-        """Put jobs of dead workers back into the queue, at their old place.
+        """Put jobs of dead workers back to their old place in the queue; returns what changed.
 
-        A job that was to be cancelled is cancelled, and one that has lost its worker in
-        `max_attempts` attempts is failed: it may be what kills them.
-
-        Returns:
-            The jobs that changed.
+        A job that was to be cancelled is cancelled, and one that has lost its worker in `max_attempts`
+        attempts fails: it may be what kills them.
         """
 
         def work(connection: sa.Connection) -> tuple[Job, ...]:
@@ -212,17 +197,13 @@ class JobStore:
         attempt: int | None = None,
         progress: Json | None = None,
     ) -> int:
-        """Add an event to a job's story.
+        """Add an event to a job and return its number, from 1 without gaps.
 
         Args:
-            job_id: the job.
-            kind: what sort of event, one word.
-            data: its content, as JSON.
-            attempt: of the worker that speaks; None for the server itself.
+            kind: one word.
+            data: as JSON.
+            attempt: of the worker that writes; None for the server itself.
             progress: what to show in lists of jobs from now on.
-
-        Returns:
-            The event's number, from 1 without gaps in each job.
 
         Raises:
             StaleAttemptError: that attempt is over.
@@ -256,14 +237,12 @@ class JobStore:
         result: JobResult | None = None,
         reason: str | None = None,
     ) -> Job:
-        """End a job that runs (or that waits, when it failed or was cancelled before it began).
+        """End a job that runs, or that waits when it failed or was cancelled before it began.
 
         Args:
-            job_id: the job.
             state: `done`, `failed` or `cancelled`.
-            attempt: of the worker that speaks; None for the server itself.
-            result: what it made; the blobs are registered before.
-            reason: why it failed or was cancelled.
+            attempt: of the worker that writes; None for the server itself.
+            result: registered blobs.
 
         Raises:
             StaleAttemptError: that attempt is over, or the job has ended.
@@ -294,9 +273,7 @@ class JobStore:
         return self._connections.write(work)
 
     def request_cancel(self, job_id: str) -> Job:
-        """Ask a job to stop: a queued one is cancelled at once, a running one by its worker.
-
-        A job that has ended is left as it is.
+        """Ask a job to stop: a queued one at once, a running one by its worker.
 
         Raises:
             BadInputError: there is no such job.
@@ -315,16 +292,11 @@ class JobStore:
         return self._connections.write(work)
 
     def is_cancel_requested(self, job_id: str) -> bool:
-        """Whether somebody wants the job to stop."""
         statement = sa.select(jobs.c.cancel_requested).where(jobs.c.id == job_id)
         return bool(self._connections.read(lambda connection: connection.execute(statement).scalar()))
 
-    def place_in_queue(self, job_id: str) -> int | None:
-        """The job's place in the queue, from 1; None when it does not wait."""
-        return self.places_in_queue([job_id]).get(job_id)
-
     def places_in_queue(self, job_ids: Sequence[str]) -> dict[str, int]:
-        """The places, from 1, of those of the jobs that wait: one statement for all of them."""
+        """The places, from 1, of those of the jobs that wait."""
         if not job_ids:
             return {}
         return self._connections.read(lambda connection: job_queue.places(connection, job_ids))

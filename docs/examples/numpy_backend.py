@@ -8,7 +8,6 @@ import numpy as np
 import onnx_ir as ir
 
 from collage.backends.contract import (
-    THREADS,
     Array,
     Available,
     Backend,
@@ -17,6 +16,7 @@ from collage.backends.contract import (
     SubModel,
     Unavailable,
 )
+from collage.backends.options import THREADS
 from collage.backends.support import predicates
 from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
 from collage.partitioner.target import Target

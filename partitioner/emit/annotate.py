@@ -1,12 +1,11 @@
 """The artifact: the normalized model, flat and standard, with its plan written on it.
 
-Each node carries `collage.partition` (the number of its partition) and `collage.target` for readers and
-viewers. The authority is the model's metadata: `collage.plan` (`collage.partitioner.emit.plan_json`), and whatever
-else the caller adds under `collage.` (the report, reference outputs). Runtimes drop node metadata when
-they fuse nodes, and keep the model's.
+Each node carries `collage.partition` and `collage.target` for readers and viewers. The model's metadata
+decides: `collage.plan` (`plan_json`), and what the caller adds under `collage.`. Runtimes that fuse
+nodes drop node metadata and keep the model's.
 
-Invariants: an artifact is a valid ONNX model that any runtime opens and that computes what the model
-computes; equal input gives equal bytes.
+Invariants: an artifact is a valid ONNX model that computes what the model computes; equal input gives
+equal bytes.
 """
 
 from __future__ import annotations
@@ -30,27 +29,19 @@ TARGET_KEY = f"{weights.METADATA_PREFIX}target"
 
 @dataclass(frozen=True)
 class ArtifactPlan:
-    """What an artifact says.
+    """What an artifact says."""
 
-    Args:
-        model: the artifact as a model.
-        plan: its partitions in execution order.
-        latency_us: per partition what was measured, None where nothing was.
-        versions: of whatever made the plan, by name.
-        metadata: the model's metadata under `collage.`, the plan's text included.
-        notes: one for each partition.
-    """
-
-    model: Model
-    plan: Plan
-    latency_us: tuple[float | None, ...]
-    versions: Mapping[str, str]
+    model: Model  # the artifact as a model
+    plan: Plan  # its partitions in execution order
+    latency_us: tuple[float | None, ...]  # per partition what was measured, None where nothing was
+    versions: Mapping[str, str]  # of whatever made the plan, by name
+    # the model's metadata under `collage.`, the plan's text included
     metadata: Mapping[str, str] = field(repr=False)
     notes: tuple[PartitionNote, ...] = ()
 
     @property
     def text(self) -> str:
-        """The plan as JSON, for the model that was given: partitions may have other nodes in the artifact."""
+        """The plan as JSON for the model that was given, which may have other nodes."""
         return self.metadata.get(SOURCE_PLAN_KEY, self.metadata[PLAN_KEY])
 
 
@@ -67,24 +58,18 @@ def annotate(
     """Write the artifact; weights over 1 GiB together go to `<name>.weights` beside it.
 
     Args:
-        model: the normalized model.
-        plan: a plan for it.
         metadata: more entries for the model's metadata, under keys that start with `collage.`.
-        destination: the file to write.
         latency_us: per partition what was measured.
-        versions: of whatever made the plan, by name.
-        notes: one for each partition: what it computes in, and whether its nodes were rewritten.
-
-    Returns:
-        The destination.
+        versions: of the programs that made the plan, by name.
+        notes: per partition its arithmetic, and whether its nodes were rewritten.
 
     Raises:
-        BadInputError: the plan is not one for this model, or a key is not `collage.`'s own.
+        BadInputError: the plan is not one for this model, or a key does not start with `collage.`.
     """
-    text = plan_json.encode(model, plan, latency_us, versions, notes)
+    text = plan_json.encode_plan(model, plan, latency_us, versions, notes)
     proto = weights.whole_structure(model.ir)
     for node in proto.graph.node:
-        # An artifact that is annotated anew must not keep its old marks.
+        # An artifact that is annotated again must not keep its old marks.
         del node.metadata_props[:]
     for number, partition in enumerate(plan.partitions):
         for i in bits(partition.nodes):
@@ -119,9 +104,15 @@ def read_plan(path: Path | str) -> ArtifactPlan:
             f"{Path(path).name} is no artifact: it holds no plan; make one with collage tune"
         )
     try:
-        content = plan_json.decode(model, found[PLAN_KEY])
+        content = plan_json.decode_plan(model, found[PLAN_KEY])
     except BadInputError as error:
         raise type(error)(f"{Path(path).name}: {error}") from error
     metadata = {k: v for k, v in found.items() if k.startswith(weights.METADATA_PREFIX)}
-    known = (content.plan, content.latency_us, content.versions)
-    return ArtifactPlan(model, *known, metadata, content.notes)
+    return ArtifactPlan(
+        model=model,
+        plan=content.plan,
+        latency_us=content.latency_us,
+        versions=content.versions,
+        metadata=metadata,
+        notes=content.notes,
+    )

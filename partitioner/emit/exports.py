@@ -1,16 +1,14 @@
-"""A plan in forms that other tools use: functions, ONNX Runtime's layer annotations, JSON alone.
+"""A plan in forms that other tools use: functions, or ONNX Runtime's layer annotations.
 
 * `outline`: one model-local function per partition, weights as its inputs, so that repeated partitions
-  share one body and weights stay where they are. ONNX Runtime inlines the functions; OpenVINO refuses
-  to read a model that has any.
+  share one body. ONNX Runtime inlines the functions; OpenVINO refuses models that have any.
 * `layer_annotations`: `layer_ann` on each node and the session setting that sends it to a device of
-  ONNX Runtime. It is a wish: a provider without a kernel for a node lets it fall to the next.
-* `plan_json`, `plan_from_json`: the plan as `collage.partitioner.emit.plan_json` writes it, to be used elsewhere.
+  ONNX Runtime. A provider without a kernel for a node lets it fall to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +17,6 @@ import onnx
 from collage.partitioner.candidate import Plan, bits
 from collage.partitioner.emit.annotate import PARTITION_KEY, TARGET_KEY
 from collage.partitioner.emit.extract import constants
-from collage.partitioner.emit.plan_json import PlanText, decode, encode
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph import weights
 from collage.partitioner.graph.model import Model
@@ -31,26 +28,9 @@ FUNCTION_DOMAIN = "collage"
 LAYER_KEY = "layer_ann"
 LAYER_SETTING = "session.layer_assignment_settings"
 
-plan_from_json: Callable[[Model, str], PlanText] = decode
-
-
-def plan_json(
-    plan: Plan,
-    model: Model,
-    latency_us: Sequence[float | None] | None = None,
-    versions: Mapping[str, str] | None = None,
-) -> str:
-    """The plan alone as JSON (`collage.partitioner.emit.plan_json.encode`)."""
-    return encode(model, plan, latency_us, versions)
-
 
 def outline(model: Model, plan: Plan, destination: Path) -> Path:
     """Write the model as one call per partition; equal partitions call one function.
-
-    Args:
-        model: the normalized model.
-        plan: a plan for it.
-        destination: the file to write; weights over 1 GiB together go beside it.
 
     Raises:
         BadInputError: the plan is not one for this model.
@@ -93,15 +73,10 @@ def outline(model: Model, plan: Plan, destination: Path) -> Path:
 
 @dataclass(frozen=True)
 class LayerAnnotations:
-    """A model that steers ONNX Runtime.
+    """A model that steers ONNX Runtime."""
 
-    Args:
-        path: the annotated model.
-        settings: entries for `SessionOptions.add_session_config_entry`.
-    """
-
-    path: Path
-    settings: Mapping[str, str]
+    path: Path  # the annotated model
+    settings: Mapping[str, str]  # entries for `SessionOptions.add_session_config_entry`
 
 
 def layer_annotations(
@@ -110,11 +85,8 @@ def layer_annotations(
     """Write the model with `layer_ann` on each node, and say which setting uses it.
 
     Args:
-        model: the normalized model.
-        plan: a plan for it.
-        destination: the file to write.
-        devices: ONNX Runtime's device designator for a target (`cpu`, `cuda`, `gpu:1`, `npu` …); those
-            of the backend `onnxruntime` need none.
+        devices: ONNX Runtime's device designator for a target (`cpu`, `cuda`, `gpu:1`, `npu` …);
+            targets of the backend `onnxruntime` need none.
 
     Raises:
         BadInputError: a target of another backend has no device, or the plan is for another model.
@@ -159,7 +131,7 @@ def _function(model: Model, sub_graph: SubGraph, given: Sequence[str]) -> onnx.F
 
 
 class _Renamer:
-    """Gives values and nodes, those of bodies too, names in the order in which they come."""
+    """Names values and nodes, those of bodies too, in the order in which they come."""
 
     def __init__(self, names: dict[str, str]) -> None:
         self.names = names

@@ -1,8 +1,7 @@
 """Extraction: a sub-graph becomes a model of its own, ready for a runtime.
 
-Inputs and outputs stand in the order of `SubGraph.inputs` and `.outputs`; nodes keep their names; what
-bodies capture from outside becomes an input, captured constants an initializer. The IR is shared, not
-copied: extraction costs serializing the nodes and writing the weights.
+Inputs and outputs stand in the order of `SubGraph.inputs` and `.outputs`; nodes keep their names.
+Values that bodies capture become inputs, captured constants initializers. The IR is shared, not copied.
 """
 
 from __future__ import annotations
@@ -22,16 +21,11 @@ from collage.partitioner.tensor import TensorSpec
 
 @dataclass(frozen=True)
 class ExtractedModel:
-    """A sub-graph as an ONNX file.
+    """A sub-graph as an ONNX file."""
 
-    Args:
-        path: the file; weights over 1 GiB together lie beside it.
-        inputs: graph inputs, in the order of `SubGraph.inputs`.
-        outputs: graph outputs, in the order of `SubGraph.outputs` unless others were asked for.
-    """
-
-    path: Path
-    inputs: tuple[TensorSpec, ...]
+    path: Path  # the file; weights over 1 GiB together lie beside it
+    inputs: tuple[TensorSpec, ...]  # graph inputs, in the order of `SubGraph.inputs`
+    # graph outputs, in the order of `SubGraph.outputs` unless others were asked for
     outputs: tuple[TensorSpec, ...]
 
 
@@ -40,11 +34,7 @@ def extract(
 ) -> ExtractedModel:
     """Write a sub-graph (bitset of nodes) as `directory/model.onnx`.
 
-    Args:
-        model: the model.
-        nodes: of the sub-graph.
-        directory: gets the file.
-        outputs: values made inside, to be the outputs instead of those that are needed outside.
+    `outputs` replaces the values that are needed outside by others made inside.
 
     Raises:
         ModelError: the sub-graph is empty or not convex, or one of its outputs has no known type.
@@ -76,15 +66,9 @@ def constants(model: Model, sub_graph: SubGraph) -> list[ir.Value]:
 
 
 def with_outputs(model: Model, value_names: Sequence[str], directory: Path) -> Path:
-    """Write the whole model with more outputs, for reference runs of values in between.
+    """Write the whole model with more outputs as `directory/model.onnx`.
 
-    Args:
-        model: the model.
-        value_names: values made by nodes of the main graph; graph outputs among them are not repeated.
-        directory: gets `model.onnx`.
-
-    Returns:
-        The file; its outputs are the model's own, then the new ones in the order given.
+    The outputs are the model's own, then the new ones in the order given, each once.
 
     Raises:
         ModelError: no node makes one of the values.

@@ -3,14 +3,13 @@
     {"format": 1, "model_sha256": "…", "versions": {"openvino": "2026.4.1"},
      "partitions": [{"target": "…", "nodes": ["…"], "latency_us": 1.0}]}
 
-Partitions stand in execution order, nodes in the model's order. `latency_us` is what was measured for
-the partition, or null. `"lanes": 2` beside them says that two partitions may run at once; it is left
-out where one runs after the other. Nodes are named, never numbered: the text speaks of any copy of the
-model. A partition may also say what it computes in (`"numbers": "bf16 inside the runtime"`) and that its
-nodes were rewritten for its target (`"prepared": "dynamic_int8 by …"`), so that nobody rewrites them again.
+Partitions stand in execution order, nodes in the model's order and by name. `latency_us` is what was
+measured, or null. `"lanes": 2` says that two partitions may run at once. A partition may also say its
+arithmetic (`"numbers": "bf16 inside the runtime"`) and who rewrote its nodes (`"prepared":
+"dynamic_int8 by …"`).
 
-Invariant: `decode` gives only plans that `collage.partitioner.graph.plan_check` accepts, for the very model that the
-text was made for.
+Invariant: `decode_plan` gives only plans that `graph.plan_check` accepts, for the very model of the
+text.
 """
 
 from __future__ import annotations
@@ -33,35 +32,24 @@ _MOST_LANES = 64
 
 @dataclass(frozen=True)
 class PartitionNote:
-    """What the text says of a partition beside its nodes and target.
+    """What the text says of a partition beside its nodes and target."""
 
-    Args:
-        numbers: what products and convolutions are computed in, in words; empty where nobody said.
-        prepared: who rewrote its nodes into what; empty where they are the model's own.
-    """
-
+    # what products and convolutions are computed in; empty where unknown
     numbers: str = ""
-    prepared: str = ""
+    prepared: str = ""  # who rewrote its nodes into what; empty where they are the model's own
 
 
 @dataclass(frozen=True)
 class PlanText:
-    """What the text says.
+    """What the text says."""
 
-    Args:
-        plan: for the model at hand.
-        latency_us: per partition what was measured, None where nothing was.
-        versions: of whatever made the plan, by name.
-        notes: one for each partition.
-    """
-
-    plan: Plan
-    latency_us: tuple[float | None, ...]
-    versions: Mapping[str, str] = field(default_factory=dict)
+    plan: Plan  # for the model at hand
+    latency_us: tuple[float | None, ...]  # per partition what was measured, None where nothing was
+    versions: Mapping[str, str] = field(default_factory=dict)  # of whatever made the plan, by name
     notes: tuple[PartitionNote, ...] = ()
 
 
-def encode(
+def encode_plan(
     model: Model,
     plan: Plan,
     latency_us: Sequence[float | None] | None = None,
@@ -96,7 +84,7 @@ def encode(
     return json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
-def decode(model: Model, text: str) -> PlanText:
+def decode_plan(model: Model, text: str) -> PlanText:
     """Read a plan for a model.
 
     Raises:

@@ -1,11 +1,10 @@
 """Splicing: partitions of a model are replaced by models that compute them otherwise, int8 say.
 
-The result is one flat ONNX model again. Values that cross a partition's border keep their names, so
-whatever speaks of them (reference values, a viewer) speaks of both models; nodes, values and weights from
-inside a replacement get names of their own. Nodes stand in the plan's order. Weights that only replaced
-nodes used are left out.
+The result is one flat ONNX model. Values between partitions keep their names, so that reference values
+hold for both models; nodes, values and weights from inside a replacement get names of their own. Nodes
+stand in the plan's order. Weights of replaced nodes alone are left out.
 
-Invariants: inputs and outputs of the model are what they were; equal input gives equal bytes.
+Invariants: inputs and outputs stay; equal input gives equal bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from collage.partitioner.graph.sub_graph import SubGraph
 
 @dataclass(frozen=True)
 class Spliced:
-    """A model with replaced partitions, and the plan for it: the same partitions on the same targets."""
+    """A model with replaced partitions, and its plan: the same partitions on the same targets."""
 
     model: Model
     plan: Plan
@@ -37,10 +36,8 @@ def splice(model: Model, plan: Plan, replacements: Mapping[int, Path], destinati
 
     Args:
         model: the model that the plan is for.
-        plan: its partitions.
-        replacements: by position in the plan an ONNX file that computes that partition: its inputs and
-            outputs are named as the partition's, its operators are of ai.onnx in the model's opset.
-        destination: the file to write.
+        replacements: by position in the plan an ONNX file that computes that partition, with its inputs
+            and outputs, in ai.onnx operators of the model's opset.
 
     Raises:
         ModelError: a replacement does not fit.
@@ -93,7 +90,6 @@ def _opened(path: Path, model: Model, sub_graph: SubGraph) -> ir.Model:
 
 
 def _names(model: ir.Model) -> set[str]:
-    """Every name of a node or a value, those in bodies too."""
     found = set(model.graph.initializers) | {value.name or "" for value in model.graph.inputs}
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         found.add(node.name or "")
@@ -102,7 +98,7 @@ def _names(model: ir.Model) -> set[str]:
 
 
 def _rename(part: ir.Model, prefix: str, taken: set[str]) -> None:
-    """Give all but the border names that nothing else has, bodies' nodes included."""
+    """Give all but the border unique names, bodies' nodes included."""
     border = {*part.graph.inputs, *part.graph.outputs}
     values = [v for v in part.graph.initializers.values() if v not in border]
     for node in part.graph:

@@ -1,7 +1,7 @@
 """Bytes for plain values and for bodies of nodes that do not depend on any name.
 
-Equal bytes mean equal content: every item carries its kind and its length. Used by
-`collage.partitioner.graph.fingerprint`; a change here makes every stored cost unknown, so it is a change of protocol.
+Equal bytes mean equal content: every item carries its kind and its length. Fingerprints are made of
+them, so a change here makes every stored cost unknown.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ def canonical_bytes(value: object) -> bytes:
 def body_digest(node: ir.Node, given: Iterable[str]) -> str:
     """A digest of what a node's bodies (If, Loop, Scan) compute; empty for a node without bodies.
 
-    Args:
-        node: the node; values of the main graph that its bodies use are known by their names.
-        given: names of the node's inputs and captured values. A body's use of the k-th of them is
-            recorded as `given k`, so that the digest does not depend on names.
+    A body's use of the k-th of `given` (the node's inputs and captured values) is recorded as `given
+    k`, so that the digest does not depend on names.
     """
     bodies = {a.name: bodies_of(a) for a in node.attributes.values() if bodies_of(a)}
     if not bodies:

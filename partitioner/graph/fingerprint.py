@@ -1,20 +1,18 @@
 """One name for equal work: the SHA-256 of a sub-graph's canonical form.
 
 Two sub-graphs have one fingerprint exactly when they compute the same thing for the purpose of cost:
-same operators, attributes, bodies, wiring, types and shapes, small constants by value and large ones
-by type and shape. Names do not count, nor does the order in which independent nodes are listed. So a
-block that is repeated twelve times is measured once.
+same operators, attributes, bodies, wiring, types and shapes, small constants by value and large ones by
+type and shape. Names do not count, nor does the order of independent nodes.
 
-How: nodes are numbered by a walk from the sinks (nodes that feed nothing inside) along ordered
-inputs; a sink's cone of ancestors is thereby numbered in one way only. Several sinks are taken in the
-order of hashes of what is around them, and where these are equal in the order that gives the least
-form. The form lists, node by node, a label and what every input slot is wired to, so it can be read
-back: different wiring never has one fingerprint. (Two equal sub-graphs can in theory have two
-fingerprints, by a symmetry that the hashes do not see; the price is one more measurement.)
+Nodes are numbered by a walk from the sinks (nodes that feed nothing inside) along ordered inputs.
+Several sinks are taken in the order of hashes of their surroundings; where these are equal, in the
+order that gives the least form. The form lists each node's label and the wiring of its inputs:
+different wiring never has one fingerprint. (Equal sub-graphs with a symmetry that the hashes miss may
+have two; the price is one more measurement.)
 
-A constant counts by value when it has at most `SMALL` elements (scales, bounds, factors) or holds
-int64, bool or text (shapes, axes, indexes); biases and weights count by type and shape, or no two
-blocks of a trained model would be alike.
+A constant counts by value when it has at most `SMALL` elements (scales, bounds) or holds int64, bool or
+text (shapes, axes). Biases and weights count by type and shape, so that blocks of a trained model are
+alike.
 """
 
 from __future__ import annotations
@@ -32,8 +30,7 @@ SMALL = 8
 
 _BY_VALUE = frozenset({"int64", "bool", "object"})
 _EVERYWHERE = -1
-_TRIED = 16
-"""Of more sinks that look alike than this, the order is taken as it comes."""
+_TRIED = 16  # of more sinks that look alike than this, the order is taken as it comes
 
 
 def fingerprint(index: GraphIndex, nodes: int) -> str:
@@ -46,7 +43,7 @@ def fingerprint(index: GraphIndex, nodes: int) -> str:
 
 @dataclass
 class _Walk:
-    """A numbering in the making, and the canonical form so far."""
+    """An unfinished numbering, and the canonical form so far."""
 
     number: dict[int, int] = field(default_factory=dict)
     outside: dict[int, int] = field(default_factory=dict)
@@ -64,7 +61,7 @@ class _Walk:
 
 
 class _Fingerprints:
-    """Fingerprints of one graph's sub-graphs; keeps what is known of each node, not the graph."""
+    """Fingerprints of one graph's sub-graphs; it does not keep the graph."""
 
     def __init__(self, index: GraphIndex) -> None:
         number: dict[str, int] = {}
@@ -194,13 +191,16 @@ def _by_value(index: GraphIndex, name: str) -> bool:
 def _label(index: GraphIndex, i: int) -> bytes:
     """A digest of all that a node is, but for where its inputs come from."""
     node = index.nodes[i]
-    content = (
-        *(node.domain, node.op_type, node.opset, node.attributes, node.body_digest),
+    return _digest(
+        node.domain,
+        node.op_type,
+        node.opset,
+        node.attributes,
+        node.body_digest,
         [_input_label(index, name) for name in node.inputs],
         [_input_label(index, name) for name in node.captured],
         [_type(index, name) if name else "absent" for name in node.outputs],
     )
-    return _digest(*content)
 
 
 def _input_label(index: GraphIndex, name: str) -> object:

@@ -1,14 +1,12 @@
 """A frozen view of a model's main graph for partitioning.
 
-Terms: node *i* is the i-th node in a topological order. A *value* is a tensor named by ONNX. A value
-is *constant* when it is an initializer (ingest has folded Constant nodes into initializers); constants
-are not covered by plans: they go with whoever uses them. A node with bodies (If, Loop, Scan) is
-opaque; what its bodies capture from the main graph counts as its input.
+Terms: node *i* is the i-th node in a topological order. A *value* is a tensor named by ONNX; it is
+*constant* when it is an initializer. Plans do not cover constants: they go with the nodes that read
+them. A node with bodies (If, Loop, Scan) is opaque; what its bodies capture from the main graph counts
+as its input.
 
-Node sets are Python integers used as bitsets. On 5,000 nodes all ancestor masks take about 15 ms.
-
-Invariants: node names are unique and not empty; every non-empty input is a graph input, a constant
-or the output of a node before it; the bit of a node is never in its own ancestors.
+Invariants: node names are unique and not empty; every non-empty input is a graph input, a constant or
+the output of a node before it; a node is never among its own ancestors.
 
 Source: TVM v0.18 `src/relay/collage/dataflow_graph.h`, with integers in place of bit vectors.
 """
@@ -31,32 +29,21 @@ _SMALL_ELEMENTS = 1024
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """One node.
+    """One node."""
 
-    Args:
-        index: its position in the topological order.
-        name: unique in the graph.
-        domain: the operator set's domain; empty for ai.onnx.
-        opset: the version of that operator set that the model imports.
-        attributes: plain Python values (numbers, text, tuples, numpy arrays); bodies are left out.
-        inputs: value names as the node gives them, empty text for an omitted one.
-        outputs: value names, empty text for an omitted one.
-        captured: main-graph values used by its bodies, that are not among its inputs.
-        has_body: True for If, Loop, Scan and the like.
-        body_digest: says, without names, what its bodies compute; empty without bodies.
-    """
-
-    index: int
-    name: str
+    index: int  # its position in the topological order
+    name: str  # unique in the graph
     op_type: str
-    domain: str
-    opset: int
+    domain: str  # the operator set's domain; empty for ai.onnx
+    opset: int  # the version of that operator set that the model imports
+    # plain Python values (numbers, text, tuples, numpy arrays); bodies are left out
     attributes: Mapping[str, object]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]  # value names as the node gives them, empty text for an omitted one
+    outputs: tuple[str, ...]  # value names, empty text for an omitted one
+    # main-graph values used by its bodies, that are not among its inputs
     captured: tuple[str, ...] = ()
-    has_body: bool = False
-    body_digest: str = ""
+    has_body: bool = False  # True for If, Loop, Scan and the like
+    body_digest: str = ""  # says, without names, what its bodies compute; empty without bodies
 
     @property
     def op(self) -> str:
@@ -71,36 +58,21 @@ class NodeInfo:
 
 @dataclass(frozen=True, eq=False)
 class GraphIndex:
-    """Frozen structure of a graph; see the module's docstring for the invariants.
+    """Frozen structure of a graph. Two indexes are equal only when they are the same object."""
 
-    Two indexes are equal only when they are the same object, so that an index can be a key.
-
-    Args:
-        nodes: in topological order.
-        values: every named value, with dtype and shape (unknown type: dtype `unknown`).
-        constants: names of initializers.
-        inputs: graph inputs that are not constants, in order.
-        outputs: graph outputs, in order.
-        predecessors: per node the nodes whose outputs it reads (bitset).
-        successors: per node the nodes that read its outputs (bitset).
-        ancestors: transitive predecessors (bitset), without itself.
-        descendants: transitive successors (bitset), without itself.
-        producer: value name to node index.
-        consumers: value name to bitset of the nodes that read it.
-        constant_values: small constants (at most 1,024 elements) by value.
-    """
-
-    nodes: tuple[NodeInfo, ...]
+    nodes: tuple[NodeInfo, ...]  # in topological order
+    # every named value, with dtype and shape (unknown type: dtype `unknown`)
     values: Mapping[str, TensorSpec]
-    constants: frozenset[str]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    predecessors: tuple[int, ...]
-    successors: tuple[int, ...]
-    ancestors: tuple[int, ...]
-    descendants: tuple[int, ...]
-    producer: Mapping[str, int]
-    consumers: Mapping[str, int]
+    constants: frozenset[str]  # names of initializers
+    inputs: tuple[str, ...]  # graph inputs that are not constants, in order
+    outputs: tuple[str, ...]  # graph outputs, in order
+    predecessors: tuple[int, ...]  # per node the nodes whose outputs it reads (bitset)
+    successors: tuple[int, ...]  # per node the nodes that read its outputs (bitset)
+    ancestors: tuple[int, ...]  # transitive predecessors (bitset), without itself
+    descendants: tuple[int, ...]  # transitive successors (bitset), without itself
+    producer: Mapping[str, int]  # value name to node index
+    consumers: Mapping[str, int]  # value name to bitset of the nodes that read it
+    # small constants (at most 1,024 elements) by value
     constant_values: Mapping[str, np.ndarray] = field(repr=False, hash=False, compare=False)
 
     @property
@@ -109,14 +81,14 @@ class GraphIndex:
         return (1 << len(self.nodes)) - 1
 
     def ancestors_of(self, nodes: int) -> int:
-        """All nodes that some node of the set depends on, the set itself not taken out."""
+        """All nodes that some node of the set depends on; members of the set may be among them."""
         mask = 0
         for i in bits(nodes):
             mask |= self.ancestors[i]
         return mask
 
     def descendants_of(self, nodes: int) -> int:
-        """All nodes that depend on some node of the set, the set itself not taken out."""
+        """All nodes that depend on some node of the set; members of the set may be among them."""
         mask = 0
         for i in bits(nodes):
             mask |= self.descendants[i]

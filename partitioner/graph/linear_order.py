@@ -1,14 +1,11 @@
-"""A set of nodes in a line, and where the line can be cut.
+"""A convex set of nodes in a line, and where the line can be cut.
 
-Terms: `linear_order` lists the nodes of a convex set in a topological order that finishes one branch
-before it begins the next. A *position* p lies before the p-th node of that line. A value is *live* at
-a position when it is made before it and needed after it. A value is *global* when many nodes over a
-long stretch of the line read it (an attention mask, an encoder's output): it would be live nearly
-everywhere and says nothing about where to cut, so it does not count; nor do values that come from
-outside the set (graph inputs).
+Terms: the line is a topological order that finishes one branch before it begins the next. A *position*
+p lies before its p-th node. A value is *live* at a position when it is made before it and read after
+it. A value is *global* when many nodes over a long stretch read it (an attention mask): it would be
+live nearly everywhere, so it does not count; nor do values from outside the set.
 
-Every run of nodes between two positions is convex, because the line is a topological order of a
-convex set.
+Every run of nodes between two positions is convex.
 """
 
 from __future__ import annotations
@@ -22,20 +19,17 @@ from collage.partitioner.graph.graph_index import GraphIndex
 
 _GLOBAL_READERS = 4
 _GLOBAL_SPAN = 0.25
+_MOST_GAP, _MOST_LIVE = 8, 4
 
 
 @dataclass(frozen=True)
 class Line:
-    """A convex set in a line.
+    """A convex set in a line."""
 
-    Args:
-        order: the nodes.
-        waists: positions with at most one live value; the first is 0, the last `len(order)`.
-        cuts: the waists, and in long stretches between them the positions with few live values.
-    """
-
-    order: tuple[int, ...]
+    order: tuple[int, ...]  # the nodes
+    # positions with at most one live value; the first is 0, the last `len(order)`
     waists: tuple[int, ...]
+    # the waists, and in long stretches between them the positions with few live values
     cuts: tuple[int, ...]
 
     def run(self, start: int, end: int) -> int:
@@ -46,14 +40,10 @@ class Line:
         return mask
 
 
-def line(index: GraphIndex, nodes: int, *, max_gap: int = 8, max_live: int = 4) -> Line:
-    """Put a convex set in a line and find its cuts.
+def line(index: GraphIndex, nodes: int) -> Line:
+    """Put a convex set (bitset) in a line and find its cuts.
 
-    Args:
-        index: the graph.
-        nodes: a convex set (bitset).
-        max_gap: stretches longer than this many nodes are cut further where possible.
-        max_live: no cut has more live values.
+    Long stretches are cut further where few values are live.
     """
     order = linear_order(index, nodes)
     live = live_counts(index, nodes, order)
@@ -63,11 +53,11 @@ def line(index: GraphIndex, nodes: int, *, max_gap: int = 8, max_live: int = 4) 
     stretches = list(itertools.pairwise(waists))
     while stretches:
         start, end = stretches.pop()
-        if end - start <= max_gap:
+        if end - start <= _MOST_GAP:
             continue
         middle = (start + end) / 2
         best = min(range(start + 1, end), key=lambda p: (live[p], abs(p - middle)))
-        if live[best] <= max_live:
+        if live[best] <= _MOST_LIVE:
             cuts.add(best)
             stretches += [(start, best), (best, end)]
     return Line(tuple(order), waists, tuple(sorted(cuts)))

@@ -1,7 +1,6 @@
 """A normalized model in memory: the IR with lazy weights, and its index.
 
-Opening costs parsing and indexing alone: external weights stay on disk until somebody reads them, and
-`sha256` reads them all only when it is asked for.
+External weights stay on disk until they are read; `sha256` reads them all when it is asked for.
 
 Invariants: `nodes[i]` is node *i* of `index`; the IR is shared and must not be changed.
 """
@@ -22,17 +21,11 @@ from collage.partitioner.graph.graph_index import GraphIndex
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A normalized model (see `collage.partitioner.ingest.normalize`).
+    """A normalized model (see `collage.partitioner.ingest.normalize`)."""
 
-    Args:
-        path: the ONNX file; external weights lie beside it.
-        ir: the model, weights lazy.
-        index: the structure of its main graph.
-    """
-
-    path: Path
-    ir: onnx_ir.Model = field(repr=False)
-    index: GraphIndex = field(repr=False)
+    path: Path  # the ONNX file; external weights lie beside it
+    ir: onnx_ir.Model = field(repr=False)  # the model, weights lazy
+    index: GraphIndex = field(repr=False)  # the structure of its main graph
 
     @classmethod
     def open(cls, path: Path | str) -> Model:

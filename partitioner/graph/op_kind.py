@@ -1,8 +1,7 @@
 """The kind of an operator: how it may be fused with what stands before and after it.
 
-Kinds are ordered: a rule that takes a kind takes the lesser ones too, and the kind of a sub-graph is
-the greatest of its nodes' kinds. The table is data (`op_kinds.yaml`) and covers every operator of the
-ONNX version that the tests run with.
+Kinds are ordered: a rule that takes a kind takes the lesser ones too, and a sub-graph has the greatest
+kind of its nodes. The table `op_kinds.yaml` covers every ONNX operator.
 
 Source: TVM `include/tvm/relay/op_attr_types.h` (OpPatternKind), applied to ONNX operators.
 """
@@ -29,17 +28,12 @@ class OpKind(IntEnum):
 
 
 def kind_of(domain: str, op_type: str) -> OpKind:
-    """The kind of an operator; opaque when the table does not know it.
-
-    Args:
-        domain: the operator set's domain; empty text and `ai.onnx` are the same.
-        op_type: the operator's name.
-    """
+    """The kind of an operator; opaque when the table does not know it. An empty domain is `ai.onnx`."""
     return _table().get((domain or "ai.onnx", op_type), OpKind.OPAQUE)
 
 
 def is_listed(domain: str, op_type: str) -> bool:
-    """True when the table has the operator, so that its kind was chosen and not assumed."""
+    """True when the table has the operator."""
     return (domain or "ai.onnx", op_type) in _table()
 
 

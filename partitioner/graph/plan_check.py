@@ -1,10 +1,10 @@
 """Proof that a plan can run: it covers every node exactly once, and no partitions wait for each other.
 
 Terms: the *quotient graph* has one vertex per partition and an edge where a partition reads what
-another makes. Partitions that are convex one by one, and even pair by pair, can still wait for each
-other in a ring of three or more, so only the quotient graph as a whole tells.
+another makes. Convex partitions can still wait for each other in a cycle, so only the quotient graph as
+a whole tells.
 
-Source: the rings that pairwise checks miss are those of PyTorch issue 86159.
+Source: the cycles that pairwise checks miss are those of PyTorch issue 86159.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _SHOWN = 4
 
 
 class PlanError(BadInputError):
-    """A plan does not fit the model: it leaves nodes out, takes some twice, or cannot be ordered."""
+    """A plan does not fit the model: it leaves nodes out, has some twice, or cannot be ordered."""
 
 
 def check_plan(index: GraphIndex, plan: Plan) -> None:
     """Prove that a plan fits a graph.
 
     Raises:
-        PlanError: a partition is empty or names nodes that the graph has not; a node is in no partition
-            or in two; partitions wait for each other; or one stands before another that it reads.
+        PlanError: a partition is empty or names unknown nodes; a node is in none or two; partitions
+            wait for each other; or one stands before another that it reads.
     """
     sets = [partition.nodes for partition in plan.partitions]
     seen = 0
@@ -51,14 +51,9 @@ def check_plan(index: GraphIndex, plan: Plan) -> None:
 
 
 def execution_order(index: GraphIndex, node_sets: Sequence[int]) -> list[int]:
-    """An order in which partitions can run: of those that are ready, the one with the first node.
+    """Positions of disjoint sets (bitsets) that cover a graph, in an order in which they can run.
 
-    Args:
-        index: the graph.
-        node_sets: disjoint sets (bitsets) that cover it.
-
-    Returns:
-        Positions in `node_sets`.
+    Of the sets that are ready, the one with the first node comes first.
 
     Raises:
         PlanError: some of them wait for each other.

@@ -1,13 +1,11 @@
 """A sub-graph: a set of nodes of one `GraphIndex`, and what crosses its border.
 
-Terms, as in RFC 0062: a node is *inside*; an *entry* is an inside node that reads a value from
-outside; an *exit* is an inside node whose output is read outside or is a graph output; an *input* is
-a value from outside that is read inside (constants are not inputs); an *output* is a value made
-inside and needed outside; a *tap* is an exit whose output is also read inside. *Depth* is the number
-of nodes on the longest path inside.
+Terms, as in RFC 0062: a node is *inside*; an *exit* is an inside node whose output is read outside or
+is a graph output; an *input* is a value from outside that is read inside (constants are not inputs); an
+*output* is a value made inside and needed outside; a *tap* is an exit whose output is also read inside.
+*Depth* is the number of nodes on the longest path inside.
 
-A sub-graph is valid under `Limits` when it is convex (no path leaves and comes back) and does not
-exceed the limits on depth, exits and taps.
+A sub-graph is valid under `Limits` when it is convex and does not exceed them.
 
 Source: TVM v0.18 `src/relay/collage/sub_graph.h`.
 """
@@ -54,11 +52,6 @@ class SubGraph:
         """Values made inside and needed outside, in order of their making."""
         names = (name for i in self.members for name in self.index.nodes[i].outputs if name)
         return tuple(n for n in names if self._is_needed_outside(n))
-
-    @cached_property
-    def entries(self) -> int:
-        """Inside nodes that read a value from outside (bitset)."""
-        return self._mask(i for i in self.members if set(self.index.nodes[i].used) & set(self.inputs))
 
     @cached_property
     def exits(self) -> int:

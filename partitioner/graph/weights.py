@@ -1,15 +1,11 @@
 """Weights on their way between files: streamed in chunks, never through a protobuf when they are large.
 
 Terms: a model's *structure* is everything but the data of its main graph's initializers. Weights are
-*inline* (inside the protobuf, which may hold 2 GiB at most) while they are at most 1 GiB together, else
-*external*: in one file beside the model, named after it, every large tensor on a page border so that
-runtimes can map it.
+*inline* while they are at most 1 GiB together, else *external*: in one file beside the model, every
+large tensor on a page border so that runtimes can map it.
 
-Invariants: what is written depends on the content alone, not on how the source stored it; a file is
-complete or absent (written under another name, then renamed).
-
-External files are copied, never linked: onnx 1.23 and onnx-ir 1.1 refuse files with several hard links
-as an attack, symbolic links likewise.
+Invariants: what is written depends on the content alone; a file is complete or absent. External files
+are copied, never linked: onnx refuses files with several links as an attack.
 """
 
 from __future__ import annotations
@@ -118,10 +114,7 @@ def write(
 
 
 def digest(model: ir.Model) -> str:
-    """SHA-256 of a model's structure and weights, as hex text, without this project's own metadata.
-
-    It is the same for a normalized model and for the artifact made of it, inline or external.
-    """
+    """SHA-256 of a model's structure and weights as hex text, without this project's own metadata."""
     proto = whole_structure(model)
     for node in proto.graph.node:
         kept = [entry for entry in node.metadata_props if not entry.key.startswith(METADATA_PREFIX)]
@@ -203,7 +196,7 @@ class _Layout:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A TensorProto on its way to the file: its bytes but for inline data, and that data."""
+    """A TensorProto's bytes but for its inline data, and that data."""
 
     head: bytes
     data: ir.TensorProtocol | None
@@ -235,8 +228,7 @@ def _entry(value: ir.Value, outside: _Layout | None) -> _Entry:
 def _file_pieces(proto: onnx.ModelProto, entries: Sequence[_Entry]) -> Iterator[bytes | memoryview]:
     """A ModelProto's bytes, put together here so that no weight is copied into a protobuf object.
 
-    Fields stand in the order of their numbers, as protobuf writes them: OpenVINO takes a file that has two operator sets
-    before its graph for another format.
+    Fields stand in the order of their numbers: OpenVINO does not recognize files with another order.
     """
     graph = proto.graph.SerializeToString(deterministic=True)
     before, after = onnx.ModelProto(), onnx.ModelProto()

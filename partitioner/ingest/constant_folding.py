@@ -1,9 +1,8 @@
-"""Folding: what is constant becomes an initializer, what nothing needs goes away.
+"""Folding: constant values become initializers, unused nodes go away.
 
-The work is onnxscript's and onnx-ir's; here are the limits. A folded tensor is written to disk and read
-by every runtime, so folding must not blow a model up: a 66-byte model can ask for 128 GiB. Constant
-fills (ConstantOfShape) are folded whatever their size within the budget, since runtimes pack weights
-only when they are initializers; other operators only while small, except those that move data around.
+onnxscript and onnx-ir fold; here are the limits, since a tiny model can ask for a huge constant.
+Constant fills (ConstantOfShape) are folded within the budget, since runtimes pack only initializers;
+other operators only while small, except those that move data around.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ _KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"
 class _MainGraphFolder(constant_folding.FoldConstantsPass):  # type: ignore[misc]
     """Leaves bodies alone, and knows the shapes of some operators that onnx does not.
 
-    A branch that is never taken may contradict the bound shapes (silero's 8 kHz branch does under the
-    16 kHz input): folded, it no longer loads, while unfolded it is never looked at.
+    A branch that is never taken may contradict the bound shapes: folded, it would no longer load.
     """
 
     def visit_attribute(self, attr: ir.Attr) -> None:
@@ -69,7 +67,7 @@ class _MainGraphFolder(constant_folding.FoldConstantsPass):  # type: ignore[misc
 
 
 class _Budget:
-    """Decides for each constant node whether it is folded, and counts the bytes that this makes."""
+    """Decides for each constant node whether it is folded, and counts the bytes."""
 
     def __init__(self) -> None:
         self._left = MAX_FOLDED_BYTES
@@ -108,7 +106,7 @@ def fold(model: ir.Model, notes: list[str]) -> ir.Model:
         ModelError: constants or values of absurd size.
         MemoryError: a constant fits the limits but not this process.
     """
-    # It tells of each node that it leaves as it is, which changes nothing for anybody.
+    # The library logs each node that it leaves as it is.
     logging.getLogger(constant_folding.__name__).setLevel(logging.ERROR)
     budget = _Budget()
     lift_constants(model)
@@ -146,14 +144,14 @@ def lift_constants(model: ir.Model) -> None:
 
 
 def tidy(model: ir.Model) -> None:
-    """Lift constants, then drop nodes and initializers that nothing needs."""
+    """Lift constants, then drop unused nodes and initializers."""
     lift_constants(model)
     _forget_dead_readers(model)
     passes.RemoveUnusedNodesPass()(model)
 
 
 def _forget_dead_readers(model: ir.Model) -> None:
-    """Make branches that were cut off when an If was decided give up the values that they read."""
+    """Remove the uses of values in branches that were cut off when an If was decided."""
     graph = model.graph
     alive = set(ir.traversal.RecursiveGraphIterator(graph))
     made = (value for node in alive for value in node.outputs)

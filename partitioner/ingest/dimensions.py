@@ -1,10 +1,8 @@
 """Dimensions: a model is tuned for fixed shapes, so every free one of an input is bound first.
 
-A dimension is named by its ONNX name (`batch`), which binds it wherever the name stands, or by its
-place (`input:axis`, for example `x:0`), which goes first and is the only way for unnamed ones.
-
-A scalar integer input (silero's `sr`) may be bound too: it becomes a constant, no longer an input.
-What hangs on it alone, such as the choice between two branches, is then decided when folding.
+A dimension is named by its ONNX name (`batch`), which binds it everywhere, or by its place
+(`input:axis`, for example `x:0`), which goes first. A scalar integer input (a sample rate) may be bound
+too: it becomes a constant, so that branches that depend on it alone are decided when folding.
 """
 
 from __future__ import annotations
@@ -20,9 +18,7 @@ from collage.partitioner.errors import ModelError
 def bind(model: ir.Model, dims: Mapping[str, int]) -> None:
     """Give every free dimension of the graph's inputs its value, in place.
 
-    Args:
-        model: initializers are not among its graph inputs any more.
-        dims: value by name or by `input:axis`; of a scalar integer input by its name.
+    `dims` has sizes by name or by `input:axis`, and values of scalar integer inputs by name.
 
     Raises:
         ModelError: a dimension stays free (all are listed), a name is unknown, or a size is below 1.

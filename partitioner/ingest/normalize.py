@@ -1,12 +1,11 @@
 """Ingest: a source becomes a normalized model, the one form that everything else works on.
 
-A normalized model has: only known operator domains, no functions, IR 10 to 13 and opset 7 to 26; every
-node named uniquely; no Constant nodes; no initializer among the graph inputs; every free dimension
-bound and shapes inferred; constants folded; nothing unused; weights inline up to 32 MiB together, else
-in `model.onnx.weights` beside `model.onnx`, so that opening it is cheap. What bodies (If, Loop,
-Scan) use from outside, constants too, lives in the main graph.
+A normalized model has: only known operator domains, no functions, IR 10 to 13 and opset 7 to 26; unique
+node names; no Constant nodes; no initializer among the graph inputs; free dimensions bound, shapes
+inferred, constants folded, nothing unused; weights inline up to 32 MiB, else in `model.onnx.weights`.
+Values that bodies (If, Loop, Scan) use from outside live in the main graph.
 
-The code is pure and trusts nothing, but it calls native parsers: run it in a sandboxed child.
+It calls native parsers on untrusted data: run it in a sandboxed child.
 """
 
 from __future__ import annotations
@@ -37,32 +36,12 @@ TypeSource = Callable[[Path, Sequence[str]], Mapping[str, TensorSpec]]
 
 
 @dataclass(frozen=True)
-class NormalisedInfo:
-    """What ingest did; picklable.
+class NormalizedInfo:
+    """What ingest did; picklable."""
 
-    Args:
-        path: the normalized model.
-        source_sha256: of the source's bytes as hex text.
-        sha256: of the normalized model, as `Model.sha256`.
-        nodes: how many nodes the main graph has.
-        inputs: graph inputs in order.
-        outputs: graph outputs in order.
-        ir_version: of the result.
-        opsets: operator set versions of the result by domain, `ai.onnx` as empty text, sorted.
-        dims: the dimensions that were bound, sorted.
-        warnings: what a user should know, one sentence each.
-    """
-
-    path: Path
-    source_sha256: str
-    sha256: str
-    nodes: int
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    ir_version: int
-    opsets: tuple[tuple[str, int], ...]
-    dims: tuple[tuple[str, int], ...]
-    warnings: tuple[str, ...]
+    path: Path  # the normalized model
+    inputs: tuple[TensorSpec, ...]  # graph inputs in order
+    warnings: tuple[str, ...]  # what a user should know, one sentence each
 
 
 class _NodeNames(SimpleNameGenerator):
@@ -78,12 +57,11 @@ def normalize(
     dims: Mapping[str, int],
     least_opset: int = 0,
     types_from: TypeSource | None = None,
-) -> NormalisedInfo:
+) -> NormalizedInfo:
     """Check a source and write it as `destination/model.onnx`.
 
     Args:
         source: an ONNX file, or a zip with one and its external data.
-        destination: a folder; made if it is not there.
         dims: sizes of free dimensions by name or by `input:axis`.
         least_opset: an older model is converted up to this one where that can be done.
         types_from: asked for the types of values that ONNX cannot infer, such as those of runtimes' operators.
@@ -109,7 +87,7 @@ def _normalize(
     dims: Mapping[str, int],
     least_opset: int,
     types_from: TypeSource | None,
-) -> NormalisedInfo:
+) -> NormalizedInfo:
     file = model_file(source, scratch)
     proto = safety.read_checked(file)
     notes: list[str] = []
@@ -137,17 +115,8 @@ def _normalize(
     index = GraphIndex.from_ir(model)
     notes.extend(_notes_on_branches(index))
     notes.extend(_notes_on_shapes(index))
-    return NormalisedInfo(
-        path=path,
-        source_sha256=weights.file_digest(source),
-        sha256=weights.digest(ir.load(path)),
-        nodes=len(index.nodes),
-        inputs=tuple(index.values[name] for name in index.inputs),
-        outputs=tuple(index.values[name] for name in index.outputs),
-        ir_version=model.ir_version,
-        opsets=tuple(sorted(model.opset_imports.items())),
-        dims=tuple(sorted(dims.items())),
-        warnings=tuple(notes),
+    return NormalizedInfo(
+        path=path, inputs=tuple(index.values[name] for name in index.inputs), warnings=tuple(notes)
     )
 
 

@@ -1,8 +1,7 @@
 """What a model may not do: read files that are not its own, bring native code, or be malformed.
 
-The checks run on the protobuf before anything interprets it. `onnx.checker` has crashed on bad input,
-so all of this runs in a sandboxed child; what must hold even there is that no file outside the model's
-folder is opened.
+The checks run on the protobuf before it is interpreted, in a sandboxed child, since `onnx.checker` may
+crash. No file outside the model's folder is opened even there.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 
 
 def read_checked(path: Path) -> onnx.ModelProto:
-    """Parse a model file, external data left where it is, and check that it is safe and well-formed.
+    """Parse a model file without external data, and check that it is safe and well-formed.
 
     Raises:
         ModelError: says what is wrong and, for a node, its name, operator and domain.

@@ -1,8 +1,7 @@
-"""A source: what the user gave, as an ONNX file in a folder of its own.
+"""A source: the user's model, as an ONNX file in a folder of its own.
 
-A source is an ONNX file, whose external data may lie beside it, or a zip with one ONNX file and its
-external data. A zip is hostile until proven otherwise: entries, sizes, ratio, names and links are
-checked before a byte is written, and sizes again while it is unpacked.
+A source is an ONNX file, or a zip with one ONNX file and its external data. Entries, sizes, ratio,
+names and links of a zip are checked before a byte is written, and sizes again while it is unpacked.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Versions: IR and operator set brought to what runtimes take.
 
-ONNX Runtime 1.31 takes IR up to 13 and opset up to 26. Node metadata, which artifacts need, exists from
-IR 10 on. Older opsets stay as they are: runtimes take them from 7 on, converting up makes more nodes
-(Softmax before 13 becomes three), and below 7 onnx 1.23's converter computes wrong broadcasts.
-
-A newer opset is relabeled when every operator in use is the same in the older one; only otherwise is
-onnx's converter asked, which does not look into bodies.
+Node metadata, which artifacts need, exists from IR 10 on. Older opsets stay from 7 on: converting up
+makes more nodes, and onnx's converter computes wrong broadcasts below 7. A newer opset is relabeled
+when every operator in use is the same in the older one; else onnx's converter is asked.
 """
 
 from __future__ import annotations
@@ -25,12 +22,9 @@ _SMALL_BYTES = 1024
 
 
 def convert(model: ir.Model, notes: list[str], least_opset: int = 0) -> ir.Model:
-    """The model in a version that runtimes take; what was done is added to `notes`.
+    """The model in a version that runtimes take; `notes` gets one sentence for each change.
 
-    Args:
-        model: as it came.
-        notes: gets one sentence for each change.
-        least_opset: an older model is converted up to this one where onnx's converter can.
+    An older model than `least_opset` is converted up to it where onnx's converter can.
 
     Raises:
         ModelError: an operator cannot be converted.

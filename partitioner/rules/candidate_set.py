@@ -1,8 +1,7 @@
-"""All candidates of one model: what may be chosen, what covers which node, and what was refused.
+"""All candidates of one model, indexed by node, and what was refused.
 
-Invariants: no two candidates have the same nodes and target; every candidate's nodes are convex and not
-empty; `by_node[i]` lists the positions of the candidates that hold node *i*, ascending; a node that
-no candidate of a target holds has that target's reason in `refusals`.
+Invariants: no two candidates have the same nodes and target; every candidate is convex and not empty;
+`by_node[i]` is ascending; a node in no candidate of a target has that target's reason in `refusals`.
 """
 
 from __future__ import annotations
@@ -17,19 +16,13 @@ from collage.partitioner.target import Target
 
 @dataclass(frozen=True)
 class CandidateSet:
-    """Candidates, indexed by node.
+    """Candidates, indexed by node."""
 
-    Args:
-        candidates: in the order in which the targets and their rules gave them.
-        by_node: per node the positions of the candidates that hold it.
-        refusals: why a target has no candidate for a node.
-        notes: bounds that were hit while looking for candidates, one sentence each.
-    """
-
-    candidates: tuple[Candidate, ...]
-    by_node: tuple[tuple[int, ...], ...]
+    candidates: tuple[Candidate, ...]  # in the order in which the targets and their rules gave them
+    by_node: tuple[tuple[int, ...], ...]  # per node the positions of the candidates that hold it
+    # why a target has no candidate for a node
     refusals: Mapping[tuple[int, Target], str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # bounds that were hit while looking for candidates, one sentence each
 
     @classmethod
     def build(
@@ -53,7 +46,3 @@ class CandidateSet:
 
     def __len__(self) -> int:
         return len(self.candidates)
-
-    def of(self, target: Target) -> tuple[Candidate, ...]:
-        """The candidates of one target, in order."""
-        return tuple(c for c in self.candidates if c.target == target)

@@ -1,20 +1,18 @@
 """How smaller proposals are joined to larger ones.
 
 Terms: *upstream* and *downstream* are two disjoint proposals of which the first feeds the second and
-not the other way. A `Pool` holds the proposals found so far; a combiner looks through it and yields
-joins in which at least one part is new, so that a round never repeats the one before.
+not the other way. A `ProposalPool` holds the proposals found so far; a combiner yields joins of which
+at least one part is new, so that rounds do not repeat each other.
 
 The combiners of RFC 0062 in terms of ONNX:
 
-* `ByKind(A, B)` joins an upstream of at most kind A with a downstream of at most kind B (FuseOps is
-  OUT_FUSABLE → BROADCAST, BROADCAST → REDUCTION and INJECTIVE → INJECTIVE);
+* `ByKind(A, B)` joins an upstream of at most kind A with a downstream of at most kind B;
 * `JoinAnything` joins any two that touch;
-* `VariadicInputs` is the RFC's rule for tuple arguments: ONNX has no tuples but operators with a list
-  of inputs (Concat, Sum, Max): the consumer is joined with one producer for every input at once;
-* `MultiOutputs` is the RFC's rule for tuple projection: a node with several outputs (Split) is joined
-  with one reader for every node that reads them, at once;
-* `ConstantInputs` joins the nodes that compute from constants alone (weights that are dequantized or
-  cast) to whoever reads them. Initializers need no rule: they are part of every candidate.
+* `VariadicInputs` joins a reader of a list of inputs (Concat, Sum) with one producer for every input at
+  once;
+* `MultiOutputs` joins a node with several outputs (Split) with one reader for every node that reads
+  them;
+* `ConstantInputs` joins nodes that compute from constants alone to their reader.
 
 Source: TVM v0.18 `src/relay/collage/combiner_rule.h`.
 """
@@ -31,15 +29,13 @@ from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.op_kind import OpKind
 from collage.partitioner.rules.proposal import Proposal, Scope
 
-MAX_CHOICES = 256
-"""How many ways of joining all inputs (or outputs) of one proposal are followed."""
-
+MAX_CHOICES = 256  # how many ways of joining all inputs (or outputs) of one proposal are followed
 _VARIADIC = frozenset(
     {"Concat", "Einsum", "FeatureVectorizer", "Max", "Mean", "Min", "QLinearConcat", "Sum"}
 )
 
 
-class Pool:
+class ProposalPool:
     """Proposals found so far, each set of nodes once, indexed by node."""
 
     def __init__(self, index: GraphIndex) -> None:
@@ -102,7 +98,7 @@ class Combiner(Protocol):
         """As in rule files and texts, e.g. `out_fusable->broadcast`."""
         ...
 
-    def joins(self, scope: Scope, pool: Pool, first_new: int, end: int) -> Iterator[Proposal]:
+    def joins(self, scope: Scope, pool: ProposalPool, first_new: int, end: int) -> Iterator[Proposal]:
         """Joins of proposals at positions under `end`, one of them at `first_new` or after it."""
         ...
 
@@ -118,7 +114,7 @@ class ByKind:
     def name(self) -> str:
         return f"{self.upstream.name.lower()}->{self.downstream.name.lower()}"
 
-    def joins(self, scope: Scope, pool: Pool, first_new: int, end: int) -> Iterator[Proposal]:
+    def joins(self, scope: Scope, pool: ProposalPool, first_new: int, end: int) -> Iterator[Proposal]:
         for up, down in _touching(pool, first_new, end):
             if pool.items[up].kind <= self.upstream and pool.items[down].kind <= self.downstream:
                 joined = pool.join((up, down))
@@ -132,7 +128,7 @@ class JoinAnything:
 
     name: str = "anything"
 
-    def joins(self, scope: Scope, pool: Pool, first_new: int, end: int) -> Iterator[Proposal]:
+    def joins(self, scope: Scope, pool: ProposalPool, first_new: int, end: int) -> Iterator[Proposal]:
         for pair in _touching(pool, first_new, end):
             joined = pool.join(pair)
             if joined is not None:
@@ -146,7 +142,7 @@ class VariadicInputs:
     max_kind: OpKind = OpKind.INJECTIVE
     name: str = "variadic_inputs"
 
-    def joins(self, scope: Scope, pool: Pool, first_new: int, end: int) -> Iterator[Proposal]:
+    def joins(self, scope: Scope, pool: ProposalPool, first_new: int, end: int) -> Iterator[Proposal]:
         for at in range(end):
             item = pool.items[at]
             lists = [i for i in bits(item.nodes) if scope.index.nodes[i].op_type in _VARIADIC]
@@ -162,7 +158,7 @@ class MultiOutputs:
     max_kind: OpKind = OpKind.INJECTIVE
     name: str = "multi_outputs"
 
-    def joins(self, scope: Scope, pool: Pool, first_new: int, end: int) -> Iterator[Proposal]:
+    def joins(self, scope: Scope, pool: ProposalPool, first_new: int, end: int) -> Iterator[Proposal]:
         for at in range(end):
             item = pool.items[at]
             many = [i for i in bits(item.nodes) if len(scope.index.nodes[i].outputs) > 1]
@@ -177,7 +173,7 @@ class ConstantInputs:
 
     name: str = "constant_inputs"
 
-    def joins(self, scope: Scope, pool: Pool, first_new: int, end: int) -> Iterator[Proposal]:
+    def joins(self, scope: Scope, pool: ProposalPool, first_new: int, end: int) -> Iterator[Proposal]:
         constant = _constant_nodes(scope) & scope.supported
         for at in range(first_new, end):
             item = pool.items[at]
@@ -186,7 +182,7 @@ class ConstantInputs:
                 yield scope.proposal(nodes, item.rule)
 
 
-def _touching(pool: Pool, first_new: int, end: int) -> Iterator[tuple[int, int]]:
+def _touching(pool: ProposalPool, first_new: int, end: int) -> Iterator[tuple[int, int]]:
     """Pairs (upstream, downstream) of which one is new."""
     for new in range(first_new, end):
         nodes = pool.items[new].nodes
@@ -199,7 +195,7 @@ def _touching(pool: Pool, first_new: int, end: int) -> Iterator[tuple[int, int]]
 
 
 def _all_at_once(
-    pool: Pool, at: int, others: list[int], kind: OpKind, first_new: int, end: int, *, up: bool
+    pool: ProposalPool, at: int, others: list[int], kind: OpKind, first_new: int, end: int, *, up: bool
 ) -> Iterator[Proposal]:
     """Joins of one proposal with one more for each of the other nodes, in every choice."""
     if len(others) < 2:

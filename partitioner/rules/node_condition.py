@@ -20,20 +20,15 @@ _SIDE_DTYPES = frozenset({"bool", "int32", "int64"})
 
 @dataclass(frozen=True)
 class NodeCondition:
-    """What a node must be like; called with an index and a node it gives the reason of a refusal.
+    """Conditions on a node; a call gives the reason of a refusal, or None."""
 
-    Args:
-        attributes: (name, value as canonical text) pairs that must agree.
-        dtypes: numpy names of which every input and output must have one; constant inputs of
-            integer or boolean type (shapes, axes, indexes) do not count.
-        max_rank: no input or output has more dimensions.
-        static: every input and output has a known type and shape.
-    """
-
+    # (name, value as canonical text) pairs that must agree
     attributes: tuple[tuple[str, str], ...] = ()
+    # numpy names of which every input and output must have one; constant inputs of integer or boolean
+    # type (shapes, axes, indexes) do not count
     dtypes: tuple[str, ...] = ()
-    max_rank: int | None = None
-    static: bool = False
+    max_rank: int | None = None  # no input or output has more dimensions
+    static: bool = False  # every input and output has a known type and shape
 
     @classmethod
     def of(cls, data: Mapping[str, object]) -> NodeCondition:

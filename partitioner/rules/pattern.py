@@ -1,15 +1,13 @@
 """Named patterns: small graphs that a runtime computes as one kernel, found in a model.
 
 Terms: a pattern is a Python function over onnxscript's pattern builder; a *match* is a set of nodes
-(bitset) of the model's `GraphIndex`. Matches may overlap: choosing among them is the search's work,
-and nothing is rewritten.
+(bitset). Matches may overlap: the search chooses, and nothing is rewritten.
 
-This is the one file that knows onnxscript's matcher. It is used for matching alone, because of what
-was seen of it:
+This is the one file that knows onnxscript's matcher, which has limits:
 
-* it finds at most one match per root: so patterns are plain (no `OrValue`), one name per variant
-  (`Add(x, b)` and `Add(b, x)` are two), and every combination of further roots is asked for here;
-* a check inside an alternative may never run: so predicates stand in `check` alone;
+* it finds at most one match per root, so patterns are plain (no `OrValue`), with one name per variant,
+  and every combination of further roots is asked for here;
+* a check inside an alternative may never run, so predicates stand in `check` alone;
 * it may match one node twice, and sets that are not convex: both are refused here;
 * building and matching keep state: each call of `matches` has its own matcher, built under a lock.
 
@@ -35,7 +33,7 @@ _BUILDING = threading.Lock()
 
 
 class IndexedModel(Protocol):
-    """What matching needs of `collage.partitioner.graph.model.Model`: the IR and its index, node for node."""
+    """What matching needs of `collage.partitioner.graph.model.Model`."""
 
     @property
     def ir(self) -> ir.Model: ...
@@ -46,27 +44,22 @@ class IndexedModel(Protocol):
 
 @dataclass(frozen=True)
 class Pattern:
-    """A named pattern.
+    """A named pattern."""
 
-    Args:
-        name: unique among the patterns of a target, e.g. `conv_relu`.
-        build: a pattern function as onnxscript has them: its first argument builds operators, the
-            others are variables, e.g. `lambda op, x, w: op.Relu(op.Conv(x, w))`. Attributes that
-            are not mentioned may have any value; inputs that are not mentioned must be absent
-            unless the operator is given `_allow_other_inputs=True`.
-        check: gets the index and the matched nodes in the order in which `build` makes them;
-            returns why the match is refused, or None.
-    """
-
-    name: str
+    name: str  # unique among the patterns of a target, e.g. `conv_relu`.
+    # a pattern function as onnxscript has them: its first argument builds operators, the others are
+    # variables, e.g. `lambda op, x, w: op.Relu(op.Conv(x, w))`. Attributes that are not mentioned may
+    # have any value; inputs that are not mentioned must be absent unless the operator is given
+    # `_allow_other_inputs=True`.
     build: Callable[..., Any]
+    # gets the index and the matched nodes in the order in which `build` makes them; returns why the
+    # match is refused, or None
     check: Check | None = None
 
     def matches(self, model: IndexedModel) -> list[int]:
         """Every match in the model's main graph, as bitsets, each once.
 
-        A pattern with several roots (outputs that do not feed each other) is matched only where
-        its roots lie at most as many steps apart as the pattern has nodes.
+        The roots of a match lie at most as many steps apart as the pattern has nodes.
         """
         with _BUILDING:
             matcher = onnxscript_pattern.Pattern(self.build, name=self.name)

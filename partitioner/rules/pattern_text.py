@@ -1,8 +1,8 @@
 """Patterns written as text, a line per node.
 
-A line is `outputs = Operator(inputs) {attribute: value}`. A name is one value wherever it stands, `_`
-is any value, a last `...` any further inputs (without it there are none), and attributes that are not
-mentioned may have any value. Values that are made and not read again are the pattern's outputs::
+A line is `outputs = Operator(inputs) {attribute: value}`. `_` is any value, a last `...` any further
+inputs (without it there are none), and attributes not mentioned may have any value. Values that are
+made and not read again are the pattern's outputs::
 
     c = Conv(x, w, ...) {group: 1}
     y = com.example::Clip6(c)
@@ -30,12 +30,7 @@ _NAME = re.compile(r"\w+\Z")
 
 
 class LineError(ValueError):
-    """A line of a pattern is misspelled.
-
-    Args:
-        number: which line, from 0.
-        reason: what is wrong.
-    """
+    """The line `number` (from 0) of a pattern is misspelled."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(reason)
@@ -61,15 +56,10 @@ class NodeLine:
 
 @dataclass(frozen=True)
 class WrittenPattern:
-    """A pattern function (see `Pattern.build`) with conditions.
+    """A pattern function (see `Pattern.build`) with conditions."""
 
-    Args:
-        nodes: its lines.
-        where: what every node must be like.
-    """
-
-    nodes: tuple[NodeLine, ...]
-    where: NodeCondition
+    nodes: tuple[NodeLine, ...]  # its lines
+    where: NodeCondition  # what every node must be like
 
     def pattern(self, name: str) -> Pattern:
         """As a named pattern."""

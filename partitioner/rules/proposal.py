@@ -1,11 +1,10 @@
 """What rules see and what they give: a scope, and proposals for candidates.
 
-Terms: a *scope* is one model and one target's word on each node; a *proposal* is a set of nodes with
-the trail of the rules that made it and its kind (the greatest kind of its nodes). Rules know nothing
-of targets: `collage.partitioner.rules.target_spec` puts the target to what they propose.
+Terms: a *scope* is one model and which nodes one target takes; a *proposal* is a set of nodes with the
+names of the rules that made it and its kind (the greatest kind of its nodes).
 
-Invariant: a note in `Proposals.notes` says that a bound was hit, so that something that a rule allows
-was not proposed; without notes the proposals are all that the rule allows.
+Invariant: a note in `Proposals.notes` says that a bound was hit; without notes the proposals are all
+that the rule allows.
 """
 
 from __future__ import annotations
@@ -41,15 +40,10 @@ class Proposals:
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """A model as one target sees it.
-
-    Args:
-        model: the model with its index.
-        supports: None when the target takes a node, else the reason of its refusal.
-    """
+    """A model as one target sees it."""
 
     model: IndexedModel
-    supports: Supports
+    supports: Supports  # None when the target takes a node, else the reason of its refusal
 
     @property
     def index(self) -> GraphIndex:

@@ -1,16 +1,15 @@
 """Large regions: blocks at every scale for targets that compile whole graphs.
 
-What a graph compiler gains it gains over long runs of operators, so it is offered, of what it takes:
+Of the nodes that a target takes, it is offered:
 
-* *maximal* regions: what a runtime's own greedy partitioner would give it. Nodes are taken in turns
-  (all that are ready and taken, then all that are ready and not taken, …), from the inputs on and
-  once more from the outputs back; so each turn is convex and the turns can run one after the other;
+* *maximal* regions, as a runtime's own greedy partitioner would give: nodes are taken in turns (all
+  that are ready and taken, then all that are ready and not taken, …), from the inputs on and from the
+  outputs back;
 * *component*: the connected parts of those;
-* *interval*: everything between two cuts of such a part (`collage.partitioner.graph.linear_order`), all of them
-  when they are few, else short ones everywhere and long ones on an ever coarser grid, with prefixes
-  and suffixes;
-* *branch*: what one input of a joining node needs and no other does, and what one reader of a
-  forking node feeds and no other does; and the runs inside such a branch when it is a plain chain.
+* *interval*: everything between two cuts of such a part (`graph.linear_order`): all when they are few,
+  else short ones everywhere and long ones on an ever coarser grid, with prefixes and suffixes;
+* *branch*: what one input of a joining node needs and no other does, what one reader of a forking node
+  feeds and no other does, and the runs inside such a branch when it is a plain chain.
 
 Invariants: every region is convex and holds only nodes that the target takes; there are at most about
 `RegionRule.max_intervals` intervals, in time about linear in nodes plus regions.
@@ -26,26 +25,18 @@ from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.linear_order import Line, line
 from collage.partitioner.rules.proposal import Proposals, Scope, distinct
 
-_CHAIN = 12
-"""Longest plain branch of which every run is offered."""
-
-_REACH = 4
-"""A grid is made coarser rather than offer fewer lengths than this from each of its points."""
-
+_CHAIN = 12  # longest plain branch of which every run is offered
+_REACH = 4  # a grid is made coarser rather than offer fewer lengths than this from each of its points
+# Prefixes and suffixes of a thinned line: at so many cuts near each end, and so many in between.
 _ENDS = 24
-"""Prefixes and suffixes of a thinned line: at so many cuts near each end, and so many in between."""
 
 
 @dataclass(frozen=True)
 class RegionRule:
-    """Maximal supported regions, the whole graph when it is one, intervals and branches.
+    """Maximal supported regions, the whole graph when it is one, intervals and branches."""
 
-    Args:
-        max_intervals: about how many intervals are offered; 0 stands for the greater of 2,000 and
-            twice the number of nodes.
-        name: the label.
-    """
-
+    # about how many intervals are offered; 0 stands for the greater of 2,000 and twice the number of
+    # nodes
     max_intervals: int = 0
     name: str = "region"
 
@@ -128,10 +119,10 @@ def components(index: GraphIndex, nodes: int) -> list[int]:
 
 
 def branches(index: GraphIndex, nodes: int) -> list[int]:
-    """Sets of at least two nodes that one side of a join or a fork needs for itself alone.
+    """Sets of at least two nodes that only one side of a join or a fork needs.
 
-    What one node's ancestors have over another's is convex (both sets are closed toward the
-    inputs), and so is its part inside a convex set; the same holds for descendants.
+    What one node's ancestors have over another's is convex, and so is its part inside a convex set; the
+    same holds for descendants.
     """
     found: dict[int, None] = {}
     sides = ((index.predecessors, index.ancestors), (index.successors, index.descendants))

@@ -1,4 +1,4 @@
-"""Rules as data: the algebra of `collage.partitioner.rules.rules` in YAML or JSON, for a target's `-rules=FILE`.
+"""Rules as data: the rules of `collage.partitioner.rules.rules` in YAML or JSON, for a target's `-rules=FILE`.
 
 A rule is a mapping with one key, which says which rule it is (docs/rules.md shows them all)::
 
@@ -8,10 +8,8 @@ A rule is a mapping with one key, which says which rule it is (docs/rules.md sho
         - pattern: {name: conv_relu, nodes: ["c = Conv(x, ...)", "y = Relu(c)"]}
         - ops: {names: [Conv, MaxPool], where: {dtypes: [float32]}}
 
-The lines of a pattern are those of `collage.partitioner.rules.pattern_text`.
-
-Invariant: a target with a rule file is offered nothing that the file does not propose, and nothing
-that holds a node which the target refuses.
+Invariant: a target with a rule file is offered only what the file proposes, without nodes that it
+refuses.
 """
 
 from __future__ import annotations
@@ -70,8 +68,7 @@ def load_rule(path: Path) -> Rule:
 
     Raises:
         BadInputError: the file cannot be read.
-        FileError: it is not YAML or JSON, does not fit the schema, or a pattern in it is misspelled;
-            the message names file, line and key.
+        FileError: it does not fit the schema, or a pattern is misspelled; it names file, line and key.
     """
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,20 +1,18 @@
 """The algebra of rules: which sets of nodes are offered as partitions.
 
-Base rules look at the graph: `PatternRule` (matches of a pattern), `OpPredicateRule` (single nodes by
-operator), `OpKindRule` (single nodes by kind), `HostRule` (single nodes that nobody fuses),
-`collage.partitioner.rules.regions.RegionRule` (large regions). Combinators look at what other rules propose:
-`UnionRule`, `CombineRule` (joins by combiners), `OnlyValidRule` (limits), `CompositeRule` (a named
-library call), `PrimitiveRule` (each proposal is one partition). Rules are frozen values, e.g. what
-TVM calls FuseOps::
+Base rules look at the graph: `PatternRule`, `OpPredicateRule`, `OpKindRule`, `HostRule` and
+`regions.RegionRule`. Combinators look at what other rules propose: `UnionRule`, `CombineRule`,
+`OnlyValidRule`, `CompositeRule`, `PrimitiveRule`. Rules are frozen values, e.g. what TVM calls
+FuseOps::
 
     PrimitiveRule("kernel", OnlyValidRule(Limits(max_depth=4, max_exits=1, allow_taps=False),
         CombineRule(OpKindRule(), FUSE_OPS)))
 
-Proposals may overlap; to choose is the search's work. Rules that look at single nodes offer only
-nodes that the target takes.
+Proposals may overlap; the search chooses. Rules for single nodes offer only nodes that the target
+takes.
 
-Source: RFC 0062 and TVM v0.18 `src/relay/collage/partition_rule.h`; `CombineRule` follows the RFC,
-with bounds, and keeps only convex joins.
+Source: RFC 0062 and TVM v0.18 `src/relay/collage/partition_rule.h`; `CombineRule` follows the RFC, with
+bounds, and keeps only convex joins.
 """
 
 from __future__ import annotations
@@ -27,7 +25,13 @@ from collage.partitioner.candidate import bits
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.op_kind import OpKind
 from collage.partitioner.graph.sub_graph import Limits, SubGraph
-from collage.partitioner.rules.combiners import ByKind, Combiner, MultiOutputs, Pool, VariadicInputs
+from collage.partitioner.rules.combiners import (
+    ByKind,
+    Combiner,
+    MultiOutputs,
+    ProposalPool,
+    VariadicInputs,
+)
 from collage.partitioner.rules.pattern import Pattern
 from collage.partitioner.rules.proposal import (
     Proposal,
@@ -50,15 +54,11 @@ FUSE_OPS: tuple[Combiner, ...] = (
 
 @dataclass(frozen=True)
 class PatternRule:
-    """Every match of a pattern.
+    """Every match of a pattern."""
 
-    Args:
-        pattern: named; the name is the rule's.
-        each_supported: also ask the target about every node. A fused kernel may take nodes that the
-            target refuses alone, so this is not the default.
-    """
-
-    pattern: Pattern
+    pattern: Pattern  # named; the name is the rule's
+    # also ask the target about every node. A fused kernel may take nodes that the target refuses alone,
+    # so this is not the default.
     each_supported: bool = False
 
     @property
@@ -73,17 +73,11 @@ class PatternRule:
 
 @dataclass(frozen=True)
 class OpPredicateRule:
-    """Single nodes that the target takes, by operator and predicate.
+    """Single nodes that the target takes, by operator and predicate."""
 
-    Args:
-        ops: globs over `Conv` or `com.microsoft::Gelu`.
-        predicate: a further reason to refuse a node, or None.
-        name: the label; without one the operator is.
-    """
-
-    ops: tuple[str, ...] = ("*",)
-    predicate: Supports | None = None
-    name: str = ""
+    ops: tuple[str, ...] = ("*",)  # globs over `Conv` or `com.microsoft::Gelu`
+    predicate: Supports | None = None  # a further reason to refuse a node, or None
+    name: str = ""  # the label; without one the operator is
 
     def candidates(self, scope: Scope) -> Proposals:
         return _singles(scope, self.name, [i for i in bits(scope.supported) if self._takes(scope, i)])
@@ -109,10 +103,7 @@ class OpKindRule:
 
 @dataclass(frozen=True)
 class HostRule:
-    """Single nodes that are left behind when the others are fused: the opaque ones.
-
-    Control flow, sequences, text, randomness: what a target takes of these, it takes one by one.
-    """
+    """Single opaque nodes (control flow, sequences, text), which are left when the others are fused."""
 
     name: str = "host"
 
@@ -177,26 +168,18 @@ class OnlyValidRule:
 class CombineRule:
     """The sub-rule's proposals and everything that the combiners can join of them.
 
-    Rounds join what the round before found, shortest first, until nothing new comes or a bound is
-    hit; a bound that was hit is noted.
-
-    Args:
-        rule: gives the parts.
-        combiners: fire on each round in this order.
-        max_depth: no join has a longer path inside (in nodes).
-        max_candidates: no more proposals than this, the parts included.
-        name: the label.
+    Rounds join what the round before found until nothing new comes or a bound is hit, which is noted.
     """
 
-    rule: Rule
-    combiners: tuple[Combiner, ...]
-    max_depth: int = 8
-    max_candidates: int = 5000
+    rule: Rule  # gives the parts
+    combiners: tuple[Combiner, ...]  # fire on each round in this order
+    max_depth: int = 8  # no join has a longer path inside (in nodes)
+    max_candidates: int = 5000  # no more proposals than this, the parts included
     name: str = ""
 
     def candidates(self, scope: Scope) -> Proposals:
         inner = self.rule.candidates(scope)
-        pool = Pool(scope.index)
+        pool = ProposalPool(scope.index)
         for part in inner.found:
             pool.add(part)
         too_deep: set[int] = set()
@@ -209,7 +192,7 @@ class CombineRule:
             notes.append(f"{title}: stopped at {self.max_candidates} candidates")
         return Proposals(distinct(pool.items, self.name), tuple(notes))
 
-    def _join_all(self, scope: Scope, pool: Pool, too_deep: set[int]) -> bool:
+    def _join_all(self, scope: Scope, pool: ProposalPool, too_deep: set[int]) -> bool:
         """Fill the pool; True when it became full."""
         first_new, end = 0, len(pool.items)
         while first_new < end:

@@ -1,11 +1,9 @@
-"""What a target offers to the search: its word on nodes, its patterns, its style, its rule.
+"""What a target offers to the search: which nodes it takes, its patterns, its style, its rule.
 
-Styles (a backend states one): a *library* computes single operators and named patterns as they are; a
-*fusion* target also joins neighbors by the kinds of their operators; a *graph* target compiles
-whatever it is given, and gains most from large regions. Every style is offered single nodes and
-`RegionRule`'s regions too, because the search starts from single nodes and maximal regions: a runtime
-of any style can run a sequence of what it takes. A target with a rule of its own is offered what
-that rule proposes and nothing else.
+A *library* computes single operators and named patterns; a *fusion* target also joins neighbors by the
+kinds of their operators; a *graph* target compiles whole regions. Every style is offered single nodes
+and `RegionRule`'s regions, where the search starts. A target with a rule of its own is offered what
+that rule proposes.
 
 Source: RFC 0062, phase 1 (rules chosen by inspection of the target).
 """
@@ -31,31 +29,23 @@ from collage.partitioner.rules.rules import (
     PatternRule,
     UnionRule,
 )
-from collage.partitioner.target import Target
+from collage.partitioner.target import HOST_MEMORY, Target
 
 Style = Literal["library", "fusion", "graph"]
 
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """A target with what the partitioner needs to know of it.
+    """A target with what the partitioner needs to know of it."""
 
-    Args:
-        target: the backend with its options.
-        style: which default rule it has.
-        supports: None when the target takes a node, else the reason of its refusal.
-        patterns: what it computes as one kernel.
-        memory_domain: where its inputs and outputs live, e.g. `host` or `cuda:0`.
-        rule: replaces the default rule of the style.
-        refuse_region: None when taken nodes (bitset) make sense as one partition, else why not.
-    """
-
-    target: Target
-    style: Style
+    target: Target  # the backend with its options
+    style: Style  # which default rule it has
+    # None when the target takes a node, else the reason of its refusal
     supports: Callable[[GraphIndex, int], str | None]
-    patterns: tuple[Pattern, ...] = ()
-    memory_domain: str = "host"
-    rule: Rule | None = None
+    patterns: tuple[Pattern, ...] = ()  # what it computes as one kernel
+    memory_domain: str = HOST_MEMORY  # where its inputs and outputs live, e.g. `host` or `cuda:0`.
+    rule: Rule | None = None  # replaces the default rule of the style
+    # None when taken nodes (bitset) make sense as one partition, else why not
     refuse_region: Callable[[GraphIndex, int], str | None] = lambda index, nodes: None
 
 
@@ -79,15 +69,7 @@ def rule_for(spec: TargetSpec) -> Rule:
 
 
 def enumerate_candidates(model: IndexedModel, specs: Sequence[TargetSpec]) -> CandidateSet:
-    """Every candidate that the targets' rules propose for a model.
-
-    Args:
-        model: the model with its index.
-        specs: the targets; their order decides nothing but the order of the candidates.
-
-    Returns:
-        The candidates without duplicates, and for each node and target that has none the reason.
-    """
+    """Every candidate of the targets' rules, and a reason for each node and target without one."""
     found: list[Candidate] = []
     refusals: dict[tuple[int, Target], str] = {}
     notes: list[str] = []

@@ -1,7 +1,6 @@
 """YAML or JSON as plain data that remembers its lines.
 
-JSON is read as YAML. Anchors, aliases and tags are not taken (a small file could expand to a huge
-one), and a key that stands twice is an error.
+Anchors, aliases, tags and repeated keys are errors: a small file could expand to a huge one.
 """
 
 from __future__ import annotations

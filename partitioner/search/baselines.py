@@ -1,14 +1,10 @@
-"""Plans without search: what a user would do by hand, and what a runtime's own partitioner does.
+"""Plans without search, which a search has to beat: what runtimes' own partitioners do.
 
 * `priority`: an ordered list of targets; each node goes to the first that takes it.
-* `greedy`: the same, the target first that claims the largest region: what providers do when each in turn
-  takes all it can.
-* `single`: one target alone, its candidates combined as well as possible.
+* `greedy`: the same, the target first that claims the largest region.
 
 Nodes of one target become partitions in *turns*: all that are ready and belong to one target, then all
-that are ready then and belong to another, so that they can run one after the other whatever the graph.
-
-No costs are looked at, except by `single`; such plans are the baseline that a search has to beat.
+that are ready then and belong to another, so that they can run one after the other.
 """
 
 from __future__ import annotations
@@ -21,45 +17,15 @@ from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.rules.regions import maximal_regions
 from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.constraints import Constraints
-from collage.partitioner.search.search import Solution, search
-from collage.partitioner.search.transition import Transitions
 from collage.partitioner.target import Target
 
 _UNBOUND = Constraints()
-_FREE_BORDERS = Transitions()
-
-
-def single(
-    index: GraphIndex,
-    candidates: Sequence[Candidate],
-    cost_us: Sequence[float | None],
-    target: Target,
-    *,
-    transitions: Transitions = _FREE_BORDERS,
-    constraints: Constraints = _UNBOUND,
-) -> Solution:
-    """The cheapest plan on one target alone.
-
-    Raises:
-        NoPlanError: the target's candidates do not cover the graph.
-    """
-    alone = [
-        cost if candidate.target == target else None
-        for candidate, cost in zip(candidates, cost_us, strict=True)
-    ]
-    reasons = {i: "another target" for i, cost in enumerate(alone) if cost is None}
-    return search(
-        index, candidates, alone, transitions=transitions, constraints=constraints, infeasible=reasons
-    )
 
 
 def greedy(index: GraphIndex, specs: Sequence[TargetSpec], constraints: Constraints = _UNBOUND) -> Plan:
-    """What runtimes' own partitioners give: the target with the largest region takes all it can.
+    """The plan in which the target with the largest region takes all it can.
 
-    Args:
-        index: the graph.
-        specs: the targets; of equally large claims the first one counts.
-        constraints: only pins and bans are respected.
+    Only pins and bans are respected.
 
     Raises:
         NoPlanError: no target takes some node.
@@ -76,12 +42,7 @@ def greedy(index: GraphIndex, specs: Sequence[TargetSpec], constraints: Constrai
 def priority(
     index: GraphIndex, specs: Sequence[TargetSpec], constraints: Constraints = _UNBOUND
 ) -> Plan:
-    """Each node on the first target that takes it.
-
-    Args:
-        index: the graph.
-        specs: the targets, the most wanted first.
-        constraints: only pins and bans are respected.
+    """Each node on the first target that takes it; only pins and bans are respected.
 
     Raises:
         NoPlanError: no target takes some node.
@@ -115,7 +76,7 @@ def supported_nodes(
 
 
 def _in_turns(index: GraphIndex, shares: Sequence[tuple[Target, int]]) -> list[Candidate]:
-    """Partitions in running order; of the targets that are ready the one with the most to do goes on."""
+    """Partitions in running order; of the ready targets, the one with the most nodes goes on."""
     waiting = [mask.bit_count() for mask in index.predecessors]
     owner = {i: number for number, (_, nodes) in enumerate(shares) for i in bits(nodes)}
     ready: list[list[int]] = [[] for _ in shares]
@@ -139,7 +100,7 @@ def _in_turns(index: GraphIndex, shares: Sequence[tuple[Target, int]]) -> list[C
 def _turn(
     index: GraphIndex, ready: Sequence[int], waiting: Sequence[int], owner: dict[int, int], number: int
 ) -> int:
-    """All that one target can do at once when it begins with what is ready (bitset)."""
+    """All that one target can run at once when it begins with what is ready (bitset)."""
     turn = 0
     missing: dict[int, int] = {}
     stack = list(ready)

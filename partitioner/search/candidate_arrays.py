@@ -1,9 +1,8 @@
-"""Candidates as arrays: what search needs of them and costs do not change.
+"""Candidates as arrays: the part of a search that does not depend on costs.
 
-Terms: nodes stand in a *line*, a topological order (if it can be, one that finishes a branch before it
-begins the next). A candidate is a few *runs* of that line, most often one. To cover every node once is to cover the first
-one and to end, at every later position, as many runs as begin there: so a candidate has two entries per
-run in the program, however many nodes it has.
+Terms: nodes stand in a *line*, a topological order. A candidate is a few *runs* of that line, most
+often one. To cover every node once is to cover the first one and to end, at every later position, as
+many runs as begin there: so a candidate has two entries per run in the program.
 """
 
 from __future__ import annotations
@@ -30,40 +29,37 @@ _CHUNK = 4096
 
 @dataclass(frozen=True, eq=False)
 class CandidateArrays:
-    """The candidates of one graph.
-
-    Args:
-        index: the graph.
-        candidates: in the order in which costs are given.
-        line: node at each position.
-        position: position of each node.
-        run_owner: per run the candidate; runs of one candidate stand together and ascend.
-        run_start: per run its first position.
-        run_end: per run the position after its last.
-    """
+    """The candidates of one graph."""
 
     index: GraphIndex
-    candidates: tuple[Candidate, ...]
-    line: Ints
-    position: Ints
-    run_owner: Ints
-    run_start: Ints
-    run_end: Ints
+    candidates: tuple[Candidate, ...]  # in the order in which costs are given
+    line: Ints  # node at each position
+    position: Ints  # position of each node
+    run_owner: Ints  # per run the candidate; runs of one candidate stand together and ascend
+    run_start: Ints  # per run its first position
+    run_end: Ints  # per run the position after its last
 
     @classmethod
     def build(cls, index: GraphIndex, candidates: Sequence[Candidate]) -> CandidateArrays:
-        """Lay candidates out as runs; of the model's own order and ours the one with fewer runs."""
-        own = np.arange(len(index.nodes))
+        """Lay candidates out as runs of the model's order or of `linear_order`, whichever gives fewer."""
+        line = position = own = np.arange(len(index.nodes))
         runs = _own_runs(candidates)
-        if len(runs.start) == len(candidates):
-            return cls(index, tuple(candidates), own, own, *runs)
-        line = np.array(linear_order(index, index.all_nodes), np.int64)
-        position = np.empty_like(own)
-        position[line] = own
-        moved = _moved(runs, position)
-        if len(moved.start) < len(runs.start):
-            return cls(index, tuple(candidates), line, position, *moved)
-        return cls(index, tuple(candidates), own, own, *runs)
+        if len(runs.start) > len(candidates):
+            other = np.array(linear_order(index, index.all_nodes), np.int64)
+            place = np.empty_like(own)
+            place[other] = own
+            moved = _moved(runs, place)
+            if len(moved.start) < len(runs.start):
+                line, position, runs = other, place, moved
+        return cls(
+            index=index,
+            candidates=tuple(candidates),
+            line=line,
+            position=position,
+            run_owner=runs.owner,
+            run_start=runs.start,
+            run_end=runs.end,
+        )
 
     @property
     def node_count(self) -> int:
@@ -107,21 +103,12 @@ class CandidateArrays:
     @cached_property
     def input_count(self) -> Ints:
         """Per candidate how many distinct values it reads that nodes outside make."""
-        return self._count_inputs([value for value in self.crossings if value.readers])
-
-    @cached_property
-    def private_input_count(self) -> Ints:
-        """The same, of values that only one node reads."""
-        return self._count_inputs([value for value in self.crossings if len(value.readers) == 1])
-
-    def _count_inputs(self, values: Sequence[Crossing]) -> Ints:
         counts = np.zeros(len(self.candidates), np.int64)
-        made = [value for value in values if value.producer is not None]
+        made = [value for value in self.crossings if value.readers and value.producer is not None]
         for first in range(0, len(self.candidates), _CHUNK):
             part = slice(first, first + _CHUNK)
-            inside = np.ascontiguousarray(_unpacked(self.packed[part], self.node_count).T).view(
-                np.bool_
-            )
+            octets = np.unpackbits(self.packed[part], axis=1, count=self.node_count, bitorder="little")
+            inside = np.ascontiguousarray(octets.T).view(np.bool_)
             for value in made:
                 counts[part] += inside[list(value.readers)].any(axis=0) & ~inside[value.producer]
         return counts
@@ -141,10 +128,6 @@ class CandidateArrays:
         for node in nodes:
             found &= (self.packed[:, node >> 3] >> (node & 7) & 1).astype(np.bool_)
         return found
-
-
-def _unpacked(packed: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.uint8]:
-    return np.unpackbits(packed, axis=1, count=count, bitorder="little")
 
 
 class _Runs(NamedTuple):

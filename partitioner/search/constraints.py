@@ -1,12 +1,11 @@
 """What a plan must respect, beside covering the model.
 
-Terms: a *pin* says that some nodes go only to some targets, a *ban* that they do not go there. Both, and
-`min_partition_nodes`, only take candidates away. The others bind a plan as a whole: at most so many
-partitions or devices (distinct memory domains), and *budgets*: sums over the partitions that must not
-exceed a limit (error, memory).
+Terms: a *pin* says that some nodes go only to some targets, a *ban* that they do not go there. Both,
+and `min_partition_nodes`, only take candidates away. The others bind a plan as a whole: the number of
+partitions or devices (memory domains), and *budgets*: sums over the partitions with a limit (error,
+memory).
 
-Pins that contradict each other, a ban, or what the targets take, are found by `Constraints.check` before
-anything is measured.
+`Constraints.check` finds contradictions before anything is measured.
 """
 
 from __future__ import annotations
@@ -17,28 +16,21 @@ from dataclasses import dataclass, replace
 
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.search.selection import ConstraintError, Rule, Selection, TargetGlob
-from collage.partitioner.target import Target
-
-__all__ = ["Budget", "ConstraintError", "Constraints", "Rule", "Selection", "TargetGlob"]
+from collage.partitioner.search.selection import ConstraintError, Placement
+from collage.partitioner.target import HOST_MEMORY, Target
 
 Refusals = Mapping[tuple[int, Target], str]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A sum over a plan's partitions that must not exceed a limit.
+    """A sum over a plan's partitions that must not exceed a limit."""
 
-    Args:
-        name: for messages, e.g. `error` or `memory`.
-        amounts: per candidate, in the order of the candidates given to search; none may be negative,
-            infinity takes a candidate away.
-        limit: in the unit of the amounts.
-    """
-
-    name: str
+    name: str  # for messages, e.g. `error` or `memory`.
+    # per candidate, in the order of the candidates given to search; none may be negative, infinity
+    # takes a candidate away
     amounts: tuple[float, ...]
-    limit: float
+    limit: float  # in the unit of the amounts
 
     def __post_init__(self) -> None:
         if math.isnan(self.limit) or any(math.isnan(a) or a < 0 for a in self.amounts):
@@ -54,23 +46,15 @@ class Budget:
 
 @dataclass(frozen=True)
 class Constraints:
-    """Everything that a plan must respect; the default is nothing.
+    """Everything that a plan must respect; the default is nothing."""
 
-    Args:
-        pins: only there.
-        bans: not there.
-        max_partitions: None for no bound.
-        max_devices: distinct memory domains of the partitions' targets; None for no bound.
-        min_partition_nodes: no smaller partition, unless it is the whole graph.
-        budgets: see `Budget`.
-    """
-
-    pins: tuple[Rule, ...] = ()
-    bans: tuple[Rule, ...] = ()
-    max_partitions: int | None = None
+    pins: tuple[Placement, ...] = ()  # only there
+    bans: tuple[Placement, ...] = ()  # not there
+    max_partitions: int | None = None  # None for no bound
+    # distinct memory domains of the partitions' targets; None for no bound
     max_devices: int | None = None
-    min_partition_nodes: int = 1
-    budgets: tuple[Budget, ...] = ()
+    min_partition_nodes: int = 1  # no smaller partition, unless it is the whole graph
+    budgets: tuple[Budget, ...] = ()  # see `Budget`
 
     def __post_init__(self) -> None:
         for name in ("max_partitions", "max_devices", "min_partition_nodes"):
@@ -84,25 +68,21 @@ class Constraints:
         *,
         pins: Iterable[str] = (),
         bans: Iterable[str] = (),
-        forbidden: Iterable[str] = (),
         max_partitions: int | None = None,
         max_devices: int | None = None,
         min_partition_nodes: int = 1,
-        budgets: Iterable[Budget] = (),
     ) -> Constraints:
-        """Constraints from text forms; `forbidden` are targets that no node may go to.
+        """Constraints with pins and bans in text form.
 
         Raises:
             ConstraintError: a text is misspelled, or a number is less than one.
         """
-        everywhere = tuple(Rule(Selection("*"), TargetGlob.parse(text)) for text in forbidden)
         return cls(
-            tuple(Rule.parse(text) for text in pins),
-            tuple(Rule.parse(text) for text in bans) + everywhere,
-            max_partitions,
-            max_devices,
-            min_partition_nodes,
-            tuple(budgets),
+            pins=tuple(Placement.parse(text) for text in pins),
+            bans=tuple(Placement.parse(text) for text in bans),
+            max_partitions=max_partitions,
+            max_devices=max_devices,
+            min_partition_nodes=min_partition_nodes,
         )
 
     def forbidden_nodes(self, index: GraphIndex, targets: Iterable[Target]) -> dict[Target, int]:
@@ -157,11 +137,8 @@ class Constraints:
     ) -> None:
         """Find contradictions, before anything is measured.
 
-        Args:
-            index: the graph.
-            targets: those the user gave.
-            refusals: why a target takes a node in no way.
-            domains: per target its memory domain; `host` where it is not named.
+        `refusals` says why a target takes a node in no way; `domains` gives memory domains other than
+        `host`.
 
         Raises:
             ConstraintError: a pin names no node or none of the targets; some node is left without a
@@ -207,13 +184,13 @@ class Constraints:
     def _check_counts(
         self, choices: Iterable[frozenset[Target]], domains: Mapping[Target, str]
     ) -> None:
-        """Nodes whose choices are disjoint two by two need a partition each, and perhaps a device."""
+        """Nodes whose choices are pairwise disjoint need a partition each, and perhaps a device."""
         apart: list[frozenset[Target]] = []
         devices: list[frozenset[str]] = []
         for choice in sorted(set(choices), key=len):
             if all(not choice & other for other in apart):
                 apart.append(choice)
-            there = frozenset(domains.get(target, "host") for target in choice)
+            there = frozenset(domains.get(target, HOST_MEMORY) for target in choice)
             if all(not there & other for other in devices):
                 devices.append(there)
         for name, least, limit in (

@@ -1,10 +1,9 @@
-"""Rings of partitions that wait for each other, and rows of the program that forbid them.
+"""Cycles of partitions that wait for each other, and rows of the program that forbid them.
 
-A ring is given by *legs*: per partition a pair (entry, exit) of its nodes such that each exit feeds the
-next partition's entry. Whatever partitions hold the legs, if every leg lies inside one partition and they
-are not all inside the same one, they wait for each other. So of m legs at most m - 1 lie inside one
-partition, unless one partition holds them all: a cut on every candidate that joins a leg, not only on the
-partitions that were caught.
+A cycle is given by *legs*: per partition a pair (entry, exit) of its nodes such that each exit feeds the
+next partition's entry. Partitions that hold the legs wait for each other unless one holds them all. So
+of m legs at most m - 1 lie inside one partition, unless one holds them all: a cut on every candidate
+that joins a leg.
 """
 
 from __future__ import annotations
@@ -21,30 +20,25 @@ Leg = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Ring:
+class Cycle:
     """Legs in the order in which they feed each other, the smallest first."""
 
     legs: tuple[Leg, ...]
 
 
-def rings(index: GraphIndex, node_sets: Sequence[int]) -> list[Ring]:
-    """The shortest rings through each partition that is in one; empty when the sets can be ordered.
-
-    Args:
-        index: the graph.
-        node_sets: disjoint sets (bitsets) that cover it.
-    """
+def cycles(index: GraphIndex, node_sets: Sequence[int]) -> list[Cycle]:
+    """The shortest cycles through each of some disjoint sets (bitsets); empty when they can be ordered."""
     readers = quotient(index, node_sets)
-    found: dict[Ring, None] = {}
-    for component in _knots(readers):
+    found: dict[Cycle, None] = {}
+    for component in _components(readers):
         for position in component:
-            way = _shortest_ring(readers, position, component)
+            path = _shortest_cycle(readers, position, component)
             for last in (False, True):
-                found[_ring(index, [node_sets[p] for p in way], last)] = None
+                found[_cycle(index, [node_sets[p] for p in path], last)] = None
     return list(found)
 
 
-def _knots(readers: Sequence[set[int]]) -> list[set[int]]:
+def _components(readers: Sequence[set[int]]) -> list[set[int]]:
     """Strongly connected components of at least two vertices (Tarjan, without recursion)."""
     number: dict[int, int] = {}
     low: dict[int, int] = {}
@@ -83,26 +77,26 @@ def _knots(readers: Sequence[set[int]]) -> list[set[int]]:
     return found
 
 
-def _shortest_ring(readers: Sequence[set[int]], start: int, component: set[int]) -> list[int]:
-    """The partitions of a shortest ring through one of a knot's partitions, by breadth first search."""
+def _shortest_cycle(readers: Sequence[set[int]], start: int, component: set[int]) -> list[int]:
+    """The partitions of a shortest cycle through one partition, by breadth first search."""
     before: dict[int, int] = {}
     queue = deque([start])
     while queue:
         vertex = queue.popleft()
         if start in readers[vertex]:
-            way = [vertex]
-            while way[-1] != start:
-                way.append(before[way[-1]])
-            return way[::-1]
+            path = [vertex]
+            while path[-1] != start:
+                path.append(before[path[-1]])
+            return path[::-1]
         for nearby in sorted(readers[vertex] & component):
             if nearby not in before and nearby != start:
                 before[nearby] = vertex
                 queue.append(nearby)
-    raise AssertionError("every vertex of a strongly connected component lies on a ring")
+    raise AssertionError("every vertex of a strongly connected component lies on a cycle")
 
 
-def _ring(index: GraphIndex, sets: Sequence[int], last: bool) -> Ring:
-    """Legs of a ring of partitions, by the first or the last edge between each two of them."""
+def _cycle(index: GraphIndex, sets: Sequence[int], last: bool) -> Cycle:
+    """Legs of a cycle of partitions, by the first or the last edge between each two of them."""
     edges = []
     for here, following in zip(sets, [*sets[1:], sets[0]], strict=True):
         makers = [i for i in bits(here) if index.successors[i] & following]
@@ -111,4 +105,4 @@ def _ring(index: GraphIndex, sets: Sequence[int], last: bool) -> Ring:
         edges.append((exit_node, entries[-1 if last else 0]))
     legs = [(edges[i - 1][1], edges[i][0]) for i in range(len(edges))]
     first = legs.index(min(legs))
-    return Ring(tuple(legs[first:] + legs[:first]))
+    return Cycle(tuple(legs[first:] + legs[:first]))

@@ -1,4 +1,4 @@
-"""Why there is no plan, in words that say what to change."""
+"""Why there is no plan, in messages that say what to change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 3
 
 
 def explain(
-    structure: CandidateArrays,
+    arrays: CandidateArrays,
     active: Ints,
     cost_us: Floats,
     constraints: Constraints,
@@ -28,20 +28,18 @@ def explain(
     """Name the first nodes that nothing covers, with each target's reason.
 
     Args:
-        structure: all candidates.
-        active: those that may be chosen.
         cost_us: per candidate; infinite where it cannot be used.
         constraints: what took candidates away.
         refusals: why a target has no candidate for a node.
         infeasible: per candidate why it cannot be used.
     """
-    left = structure.uncovered(active)
+    left = arrays.uncovered(active)
     lines = []
     for node in left[:_SHOWN]:
-        info = structure.index.nodes[node]
+        info = arrays.index.nodes[node]
         reasons = [
-            f"{target}: {_reason(structure, node, target, cost_us, constraints, refusals, infeasible)}"
-            for target in _targets(structure, node, refusals)
+            f"{target}: {_reason(arrays, node, target, cost_us, constraints, refusals, infeasible)}"
+            for target in _targets(arrays, node, refusals)
         ]
         said = "; ".join(reasons) or "no target was given"
         lines.append(f"node {info.name!r} ({info.op}) is taken by no target ({said})")
@@ -50,7 +48,7 @@ def explain(
 
 
 def explain_misfit(constraints: Constraints) -> str:
-    """No node is left out, yet nothing fits together."""
+    """The message where every node is covered, yet nothing fits together."""
     limits = [
         f"{name}={value}"
         for name, value in (
@@ -69,13 +67,13 @@ def explain_misfit(constraints: Constraints) -> str:
     return f"no plan keeps to {', '.join(limits)} all at once; relax one of them"
 
 
-def _targets(structure: CandidateArrays, node: int, refusals: Refusals) -> list[Target]:
+def _targets(arrays: CandidateArrays, node: int, refusals: Refusals) -> list[Target]:
     refusing = [target for at, target in refusals if at == node]
-    return list(dict.fromkeys((*structure.targets, *refusing)))
+    return list(dict.fromkeys((*arrays.targets, *refusing)))
 
 
 def _reason(
-    structure: CandidateArrays,
+    arrays: CandidateArrays,
     node: int,
     target: Target,
     cost_us: Floats,
@@ -85,32 +83,34 @@ def _reason(
 ) -> str:
     if (node, target) in refusals:
         return refusals[node, target]
-    kept_away = constraints.kept_away_by(structure.index, node, target)
+    kept_away = constraints.kept_away_by(arrays.index, node, target)
     if kept_away is not None:
         return f"kept away by {kept_away}"
-    here = np.flatnonzero(structure.holds(node)).tolist()
-    holding = [c for c in here if structure.candidates[c].target == target]
+    here = np.flatnonzero(arrays.holds(node)).tolist()
+    holding = [c for c in here if arrays.candidates[c].target == target]
     if not holding:
         return "it has no candidate for it"
-    holding.sort(key=lambda c: structure.candidates[c].nodes.bit_count())
+    holding.sort(key=lambda c: arrays.candidates[c].nodes.bit_count())
     able = [c for c in holding if np.isfinite(cost_us[c])]
     if not able:
         why = infeasible.get(holding[0], "no reason given")
         return f"none of its {len(holding)} candidates can run (the smallest: {why})"
-    reasons = dict.fromkeys(_kept_out(structure, c, constraints) for c in able)
+    reasons = dict.fromkeys(_kept_out(arrays, c, constraints) for c in able)
     cannot = f"; {len(holding) - len(able)} others cannot run" if len(able) < len(holding) else ""
     return " or ".join(list(reasons)[:_SHOWN]) + cannot
 
 
-def _kept_out(structure: CandidateArrays, candidate: int, constraints: Constraints) -> str:
-    """What takes a candidate away that could run."""
-    chosen = structure.candidates[candidate]
+def _kept_out(arrays: CandidateArrays, candidate: int, constraints: Constraints) -> str:
+    """What takes a feasible candidate away."""
+    chosen = arrays.candidates[candidate]
     for node in bits(chosen.nodes):
-        rule = constraints.kept_away_by(structure.index, node, chosen.target)
+        rule = constraints.kept_away_by(arrays.index, node, chosen.target)
         if rule is not None:
-            return f"it takes it only together with {structure.index.nodes[node].name!r}, kept away by {rule}"
+            return (
+                f"it takes it only together with {arrays.index.nodes[node].name!r}, kept away by {rule}"
+            )
     least = constraints.min_partition_nodes
-    if chosen.nodes.bit_count() < least and chosen.nodes != structure.index.all_nodes:
+    if chosen.nodes.bit_count() < least and chosen.nodes != arrays.index.all_nodes:
         return f"it has no partition of at least {least} nodes there"
     over = [b.name for b in constraints.budgets if b.amounts[candidate] > b.limit]
     return f"alone it exceeds the {' and the '.join(over)} budget"

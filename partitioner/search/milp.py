@@ -1,7 +1,7 @@
 """Mixed-integer programs as numpy arrays, and their solution by HiGHS.
 
-Invariant: `MilpResult.bound` is a proven lower bound on the program's optimum, whatever stopped the
-solver; `values` are None or satisfy the program.
+Invariant: `MilpResult.bound` is a proven lower bound on the optimum, whatever stopped the solver;
+`values` are None or satisfy the program.
 """
 
 from __future__ import annotations
@@ -14,20 +14,14 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
-_WORTH = 1e-7
-"""A column is worth something when it makes the program so much cheaper."""
-
-_LEAST_ENTERING = 500
-"""So many columns come in at a time, or a quarter of those that are in."""
+_WORTH = 1e-7  # a column is worth something when it makes the program so much cheaper
+_LEAST_ENTERING = 500  # so many columns come in at a time, or a quarter of those that are in
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _OPTIMAL = highspy.HighsModelStatus.kOptimal
-_INFEASIBLE = (
-    highspy.HighsModelStatus.kInfeasible,
-    highspy.HighsModelStatus.kUnboundedOrInfeasible,
-)
+_INFEASIBLE = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
 
 
 @dataclass
@@ -90,19 +84,12 @@ class Program:
 
 @dataclass(frozen=True)
 class MilpResult:
-    """What the solver found.
+    """What the solver found."""
 
-    Args:
-        values: of the columns; None when nothing was found.
-        bound: proven lower bound; infinite when the program has no solution.
-        optimal: True when `values` are proven to be the best.
-        duals: reduced costs of the columns, from `relax` only.
-    """
-
-    values: Floats | None
-    bound: float
-    optimal: bool
-    duals: Floats | None = None
+    values: Floats | None  # of the columns; None when nothing was found
+    bound: float  # proven lower bound; infinite when the program has no solution
+    optimal: bool  # True when `values` are proven to be the best
+    duals: Floats | None = None  # reduced costs of the columns, from `relax` only
 
 
 def solve(
@@ -111,9 +98,8 @@ def solve(
     """Solve a program on one thread.
 
     Args:
-        program: what to solve.
-        start: columns that are 1 in a known solution, from which the solver completes a first one; all
-            other integer columns among the first block are 0.
+        start: columns that are 1 in a known solution; the other integer columns of the first block are
+            0.
         time_limit_s: stop after so long.
     """
     solver = _solver(time_limit_s)
@@ -130,12 +116,11 @@ def solve(
 def relax(program: Program, first: Ints, time_limit_s: float | None = None) -> MilpResult:
     """Solve a program without regard to integers, by column generation.
 
-    Most columns of the first block are worth nothing at the optimum. So the program is solved with a few
-    of them; those that its duals show to be worth something come in; and so on until none is left out that
-    would make it cheaper, which is the proof.
+    Most columns of the first block are worth nothing at the optimum. So the program is solved with a
+    few; those that its duals show to be worth something come in, until none is left that would make it
+    cheaper: the proof.
 
     Args:
-        program: what to solve.
         first: columns of the first block to begin with; a guess, on which only the time depends.
         time_limit_s: stop after so long; then nothing is proven.
     """
@@ -188,11 +173,7 @@ def _solver(time_limit_s: float | None) -> highspy.Highs:
 
 
 class _Matrix:
-    """A program's coefficients by column.
-
-    Args:
-        program: whose they are.
-    """
+    """A program's coefficients by column."""
 
     def __init__(self, program: Program) -> None:
         starts, columns, values = program.matrix()

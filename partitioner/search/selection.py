@@ -1,12 +1,11 @@
-"""What a pin or a ban speaks of: some nodes, and some targets.
+"""The nodes and the targets of a pin or a ban.
 
 Text forms of nodes: an operator type (`Conv`, `com.microsoft::Gelu`), a node's name or a glob over
-names (`/encoder/*`), or a region `value_a..value_b`: every node on a way from the one value to the other,
-the maker of the second included. Either value may be left out: up to a value, or from a value on.
+names (`/encoder/*`), or a region `value_a..value_b`: every node on a path from the one value to the
+other. Either value may be left out.
 
-Text forms of targets: a backend's name or glob, and if wanted some options, each a name with a glob for
-its value. `openvino` stands for every openvino target, `openvino -precision=bf16` for those with that
-option, `* -device=cuda:*` for a device, whatever the backend.
+Text forms of targets: a backend's name or glob, and options, each a name with a glob for its value:
+`openvino -precision=bf16`, `* -device=cuda:*`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from collage.partitioner.candidate import bits
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.target import Target
@@ -68,24 +66,16 @@ class TargetGlob:
 
 @dataclass(frozen=True)
 class Selection:
-    """Nodes by one of the text forms, or (without a text) an explicit set of them.
+    """Nodes by one of the text forms of the module's docstring."""
 
-    Args:
-        text: see the module's docstring.
-        nodes: the set (bitset) where there is no text.
-    """
-
-    text: str = ""
-    nodes: int = 0
+    text: str
 
     def resolve(self, index: GraphIndex) -> int:
         """The nodes (bitset).
 
         Raises:
-            ConstraintError: none are meant, or a value is not known; the nearest names are given.
+            ConstraintError: there are none, or a value is not known; the nearest names are given.
         """
-        if not self.text:
-            return self._explicit(index)
         by_name = {node.name: node.index for node in index.nodes}
         if self.text in by_name:
             return 1 << by_name[self.text]
@@ -100,13 +90,6 @@ class Selection:
                 f"{self.text!r} is no operator type, node name, glob or region of this model{_near(self.text, known)}"
             )
         return found
-
-    def _explicit(self, index: GraphIndex) -> int:
-        if self.nodes <= 0 or self.nodes & ~index.all_nodes:
-            raise ConstraintError(
-                "an explicit set of nodes is empty or has nodes that the model has not"
-            )
-        return self.nodes
 
     def _region(self, index: GraphIndex) -> int:
         start, _, end = self.text.partition("..")
@@ -127,23 +110,16 @@ class Selection:
             )
         return nodes
 
-    def describe(self, index: GraphIndex) -> str:
-        """For messages."""
-        if self.text:
-            return self.text
-        names = [index.nodes[i].name for i in bits(self.nodes & index.all_nodes)]
-        return "{" + ", ".join(names[:3]) + (", …}" if len(names) > 3 else "}")
-
 
 @dataclass(frozen=True)
-class Rule:
+class Placement:
     """Some nodes and some targets: a pin (only there) or a ban (not there)."""
 
     selection: Selection
     target: TargetGlob
 
     @classmethod
-    def parse(cls, text: str) -> Rule:
+    def parse(cls, text: str) -> Placement:
         """Read `NODES=TARGET`; the nodes end at the first `=`.
 
         Raises:
@@ -155,7 +131,7 @@ class Rule:
         return cls(Selection(nodes.strip()), TargetGlob.parse(target))
 
     def __str__(self) -> str:
-        return f"{self.selection.text or 'nodes'}={self.target}"
+        return f"{self.selection.text}={self.target}"
 
 
 def _near(name: str, known: list[str]) -> str:

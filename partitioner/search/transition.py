@@ -4,156 +4,97 @@ The objective of a plan is the sum of its partitions' costs and of
 
 * `call_us`: once per partition, by its target;
 * `border_us`: by its target, for each distinct value that a partition reads and another one makes;
-* a *copy*, for each value and each memory domain other than its own in which it is read: once, however
-  many partitions read it there. Graph inputs come from, and graph outputs go to, `io_domain`;
-* `pair_us`: for each value and each ordered pair (its maker's target, a target that reads it in another
-  partition): once, however many partitions of that target read it. Graph inputs and outputs have no
-  pair. Both targets of a pair may be the same one.
+* a *copy*, once for each value and each memory domain other than its own in which it is read. Graph
+  inputs come from, and graph outputs go to, the host.
 
-`Transitions.plan_cost` is the one definition of it; the program that search solves is another way to
-write the same sum.
+`Transitions.plan_cost` defines it; the program that search solves writes the same sum in another way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collage.partitioner.candidate import Candidate, bits
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.rules.target_spec import TargetSpec
-from collage.partitioner.target import Target
+from collage.partitioner.target import HOST_MEMORY, Target
 
-HOST = "host"
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True)
 class CopyCost:
-    """What it takes to copy a value from one memory domain to another.
+    """What it takes to copy a value from one memory domain to another."""
 
-    Args:
-        fixed_us: per copy.
-        us_per_mib: per 2^20 bytes.
-    """
-
-    fixed_us: float = 0.0
-    us_per_mib: float = 0.0
+    fixed_us: float = 0.0  # per copy
+    us_per_mib: float = 0.0  # per 2^20 bytes
 
     def us(self, size_bytes: int) -> float:
         """Microseconds for a value; one of unknown size counts as empty."""
         return self.fixed_us + self.us_per_mib * size_bytes / _MIB
 
 
-FREE = CopyCost()
-
-
 @dataclass(frozen=True)
 class Transitions:
-    """Costs of borders in microseconds; none may be negative.
+    """Costs of borders in microseconds; none may be negative."""
 
-    Args:
-        call_us: per target; `default_call_us` where it is not named.
-        default_call_us: small, so that of two plans of equal cost the one with fewer partitions wins.
-        border_us: per target; nothing where it is not named.
-        domains: per target its memory domain; `host` where it is not named.
-        copies: per (from, to) pair of memory domains; `default_copy` where two differ and are not named.
-        default_copy: see `copies`.
-        pair_us: per (maker's target, reader's target).
-        io_domain: where graph inputs come from and graph outputs are wanted.
-    """
-
+    # per target; `default_call_us` where it is not named
     call_us: Mapping[Target, float] = field(default_factory=dict)
+    # small, so that of two plans of equal cost the one with fewer partitions wins
     default_call_us: float = 0.01
+    # per target; nothing where it is not named
     border_us: Mapping[Target, float] = field(default_factory=dict)
+    # per target its memory domain; `host` where it is not named
     domains: Mapping[Target, str] = field(default_factory=dict)
+    # per (from, to) pair of memory domains; a pair that is not named costs nothing
     copies: Mapping[tuple[str, str], CopyCost] = field(default_factory=dict)
-    default_copy: CopyCost = FREE
-    pair_us: Mapping[tuple[Target, Target], float] = field(default_factory=dict)
-    io_domain: str = HOST
 
     def __post_init__(self) -> None:
-        copies = (*self.copies.values(), self.default_copy)
         times = [self.default_call_us, *self.call_us.values(), *self.border_us.values()]
-        times += [*self.pair_us.values(), *(t for c in copies for t in (c.fixed_us, c.us_per_mib))]
+        times += [time for cost in self.copies.values() for time in (cost.fixed_us, cost.us_per_mib)]
         if any(not math.isfinite(time) or time < 0 for time in times):
             raise BadInputError("a transition cost is negative or not a number; give microseconds >= 0")
 
-    @classmethod
-    def for_specs(
-        cls,
-        specs: Iterable[TargetSpec],
-        *,
-        copies: Mapping[tuple[str, str], CopyCost] | None = None,
-        default_copy: CopyCost = FREE,
-        pair_us: Mapping[tuple[Target, Target], float] | None = None,
-    ) -> Transitions:
-        """Transitions with each target's memory domain taken from its spec."""
-        domains = {spec.target: spec.memory_domain for spec in specs}
-        return cls(
-            domains=domains, copies=copies or {}, default_copy=default_copy, pair_us=pair_us or {}
-        )
-
     def domain(self, target: Target) -> str:
         """The memory domain in which a target reads and writes."""
-        return self.domains.get(target, HOST)
+        return self.domains.get(target, HOST_MEMORY)
 
     def partition_us(self, target: Target) -> float:
         """What one call of a partition costs."""
         return self.call_us.get(target, self.default_call_us)
 
-    def least_pair_us(self, targets: Sequence[Target], reader: Target) -> float:
-        """What a target at least pays to read a value that another partition of some targets made."""
-        return min(self.pair_us.get((maker, reader), 0.0) for maker in targets)
-
     def copy_us(self, source: str, destination: str, size_bytes: int) -> float:
         """What it costs to bring a value from one memory domain to another; nothing within one."""
-        if source == destination:
-            return 0.0
-        return self.copies.get((source, destination), self.default_copy).us(size_bytes)
+        cost = self.copies.get((source, destination))
+        return 0.0 if cost is None or source == destination else cost.us(size_bytes)
 
     def plan_cost(self, index: GraphIndex, partitions: Sequence[Candidate]) -> float:
-        """What a plan costs beside its partitions' own costs, in microseconds.
-
-        Args:
-            index: the graph.
-            partitions: a cover of it, in any order.
-        """
+        """What a cover of the graph costs beside its partitions' own costs, in microseconds."""
         owner = {i: p for p, partition in enumerate(partitions) for i in bits(partition.nodes)}
         total = sum(self.partition_us(partition.target) for partition in partitions)
         for value in crossings(index):
             maker = None if value.producer is None else owner[value.producer]
             readers = {owner[reader] for reader in value.readers} - {maker}
-            targets = {partitions[reader].target for reader in readers}
-            wanted = {self.domain(target) for target in targets}
+            wanted = {self.domain(partitions[reader].target) for reader in readers}
             if value.is_output:
-                wanted.add(self.io_domain)
-            source = self.io_domain if maker is None else self.domain(partitions[maker].target)
+                wanted.add(HOST_MEMORY)
+            source = HOST_MEMORY if maker is None else self.domain(partitions[maker].target)
             total += sum(self.copy_us(source, domain, value.size_bytes) for domain in wanted)
             if maker is not None:
-                made_by = partitions[maker].target
                 total += sum(self.border_us.get(partitions[reader].target, 0.0) for reader in readers)
-                total += sum(self.pair_us.get((made_by, target), 0.0) for target in targets)
         return total
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """A value that may cross a border.
+    """A value that may cross a border."""
 
-    Args:
-        producer: the node that makes it; None for a graph input.
-        readers: the nodes that read it.
-        is_output: True for a graph output.
-        size_bytes: 0 where it is not known.
-    """
-
-    producer: int | None
-    readers: tuple[int, ...]
-    is_output: bool
-    size_bytes: int
+    producer: int | None  # the node that makes it; None for a graph input
+    readers: tuple[int, ...]  # the nodes that read it
+    is_output: bool  # True for a graph output
+    size_bytes: int  # 0 where it is not known
 
 
 def crossings(index: GraphIndex) -> list[Crossing]:

@@ -1,8 +1,8 @@
-"""Which targets there are: those of this machine, found out once in a child, or those of its workers.
+"""The targets of this machine, found out once in a child, or of its workers.
 
-What a request's targets may be is checked here before a job is made: names and options against the
-registry's tables; availability against what the child found, where this machine measures. What workers have
-may change while a job waits for them, so there the job itself says when nobody has its targets.
+A request's targets are checked before a job is made: names and options, and availability where this
+machine measures. Workers may come while a job waits, so there the job itself says when none has its
+targets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = structlog.get_logger("collage.catalog")
 
 
 def describe() -> dict[str, Any]:
-    """Backends and hardware of this machine, as JSON-ready data. Loads runtimes: run it in a child."""
+    """Backends and hardware of this machine, as JSON-ready data (loads runtimes: runs in a child)."""
     found = []
     for name, backend in backends().items():
         probed = backend.probe()
@@ -68,7 +68,7 @@ def describe() -> dict[str, Any]:
 
 
 def refuse_files(target: Target) -> None:
-    """Refuse a target from a request when it names a file of this machine.
+    """Refuse a target of a request that names a file of this machine.
 
     Raises:
         TargetError: it does.
@@ -79,19 +79,15 @@ def refuse_files(target: Target) -> None:
 
 
 class TargetCatalog:
-    """The description of what can measure; safe from many threads.
+    """The targets that can be measured; safe from many threads."""
 
-    Args:
-        fleet: workers on other machines, where there are any.
-    """
-
-    def __init__(self, fleet: RemoteWorkers) -> None:
-        self._fleet = fleet
+    def __init__(self, remote_workers: RemoteWorkers) -> None:
+        self._remote_workers = remote_workers
         self._lock = threading.Lock()
         self._found: dict[str, Any] | None = None
 
     def get(self) -> dict[str, Any]:
-        """This machine: what `describe` found, when it was first asked for.
+        """The description of this machine, made on the first call.
 
         Raises:
             ChildFailed: probing failed; the next call tries again.
@@ -102,23 +98,23 @@ class TargetCatalog:
             return self._found
 
     def targets(self) -> list[dict[str, Any]]:
-        """Every backend, and whether what measures has it.
+        """Every backend, and whether this machine or a worker has it.
 
         Raises:
             ChildFailed: as for `get`.
         """
         own: list[dict[str, Any]] = self.get()["targets"]
-        if not self._fleet.measures:
+        if not self._remote_workers.measures:
             return own
         try:
-            workers = self._fleet.workers()
+            workers = self._remote_workers.workers()
         except ClusterError as error:
             lost = {"available": False, "version": None, "reason": str(error), "how_to_install": None}
             return [{**entry, **lost} for entry in own]
         return [{**entry, **_among(workers, entry["name"])} for entry in own]
 
     def prepare(self) -> None:
-        """Find out in the background, so that the first request need not wait."""
+        """Probe in the background, so that the first request need not wait."""
         threading.Thread(target=self._prepare, name="catalog", daemon=True).start()
 
     def check(self, texts: Sequence[str]) -> list[str]:
@@ -137,7 +133,7 @@ class TargetCatalog:
             check_options(target)
             refuse_files(target)
             entry = known.get(target.backend)
-            if self._fleet.measures:
+            if self._remote_workers.measures:
                 continue
             if entry is not None and not entry["available"]:
                 raise TargetError(
@@ -154,12 +150,14 @@ class TargetCatalog:
 
 
 def _among(workers: Sequence[RemoteWorker], backend: str) -> dict[str, Any]:
-    """Whether some worker has a backend, as an entry of `describe` says it."""
-    versions = sorted({w.said.backends[backend] for w in workers if backend in w.said.backends})
+    """Whether some worker has a backend, as an entry of `describe`."""
+    versions = sorted(
+        {w.announced.backends[backend] for w in workers if backend in w.announced.backends}
+    )
     if versions:
         there = {"available": True, "version": ", ".join(versions)}
         return {**there, "reason": None, "how_to_install": None}
-    reasons = [f"{w.name}: {w.said.lacking.get(backend, 'unknown there')}" for w in workers]
+    reasons = [f"{w.name}: {w.announced.lacking.get(backend, 'unknown there')}" for w in workers]
     return {
         "available": False,
         "version": None,

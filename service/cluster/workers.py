@@ -1,24 +1,20 @@
-"""The workers on other machines that measure for this server, as its scheduler knows them."""
+"""The workers on other machines that measure for this server."""
 
 from __future__ import annotations
 
 import threading
 import time
 
-from collage.cluster.connection import ClusterError, RemoteWorker, roll_call
+from collage.cluster.connection import ClusterError, RemoteWorker, find_workers
 from collage.service.settings import Settings
 
 _FRESH_S = 2.0
-# Finding out that nobody answers takes seconds.
+# A scheduler that does not answer costs seconds.
 _AWAY_S = 10.0
 
 
 class RemoteWorkers:
-    """Asks the scheduler every two seconds at most; safe from many threads.
-
-    Args:
-        settings: of this server.
-    """
+    """Asks the scheduler every two seconds at most; safe from many threads."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -33,7 +29,7 @@ class RemoteWorkers:
         return self._settings.scheduler is not None
 
     def workers(self) -> list[RemoteWorker]:
-        """Who is there.
+        """The workers that are there.
 
         Raises:
             ClusterError: the scheduler cannot be reached.
@@ -45,8 +41,9 @@ class RemoteWorkers:
             if time.monotonic() - self._asked_at > fresh_s:
                 self._failure = None
                 try:
-                    known = self._settings.scheduler, self._settings.scheduler_certificates
-                    self._found = roll_call(*known)
+                    self._found = find_workers(
+                        self._settings.scheduler, self._settings.scheduler_certificates
+                    )
                 except ClusterError as error:
                     self._failure = error
                 self._asked_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""HTML from templates: everything is escaped, and numbers are shown the same on every page."""
+"""HTML from templates: everything is escaped, and numbers are formatted the same on every page."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _query(wanted: CostFilter, **more: str) -> str:
 
 
 def _bars(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the comparison chart shows: ours, every single target, greedy."""
+    """The entries of the comparison chart: ours, every single target, greedy."""
     bars = [_bar("ours", "ours", report)]
     for baseline in report["baselines"]:
         bars.append(_bar(baseline["target"], "other", baseline))

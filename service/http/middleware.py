@@ -1,6 +1,6 @@
-"""What happens around every request: an id, one line in the log, counters, safe headers.
+"""Around every request: an id, one line in the log, counters, safe headers.
 
-Plain ASGI, so that streams (server-sent events, artifacts) pass through unbuffered.
+Plain ASGI, so that streams pass through unbuffered.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ class RequestContext:
                 self._note(scope, span, status, time.perf_counter() - begin)
 
     def _note(self, scope: Scope, span: Span, status: int, seconds: float) -> None:
-        """What is kept of a request: a count, a line in the log, a span."""
         route = _route(scope)
         self._metrics.request(scope["method"], route, status, seconds)
         # Pollers and scrapers would drown the log.
@@ -95,14 +94,11 @@ class RequestContext:
 
 
 class SameOrigin:
-    """Refuses what another web site makes a browser send here.
+    """Refuses requests that another web site makes a browser send.
 
-    A server on loopback has no tokens, and a browser sends the page's cookie by itself: both must not
-    be usable from a page of someone else. `Host` is checked against names that this server has
-    (DNS rebinding), `Origin` of writing requests against `Host`.
-
-    Args:
-        hosts: allowed names without port; empty: any.
+    A server on loopback has no tokens, and a browser sends the page's cookie by itself. `Host` is
+    checked against `hosts`, names without port (against DNS rebinding; empty: any), `Origin` of writing
+    requests against `Host`.
     """
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...], refuse: Callable[[str], ASGIApp]) -> None:

@@ -1,6 +1,6 @@
 """Errors as RFC 9457 problems: `application/problem+json` with `type`, `title`, `status`, `detail`.
 
-`type` is `urn:collage:problem:<kind>` and stable: programs compare it. Extra fields carry facts.
+`type` is `urn:collage:problem:<kind>` and stable. Extra fields carry facts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = structlog.get_logger()
 
 
 class Problem(BaseModel):
-    """What every error answer looks like (RFC 9457)."""
+    """The body of every error answer (RFC 9457)."""
 
     type: str = Field(examples=["urn:collage:problem:not-found"])
     title: str
@@ -59,7 +59,7 @@ class ProblemError(CollageError):
 
 
 def not_found(what: str) -> ProblemError:
-    """The 404 for a thing that is not there, or is someone else's."""
+    """The 404 for something that does not exist, or is another owner's."""
     return ProblemError(404, "not-found", f"there is no {what} for this token")
 
 

@@ -8,11 +8,7 @@ from collections.abc import Callable
 
 
 class Rates:
-    """Buckets of one server process; with several servers each allows the whole rate.
-
-    Args:
-        clock: seconds that only grow.
-    """
+    """Buckets of one server process; with several servers each allows the whole rate."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -20,11 +16,7 @@ class Rates:
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def wait_s(self, owner: str, per_minute: int) -> float:
-        """Take one request out of the owner's bucket.
-
-        Returns:
-            0 when it was there, else the seconds until it will be (and nothing is taken).
-        """
+        """Use one request of the owner's bucket; returns 0, or the seconds until there is one."""
         with self._lock:
             now = self._clock()
             level, at = self._buckets.get(owner, (float(per_minute), now))

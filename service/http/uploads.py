@@ -1,6 +1,5 @@
-"""Multipart forms straight to disk: files are hashed while they arrive and never held in memory.
+"""Multipart forms straight to disk: files are hashed while they arrive and never kept in memory.
 
-Starlette's own form parser would spool a file first and leave hashing and storing for a second pass.
 Text fields are small and bounded; unknown fields, a field twice, and a missing file are errors.
 """
 
@@ -146,6 +145,8 @@ async def receive(
     """Read a multipart request.
 
     Args:
+        request: with a form.
+        blobs: where files are stored.
         files: names of the file fields; the first one is required.
         fields: names of the text fields.
         limit_bytes: for each file.

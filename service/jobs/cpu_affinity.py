@@ -1,7 +1,6 @@
 """Which cores of this machine answer requests, and which run jobs.
 
-A measurement shares nothing with the server when each has cores of its own: what hundreds of clients cost
-is then paid by the server's cores alone. By default all share all, which is right as long as few watch.
+With cores of its own, the server does not disturb measurements. By default all share all cores.
 """
 
 from __future__ import annotations
@@ -12,10 +11,7 @@ from collage.partitioner.errors import BadInputError
 
 
 def keep_for_server(count: int) -> list[int]:
-    """Keep the calling thread, and threads and processes that it starts from now on, to a few cores.
-
-    Args:
-        count: how many cores the server gets; 0 changes nothing.
+    """Keep the calling thread, and what it starts from now on, to `count` cores; 0 changes nothing.
 
     Returns:
         The cores that jobs are to run on; empty: wherever the server runs.

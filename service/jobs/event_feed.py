@@ -1,7 +1,7 @@
 """Events of jobs for many listeners: one reader of the database for each job that is watched.
 
-A job's events are numbered from 1 without gaps and never change, so a stream can start after any
-number, which is what `Last-Event-ID` asks for. Lives in the event loop's thread.
+A job's events are numbered from 1 without gaps, so a stream can start after any number
+(`Last-Event-ID`). Lives in the event loop's thread.
 """
 
 from __future__ import annotations

@@ -27,9 +27,7 @@ _OUTPUT_BYTES = 2000
 class JobChild:
     """A running job process. Use as a context manager: on leaving, the process and its group are gone.
 
-    Args:
-        request: what it is to do.
-        directory: for its output; the process must not write anywhere else but into its work folder.
+    `directory` gets its output; the process must write only there and into its work folder.
     """
 
     def __init__(self, request: Request, directory: Path) -> None:
@@ -46,7 +44,7 @@ class JobChild:
             )
         os.close(write_end)
         assert self._process.stdin is not None
-        # One that was killed by now reads nothing; how it ended is told like any other end.
+        # A process that was killed by now reads nothing; its end is reported as usual.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(request_line(request))
             self._process.stdin.flush()
@@ -73,7 +71,7 @@ class JobChild:
         return message if message is not None else self._death()
 
     def is_suspended(self) -> bool:
-        """True while somebody has stopped the process (SIGSTOP), so that it does nothing at all."""
+        """True while the process is stopped (SIGSTOP)."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED
         return False
@@ -104,7 +102,7 @@ class JobChild:
         self._messages.put(None)
 
     def _kill(self) -> None:
-        # The group may be gone already; children in groups of their own die with their parent.
+        # The group may be gone; children in groups of their own die with their parent.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 

@@ -1,8 +1,8 @@
 """One job in a process of its own: `python -m collage.service.jobs.job_process`, started by `collage.service.jobs.runner`.
 
-The server's process never parses a model, solves a program or loads a runtime: all that happens here
-and, for what users sent, in the sandboxed children below. So a crash here is one failed job, a cancel
-can always be carried out, and requests are answered while a search runs.
+The server's process never parses a model, solves a program or loads a runtime. All that happens here and, for
+what users sent, in sandboxed children of this process. So a crash here is one failed job, a job can always be
+cancelled, and requests are answered while a search runs.
 
 Protocol: one JSON line on stdin says what to do (`Request`); stdin then stays open, and its end means
 that the server died: so does the job. JSON lines go to the file descriptor named on the command line:
@@ -72,42 +72,29 @@ def main() -> None:
 
 
 def _tune(request: Request, cancel: threading.Event, say: Callable[[str, object], None]) -> None:
-    from collage.cluster.dask_runner import site_for
-    from collage.cost_db.database import CostDatabase
-    from collage.events import Event
+    from collage.api import tune_into
     from collage.options import TuneOptions
     from collage.partitioner.errors import CancelledError, CollageError
-    from collage.tuning.pipeline import tune_file
 
     try:
-        database = CostDatabase(request.database_url)
-        options = TuneOptions.from_json(request.options)
-        place = site_for(
-            request.scheduler,
-            Path(request.certificates) if request.certificates else None,
-            wait_s=options.wait_for_worker_s,
+        result = tune_into(
+            Path(request.work_dir),
+            Path(request.source),
+            request.targets,
+            TuneOptions.from_json(request.options),
+            database=request.database_url,
+            inputs=Path(request.inputs) if request.inputs else None,
+            scheduler=request.scheduler,
+            certificates=Path(request.certificates) if request.certificates else None,
+            on_event=lambda event: say("event", event.as_dict()),
             cancel=cancel,
-            say=lambda text: say("event", Event("waiting", text).as_dict()),
         )
-        with place as runner:
-            result = tune_file(
-                Path(request.source),
-                request.targets,
-                options,
-                database=database,
-                work_dir=Path(request.work_dir),
-                on_event=lambda event: say("event", event.as_dict()),
-                cancel=cancel,
-                inputs=Path(request.inputs) if request.inputs else None,
-                runner=runner,
-            )
     except CancelledError:
         say("error", {"kind": "cancelled", "reason": "cancelled"})
     except CollageError as error:
         say("error", {"kind": _kind(error), "reason": str(error)})
-    except (
-        Exception
-    ) as error:  # a mistake of ours must end as a failed job with a reason, not as silence
+    except Exception as error:
+        # A mistake of ours must end as a failed job with a reason, not as silence.
         import traceback
 
         say("error", {"kind": "internal", "reason": f"{type(error).__name__}: {error}"})

@@ -1,14 +1,12 @@
-"""Runs queued jobs, each in a process of its own (`collage.service.jobs.job_process`), and writes down what happens.
+"""Runs queued jobs, each in a process of its own (`job_process`), and stores what happens.
 
-A runner thread takes the job whose turn it is, holds its lease while the process lives, and ends the
-job with its result or a reason. Everything that matters is in the database before it is acted upon,
-so a server that is killed loses nothing: the lease ends, the job is queued again, and costs that were
-measured are known then.
+A runner thread takes the next job, renews its lease while the process lives, and ends the job with its
+result or a reason. Everything is in the database before it is acted upon: when a server is killed, the
+lease ends and the job is queued again.
 
-A runner whose lease was lost (it was stopped for longer than the lease) kills its process and says
-nothing more: the job is somebody else's. A job goes back to the queue when the server stops, when the
-database was away for longer than the process had patience, and when the process stood still for as
-long as a lease; a disk that is full is a failed job that says so.
+A runner that lost its lease kills its process and writes nothing more. A job goes back to the queue
+when the server stops, when the database is away for too long, and when the process is suspended for as
+long as a lease. A full disk fails the job.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ import structlog
 from collage.cost_db.errors import StaleAttemptError
 from collage.cost_db.jobs.job import Job, JobResult
 from collage.cost_db.jobs.jobs import JobStore
-from collage.cost_db.stored_models import BlobStore
+from collage.cost_db.stored_models import BlobRegister
 from collage.partitioner.errors import CollageError
 from collage.service.jobs.job_child import JobChild
 from collage.service.jobs.job_process import Request
@@ -59,7 +57,7 @@ class JobRunner:
         self,
         settings: Settings,
         jobs: JobStore,
-        register: BlobStore,
+        register: BlobRegister,
         files: BlobFiles,
         spool: Spool,
         metrics: Metrics,
@@ -87,10 +85,9 @@ class JobRunner:
     def start(self, cores: Sequence[int] = ()) -> None:
         """Start the threads; their jobs run on these cores, by default on those of this process."""
         self._cores = list(cores)
-        loops = [(self._run_jobs, worker) for worker in self.workers]
         self._threads = [
-            threading.Thread(target=loop, args=(worker,), name=worker, daemon=True)
-            for loop, worker in loops
+            threading.Thread(target=self._run_jobs, args=(worker,), name=worker, daemon=True)
+            for worker in self.workers
         ]
         self._threads.append(
             threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
@@ -99,14 +96,14 @@ class JobRunner:
             thread.start()
 
     def stop(self) -> None:
-        """Give running jobs back to the queue and end the threads."""
+        """Requeue running jobs and end the threads."""
         self._stopping.set()
         self._wake.set()
         for thread in self._threads:
             thread.join(timeout=10)
 
     def wake(self) -> None:
-        """Look at the queue now: there is a new job."""
+        """Look at the queue now."""
         self._wake.set()
 
     def _run_jobs(self, worker: str) -> None:
@@ -175,7 +172,7 @@ class JobRunner:
         assert job.model_sha256 is not None
         work_dir = directory / "work"
         work_dir.mkdir()
-        # The name that was uploaded is not used for anything on this disk.
+        # The uploaded name is never a path here.
         source = directory / "model"
         self._files.copy_to(job.model_sha256, source)
         inputs = None
@@ -230,7 +227,7 @@ class JobRunner:
                 return {"error": {"kind": "time-limit", "reason": reason}}
 
     def _give_back(self, job: Job, reason: str) -> NoReturn:
-        # Others may take it at once, and costs measured so far are known to them.
+        # Others may take it at once; measured costs are stored.
         self._jobs.renew_lease(job.id, job.attempt, 0.0)
         raise _AbandonedError(reason)
 
@@ -243,13 +240,8 @@ class JobRunner:
                 report=self._keep(self._files.keep_bytes(as_json_bytes(made["report"])), JSON_TYPE),
                 plan=self._keep(self._files.keep_bytes(as_json_bytes(made["plan"])), JSON_TYPE),
             )
-            progress = {
-                "stage": "done",
-                "message": "done",
-                "done": None,
-                "total": None,
-                "summary": summary,
-            }
+            nothing_yet = {"done": None, "total": None}
+            progress = {"stage": "done", "message": "done", **nothing_yet, "summary": summary}
             self._say(job, "summary", summary, progress=progress)
             self._jobs.finish(job.id, "done", attempt=job.attempt, result=result)
             self._count_candidates(made["report"])

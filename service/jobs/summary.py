@@ -1,4 +1,4 @@
-"""The few numbers of a report that lists of jobs show, and JSON that is the same for the same data."""
+"""The numbers of a report that lists of jobs show, and JSON that is the same for the same data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several resources share: the documented errors, cursors and limits, files as answers."""
+"""Shared by several resources: documented errors, cursors and limits, files as answers."""
 
 from __future__ import annotations
 

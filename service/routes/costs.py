@@ -1,8 +1,7 @@
-"""`/v1/costs`: the shared memory of measurements: look, take along, bring in, forget."""
+"""`/v1/costs`: stored measurements: list, export, import, delete."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, fields
 from typing import Annotated, Literal
 
@@ -11,7 +10,6 @@ from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime, BeforeValidator
 
 from collage.cost_db.costs.queries import CostFilter
-from collage.cost_db.costs.transfer import write_line
 from collage.service.api_models import (
     CostStatsView,
     CostView,
@@ -20,15 +18,14 @@ from collage.service.api_models import (
     PageView,
     RefusedLine,
 )
-from collage.service.http.auth import Admin, Reader
 from collage.service.http.problems import ProblemError
+from collage.service.routes.authentication import Admin, Reader
 from collage.service.routes.common import Cursor, Limit, problems
-from collage.service.services import Parts, Services
+from collage.service.services import InjectedServices
 
 router = APIRouter(prefix="/v1/costs", tags=["costs"])
 
 NDJSON = "application/x-ndjson"
-_EXPORT_PAGE = 500
 _IMPORT_BYTES = 64 << 20  # split larger files: lines are independent of each other
 
 _NAMES = (*(field.name for field in fields(CostFilter)), "cursor", "limit", "everything")
@@ -47,7 +44,7 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_is_iso)]
 
 
 def _check_names(request: Request) -> None:
-    """A filter that is misspelled or given twice would quietly mean more costs than were meant."""
+    """Refuse a filter that is misspelled or given twice: it would mean more costs than intended."""
     names = [name for name, _ in request.query_params.multi_items()]
     for name in names:
         if name not in _NAMES:
@@ -94,7 +91,11 @@ Filter = Annotated[CostFilter, Depends(cost_filter)]
 
 @router.get("", operation_id="listCosts", response_model=PageView[CostView], responses=problems())
 def list_costs(
-    services: Parts, caller: Reader, wanted: Filter, cursor: Cursor = None, limit: Limit = 100
+    services: InjectedServices,
+    caller: Reader,
+    wanted: Filter,
+    cursor: Cursor = None,
+    limit: Limit = 100,
 ) -> PageView[CostView]:
     """Costs, newest first."""
     page = services.database.query(wanted, cursor, limit)
@@ -102,7 +103,7 @@ def list_costs(
 
 
 @router.get("/stats", operation_id="getCostStats", response_model=CostStatsView, responses=problems())
-def cost_stats(services: Parts, caller: Reader) -> CostStatsView:
+def cost_stats(services: InjectedServices, caller: Reader) -> CostStatsView:
     """How many costs there are."""
     return CostStatsView.model_validate(asdict(services.database.stats()))
 
@@ -113,9 +114,9 @@ def cost_stats(services: Parts, caller: Reader) -> CostStatsView:
     response_class=StreamingResponse,
     responses={200: {"content": {NDJSON: {}}}, **problems()},
 )
-def export_costs(services: Parts, caller: Reader, wanted: Filter) -> StreamingResponse:
+def export_costs(services: InjectedServices, caller: Reader, wanted: Filter) -> StreamingResponse:
     """All wanted costs as JSON lines, raw samples included."""
-    return StreamingResponse(_lines(services, wanted), media_type=NDJSON)
+    return StreamingResponse(services.database.export_lines(wanted), media_type=NDJSON)
 
 
 @router.post(
@@ -126,7 +127,7 @@ def export_costs(services: Parts, caller: Reader, wanted: Filter) -> StreamingRe
     max_body_size=_IMPORT_BYTES,
 )
 def import_costs(
-    services: Parts, caller: Admin, lines: Annotated[bytes, Body(media_type=NDJSON)]
+    services: InjectedServices, caller: Admin, lines: Annotated[bytes, Body(media_type=NDJSON)]
 ) -> ImportView:
     """Bring in JSON lines as the export writes them; each is checked, and bad ones are refused."""
     text = lines.decode("utf-8", "replace")
@@ -137,16 +138,7 @@ def import_costs(
 
 @router.delete("", operation_id="forgetCosts", response_model=ForgottenView, responses=problems())
 def forget_costs(
-    services: Parts, caller: Admin, wanted: Filter, everything: bool = False
+    services: InjectedServices, caller: Admin, wanted: Filter, everything: bool = False
 ) -> ForgottenView:
     """Delete the wanted costs; without any filter only with `everything=true`."""
     return ForgottenView(deleted=services.database.forget(wanted, everything=everything))
-
-
-def _lines(services: Services, wanted: CostFilter) -> Iterator[str]:
-    after: str | None = None
-    while True:
-        page = services.database.query(wanted, after, _EXPORT_PAGE)
-        yield "".join(write_line(row) + "\n" for row in page.items)
-        if (after := page.next) is None:
-            return

@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz`, `/metrics`: for those who watch over the server."""
+"""`/healthz`, `/readyz`, `/metrics`: for monitoring."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from collage.service.api_models import HealthView
-from collage.service.http.auth import Reader
 from collage.service.http.problems import ProblemError
+from collage.service.routes.authentication import Reader
 from collage.service.routes.common import problems
-from collage.service.services import Parts
+from collage.service.services import InjectedServices
 from collage.service.telemetry.metrics import CONTENT_TYPE
 
 router = APIRouter(tags=["health"])
@@ -25,7 +25,7 @@ async def healthz() -> HealthView:
 
 
 @router.get("/readyz", operation_id="getReadiness", response_model=HealthView, responses=problems())
-def readyz(services: Parts) -> HealthView:
+def readyz(services: InjectedServices) -> HealthView:
     """The database answers too; no token is needed."""
     if not services.database.is_up():
         raise ProblemError(503, "database-unavailable", "the database does not answer")
@@ -38,6 +38,6 @@ def readyz(services: Parts) -> HealthView:
     response_class=Response,
     responses={200: {"content": {"text/plain": {}}}, **problems()},
 )
-def metrics(services: Parts, caller: Reader) -> Response:
+def metrics(services: InjectedServices, caller: Reader) -> Response:
     """All numbers for Prometheus (scope `read`)."""
     return Response(services.metrics.text(), media_type=CONTENT_TYPE)

@@ -1,4 +1,4 @@
-"""`/v1/jobs`: make, list, look at, watch, cancel, and fetch what came out."""
+"""`/v1/jobs`: make, list, show, watch, cancel, and fetch the results."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from collage.cost_db.jobs.job import Job
 from collage.service.api_models import JobRequest, JobState, JobView, PageView
-from collage.service.http.auth import Reader, Tuner
 from collage.service.http.problems import ProblemError, not_found
 from collage.service.jobs.runner import ARTIFACT_TYPE, JSON_TYPE
-from collage.service.jobs.submission import Submission, from_form, from_stored, receive_form, submit
+from collage.service.routes.authentication import Reader, Tuner
 from collage.service.routes.common import Cursor, Limit, blob_response, problems
-from collage.service.services import Parts, Services
+from collage.service.routes.submission import Submission, from_form, from_stored, receive_form, submit
+from collage.service.services import InjectedServices, Services
 from collage.service.views import job_view, job_views
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -61,6 +61,10 @@ FORM_SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 _JSON_BYTES = 1 << 20
+_JSON_FILE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {JSON_TYPE: {"schema": {"type": "object"}}}},
+    **problems(404, 409, 410),
+}
 
 
 def find_job(services: Services, job_id: str) -> Job:
@@ -94,7 +98,7 @@ def find_job(services: Services, job_id: str) -> Job:
 async def create_job(
     request: Request,
     response: Response,
-    services: Parts,
+    services: InjectedServices,
     caller: Tuner,
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
@@ -115,7 +119,7 @@ async def create_job(
 
 @router.get("", operation_id="listJobs", response_model=PageView[JobView], responses=problems())
 def list_jobs(
-    services: Parts,
+    services: InjectedServices,
     caller: Reader,
     state: JobState | None = None,
     owner: Annotated[str | None, Query(max_length=200)] = None,
@@ -128,13 +132,13 @@ def list_jobs(
 
 
 @router.get("/{job_id}", operation_id="getJob", response_model=JobView, responses=problems(404))
-def get_job(services: Parts, caller: Reader, job_id: JobId) -> JobView:
+def get_job(services: InjectedServices, caller: Reader, job_id: JobId) -> JobView:
     """A job as it is now."""
     return job_view(services, find_job(services, job_id))
 
 
 @router.delete("/{job_id}", operation_id="cancelJob", response_model=JobView, responses=problems(404))
-def cancel_job(services: Parts, caller: Tuner, job_id: JobId) -> JobView:
+def cancel_job(services: InjectedServices, caller: Tuner, job_id: JobId) -> JobView:
     """Cancel a job: a waiting one at once, a running one within two seconds; an ended one stays."""
     job = find_job(services, job_id)
     if job.owner != caller.owner and not caller.may("admin"):
@@ -142,7 +146,7 @@ def cancel_job(services: Parts, caller: Tuner, job_id: JobId) -> JobView:
     return job_view(services, services.jobs.request_cancel(job.id))
 
 
-def _watchable(services: Parts, job_id: JobId) -> str:
+def _watchable(services: InjectedServices, job_id: JobId) -> str:
     # A stream has answered 200 before its first event: what can be refused is refused here.
     if services.feed.watchers >= services.settings.max_event_streams:
         raise ProblemError(503, "busy", "too many event streams; try again", {"Retry-After": "5"})
@@ -156,7 +160,7 @@ def _watchable(services: Parts, job_id: JobId) -> str:
     responses=problems(404),
 )
 async def watch_job(
-    services: Parts,
+    services: InjectedServices,
     caller: Reader,
     job_id: Annotated[str, Depends(_watchable)],
     last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,9}$")] = None,
@@ -178,43 +182,31 @@ async def watch_job(
     response_class=StreamingResponse,
     responses={200: {"content": {ARTIFACT_TYPE: {}}}, **problems(404, 409, 410)},
 )
-def get_artifact(services: Parts, caller: Reader, job_id: JobId) -> StreamingResponse:
+def get_artifact(services: InjectedServices, caller: Reader, job_id: JobId) -> StreamingResponse:
     """The partitioned ONNX file."""
     return artifact_response(services, find_job(services, job_id))
 
 
 @router.get(
-    "/{job_id}/report",
-    operation_id="getReport",
-    response_class=StreamingResponse,
-    responses={
-        200: {"content": {JSON_TYPE: {"schema": {"type": "object"}}}},
-        **problems(404, 409, 410),
-    },
+    "/{job_id}/report", operation_id="getReport", response_class=StreamingResponse, responses=_JSON_FILE
 )
-def get_report(services: Parts, caller: Reader, job_id: JobId) -> StreamingResponse:
-    """The evidence: what was measured, and how the plan compares."""
+def get_report(services: InjectedServices, caller: Reader, job_id: JobId) -> StreamingResponse:
+    """The report: what was measured, and how the plan compares."""
     job = find_job(services, job_id)
     return blob_response(services, _made(job, job.result.report), JSON_TYPE, f"report-{job.id}.json")
 
 
 @router.get(
-    "/{job_id}/plan",
-    operation_id="getPlan",
-    response_class=StreamingResponse,
-    responses={
-        200: {"content": {JSON_TYPE: {"schema": {"type": "object"}}}},
-        **problems(404, 409, 410),
-    },
+    "/{job_id}/plan", operation_id="getPlan", response_class=StreamingResponse, responses=_JSON_FILE
 )
-def get_plan(services: Parts, caller: Reader, job_id: JobId) -> StreamingResponse:
+def get_plan(services: InjectedServices, caller: Reader, job_id: JobId) -> StreamingResponse:
     """The plan alone, as the option `plan` takes it."""
     job = find_job(services, job_id)
     return blob_response(services, _made(job, job.result.plan), JSON_TYPE, f"plan-{job.id}.json")
 
 
 @router.get("/{job_id}/graph", operation_id="getGraph", responses=problems(404, 409, 410))
-def get_graph(services: Parts, caller: Reader, job_id: JobId) -> dict[str, Any]:
+def get_graph(services: InjectedServices, caller: Reader, job_id: JobId) -> dict[str, Any]:
     """The partition graph as the page draws it: partitions, their operators, the tensors between."""
     job = find_job(services, job_id)
     return services.graphs.get(_made(job, job.result.artifact))

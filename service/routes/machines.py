@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from collage.service.api_models import TargetView, WorkerView
-from collage.service.http.auth import Reader
+from collage.service.routes.authentication import Reader
 from collage.service.routes.common import problems
-from collage.service.services import Parts
+from collage.service.services import InjectedServices
 from collage.service.views import worker_views
 
 router = APIRouter(prefix="/v1", tags=["machines"])
@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1", tags=["machines"])
 @router.get(
     "/targets", operation_id="listTargets", response_model=list[TargetView], responses=problems()
 )
-def list_targets(services: Parts, caller: Reader) -> list[TargetView]:
+def list_targets(services: InjectedServices, caller: Reader) -> list[TargetView]:
     """Every backend that this server knows, with its options, and why not where nothing has it."""
     return [TargetView(**entry) for entry in services.catalog.targets()]
 
@@ -24,6 +24,6 @@ def list_targets(services: Parts, caller: Reader) -> list[TargetView]:
 @router.get(
     "/workers", operation_id="listWorkers", response_model=list[WorkerView], responses=problems()
 )
-def list_workers(services: Parts, caller: Reader) -> list[WorkerView]:
+def list_workers(services: InjectedServices, caller: Reader) -> list[WorkerView]:
     """Who runs jobs and who measures, and on what hardware."""
     return worker_views(services)

@@ -8,11 +8,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 
 from collage.service.api_models import ModelView, PageView
-from collage.service.http.auth import Reader, Tuner
 from collage.service.http.problems import not_found
-from collage.service.jobs.submission import keep_model, receive_form
+from collage.service.routes.authentication import Reader, Tuner
 from collage.service.routes.common import Cursor, Limit, problems
-from collage.service.services import Parts
+from collage.service.routes.submission import keep_model, receive_form
+from collage.service.services import InjectedServices
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 
@@ -42,7 +42,7 @@ ModelId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", min_length=64, max_leng
     },
 )
 async def upload_model(
-    request: Request, response: Response, services: Parts, caller: Tuner
+    request: Request, response: Response, services: InjectedServices, caller: Tuner
 ) -> ModelView:
     """Upload a model; its name is the SHA-256 of its bytes, so a second upload changes nothing."""
     form = await receive_form(request, services, ["model"], [])
@@ -54,7 +54,7 @@ async def upload_model(
 
 @router.get("", operation_id="listModels", response_model=PageView[ModelView], responses=problems())
 def list_models(
-    services: Parts, caller: Reader, cursor: Cursor = None, limit: Limit = 100
+    services: InjectedServices, caller: Reader, cursor: Cursor = None, limit: Limit = 100
 ) -> PageView[ModelView]:
     """Uploaded models, newest first."""
     page = services.models.list(None, cursor, limit)
@@ -62,7 +62,7 @@ def list_models(
 
 
 @router.get("/{sha256}", operation_id="getModel", response_model=ModelView, responses=problems(404))
-def get_model(services: Parts, caller: Reader, sha256: ModelId) -> ModelView:
+def get_model(services: InjectedServices, caller: Reader, sha256: ModelId) -> ModelView:
     """What is known of a model."""
     model = services.models.get(sha256)
     if model is None:
@@ -71,7 +71,7 @@ def get_model(services: Parts, caller: Reader, sha256: ModelId) -> ModelView:
 
 
 @router.delete("/{sha256}", operation_id="removeModel", status_code=204, responses=problems(404))
-def remove_model(services: Parts, caller: Tuner, sha256: ModelId) -> Response:
+def remove_model(services: InjectedServices, caller: Tuner, sha256: ModelId) -> Response:
     """Forget the caller's upload; jobs that use the model keep it."""
     if not services.models.remove(sha256, caller.owner):
         raise not_found(f"model {sha256}")

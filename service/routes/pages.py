@@ -16,11 +16,11 @@ from collage.cluster.connection import ClusterError
 from collage.cost_db.costs.queries import CostFilter
 from collage.cost_db.page import Page
 from collage.partitioner.errors import BadInputError
-from collage.service.http.auth import COOKIE, Caller, identify
 from collage.service.http.html import render
 from collage.service.http.problems import ProblemError
+from collage.service.routes.authentication import COOKIE, Caller, identify
 from collage.service.routes.jobs import JobId, find_job
-from collage.service.services import Parts, Services
+from collage.service.services import InjectedServices, Services
 from collage.service.views import job_view, job_views, measuring_views, runner_views
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -32,7 +32,7 @@ _COOKIE_S = 30 * 24 * 3600
 _PAGE = 50
 
 
-def _visitor(request: Request, services: Parts) -> Caller:
+def _visitor(request: Request, services: InjectedServices) -> Caller:
     try:
         caller = identify(request, services, None)
     except ProblemError as error:
@@ -61,7 +61,7 @@ def _page(request: Request, services: Services, template: str, here: str, **fact
 @router.get("/")
 def jobs_page(
     request: Request,
-    services: Parts,
+    services: InjectedServices,
     visitor: Visitor,
     state: str = "",
     cursor: Annotated[str | None, Query(max_length=500)] = None,
@@ -84,7 +84,7 @@ def jobs_page(
 
 
 @router.get("/new")
-def new_job_page(request: Request, services: Parts, visitor: Visitor) -> HTMLResponse:
+def new_job_page(request: Request, services: InjectedServices, visitor: Visitor) -> HTMLResponse:
     """The upload form."""
     targets = [
         {**entry, "suggested": entry["name"] in _SUGGESTED}
@@ -95,7 +95,9 @@ def new_job_page(request: Request, services: Parts, visitor: Visitor) -> HTMLRes
 
 
 @router.get("/jobs/{job_id}")
-def job_page(request: Request, services: Parts, visitor: Visitor, job_id: JobId) -> HTMLResponse:
+def job_page(
+    request: Request, services: InjectedServices, visitor: Visitor, job_id: JobId
+) -> HTMLResponse:
     """A job: live while it runs, with graph and comparison when it is done."""
     job = find_job(services, job_id)
     report = json.loads(services.files.read(job.result.report)) if job.result.report else None
@@ -105,7 +107,7 @@ def job_page(request: Request, services: Parts, visitor: Visitor, job_id: JobId)
 @router.get("/costs")
 def costs_page(
     request: Request,
-    services: Parts,
+    services: InjectedServices,
     visitor: Visitor,
     target: str = "",
     backend: str = "",
@@ -154,7 +156,7 @@ def _utc(minute: str) -> datetime | None:
 
 
 @router.get("/workers")
-def workers_page(request: Request, services: Parts, visitor: Visitor) -> HTMLResponse:
+def workers_page(request: Request, services: InjectedServices, visitor: Visitor) -> HTMLResponse:
     """Who runs jobs, who measures, and which targets there are."""
     problem = None
     workers = runner_views(services)
@@ -174,13 +176,13 @@ def workers_page(request: Request, services: Parts, visitor: Visitor) -> HTMLRes
 
 
 @router.get("/docs")
-def docs_page(request: Request, services: Parts) -> HTMLResponse:
+def docs_page(request: Request, services: InjectedServices) -> HTMLResponse:
     """The API's reference in a browser."""
     return _page(request, services, "docs.html", "/docs")
 
 
 @router.get("/login")
-def login_page(request: Request, services: Parts, then: str = "/") -> HTMLResponse:
+def login_page(request: Request, services: InjectedServices, then: str = "/") -> HTMLResponse:
     """Where a person gives the token."""
     return _page(request, services, "login.html", "", then=_local(then), problem=None)
 
@@ -188,7 +190,7 @@ def login_page(request: Request, services: Parts, then: str = "/") -> HTMLRespon
 @router.post("/login")
 def login(
     request: Request,
-    services: Parts,
+    services: InjectedServices,
     token: Annotated[str, Form(max_length=500)],
     then: Annotated[str, Form(max_length=500)] = "/",
 ) -> Response:

@@ -10,11 +10,10 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from collage.cost_db.jobs.job import Job
 from collage.service.api_models import JobView
-from collage.service.http.auth import Tuner
 from collage.service.http.problems import ProblemError
 from collage.service.jobs.event_feed import ends_job
 from collage.service.jobs.runner import ARTIFACT_TYPE
-from collage.service.jobs.submission import from_form, receive_form, submit
+from collage.service.routes.authentication import Tuner
 from collage.service.routes.common import problems
 from collage.service.routes.jobs import (
     FORM_FIELDS,
@@ -24,7 +23,8 @@ from collage.service.routes.jobs import (
     artifact_response,
     find_job,
 )
-from collage.service.services import Parts, Services
+from collage.service.routes.submission import from_form, receive_form, submit
+from collage.service.services import InjectedServices, Services
 from collage.service.views import job_view
 
 router = APIRouter(prefix="/v1/tune", tags=["jobs"])
@@ -48,7 +48,7 @@ _STATUS = {"model": 422, "target": 422, "bad-input": 422, "no-plan": 422, "time-
 )
 async def tune(
     request: Request,
-    services: Parts,
+    services: InjectedServices,
     caller: Tuner,
     prefer: Annotated[str | None, Header(max_length=200)] = None,
     idempotency_key: IdempotencyKey = None,

@@ -1,8 +1,7 @@
 """Files by their content: a blob's name is the SHA-256 of its bytes, so a file is kept once.
 
 Blobs lie in a folder or in anything fsspec reaches (`s3://bucket/prefix`). A blob is written under a
-temporary name and moved when it is whole: a reader never sees half of one, and writing it again
-changes nothing. The server never looks inside.
+temporary name and moved when it is complete. The server never looks inside.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _NAME = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class BlobMissingError(CollageError):
-    """A blob is not in the store (it was deleted, or the store was changed)."""
+    """A blob is not in the store."""
 
 
 class UploadTooLargeError(CollageError):
@@ -48,10 +47,10 @@ class Blob:
 
 
 class BlobWriter:
-    """Bytes on their way in: written to disk while they are hashed. Use as a context manager.
+    """Incoming bytes: written to disk while they are hashed. Use as a context manager.
 
     Args:
-        directory: where the bytes wait until they are whole.
+        directory: where the bytes wait until they are complete.
         limit_bytes: refuse more than this.
     """
 
@@ -65,10 +64,10 @@ class BlobWriter:
         self._limit_bytes = limit_bytes
 
     def write(self, data: bytes) -> None:
-        """Take the next bytes.
+        """Add the next bytes.
 
         Raises:
-            UploadTooLargeError: it is more than the limit; nothing of it stays.
+            UploadTooLargeError: it is more than the limit; nothing is kept.
         """
         self.size_bytes += len(data)
         if self._limit_bytes is not None and self.size_bytes > self._limit_bytes:
@@ -93,7 +92,7 @@ class BlobWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # bytes that a full disk did not take, and nobody wants
+        with contextlib.suppress(OSError):  # a full disk did not take the last bytes
             self._file.close()
 
 
@@ -102,7 +101,7 @@ class BlobFiles:
 
     Args:
         url: a folder as `file:///…`, or an address that fsspec knows.
-        spool: a local folder for bytes on their way in and for copies of remote blobs.
+        spool: a local folder for incoming bytes and for copies of remote blobs.
     """
 
     def __init__(self, url: str, spool: Path) -> None:
@@ -147,7 +146,7 @@ class BlobFiles:
             return self.keep(writer)
 
     def size_bytes(self, sha256: str) -> int:
-        """How long a blob is.
+        """A blob's size.
 
         Raises:
             BlobMissingError: it is not there.
@@ -169,12 +168,12 @@ class BlobFiles:
             return bytes(file.read())
 
     def copy_to(self, sha256: str, path: Path) -> None:
-        """Put a copy of a blob at a local path, made for one job to do with as it likes."""
+        """Put a copy of a blob at a local path."""
         with self._open(sha256) as source, path.open("wb") as target:
             shutil.copyfileobj(source, target, _CHUNK_BYTES)
 
     def delete(self, sha256: str) -> None:
-        """Forget a blob; nothing happens when it is not there."""
+        """Delete a blob, if it is there."""
         address = self._address(sha256)
         if self._files.exists(address):
             self._files.rm_file(address)
@@ -186,7 +185,7 @@ class BlobFiles:
             raise BlobMissingError(f"blob {sha256[:12]} is not in the store any more") from None
 
     def _address(self, sha256: str) -> str:
-        # Names become paths: nothing but a hash may pass, whatever the caller checked.
+        # Names become paths, so only hashes may pass.
         if not _NAME.match(sha256):
             raise ValueError("a blob's name is 64 hexadecimal digits")
         return f"{self._root}/{sha256[:2]}/{sha256}"

@@ -17,8 +17,8 @@ from collage.service.storage.spool import Spool
 _KEPT = 32
 
 
-class Graphs:
-    """Graphs by the SHA-256 of their artifact; safe from many threads."""
+class GraphCache:
+    """Partition graphs by the SHA-256 of their artifact; safe from many threads."""
 
     def __init__(self, files: BlobFiles, spool: Spool) -> None:
         self._files = files
@@ -33,7 +33,7 @@ class Graphs:
             BlobMissingError: the artifact is gone.
             ChildFailed: it could not be read.
         """
-        # One at a time: each reads a whole artifact, and two of the same would do it twice.
+        # One at a time: each reads a whole artifact.
         with self._lock:
             if artifact_sha256 not in self._known:
                 self._known[artifact_sha256] = self._make(artifact_sha256)

@@ -1,10 +1,7 @@
 """The partition graph of an artifact as data for the page: what to draw and where.
 
 One node per partition with the tensors between them; inside each partition its operators. Places are
-computed here (layers by longest path, order within a layer by the mean place of what comes before), so
-that the browser only draws: 2,000 operators need no layout there.
-
-`partition_graph` reads a file that users sent: it runs in a sandboxed child only.
+computed here, so that the browser only draws. It reads a file from users: run it in a sandboxed child.
 
 Source of the layering: Sugiyama, Tagawa and Toda (1981), with one sweep.
 """
@@ -28,11 +25,11 @@ _TARGET = "collage.target"
 
 
 def partition_graph(artifact: Path) -> dict[str, Any]:
-    """What the page draws of an annotated model.
+    """The drawing of an annotated model.
 
     Returns:
         `partitions`: id, target, x, y, operator counts, and `nodes`/`edges` inside;
-        `edges`: from, to, and the tensors that go along. x counts within a layer, y counts layers.
+        `edges`: from, to, and the tensors between. x counts within a layer, y counts layers.
     """
     model = ir.load(artifact)
     index = GraphIndex.from_ir(model)
@@ -105,14 +102,9 @@ def _tensor(spec: TensorSpec) -> str:
 def layered(
     nodes: Sequence[Node], edges: Sequence[tuple[Node, Node]]
 ) -> Mapping[Node, tuple[float, int]]:
-    """Places for the nodes of an acyclic graph.
+    """Places for the nodes of an acyclic graph: (x, y) per node.
 
-    Args:
-        nodes: in any order.
-        edges: between them.
-
-    Returns:
-        (x, y) per node: y is the layer from the top, x the place in it, centered on 0.
+    y is the layer from the top, x the place in it, centered on 0.
     """
     before: dict[Node, list[Node]] = {node: [] for node in nodes}
     after: dict[Node, list[Node]] = {node: [] for node in nodes}

@@ -1,7 +1,7 @@
-"""A folder of this server process for uploads and jobs in progress; nothing in it outlives the process.
+"""A folder of this server process for uploads and jobs in progress.
 
-A process that was killed cannot clean up after itself. So each holds a lock on its own folder, and the
-next one to start removes the folders whose lock nobody holds.
+A process that was killed cannot clean up. So each locks its own folder, and the next one to start
+removes the folders without a lock.
 """
 
 from __future__ import annotations

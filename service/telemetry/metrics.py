@@ -1,4 +1,4 @@
-"""What Prometheus can scrape at `/metrics`: requests, jobs, the queue, measurements, events."""
+"""Prometheus metrics at `/metrics`: requests, jobs, the queue, measurements, events."""
 
 from __future__ import annotations
 

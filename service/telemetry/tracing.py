@@ -1,9 +1,8 @@
-"""OpenTelemetry traces of requests, jobs and measurements; nothing at all where nobody asked for them.
+"""OpenTelemetry traces of requests, jobs and measurements, where the environment asks for them.
 
-Asked for by the variables of the OpenTelemetry standard (`OTEL_EXPORTER_OTLP_ENDPOINT` and its kin), and
-made with the extra `collage-tuner[otel]`. Terms: a request's span continues the caller's `traceparent`; a
-job's span is a trace of its own (a job may run much later, and elsewhere), with a child for each
-measurement. `collage.job` ties a job's span to the request that made it.
+The standard's variables ask for them (`OTEL_EXPORTER_OTLP_ENDPOINT`), with the extra
+`collage-tuner[otel]`. A request's span continues the caller's `traceparent`; a job's span is a trace of
+its own, with a child for each measurement. `collage.job` ties the two.
 """
 
 from __future__ import annotations
@@ -63,8 +62,7 @@ class Span:
 class Tracing:
     """Where spans go.
 
-    Args:
-        provider: an OpenTelemetry `TracerProvider` that this owns from now on; None for no traces.
+    `provider` is an OpenTelemetry `TracerProvider` that this owns from now on; None for no traces.
     """
 
     def __init__(self, provider: Any = None) -> None:
@@ -73,7 +71,7 @@ class Tracing:
 
     @classmethod
     def from_environment(cls) -> Tracing:
-        """What the standard's variables ask for; says so where the extra for it is missing."""
+        """Traces as the standard's variables ask; logs a warning where the extra is missing."""
         disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
         unwanted = os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp"
         if disabled or unwanted or not any(os.environ.get(name) for name in _ENDPOINTS):

@@ -1,4 +1,4 @@
-"""docs/write-a-backend.md: its example passes the conformance suite and registers as it says."""
+"""docs/write-a-backend.md: its example passes the conformance suite and registers as documented."""
 
 import re
 import sys
@@ -21,7 +21,9 @@ class TestNumpy(BackendConformance):
     backend = NumpyBackend()
 
 
-def test_it_registers_by_the_entry_point_that_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_backend_registers_by_the_documented_entry_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     page = (DOCS / "write-a-backend.md").read_text(encoding="utf-8")
     shown = re.search(r"```toml\n(.*?)```", page, re.S)
     assert shown is not None

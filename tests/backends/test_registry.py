@@ -1,3 +1,5 @@
+"""The registry: targets are checked, canonical and explained, and plugins join by their entry point."""
+
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -37,12 +39,12 @@ def plugins(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
         ("onnxruntime -ep=coreml", "has no CoreMLExecutionProvider"),
     ],
 )
-def test_a_target_that_cannot_be_used_is_refused_with_what_is_known(target: str, said: str) -> None:
+def test_unusable_target_is_refused_with_the_known_ones(target: str, said: str) -> None:
     with pytest.raises(TargetError, match=said):
         registry.resolve(Target.parse(target))
 
 
-def test_a_target_whose_runtime_is_missing_says_how_to_install_it(
+def test_target_without_its_runtime_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     missing = Unavailable("MNN is not installed", "pip install 'collage-tuner[mnn]'")
@@ -58,7 +60,7 @@ def test_canonical_targets_name_every_option_that_matters() -> None:
     assert registry.canonical(short) == short
 
 
-def test_an_option_that_came_later_changes_no_key_where_it_is_left_alone() -> None:
+def test_later_option_at_its_default_changes_no_key() -> None:
     """Costs that a team has stored stay known when it upgrades."""
     plain, kept, moved = (
         registry.canonical(Target.parse(f"openvino {text}"), threads=2)
@@ -68,7 +70,7 @@ def test_an_option_that_came_later_changes_no_key_where_it_is_left_alone() -> No
     assert "-rewrite=on" in str(moved) and registry.canonical(moved) == moved
 
 
-def test_what_cpus_differ_by_is_not_tried_on_a_device() -> None:
+def test_options_of_cpus_are_not_tried_on_a_device() -> None:
     host, on_device = (
         registry.tunable_options(Target.parse(text), threads=2)
         for text in ("onnxruntime", "onnxruntime -ep=cuda")

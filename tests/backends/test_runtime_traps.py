@@ -1,4 +1,4 @@
-"""What was once seen to go wrong with a runtime, so that an upgrade of it tells."""
+"""Known faults of runtimes: a test that fails after an upgrade shows that the fault is gone or new."""
 
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def test_openvino_writes_an_output_that_is_a_bare_input(tmp_path: Path) -> None:
 
 
 def test_openvino_renames_an_input_that_an_output_is(tmp_path: Path) -> None:
-    """What takes the place of a removed operator gets its names: only its place tells which input it is."""
+    """The replacement of a removed operator gets its names, so only the position identifies the input."""
     text = (
         "g (float[3] x, float[3] z) => (float[3] r, float[3] y) { r = Relu(z) [gone] y = Dropout(x) }"
     )
@@ -92,7 +92,7 @@ def test_openvino_binds_by_name_when_an_input_was_optimized_away(tmp_path: Path)
     assert computed(OpenVinoBackend(), model, tmp_path, x, axes, b).tolist() == (x + b).tolist()
 
 
-def test_onnxruntime_neither_prints_nor_falls_back_when_a_session_fails(
+def test_onnxruntime_failed_session_prints_nothing_and_does_not_fall_back(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no model")
@@ -109,7 +109,7 @@ def test_onnxruntime_takes_text_at_a_border_though_it_binds_none(tmp_path: Path)
     assert computed(OnnxRuntimeBackend(), model, tmp_path, x, z).tolist() == ["ab", "é"]
 
 
-def test_openvino_computes_in_float32_unless_told_otherwise(tmp_path: Path) -> None:
+def test_openvino_computes_in_float32_by_default(tmp_path: Path) -> None:
     model = write(
         "g (float[64,64] x, float[64,64] w) => (float[64,64] y) { y = MatMul(x, w) }", tmp_path
     )

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.ceiling import ceiling_us, plans_to_run
 
 
-def test_each_stretch_goes_to_who_is_quickest_at_it() -> None:
+def test_each_stretch_goes_to_its_fastest_target() -> None:
     us, plan = ceiling_us({"a": 60.0, "b": 60.0}, {"a": [10, 20, 30], "b": [30, 20, 10]}, most=2)
     assert us == pytest.approx(40)
     assert [target for _, _, target in plan] == ["a", "b"]

@@ -1,4 +1,4 @@
-"""Result files of benchmarks: whose rows they hold."""
+"""Result files of benchmarks: which rows they keep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import onnx
 import pytest
 
 from benchmarks import compare
-from benchmarks.compare import here, in_order, measured_before
+from benchmarks.compare import in_order
+from benchmarks.support.results import here, measured_before
 
 SETTINGS = {"tolerance": 1e-3, "hardware": here()}
 
@@ -49,7 +50,7 @@ def test_a_model_that_cannot_be_tuned_is_a_row_with_its_error(
     assert row["model"] == str(file) and "free input dimensions: x:0 (n)" in row["error"]
 
 
-def test_what_is_measured_stays_and_what_failed_is_tried_again(
+def test_measured_rows_stay_and_failed_ones_are_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "results.json"

@@ -12,9 +12,9 @@ import onnx
 import onnxruntime
 import pytest
 
-from benchmarks import models
-from benchmarks.zoo import convolutional, nasnet, transformers
-from benchmarks.zoo.net import Net
+from benchmarks.support import models
+from benchmarks.support.zoo import convolutional, nasnet, transformers
+from benchmarks.support.zoo.net import Net
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 from tests.models import all_light
@@ -103,7 +103,7 @@ def test_an_unknown_model_is_an_error(tmp_path: Path) -> None:
         models.benchmark_model("light_nothing", tmp_path)
 
 
-def test_a_file_of_the_users_own_is_a_model_with_its_free_dimensions(tmp_path: Path) -> None:
+def test_users_own_file_is_a_model_with_free_dimensions(tmp_path: Path) -> None:
     file = tmp_path / "own.onnx"
     text = '<ir_version: 10, opset_import: ["" : 17]> g (float[n, length] x, int64[n] i) => (float[m, length] y)'
     text += (
@@ -122,6 +122,6 @@ def test_a_file_of_the_users_own_is_a_model_with_its_free_dimensions(tmp_path: P
 
 
 @pytest.mark.parametrize("word", ["light_nothing", "nothing.onnx", "nothing.onnx:n", ":n=1"])
-def test_what_is_neither_a_name_nor_a_file_is_said(word: str) -> None:
+def test_word_that_is_neither_name_nor_file_is_refused(word: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="neither a file"):
         models.name_or_file(word)

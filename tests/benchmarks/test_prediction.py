@@ -1,4 +1,4 @@
-"""What plans were promised and what they took: compared turn by turn."""
+"""Predicted and measured latencies of plans are compared round by round."""
 
 import json
 import statistics
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import prediction
-from benchmarks.prediction_plans import draw_plans
-from benchmarks.prediction_show import estimate_table, outcomes, picture, score, table
+from benchmarks.prediction import measure
+from benchmarks.prediction.plans import draw_plans
+from benchmarks.prediction.tables import estimate_table, outcomes, picture, score, table
 from collage.costs.measurement_context import BORDER_US, CALL_US
 
 
@@ -46,14 +46,14 @@ def test_a_real_models_plans_and_parts_take_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"
-    monkeypatch.setattr(prediction, "_RACE_S", 0.0)
+    monkeypatch.setattr(measure, "_ROUNDS_S", 0.0)
     choose = partial(draw_plans, count=3, seed=0)
-    prediction.prepare("ppocr_cls", ["onnxruntime", "openvino"], tmp_path / "cls", choose)
-    wanted = ["hot", prediction.CHOSEN]
-    found = prediction.measure("ppocr_cls", tmp_path / "cls", wanted, again=False, results=results)
+    measure.prepare("ppocr_cls", ["onnxruntime", "openvino"], tmp_path / "cls", choose)
+    wanted = ["hot", measure.CHOSEN]
+    found = measure.measure("ppocr_cls", tmp_path / "cls", wanted, again=False, results=results)
     assert len(found["plans"]) == 3
     assert all(len(kept) == 5 and min(kept) > 0 for kept in found["plans_us"])
-    assert found["evict_bytes"]["hot"] == 0 < found["evict_bytes"][prediction.CHOSEN]
+    assert found["evict_bytes"]["hot"] == 0 < found["evict_bytes"][measure.CHOSEN]
     parts = {f"{a}-{b} {target}" for plan in found["plans"] for a, b, target in plan["parts"]}
     for way in wanted:
         assert found["parts_us"][way].keys() == found["estimates_us"].keys() == parts
@@ -62,21 +62,21 @@ def test_a_real_models_plans_and_parts_take_turns(
             assert len(promised) == 5 and statistics.median(promised) > least
     assert "ppocr_cls: round 5" in capsys.readouterr().out
     # What was measured is not measured again, and all of it can be shown.
-    known = prediction.measure("ppocr_cls", tmp_path / "cls", wanted, again=False, results=results)
+    known = measure.measure("ppocr_cls", tmp_path / "cls", wanted, again=False, results=results)
     assert known == json.loads((results / "ppocr_cls.json").read_text(encoding="utf-8"))
     assert known["plans_us"] == found["plans_us"]
     assert "| ppocr_cls |" in table([known]) and "onnxruntime" in estimate_table(
-        [known], prediction.CHOSEN
+        [known], measure.CHOSEN
     )
-    assert picture([known], prediction.CHOSEN).count("<circle") == 3
+    assert picture([known], measure.CHOSEN).count("<circle") == 3
 
 
-def test_what_two_machines_measured_is_not_mixed(
+def test_results_of_two_machines_are_not_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "dcgan.json").write_text('{"hardware": "another one"}', encoding="utf-8")
     arguments = ["prediction", "--models", "silero", "--results", str(tmp_path)]
     monkeypatch.setattr("sys.argv", arguments)
     with pytest.raises(SystemExit):
-        prediction.main()
+        measure.main()
     assert "another machine measured (another one); name another folder" in capsys.readouterr().err

@@ -14,7 +14,7 @@ Start = Callable[..., Machine]
 
 
 def on(*engines: str) -> pytest.MarkDecorator:
-    """Run a test on these engines; each test that breaks things takes seconds."""
+    """Run a test on these engines; each test that breaks things is slow."""
     return pytest.mark.parametrize("database_url", engines, indirect=True)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import psutil
 
-from benchmarks.zero_model import TARGETS, best_plan, zero_model
+from benchmarks.support.zero_model import TARGETS, best_plan, zero_model
 from tests.processes import children, command, has_ended
 
 LEASE_S = 2

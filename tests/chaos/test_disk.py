@@ -1,4 +1,4 @@
-"""The disk is full: the job ends with that reason, the server lives, and with room again it works."""
+"""The disk is full: the job ends with that reason, the server lives, and works again with free disk space."""
 
 from __future__ import annotations
 

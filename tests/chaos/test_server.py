@@ -115,7 +115,7 @@ def test_a_server_that_was_stopped_past_its_lease_lets_go(start: Start) -> None:
 
 
 @on("postgresql")
-def test_a_job_process_that_is_stopped_past_its_lease_is_replaced(start: Start) -> None:
+def test_job_process_stopped_past_its_lease_is_replaced(start: Start) -> None:
     machine = start()
     job = machine.post()
     machine.until_measured(job, 2)

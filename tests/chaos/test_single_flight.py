@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.single_flight import fly
-from benchmarks.zero_model import best_plan
+from benchmarks.support.zero_model import best_plan
 from collage.cost_db.costs.queries import CostFilter
 from collage.cost_db.database import CostDatabase
 from tests.chaos.conftest import on
@@ -15,9 +15,8 @@ from tests.chaos.conftest import on
 
 @pytest.mark.slow
 @on("postgresql")
-def test_eight_tuners_measure_each_candidate_once_and_all_get_the_plan(
-    database_url: str, tmp_path: Path
-) -> None:
+def test_eight_tuners_measure_each_candidate_once(database_url: str, tmp_path: Path) -> None:
+    """All get the plan."""
     CostDatabase(database_url).close()
     flight = fly(database_url, tuners=8, measurement_s=0.1, folder=tmp_path / "flight", fresh=True)
     assert flight.searched == 8

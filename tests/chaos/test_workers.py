@@ -18,9 +18,9 @@ import pytest
 from tornado.iostream import IOStream
 
 import collage
-from benchmarks.zero_model import TARGETS, best_plan, zero_model
+from benchmarks.support.zero_model import TARGETS, best_plan, zero_model
 from collage.backends.sandbox.run import ChildLimits
-from collage.cluster.connection import ClusterError, roll_call
+from collage.cluster.connection import ClusterError, find_workers
 from collage.cluster.dask_runner import DaskRunner
 from collage.cluster.worker import serve_worker
 from collage.cluster.worker_files import WorkerFiles
@@ -133,7 +133,7 @@ def test_a_job_is_done_although_its_worker_was_killed(
     assert plan == best_plan()
 
 
-def test_a_worker_that_is_told_to_stop_gives_its_task_away(cluster: Runner, workers: Workers) -> None:
+def test_stopped_worker_gives_its_task_away(cluster: Runner, workers: Workers) -> None:
     task = Task(cluster, 2.0)
     name, child = _busy(workers, 1.0)
     workers[name].terminate()
@@ -198,7 +198,7 @@ def test_for_a_tuner_a_scheduler_that_hangs_up_is_away(
     cluster.start_scheduler()
     _until_away(pool)
     with pytest.raises(ClusterError, match=r"cannot be reached .*is `collage scheduler` running"):
-        roll_call(cluster.address, cluster.tuner)
+        find_workers(cluster.address, cluster.tuner)
     hanging_up.on = False
     cluster.until(lambda there: len(there) == len(workers))
     assert [worker.name for worker in pool.workers()] == sorted(workers)
@@ -210,14 +210,14 @@ def test_a_worker_tries_again_where_a_scheduler_hangs_up(
     cluster: Runner, workers: Workers, hanging_up: HangingUp, tmp_path: Path
 ) -> None:
     cluster.until(lambda there: len(there) == len(workers))
-    said = cluster.workers()[0].said
+    said = cluster.workers()[0].announced
     files = WorkerFiles(tmp_path, 1000)
     hanging_up.on = True
 
     async def work() -> None:
         own = cluster.certificates / "one"
         working = asyncio.create_task(
-            serve_worker(cluster.address, own, said=said, name="third", files=files)
+            serve_worker(cluster.address, own, announced=said, name="third", files=files)
         )
         while hanging_up.count < 2:
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A model whose regions have true costs that somebody stated; no clock, no runtime."""
+"""A model whose regions have stated true costs; no clock, no runtime."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from collage.search.blocks import layouts, own_blocks
 from collage.search.lazy_search import LazySearch
 from tests.partitioner.graphs import TextModel, text_model
 
-TARGETS = (Target("one"), Target("two"), Target("three"))
+TARGETS = (Target("null"), Target("torch"), Target("simulated"))
 INFINITE = float("inf")
 FREE = Constraints()
 
 
 class StatedCosts:
-    """Costs that somebody stated, handed out only when asked for, up to a limit."""
+    """Stated costs, given only on request, up to a limit."""
 
     def __init__(self, truth: Callable[[Candidate], Cost], most: int) -> None:
         self._truth = truth

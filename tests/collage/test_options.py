@@ -1,4 +1,4 @@
-"""How long a run looks for better plans when nobody says."""
+"""The default patience: how long a run searches for better plans."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_a_locked_file_is_said_to_be_locked(tmp_path: Path, monkeypatch: pytest.
     database.close()
 
 
-def test_a_full_disk_is_an_error_and_the_database_works_again_after_it(tmp_path: Path) -> None:
+def test_full_disk_is_an_error_and_the_database_recovers(tmp_path: Path) -> None:
     database = CostDatabase(f"sqlite:///{tmp_path / 'costs.db'}")
     store_all(database, measured(0))
 
@@ -136,7 +136,7 @@ def test_a_file_that_is_no_database_is_said(tmp_path: Path) -> None:
         CostDatabase(f"sqlite:///{tmp_path / 'costs.db'}")
 
 
-def test_a_server_that_is_away_is_said_at_once_without_the_password() -> None:
+def test_unreachable_server_is_reported_at_once_without_password() -> None:
     pytest.importorskip("psycopg")
     began = time.monotonic()
     with pytest.raises(DatabaseUnavailableError) as caught:
@@ -146,7 +146,7 @@ def test_a_server_that_is_away_is_said_at_once_without_the_password() -> None:
     assert "127.0.0.1" in str(caught.value)
 
 
-def test_one_name_is_held_by_one_transaction_at_a_time(database_url: str) -> None:
+def test_name_is_locked_by_one_transaction_at_a_time(database_url: str) -> None:
     shared = Connections(database_url)
     order: list[str] = []
 

@@ -11,7 +11,7 @@ from collage.cost_db.database import CostDatabase
 from collage.cost_db.errors import QuotaExceededError
 from collage.cost_db.jobs.job import JobResult
 from collage.cost_db.jobs.jobs import JobStore
-from collage.cost_db.stored_models import BlobStore, ModelStore
+from collage.cost_db.stored_models import BlobRegister, ModelStore
 from collage.cost_db.tokens import Quotas, TokenStore
 from collage.partitioner.errors import BadInputError
 
@@ -19,14 +19,14 @@ A, B, C = ("aa" * 32, "bb" * 32, "cc" * 32)
 
 
 @pytest.fixture
-def blobs(database: CostDatabase) -> BlobStore:
-    blobs = BlobStore(database)
+def blobs(database: CostDatabase) -> BlobRegister:
+    blobs = BlobRegister(database)
     for sha256 in (A, B, C):
         blobs.add(sha256, 6_000_000_000, "application/octet-stream")
     return blobs
 
 
-def test_a_file_is_registered_once_and_counts_as_new_when_it_comes_again(blobs: BlobStore) -> None:
+def test_file_registered_twice_is_one_row_and_counts_as_new(blobs: BlobRegister) -> None:
     first = blobs.get(A)
     assert first is not None and first.size_bytes == 6_000_000_000
     again = blobs.add(A, 6_000_000_000, "application/octet-stream")
@@ -34,7 +34,7 @@ def test_a_file_is_registered_once_and_counts_as_new_when_it_comes_again(blobs: 
     assert blobs.get("nothing") is None
 
 
-def test_owners_have_their_own_models(database: CostDatabase, blobs: BlobStore) -> None:
+def test_owners_have_their_own_models(database: CostDatabase, blobs: BlobRegister) -> None:
     models = ModelStore(database)
     ann = models.add(A, "ann", "resnet")
     assert (ann.sha256, ann.owner, ann.name, ann.size_bytes) == (A, "ann", "resnet", 6_000_000_000)
@@ -55,7 +55,7 @@ def test_a_model_needs_its_file(database: CostDatabase) -> None:
         ModelStore(database).add(A, "ann", "resnet")
 
 
-def test_models_are_within_the_owners_quota(database: CostDatabase, blobs: BlobStore) -> None:
+def test_models_are_within_the_owners_quota(database: CostDatabase, blobs: BlobRegister) -> None:
     token, _ = TokenStore(database).create("ann", ["tune"], quotas=Quotas(stored_bytes=13_000_000_000))
     models = ModelStore(database)
     models.add(A, token.id, "a")
@@ -68,7 +68,7 @@ def test_models_are_within_the_owners_quota(database: CostDatabase, blobs: BlobS
 
 
 def test_only_files_that_nothing_refers_to_are_dropped(
-    database: CostDatabase, blobs: BlobStore
+    database: CostDatabase, blobs: BlobRegister
 ) -> None:
     for number in range(5):
         blobs.add(f"{number:064}", 1, "application/json")

@@ -34,7 +34,8 @@ def test_the_newest_migration_is_the_one_the_program_asks_for() -> None:
     assert scripts.get_heads() == [SCHEMA_REVISION]
 
 
-def test_migrations_lead_to_the_very_tables_indexes_and_constraints(database: CostDatabase) -> None:
+def test_migrations_lead_to_the_declared_schema(database: CostDatabase) -> None:
+    """Tables, indexes and constraints."""
     _check_tables(database)
 
 

@@ -69,7 +69,7 @@ def test_a_token_ends_at_its_time(tokens: TokenStore) -> None:
     assert tokens.verify(secret) is None
 
 
-def test_what_makes_no_token(tokens: TokenStore) -> None:
+def test_token_with_bad_scopes_or_expiry_is_refused(tokens: TokenStore) -> None:
     for scopes in ([], ["root"], ["read", "write"]):
         with pytest.raises(BadInputError, match="scopes must be some of read, tune, admin"):
             tokens.create("ann", scopes)

@@ -26,7 +26,7 @@ from collage.service.services import Services
 from collage.service.settings import Settings
 from collage.service.telemetry.tracing import Tracing
 
-# Servers that tests share say something between tests too, where pytest does not catch it.
+# Servers that tests share log between tests too, where pytest does not catch it.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 # Loading the authorities that a machine trusts takes longer than a request, and no test here needs them.
 _TRUST_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

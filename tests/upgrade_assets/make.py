@@ -7,7 +7,7 @@ from pathlib import Path
 
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.jobs.jobs import JobResult, JobStore
-from collage.cost_db.stored_models import BlobStore, ModelStore
+from collage.cost_db.stored_models import BlobRegister, ModelStore
 from collage.cost_db.tables import SCHEMA_REVISION
 from collage.cost_db.tokens import Quotas, TokenStore
 from collage.cost_db.tunings import TuningRecord, TuningStore
@@ -27,7 +27,7 @@ def fill(url: str) -> None:
     database.claim([CLAIMED], "dead owner", 0.0)
     TuningStore(database).keep(TUNING)
     token, _ = TokenStore(database).create("team", ["read", "tune"], quotas=Quotas(active_jobs=3))
-    BlobStore(database).add(BLOB, 1_000, "application/octet-stream")
+    BlobRegister(database).add(BLOB, 1_000, "application/octet-stream")
     ModelStore(database).add(BLOB, token.id, "resnet50")
     jobs = JobStore(database)
     done = jobs.create({"targets": ["openvino"]}, token.id, "key-1", model_sha256=BLOB)

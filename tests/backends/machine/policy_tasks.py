@@ -1,4 +1,4 @@
-"""What a runtime does to the thread that calls it, and what it burns when nobody calls it."""
+"""What a runtime changes in the thread that calls it, and its CPU time while it is idle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.coexistence import kernel
+from benchmarks.coexistence.kernels import kernel
 from collage.backends.contract import CompileContext
 from collage.backends.measurement.measure import aligned
 from collage.backends.registry import resolve

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from collage.backends.measurement.measure import (
     MeasureRequest,
     aligned,
     measure,
-    measure_many,
 )
 from collage.backends.measurement.protocol import Protocol
 from collage.backends.numerics.reference import run_reference, seeded_inputs
@@ -173,32 +171,6 @@ def test_cancel(tmp_path: Path, faulty: None) -> None:
     with pytest.raises(CancelledError):
         measure(_request(tmp_path, "faulty -fault=hang"), cancel)
     assert time.monotonic() - begin < 20
-
-
-def _many(tmp_path: Path, target: str, sizes: Sequence[int]) -> list[MeasureRequest]:
-    return [_request(tmp_path, target, size, f"m{size}") for size in sizes]
-
-
-def test_many_in_one_child(tmp_path: Path) -> None:
-    requests = _many(tmp_path, "onnxruntime", [4, 8, 16])
-    seen: list[int] = []
-    found = measure_many(requests, on_result=lambda i, m: seen.append(i))
-    assert seen == [0, 1, 2]
-    assert all(isinstance(m.cost, Measured) for m in found)
-
-
-def test_a_crash_costs_only_the_culprit(tmp_path: Path, faulty: None) -> None:
-    requests = _many(tmp_path, "faulty -fault=crash-on-wide", [8, 9, 10])
-    first, second, third = measure_many(requests)
-    assert isinstance(first.cost, Measured)
-    assert _reason(second) == "crash: SIGSEGV (while compiling)"
-    assert isinstance(third.cost, Measured)
-
-
-def test_many_take_one_target(tmp_path: Path) -> None:
-    requests = [_request(tmp_path, t, name=t) for t in ("onnxruntime", "openvino")]
-    with pytest.raises(ValueError, match="one target"):
-        measure_many(requests)
 
 
 def test_outputs_of_unknown_shape(tmp_path: Path) -> None:

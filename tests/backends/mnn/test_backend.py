@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks.coexistence import kernel
+from benchmarks.coexistence.kernels import kernel
 from collage.backends.contract import Available, CompileContext, SubModel
 from collage.backends.mnn.backend import MnnBackend
 from collage.backends.numerics.comparison import output_error
@@ -67,7 +67,7 @@ def test_large_winograd_tiles_are_left_out(tmp_path: Path) -> None:
 
 
 def threads_started(*options: str) -> int:
-    """How many threads this process has once MNN was told these options in turn. Runs in a child."""
+    """The number of threads of this process after MNN got these options in turn. Runs in a child."""
     model = kernel(12, Path("model.onnx").absolute())
     for i, text in enumerate(options):
         work = Path(f"work{i}").absolute()

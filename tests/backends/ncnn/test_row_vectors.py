@@ -1,4 +1,4 @@
-"""Products of one row read vectors, where nothing else in the net could tell the difference."""
+"""Products of one row read vectors, where no other node sees the difference."""
 
 from collage.backends.ncnn.row_vectors import as_vectors
 

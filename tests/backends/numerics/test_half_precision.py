@@ -1,4 +1,4 @@
-"""Half precision: the reference rounds once, whatever stands inside, and ONNX Runtime takes what it casts itself."""
+"""Half precision: the reference rounds once, and ONNX Runtime supports nodes that it casts itself."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_every_type_and_name_survives(tmp_path: Path) -> None:
             np.testing.assert_array_equal(sample[name], value)
 
 
-def test_a_users_file_holds_one_sample_or_several(tmp_path: Path) -> None:
+def test_users_file_has_one_sample_or_several(tmp_path: Path) -> None:
     specs = [TensorSpec("x", "float32", (2, 3)), TensorSpec("n", "int64", (1,))]
     path = tmp_path / "user.npz"
     np.savez(path, x=np.ones((2, 3), np.float32), n=np.array([5]))
@@ -49,7 +49,7 @@ def test_a_users_file_holds_one_sample_or_several(tmp_path: Path) -> None:
     assert several[3]["n"].shape == (1,)
 
 
-def test_bounds_of_undecided_elements_survive(tmp_path: Path) -> None:
+def test_bounds_of_tied_elements_survive(tmp_path: Path) -> None:
     bounds = (np.array([1, 2, 3], ml_dtypes.bfloat16), np.array([1, 0, 3], ml_dtypes.bfloat16))
     ranged = Ranged(bounds[0], bounds[1], bounds[0])
     path = tmp_path / "expected.npz"

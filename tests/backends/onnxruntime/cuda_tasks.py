@@ -13,7 +13,8 @@ from collage.backends.contract import SubModel
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
+from collage.runtime.step import Step
 from tests.partitioner.graphs import text_model
 
 NET = """

@@ -65,10 +65,12 @@ def test_values_stay_on_the_device(target: str) -> None:
     run_in_child(cuda_tasks.check_residence, target, target, limits=ChildLimits(memory_bytes=0))
 
 
-@pytest.mark.parametrize("pair", [(ORT, EAGER), (EAGER, ORT), (ORT_GRAPHS, INDUCTOR_GRAPHS)])
-def test_runtimes_share_the_device(pair: tuple[str, str]) -> None:
-    need(*pair)
-    run_in_child(cuda_tasks.check_residence, *pair, limits=ChildLimits(memory_bytes=0))
+@pytest.mark.parametrize(
+    ("first", "second"), [(ORT, EAGER), (EAGER, ORT), (ORT_GRAPHS, INDUCTOR_GRAPHS)]
+)
+def test_runtimes_share_the_device(first: str, second: str) -> None:
+    need(first, second)
+    run_in_child(cuda_tasks.check_residence, first, second, limits=ChildLimits(memory_bytes=0))
 
 
 @pytest.mark.parametrize("target", [ORT, EAGER])

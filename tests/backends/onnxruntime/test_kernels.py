@@ -39,7 +39,7 @@ def with_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     kernels._cpu_kernels.cache_clear()
 
 
-def test_a_build_with_other_providers_is_not_asked_for_its_kernels(with_cuda: None) -> None:
+def test_build_with_other_providers_is_not_asked_for_kernels(with_cuda: None) -> None:
     text = "g (int32[4] x) => (int32[4] y) { y = Erf(x) }"
     assert _refusal(text, "cpu") is None  # compiling decides
     assert "does not know" in str(_refusal("g (float[4] x) => (float[4] y) { y = Nothing(x) }", "cpu"))
@@ -50,7 +50,7 @@ def test_a_build_for_the_cpu_is_asked() -> None:
     assert _refusal(text, "cpu") == "onnxruntime has no kernel for Erf of int32"
 
 
-def test_cuda_takes_what_its_table_has_in_the_versions_that_it_has() -> None:
+def test_cuda_supports_the_operators_and_versions_of_its_table() -> None:
     assert _refusal(_POOL, "cuda", 21) is None
     assert "no cuda kernel for MaxPool of opset 22" in str(_refusal(_POOL, "cuda", 22))
     assert "no cuda kernel for Tan" in str(
@@ -61,7 +61,7 @@ def test_cuda_takes_what_its_table_has_in_the_versions_that_it_has() -> None:
 
 
 @pytest.mark.skipif(cuda_devices() > 0, reason="there is a CUDA device here")
-def test_a_device_that_is_not_there_is_refused_though_the_build_has_its_provider(
+def test_missing_device_is_refused_though_its_provider_is_built_in(
     with_cuda: None,
 ) -> None:
     backend = OnnxRuntimeBackend()

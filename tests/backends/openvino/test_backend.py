@@ -1,3 +1,5 @@
+"""The OpenVINO backend keeps the contract, and maps its profile to nodes."""
+
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ class TestOpenVino(BackendConformance):
     backend = OpenVinoBackend()
 
 
-def test_a_change_of_layout_is_the_time_of_who_makes_or_reads_the_value(tmp_path: Path) -> None:
+def test_layout_change_counts_for_the_node_that_makes_or_reads_the_value(tmp_path: Path) -> None:
     """Convolutions here compute with channels last: the input and the result are turned, the latter for longer than all else."""
     text = """
     <ir_version: 10, opset_import: ["" : 18]>

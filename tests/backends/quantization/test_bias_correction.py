@@ -93,7 +93,7 @@ def test_channels_are_right_on_average(
     assert shifts[0] < shifts[1] / 2
 
 
-def test_what_is_corrected_are_steps_of_the_accumulator(tmp_path: Path) -> None:
+def test_corrections_are_steps_of_the_accumulator(tmp_path: Path) -> None:
     graph = ir.load(quantized(conv(tmp_path, bias=", b"), STATIC, tmp_path).path).graph
     kernel = next(node for node in graph if node.op_type == "Conv")
     terms = [value.producer() for value in kernel.inputs]
@@ -126,7 +126,7 @@ def test_a_product_that_is_an_output_keeps_its_name(tmp_path: Path) -> None:
     assert graph.outputs[0].name == "y" and maker is not None and maker.op_type == "Add"
 
 
-def test_what_carries_nothing_to_a_kernel_stays_float(tmp_path: Path) -> None:
+def test_bias_without_an_integer_kernel_stays_float(tmp_path: Path) -> None:
     text = """
     <ir_version: 10, opset_import: ["" : 17]>
     g (float[1, 4, 8, 8] x) => (float[1, 8, 1, 1] y, float[1, 8, 8, 8] z) {

@@ -50,7 +50,7 @@ def one_by_one(weights: Array, steps: Array, gram: Array) -> Array:
 
 
 @pytest.mark.parametrize("inputs", [1, 7, 32, 33, 100])
-def test_it_is_what_the_inverse_says(inputs: int) -> None:
+def test_error_feedback_equals_the_inverse(inputs: int) -> None:
     weights, steps = weights_of(inputs, 5)
     gram = gram_of(inputs_of(inputs, 400))
     found = fed_back(weights, steps, gram)

@@ -99,7 +99,7 @@ def test_positions_count_the_nodes_of_the_partition() -> None:
 
 @pytest.mark.parametrize("target", [INT8, ROUNDED])
 @pytest.mark.parametrize("kernels", [["first"], ["second"], ["third"], ["first", "third"]])
-def test_what_is_kept_is_float_and_the_rest_int8(
+def test_kept_nodes_are_float_and_the_rest_int8(
     target: Target, kernels: list[str], tmp_path: Path
 ) -> None:
     model = cnn(tmp_path)
@@ -113,7 +113,7 @@ def test_what_is_kept_is_float_and_the_rest_int8(
     assert 1e-6 < error < 0.05
 
 
-def test_who_reads_what_an_integer_kernel_rounds(tmp_path: Path) -> None:
+def test_readers_of_values_rounded_by_an_integer_kernel_are_found(tmp_path: Path) -> None:
     """ONNX Runtime has no integer convolution whose result is not rounded."""
     model = cnn(tmp_path)
     for target, rounded in ((INT8, False), (ROUNDED, True)):
@@ -175,10 +175,10 @@ def test_a_folded_normalization_stays_folded(tmp_path: Path) -> None:
 
 
 def sub_model(inputs: list[str], outputs: list[str], folder: Path) -> SubModel:
-    specs = [
-        tuple(TensorSpec(name, "float32", (1, 8, 12, 12)) for name in n) for n in (inputs, outputs)
-    ]
-    return SubModel(folder / "part.onnx", *specs)
+    def specs(names: list[str]) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(name, "float32", (1, 8, 12, 12)) for name in names)
+
+    return SubModel(folder / "part.onnx", specs(inputs), specs(outputs))
 
 
 def test_parts_are_cut_out_of_the_whole_in_int8(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def matrix_of(model: SubModel, name: str) -> np.ndarray:
     return value.numpy()
 
 
-def test_what_the_whole_has_not_is_not_cut_out(tmp_path: Path) -> None:
+def test_float_positions_beyond_the_whole_model_are_left_out(tmp_path: Path) -> None:
     model = cnn(tmp_path)
     parts = Int8Parts(partly(model, INT8, [], tmp_path), model)
     assert parts.cut(sub_model(["e", "r"], ["y"], tmp_path), tmp_path / "cut.onnx") is None

@@ -1,4 +1,4 @@
-"""Int8 in the file: what is taken, what comes out, and the traps of the quantizer."""
+"""Int8 in the file: which nodes are quantized, the outputs, and the traps of the quantizer."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_old_opsets_have_no_scale_for_each_channel(tmp_path: Path) -> None:
     assert "need 13" in (quantization.refuse_region(index, 1, STATIC) or "")
 
 
-def test_what_targets_compute_in() -> None:
+def test_targets_state_the_precision_they_compute_in() -> None:
     for text, numbers in {
         "onnxruntime": "f32",
         "onnxruntime -quant=dynamic_int8": "int8",

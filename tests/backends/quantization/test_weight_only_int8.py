@@ -105,7 +105,7 @@ def test_a_product_of_constants_stays_float(tmp_path: Path) -> None:
     assert set(stored_weights(quantized(model, WEIGHTS, tmp_path))) == {"read"}
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_weight_only_int8_refuses_convolutions_and_lacking_samples(tmp_path: Path) -> None:
     model = convs(tmp_path)
     index = GraphIndex.from_ir(ir.load(model.path))
     said = resolve(WEIGHTS).refuse_region(index, index.all_nodes, WEIGHTS)
@@ -143,7 +143,7 @@ g (float[32, 512] x) => (float[32, 256] y) { [only] y = MatMul(x, w) }
 
 
 def product_on(target: Target, folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A product with int8 weights: what a target makes of it, what the file says, what float weights give.
+    """A product with int8 weights: outputs of a target, of the file as it is, and with float weights.
 
     It reads large numbers that count for nothing, and small ones beside them.
     """
@@ -178,13 +178,13 @@ def test_the_runtime_rounds_what_products_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_comes_with_int8_weights_is_computed_exactly(tmp_path: Path) -> None:
+def test_model_with_int8_weights_is_computed_exactly(tmp_path: Path) -> None:
     """Left alone, OpenVINO would round what its products read."""
     ours, file, _ = product_on(Target.parse("openvino"), tmp_path)
     assert np.abs(ours - file).max() < 1e-5 * np.abs(file).max()
 
 
-def test_it_says_what_is_in_the_file_and_what_is_not() -> None:
+def test_weight_only_int8_states_which_weights_are_in_the_file() -> None:
     said = resolve(WEIGHTS).arithmetic(WEIGHTS)
     assert (said.numbers, said.in_file) == ("int8: weights in the file, products", False)
     assert "products with constant weights" in said.sense and "convolutions" not in said.sense

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collage.backends.rewriting.broadcast_concat import part_spreads
 from collage.backends.rewriting.graph import RewriteGraph
+from collage.backends.rewriting.passes.broadcast_concat import split_broadcast_concat
 from tests.forms import Array, converted, parsed, weights
 
 _IMAGE = """g (float[2, 6, 5, 4] x) => (float[2, 8, 5, 4] y) {
@@ -43,7 +43,7 @@ def test_an_image_that_sees_its_mean(
 ) -> None:
     text, opset, given = image(spread, opset, **more)
     model = parsed(text, opset, **given)
-    found, kinds, error = converted(model, part_spreads, tmp_path)
+    found, kinds, error = converted(model, split_broadcast_concat, tmp_path)
     assert found == 1 and error < 1e-6
     assert kinds == ["ReduceMean", "Conv", "Split", "Conv", "Conv", "Add", "Relu"]
     names = [node.name for node in model.graph.node]
@@ -60,7 +60,7 @@ def test_statistics_of_a_sound(tmp_path: Path) -> None:
         shape=np.array([1, 1, 50]),
         k=weights(8, 96, 1),
     )
-    found, kinds, error = converted(model, part_spreads, tmp_path)
+    found, kinds, error = converted(model, split_broadcast_concat, tmp_path)
     assert (found, kinds.count("Conv"), kinds.count("Expand")) == (1, 2, 0)
     assert error < 1e-6
 
@@ -78,7 +78,7 @@ def test_rows_that_see_the_whole(tmp_path: Path) -> None:
         k=weights(52, 8, seed=1),
         b=weights(8),
     )
-    found, kinds, error = converted(model, part_spreads, tmp_path)
+    found, kinds, error = converted(model, split_broadcast_concat, tmp_path)
     assert (found, kinds.count("MatMul"), kinds.count("Expand")) == (1, 3, 1)
     assert error < 1e-6
 
@@ -101,7 +101,7 @@ def test_rows_of_a_table_with_a_code(given: str, shapes: list[tuple[int, ...]], 
         shape=np.array([50, 1]),
         **{name: weights(*shape) for name, shape in zip(names, shapes, strict=True)},
     )
-    found, kinds, error = converted(model, part_spreads, tmp_path)
+    found, kinds, error = converted(model, split_broadcast_concat, tmp_path)
     assert (found, kinds.count("Gemm"), kinds.count("Expand")) == (1, 2, 0)
     assert error < 1e-6
 
@@ -129,10 +129,10 @@ def test_a_table_of_another_kind_is_left(opset: int, gemm: str) -> None:
         table=weights(50, 8),
         column=weights(50, 1),
     )
-    assert part_spreads(RewriteGraph(model)) == 0
+    assert split_broadcast_concat(RewriteGraph(model)) == 0
 
 
-def test_what_is_spread_over_channels_too_is_in_each_place(tmp_path: Path) -> None:
+def test_value_broadcast_over_channels_too_is_added_in_each_position(tmp_path: Path) -> None:
     model = parsed(
         """g (float[2, 6, 5, 4] x) => (float[2, 8, 5, 4] y) {
             m = ReduceMean <axes = [2, 3]> (x)   w = Conv(m, wide)   s = Expand(w, shape)
@@ -143,7 +143,7 @@ def test_what_is_spread_over_channels_too_is_in_each_place(tmp_path: Path) -> No
         shape=_SHAPE,
         k=weights(8, 86, 1, 1, seed=1),
     )
-    found, kinds, error = converted(model, part_spreads, tmp_path)
+    found, kinds, error = converted(model, split_broadcast_concat, tmp_path)
     assert (found, kinds.count("Conv"), kinds.count("Expand")) == (1, 3, 1)
     assert error < 1e-6
 
@@ -156,15 +156,17 @@ def test_rows_one_below_the_other_are_no_channels() -> None:
         shape=_SHAPE,
         k=weights(8, 40, 1, 1),
     )
-    assert part_spreads(RewriteGraph(model)) == 0
+    assert split_broadcast_concat(RewriteGraph(model)) == 0
 
 
 @pytest.mark.parametrize(("other", "kinds"), [("s", ["Expand"]), ("j", ["Expand", "Concat"])])
-def test_what_else_reads_a_spread_value_has_it(other: str, kinds: list[str], tmp_path: Path) -> None:
+def test_other_readers_of_a_broadcast_value_still_get_it(
+    other: str, kinds: list[str], tmp_path: Path
+) -> None:
     text, opset, given = image("Expand(w, shape)", shape=_SHAPE)
     text = text.replace("y = Relu(c)", f"y = Relu(c)   z = Exp({other})")
     model = parsed(text.replace("=> (", "=> (float[2, 40, 5, 4] z, "), opset, **given)
-    found, left, error = converted(model, part_spreads, tmp_path)
+    found, left, error = converted(model, split_broadcast_concat, tmp_path)
     assert found == 1 and error < 1e-6
     assert [kind for kind in left if kind in ("Expand", "Concat")] == kinds
 
@@ -180,7 +182,7 @@ def test_a_code_that_is_concatenated_again(tmp_path: Path) -> None:
         k=weights(43, 6),
         l=weights(49, 8),
     )
-    found, kinds, error = converted(model, part_spreads, tmp_path)
+    found, kinds, error = converted(model, split_broadcast_concat, tmp_path)
     assert (found, kinds.count("MatMul"), kinds.count("Expand")) == (2, 4, 0)
     assert error < 1e-6
 
@@ -203,7 +205,7 @@ def test_a_code_that_is_concatenated_again(tmp_path: Path) -> None:
     ],
     ids=["groups", "edges", "three places", "all", "few", "cubic", "beyond", "rows", "no spread"],
 )
-def test_what_is_left(change: str, text: str, tmp_path: Path) -> None:
+def test_broadcast_concat_leaves_the_expected_nodes(change: str, text: str, tmp_path: Path) -> None:
     text, opset, given = image(
         change,
         text=text,
@@ -219,4 +221,4 @@ def test_what_is_left(change: str, text: str, tmp_path: Path) -> None:
         roi=np.array([0, 0, 0, 0, 1, 1, 1, 1], np.float32),
     )
     model = parsed(text, opset, **given)
-    assert part_spreads(RewriteGraph(model)) == 0
+    assert split_broadcast_concat(RewriteGraph(model)) == 0

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collage.backends.rewriting.channel_shuffle import absorb_shuffles
 from collage.backends.rewriting.graph import RewriteGraph
+from collage.backends.rewriting.passes.channel_shuffle import absorb_shuffles
 from tests.forms import Array, converted, parsed, weights
 
 
@@ -60,7 +60,7 @@ def test_units_one_after_the_other_shuffle_nothing(
     assert all(node.input[0] in given for node in model.graph.node if node.op_type == "Gather")
 
 
-def test_who_reads_channels_as_they_stand_gets_them_so(tmp_path: Path) -> None:
+def test_readers_of_unshuffled_channels_get_them_unshuffled(tmp_path: Path) -> None:
     """An output, an elementwise operator, and a cut along another axis; one shuffle less is left to compute."""
     model = parsed(
         f"""g (float[2, 8, 5, 6] x) => (float[2, 8, 5, 6] y, float[2, 4, 5, 6] z, float[2, 4, 5, 3] t) {{
@@ -94,7 +94,7 @@ def test_where_nobody_can_take_it_the_shuffle_stays(reader: str) -> None:
     assert model.SerializeToString() == before
 
 
-def test_what_is_turned_otherwise_is_no_shuffle() -> None:
+def test_other_transposes_are_no_channel_shuffle() -> None:
     """Space to depth, and a Reshape that joins other axes."""
     model = parsed(
         """g (float[2, 8, 5, 6] x) => (float[2, 8, 30] y) {

@@ -11,8 +11,8 @@ import pytest
 from collage.backends.contract import CompileContext, SubModel
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.reference import run_reference
-from collage.backends.rewriting.channels_first import put_channels_first
 from collage.backends.rewriting.graph import RewriteGraph
+from collage.backends.rewriting.passes.channels_first import keep_channels_first
 from collage.backends.rewriting.rewrite import changes, rewritten
 from collage.backends.sandbox.run import run_in_child
 from collage.partitioner.graph.model import Model
@@ -73,7 +73,7 @@ def block(opset: int) -> onnx.ModelProto:
 @pytest.mark.parametrize("opset", [17, 18])
 def test_a_block_between_two_transposes_is_computed_without_them(opset: int, tmp_path: Path) -> None:
     model = block(opset)
-    found, kinds, error = converted(model, put_channels_first, tmp_path)
+    found, kinds, error = converted(model, keep_channels_first, tmp_path)
     assert found == 2 and error < 1e-6
     assert not {"MatMul", "LayerNormalization"} & set(kinds)
     # Of weights and of the embedding, which are folded when a runtime compiles.
@@ -91,11 +91,11 @@ def test_products_before_a_convolution_are_convolutions(tmp_path: Path) -> None:
         w=weights(4, 8),
         v=weights(8, 8, 3, 3),
     )
-    found, kinds, error = converted(model, put_channels_first, tmp_path)
+    found, kinds, error = converted(model, keep_channels_first, tmp_path)
     assert (found, kinds.count("Conv"), error < 1e-6) == (1, 2, True)
 
 
-def test_what_leaves_no_fewer_transposes_stays() -> None:
+def test_model_without_fewer_transposes_stays_as_it_is() -> None:
     """Windows are cut out of what a product made, and a sum with a value of another rank is last, too."""
     model = parsed(
         f"""g (float[1, 4, 6, 6] x, float[6, 4] other) => (float[1, 36, 4] y, float[1, 6, 6, 4] z) {{
@@ -105,11 +105,11 @@ def test_what_leaves_no_fewer_transposes_stays() -> None:
         rows=np.array([1, 36, 4]),
     )
     before = model.SerializeToString()
-    assert put_channels_first(RewriteGraph(model)) == 0
+    assert keep_channels_first(RewriteGraph(model)) == 0
     assert model.SerializeToString() == before
 
 
-def test_a_normalization_without_a_bias_and_one_whose_scale_is_computed(tmp_path: Path) -> None:
+def test_normalization_without_bias_or_with_computed_scale_is_rewritten(tmp_path: Path) -> None:
     """The second gets its input with channels last, and what follows is entered again."""
     model = parsed(
         f"""g (float[1, 4, 6, 6] x, float[4] given) => (float[1, 4, 6, 6] y) {{
@@ -119,7 +119,7 @@ def test_a_normalization_without_a_bias_and_one_whose_scale_is_computed(tmp_path
         }}""",
         scale=weights(4) + 2,
     )
-    found, kinds, error = converted(model, put_channels_first, tmp_path)
+    found, kinds, error = converted(model, keep_channels_first, tmp_path)
     assert (found, kinds.count("LayerNormalization"), error < 1e-6) == (2, 1, True)
 
 
@@ -134,7 +134,7 @@ def test_other_numbers_stay(dtype: str) -> None:
         w=weights(4, 4).astype(dtype),
         scale=weights(4).astype(dtype),
     )
-    assert put_channels_first(RewriteGraph(model)) == 0
+    assert keep_channels_first(RewriteGraph(model)) == 0
 
 
 def test_values_that_are_read_both_ways_are_right(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_values_that_are_read_both_ways_are_right(tmp_path: Path) -> None:
         }}""",
         w=weights(4, 4, 1, 1),
     )
-    found, kinds, error = converted(model, put_channels_first, tmp_path)
+    found, kinds, error = converted(model, keep_channels_first, tmp_path)
     # Four went; one came back for the sum and the reduction that leaves the axes in another order.
     assert (found, kinds.count("Transpose"), error < 1e-6) == (3, 1, True)
 
@@ -179,7 +179,7 @@ def _attention() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("name", ["openvino", "ncnn", "mnn"])
-def test_who_is_faster_so_reads_it_so(name: str, tmp_path: Path) -> None:
+def test_channels_first_file_goes_to_runtimes_that_prefer_it(name: str, tmp_path: Path) -> None:
     """Not moved by ONNX Runtime first, where that would leave more Transposes."""
     path = tmp_path / "m.onnx"
     onnx.save(_attention(), path)

@@ -10,10 +10,10 @@ import onnx
 import pytest
 
 from collage.backends.numerics.reference import run_reference
-from collage.backends.rewriting.conv1d_as_conv2d import to_two_d
-from collage.backends.rewriting.conv_bias import part_biases
 from collage.backends.rewriting.graph import RewriteGraph
-from collage.backends.rewriting.group_norm import take_norms_apart
+from collage.backends.rewriting.passes.conv1d_as_conv2d import conv1d_to_conv2d
+from collage.backends.rewriting.passes.conv_bias import copy_shared_biases
+from collage.backends.rewriting.passes.group_norm import expand_group_norm
 from tests.forms import converted, parsed, weights
 from tests.models import seeded_input
 
@@ -37,7 +37,7 @@ _SERIES = """g (float[2, 6, 40] x) => (float[2, 4, 20] y, float[2, 8, 1] z) {
 }"""
 
 
-def test_what_runs_along_one_axis_is_computed_as_an_image_of_one_row(tmp_path: Path) -> None:
+def test_one_axis_is_computed_as_an_image_of_one_row(tmp_path: Path) -> None:
     model = parsed(
         _SERIES,
         w=weights(8, 6, 3),
@@ -52,7 +52,7 @@ def test_what_runs_along_one_axis_is_computed_as_an_image_of_one_row(tmp_path: P
         middle=np.array(0.25, np.float32),
         along=weights(20),
     )
-    found, kinds, error = converted(model, to_two_d, tmp_path)
+    found, kinds, error = converted(model, conv1d_to_conv2d, tmp_path)
     assert found == 2 and error < 1e-6
     # In once; out for the two outputs.
     assert kinds.count("Reshape") == 3
@@ -74,9 +74,7 @@ def test_what_runs_along_one_axis_is_computed_as_an_image_of_one_row(tmp_path: P
         (17, "ReduceSumSquare <axes = [2]> (a)", 3),
     ],
 )
-def test_what_is_reduced_is_read_as_an_image(
-    opset: int, reduced: str, rank: int, tmp_path: Path
-) -> None:
+def test_reduced_value_is_read_as_an_image(opset: int, reduced: str, rank: int, tmp_path: Path) -> None:
     model = parsed(
         f"g (float[2, 6, 40] x) => (float y) {{ a = Conv(x, w)   r = {reduced}   y = Exp(r) }}",
         opset,
@@ -84,13 +82,13 @@ def test_what_is_reduced_is_read_as_an_image(
         last=np.array([-1]),
         none=np.array([], np.int64),
     )
-    found, _, error = converted(model, to_two_d, tmp_path)
+    found, _, error = converted(model, conv1d_to_conv2d, tmp_path)
     assert found == 1 and error < 1e-6
     read = next(node.input[0] for node in model.graph.node if node.op_type.startswith("Reduce"))
     assert len(RewriteGraph(model).shapes[read]) == rank
 
 
-def test_what_has_no_such_form_gets_its_own(tmp_path: Path) -> None:
+def test_readers_without_an_image_form_get_their_own_shape(tmp_path: Path) -> None:
     """A Transpose, a softmax, and a sum with a value of another rank."""
     model = parsed(
         """g (float[2, 6, 40] x, float[1, 1, 1, 38] other) => (float[2, 38, 4] y, float[1, 2, 4, 38] z) {
@@ -98,13 +96,13 @@ def test_what_has_no_such_form_gets_its_own(tmp_path: Path) -> None:
         }""",
         w=weights(4, 6, 3),
     )
-    found, _, error = converted(model, to_two_d, tmp_path)
+    found, _, error = converted(model, conv1d_to_conv2d, tmp_path)
     assert found == 1 and error < 1e-6
 
 
 def test_images_stay_as_they_are() -> None:
     text = "g (float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv(x, w) }"
-    assert to_two_d(RewriteGraph(parsed(text, w=weights(4, 3, 3, 3)))) == 0
+    assert conv1d_to_conv2d(RewriteGraph(parsed(text, w=weights(4, 3, 3, 3)))) == 0
 
 
 def group_norm(groups: int, shape: str, opset: int) -> onnx.ModelProto:
@@ -135,14 +133,14 @@ def group_norm(groups: int, shape: str, opset: int) -> onnx.ModelProto:
 def test_group_norms_are_taken_apart(
     groups: int, kinds: dict[str, int], shape: str, opset: int, tmp_path: Path
 ) -> None:
-    found, made, error = converted(group_norm(groups, shape, opset), take_norms_apart, tmp_path)
+    found, made, error = converted(group_norm(groups, shape, opset), expand_group_norm, tmp_path)
     assert found == 1 and error < 1e-6
     assert kinds.items() <= Counter(made).items()
     assert ("InstanceNormalization" in made) == ("InstanceNormalization" in kinds)
 
 
 @pytest.mark.parametrize("change", ["scale", "bias", "read twice", "other shape"])
-def test_what_only_looks_like_a_group_norm_stays(change: str) -> None:
+def test_lookalike_of_a_group_norm_stays(change: str) -> None:
     model = group_norm(2, "2, 8, 30", 17)
     graph = model.graph
     if change in ("scale", "bias"):
@@ -154,7 +152,7 @@ def test_what_only_looks_like_a_group_norm_stays(change: str) -> None:
         graph.node[2].input[1] = "flat"
         graph.initializer.append(onnx.numpy_helper.from_array(np.array([2, 1, 8, 30]), "flat"))
         graph.output[0].type.tensor_type.shape.dim.add().dim_value = 30
-    assert take_norms_apart(RewriteGraph(model)) == 0
+    assert expand_group_norm(RewriteGraph(model)) == 0
 
 
 def test_biases_that_are_shared_become_each_ones_own(tmp_path: Path) -> None:
@@ -165,12 +163,12 @@ def test_biases_that_are_shared_become_each_ones_own(tmp_path: Path) -> None:
         w=weights(4, 4, 3, 3),
         b=weights(4),
     )
-    found, _, error = converted(model, part_biases, tmp_path)
+    found, _, error = converted(model, copy_shared_biases, tmp_path)
     assert found == 1 and error == 0
     convolutions = [node for node in model.graph.node if node.op_type == "Conv"]
     assert convolutions[0].input[2] != convolutions[1].input[2]
     assert convolutions[0].input[1] == convolutions[1].input[1]
-    assert part_biases(RewriteGraph(model)) == 0
+    assert copy_shared_biases(RewriteGraph(model)) == 0
 
 
 def test_weights_beside_the_file_stay_there(tmp_path: Path) -> None:
@@ -184,7 +182,7 @@ def test_weights_beside_the_file_stay_there(tmp_path: Path) -> None:
     onnx.save(model, beside, save_as_external_data=True, location="m.weights", size_threshold=0)
     wanted = run_reference(beside, given, ["y"])["y"]
     proto = onnx.load(beside, load_external_data=False)
-    assert to_two_d(RewriteGraph(proto)) == 1
+    assert conv1d_to_conv2d(RewriteGraph(proto)) == 1
     onnx.save(proto, beside)
     kept = {tuple(t.dims): t.data_location for t in proto.graph.initializer}
     assert kept[16, 8, 1, 3] == kept[16,] == onnx.TensorProto.EXTERNAL

@@ -70,14 +70,12 @@ def _transposes(path: Path) -> int:
     return sum(node.op_type == "Transpose" for node in nodes)
 
 
-def test_those_between_convolutions_cancel(model: SubModel) -> None:
+def test_layout_changes_between_convolutions_cancel(model: SubModel) -> None:
     assert _transposes(model.path) == 4
     assert run_in_child(changes, model.path.resolve()) == Changes(2)
 
 
-def test_only_who_asks_for_it_gets_the_rewritten_file_and_the_cache_keeps_it(
-    model: SubModel, tmp_path: Path
-) -> None:
+def test_rewritten_file_is_made_on_request_and_cached(model: SubModel, tmp_path: Path) -> None:
     context = CompileContext(1, tmp_path / "work", tmp_path / "cache")
     for folder in (context.work_dir, context.cache_dir):
         assert folder is not None
@@ -120,7 +118,7 @@ def _sub_model(proto: onnx.ModelProto, path: Path) -> SubModel:
 @pytest.mark.parametrize(
     ("opset", "swish"), [(17, ["HardSwish"]), (12, ["Add", "Clip", "Mul", "Mul"]), (10, [])]
 )
-def test_hard_swishes_are_put_together_where_the_opset_has_a_form_for_it(
+def test_hard_swish_is_fused_where_the_opset_has_the_operator(
     opset: int, swish: list[str], tmp_path: Path
 ) -> None:
     model = _sub_model(_swishing(opset), tmp_path / "m.onnx")
@@ -192,7 +190,7 @@ def test_winograd_is_refused_where_it_makes_no_sense(target: str, reason: str) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_runtime_computes_the_same_and_profiles_nodes_of_it(
+def test_every_runtime_computes_and_profiles_the_rewritten_model(
     name: str, model: SubModel, tmp_path: Path
 ) -> None:
     target = Target.parse(f"{name} -rewrite=on")
@@ -205,7 +203,7 @@ def test_every_runtime_computes_the_same_and_profiles_nodes_of_it(
 
 
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
-def test_what_winograds_steps_take_is_told_of_the_convolution(name: str, tmp_path: Path) -> None:
+def test_time_of_winograd_steps_counts_for_their_convolution(name: str, tmp_path: Path) -> None:
     model = _sub_model(channels_last_model(channels=64, size=24), tmp_path / "m.onnx")
     target = Target.parse(f"{name} -rewrite=winograd")
     error, named = run_in_child(_error, model, target, tmp_path.resolve())

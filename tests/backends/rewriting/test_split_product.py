@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
-from collage.backends.rewriting.channels_first import put_channels_first
 from collage.backends.rewriting.graph import RewriteGraph
-from collage.backends.rewriting.split_product import split_products
+from collage.backends.rewriting.passes.channels_first import keep_channels_first
+from collage.backends.rewriting.passes.split_product import split_products
 from tests.forms import Array, converted, parsed, weights
 
 _GATE = """g (float[2, 6, 5, 4] x) => (float[2, 4, 5, 4] y) {
@@ -97,7 +97,7 @@ def test_rows_are_split_in_two(parts: int, products: int, tmp_path: Path) -> Non
     assert (found, kinds.count("MatMul"), error < 1e-6) == (products > 1, products, True)
 
 
-def test_what_channels_first_made_is_split_too(tmp_path: Path) -> None:
+def test_product_made_by_channels_first_is_split_too(tmp_path: Path) -> None:
     model = parsed(
         """g (float[1, 6, 5, 4] x) => (float[1, 4, 5, 4] y) {
             a = Transpose <perm = [0, 2, 3, 1]> (x)   c = MatMul(a, w)   d = Add(b, c)
@@ -109,7 +109,7 @@ def test_what_channels_first_made_is_split_too(tmp_path: Path) -> None:
     )
 
     def both(graph: RewriteGraph) -> int:
-        assert put_channels_first(graph) == 2
+        assert keep_channels_first(graph) == 2
         return split_products(RewriteGraph(graph.proto))
 
     found, kinds, error = converted(model, both, tmp_path)
@@ -131,7 +131,7 @@ def test_what_channels_first_made_is_split_too(tmp_path: Path) -> None:
         ("weights computed", "i, j = Split <axis = 1> (h)"),
     ],
 )
-def test_what_is_no_such_split_stays(change: str, text: str) -> None:
+def test_other_splits_stay(change: str, text: str) -> None:
     first = {
         "grouped": "a = Conv <group = 2> (x, half, b)",
         "of places": "a = Conv <pads = [1, 1, 1, 1]> (x, wide, b)",
@@ -157,9 +157,10 @@ def test_what_is_no_such_split_stays(change: str, text: str) -> None:
     assert split_products(RewriteGraph(model)) == 0
 
 
-def test_a_constant_that_stands_for_outputs_and_for_places_is_cut_for_the_outputs_alone(
+def test_split_product_cuts_a_constant_for_the_outputs_alone(
     tmp_path: Path,
 ) -> None:
+    """The constant is read for the outputs and as positions; the second use keeps the whole."""
     model = parsed(
         """g (float[1, 6, 5, 8] x) => (float[1, 4, 5, 8] y) {
             a = Conv(x, w, b)   c = Add(a, b)   i, j = Split <axis = 1> (c)   y = Mul(i, j)

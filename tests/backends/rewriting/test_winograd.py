@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collage.backends.rewriting.graph import RewriteGraph
-from collage.backends.rewriting.winograd import to_winograd
+from collage.backends.rewriting.passes.winograd import to_winograd
 from tests.forms import converted, parsed, weights
 
 
@@ -120,9 +120,8 @@ def test_winograd_goes_with_larger_kernels(
 @pytest.mark.parametrize(
     ("size", "made"), [(24, (4, 4)), (16, (4, 4)), (14, (2, 2)), (12, (4, 2)), (28, (4, 4))]
 )
-def test_fewer_tiles_are_worth_more_products_where_weights_weigh_more(
-    size: int, made: tuple[int, int]
-) -> None:
+def test_large_weights_favor_fewer_tiles(size: int, made: tuple[int, int]) -> None:
+    """Fewer tiles are worth more products where there are more weights to read."""
     model = parsed(
         f"g (float[1, 64, {size}, {size}] x) => (float y) {{ y = Conv <pads = [1, 1, 1, 1]> (x, w) }}",
         w=weights(64, 64, 3, 3),
@@ -269,7 +268,7 @@ def test_winograd_goes_along_three_axes(
     assert 0 < error < 3e-5
 
 
-def test_winograd_goes_with_groups_and_same_padding_along_three_axes(tmp_path: Path) -> None:
+def test_winograd_covers_groups_same_padding_and_three_axes(tmp_path: Path) -> None:
     model = parsed(
         """g (float[1, 192, 6, 12, 10] x) => (float y) {
             a = Conv <auto_pad = "SAME_LOWER", group = 3> (x, w)  y = Conv <auto_pad = "VALID"> (a, v)
@@ -319,7 +318,7 @@ def test_winograd_leaves_weights_that_are_computed_and_halves() -> None:
     assert to_winograd(RewriteGraph(parsed(text, w=weights(64, 64, 3, 3).astype(np.float16)))) == 0
 
 
-def test_winograd_stays_in_rows_between_convolutions_and_where_blocks_are_added(tmp_path: Path) -> None:
+def test_winograd_keeps_rows_between_convolutions_and_additions(tmp_path: Path) -> None:
     """A residual block, and its result read in its own form by two others."""
     model = parsed(
         """g (float[1, 64, 24, 24] x) => (float[1, 64, 24, 24] y, float[1, 64, 12, 12] z) {
@@ -340,7 +339,7 @@ def test_winograd_stays_in_rows_between_convolutions_and_where_blocks_are_added(
     assert Counter(kinds)["Transpose"] == 4
 
 
-def test_what_a_body_reads_is_there_in_its_own_form(tmp_path: Path) -> None:
+def test_body_reads_its_values_in_their_own_layout(tmp_path: Path) -> None:
     model = parsed(
         """g (float[1, 64, 24, 24] x) => (float[1, 64, 24, 24] y) {
             a = Conv <pads = [1, 1, 1, 1]> (x, w)

@@ -48,7 +48,7 @@ def test_links_lead_nowhere_else(secret: Path, tmp_path: Path) -> None:
     )
 
 
-def test_what_was_given_can_be_used(tmp_path: Path) -> None:
+def test_landlock_child_can_use_the_files_it_was_given(tmp_path: Path) -> None:
     (tmp_path / "model").write_text("model", encoding="utf-8")
     (tmp_path / "weights").write_text("weights", encoding="utf-8")
     assert run_in_child(child_tasks.read_beside, tmp_path / "model", "weights") == "weights"
@@ -67,7 +67,7 @@ def test_paths_inside_arguments_count(tmp_path: Path) -> None:
     assert run_in_child(child_tasks.second, nested, str(tmp_path / "model")) == "model"
 
 
-def test_it_can_be_switched_off(secret: Path) -> None:
+def test_landlock_can_be_switched_off(secret: Path) -> None:
     limits = ChildLimits(confine_files=False)
     assert run_in_child(child_tasks.read_text, str(secret), limits=limits) == "password"
 
@@ -77,6 +77,6 @@ def test_other_processes_are_out_of_reach() -> None:
     assert _refused(child_tasks.signal_owner, os.getpid()) == "PermissionError"
 
 
-def test_it_may_name_its_threads_and_nobody_elses() -> None:
+def test_landlock_child_may_name_its_own_threads_alone() -> None:
     assert run_in_child(child_tasks.name_threads, "named") == {"named"}
     assert _refused(child_tasks.write_text, f"/proc/{os.getpid()}/comm") == "PermissionError"

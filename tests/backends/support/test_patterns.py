@@ -76,7 +76,7 @@ def test_a_pattern_matches_its_example_as_a_whole(name: str) -> None:
     assert [names(model.index, m) for m in PATTERNS[name].matches(model)] == [everything]
 
 
-def test_a_product_without_constant_factor_is_not_fused_with_its_bias() -> None:
+def test_product_without_constant_factor_is_not_fused_with_bias() -> None:
     text = """g (float[4,8] x, float[8,8] w, float[8] b) => (float[4,8] y) {
         m = MatMul(x, w) y = Add(m, b) }"""
     assert PATTERNS["matmul_bias"].matches(text_model(text)) == []

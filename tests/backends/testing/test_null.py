@@ -1,3 +1,5 @@
+"""The null backend: zeros after a stated time."""
+
 import time
 from pathlib import Path
 
@@ -37,7 +39,7 @@ def test_a_call_takes_the_time_given_and_makes_zeros(tmp_path: Path) -> None:
     assert not output.any()
 
 
-def test_it_takes_only_the_operators_it_is_told_to() -> None:
+def test_null_supports_only_the_stated_operators() -> None:
     spec = registry.target_spec(Target.parse("null -ops=Conv,Relu -domain=sim:0"))
     assert spec.memory_domain == "sim:0"
     index = _index()

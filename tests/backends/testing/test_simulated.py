@@ -1,3 +1,5 @@
+"""The simulated backend: right outputs at a stated precision after a stated time."""
+
 import time
 from pathlib import Path
 
@@ -36,7 +38,7 @@ def error_of(target: str, folder: Path) -> float:
 
 
 @pytest.mark.parametrize(("precision", "low", "high"), [("bf16", 1e-4, 0.05), ("f16", 1e-6, 0.01)])
-def test_its_numbers_are_those_of_the_precision(
+def test_simulated_outputs_have_the_stated_precision(
     tmp_path: Path, precision: str, low: float, high: float
 ) -> None:
     assert low < error_of(f"simulated -precision={precision}", tmp_path) < high

@@ -1,4 +1,4 @@
-"""torch: conformance without the compiler, which takes seconds a model, and a few cases with it."""
+"""torch: conformance without the compiler, which is slow, and a few cases with it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_small_regions_are_not_worth_compiling() -> None:
 
 @needs_torch
 @pytest.mark.slow
-def test_it_computes_in_float32_with_its_own_threads_and_no_pool_of_compilers() -> None:
+def test_torch_uses_float32_own_threads_and_no_compiler_pool() -> None:
     inductor = BACKEND.check_target(Target.parse("torch")) is None
     run_in_child(_check_manners, "torch -threads=1" if inductor else "torch -compiler=eager -threads=1")
 

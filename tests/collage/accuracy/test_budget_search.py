@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import collage
-from benchmarks.models import benchmark_model
-from collage.artifact.pareto_point import read_front, take
+from benchmarks.support.models import benchmark_model
+from collage.artifact.pareto_point import read_front, write_pareto_point
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.reference import reference_session, run_session
 from collage.partitioner.emit.annotate import read_plan
@@ -112,11 +112,11 @@ def test_the_front_and_its_points(cases: dict[str, Case]) -> None:
     assert times == sorted(times, reverse=True)
     assert read_front(artifact.path) == points
     assert draw_front(points, "max", 1e-2).count("<circle") == len(points)
-    last = take(artifact.path, len(points) - 1, case.folder / "taken.onnx")
+    last = write_pareto_point(artifact.path, len(points) - 1, case.folder / "taken.onnx")
     assert [str(t) for t in read_plan(last.path).plan.targets] == points[-1]["targets"]
     assert case.error(last.path) <= 2 * max(errors[-1], 1e-3)
     with pytest.raises(BadInputError, match="there is no point"):
-        take(artifact.path, len(points), case.folder / "none.onnx")
+        write_pareto_point(artifact.path, len(points), case.folder / "none.onnx")
 
 
 def test_a_share_of_rows_may_find_another_largest_element(cases: dict[str, Case]) -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from collage.accuracy.error_model import (
     Block,
-    Reduced,
-    choices,
+    ReducedNodes,
     fastest_mix,
     fit_shares,
     mix_of,
+    targets_of,
     time_us,
 )
 
@@ -67,14 +67,14 @@ def test_a_target_that_refuses_a_block_is_not_used_for_it() -> None:
 def test_mixes_and_choices_are_the_same_thing() -> None:
     blocks = [Block(1 << i, (1.0, 1.0, 1.0), 0.0) for i in range(5)]
     for chosen in itertools.product(range(3), repeat=5):
-        assert choices(blocks, mix_of(blocks, chosen, 3)) == chosen
+        assert targets_of(blocks, mix_of(blocks, chosen, 3)) == chosen
 
 
 def test_shares_are_learned_from_what_was_run() -> None:
-    """Alone each block errs 1e-3; together two of them ten times as much as quadrature says."""
+    """Alone each block errs 1e-3; two of them together err ten times as much as by quadrature."""
     blocks = [Block(1 << i, (2.0, 1.0), 0.0) for i in range(4)]
     alone = np.array([[0.0, 1e-6]] * 4)
-    tried: dict[Reduced, float] = {(1 << i,): 1e-3 for i in range(4)}
+    tried: dict[ReducedNodes, float] = {(1 << i,): 1e-3 for i in range(4)}
     tried |= {(0b0011,): 1.4e-2, (0b1100,): 1.4e-3}
     shares = fit_shares(blocks, alone, tried, 5e-3)
     assert shares[:2, 1].sum() > 3 * shares[2:, 1].sum()

@@ -13,10 +13,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from collage.accuracy.block_search import BlockSearch
-from collage.accuracy.error_model import choices, fit_shares, mix_of, time_us
+from collage.accuracy.error_model import fit_shares, mix_of, targets_of, time_us
 from collage.accuracy.merged_mixes import BORDER_FACTOR, MergedMixes, flips, neighbors
-from collage.accuracy.mix_partitions import Part
-from collage.accuracy.mix_runner import Mix, Probe
+from collage.accuracy.mix_partitions import MixPartition
+from collage.accuracy.mix_runner import BlockSearchRequest, MixResult
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.reference import reference_session, run_session
 from collage.backends.numerics.tensor_files import write_samples
@@ -79,7 +79,7 @@ def convolutions(folder: Path) -> Path:
     return normalize(folder / "convolutions.onnx", folder / "normalized", {}).path
 
 
-def request_for(path: Path, folder: Path, targets: tuple[Target, Target]) -> Probe:
+def request_for(path: Path, folder: Path, targets: tuple[Target, Target]) -> BlockSearchRequest:
     """What to try with four samples."""
     model = Model.open(path)
     (given,) = (model.index.values[name] for name in model.index.inputs)
@@ -92,7 +92,7 @@ def request_for(path: Path, folder: Path, targets: tuple[Target, Target]) -> Pro
     outputs = list(model.index.outputs)
     write_samples(folder / "expected", [run_session(session, s, outputs) for s in samples])
     count = len(model.index.nodes)
-    return Probe(
+    return BlockSearchRequest(
         model=path,
         targets=targets,
         times_us=((20.0,) * count, (10.0,) * count),
@@ -130,7 +130,9 @@ def test_the_exact_start_of_a_plan_is_computed_as_in_the_plan(
     mix = mix_of(runs.blocks, [0] * 6 + [1] * 3, 2)
     start, rest = (sum(block.nodes for block in part) for part in (runs.blocks[:6], runs.blocks[6:]))
     found = [made["r3"] for made in runs.outputs(mix, slice(None), joined=True)]
-    steps = [step for part in ((start, 0), (rest, 1)) if (step := runs.step(Part(*part))) is not None]
+    steps = [
+        step for part in ((start, 0), (rest, 1)) if (step := runs.step(MixPartition(*part))) is not None
+    ]
     whole = Executor(steps, request.inputs, ["r3"])
     whole.bind()
     for sample, made in zip(runs.samples, found, strict=True):
@@ -145,13 +147,13 @@ def test_neighbors_of_one_target_are_joined(trials: BlockSearch) -> None:
     assert len(blocks) == 2 * LAYERS
     chosen = [0, 1, 1, 0, 0, 0, 1, *[0] * (len(blocks) - 7)]
     mix = mix_of(trials.blocks, chosen, 2)
-    apart = [Part(*block) for block in zip(blocks[1:], chosen[1:], strict=True)]
+    apart = [MixPartition(*block) for block in zip(blocks[1:], chosen[1:], strict=True)]
     assert trials.runs.parts(mix, joined=False) == apart
     assert trials.runs.parts(mix, joined=True) == [
-        Part(blocks[1] | blocks[2], 1),
-        Part(blocks[3] | blocks[4] | blocks[5], 0),
-        Part(blocks[6], 1),
-        Part(sum(blocks[7:]), 0),
+        MixPartition(blocks[1] | blocks[2], 1),
+        MixPartition(blocks[3] | blocks[4] | blocks[5], 0),
+        MixPartition(blocks[6], 1),
+        MixPartition(sum(blocks[7:]), 0),
     ]
 
 
@@ -172,7 +174,7 @@ def test_int8_and_float_of_one_runtime_are_compiled_as_one(int8_trials: BlockSea
     mix = mix_of(trials.blocks, [0, 1, 0], 2)
     (part,) = trials.runs.parts(mix, joined=True)
     first, second, third = (block.nodes for block in trials.blocks)
-    assert part == Part(first | second | third, 1, kept=first | third)
+    assert part == MixPartition(first | second | third, 1, others=first | third)
     assert str(part.on(trials.request.targets)) == "openvino -float=0-2,6-8 -quant=static_int8"
     error, everything = trials.runs.joined_error(mix), trials.runs.joined_error((part.nodes,))
     assert 1e-5 < error < everything
@@ -189,11 +191,12 @@ def test_blocks_are_tried_before_what_must_be_compiled(int8_trials: BlockSearch)
     found = pieces.seek(0.02, [])
     assert not trials.runs.joined_errors
     assert found and all(trials.error(mix.reduced) <= 0.02 for mix in found)
-    times = [time_us(trials.blocks, choices(trials.blocks, m.reduced), BORDER_FACTOR) for m in found]
+    times = [time_us(trials.blocks, targets_of(trials.blocks, m.reduced), BORDER_FACTOR) for m in found]
     assert times == sorted(times)
 
 
-def test_what_is_proposed_keeps_the_goal_as_a_plan_on_every_sample(trials: BlockSearch) -> None:
+def test_proposed_mix_keeps_the_goal_on_every_sample(trials: BlockSearch) -> None:
+    """As a whole plan."""
     (goal,) = trials.request.error_limits
     (proposed,) = trials.go().best
     whole = mix_of(trials.blocks, [1] * len(trials.blocks), 2)
@@ -234,11 +237,11 @@ def test_a_faster_mix_of_few_pieces_is_found_than_of_blocks(trials: BlockSearch)
     # Every second block keeps the goal too, with a border on each side.
     scattered = mix_of(blocks, [i % 2 for i in range(count)], 2)
     pieces = MergedMixes(trials.runs, blocks, trials.shares(goal), INFINITE)
-    found = pieces.seek(goal, [Mix(scattered, 0.0)])
-    chosen = choices(blocks, found[0].reduced)
+    found = pieces.seek(goal, [MixResult(scattered, 0.0)])
+    chosen = targets_of(blocks, found[0].reduced)
     assert 0 < sum(a != b for a, b in itertools.pairwise(chosen)) <= 4
     assert sum(chosen) > 1
-    in_blocks = time_us(blocks, choices(blocks, scattered), BORDER_FACTOR)
+    in_blocks = time_us(blocks, targets_of(blocks, scattered), BORDER_FACTOR)
     assert time_us(blocks, chosen, BORDER_FACTOR) < in_blocks
     assert all(trials.runs.joined_errors[mix.reduced] <= goal for mix in found)
     # The fastest, for none of its neighbors is faster and keeps the goal.
@@ -251,7 +254,7 @@ def test_a_faster_mix_of_few_pieces_is_found_than_of_blocks(trials: BlockSearch)
     assert not faster
 
 
-def test_what_is_near_a_mix_that_keeps_the_goal_is_tried(
+def test_neighbors_of_a_mix_that_keeps_the_goal_are_tried(
     trials: BlockSearch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("collage.accuracy.merged_mixes._AMBITIONS", ())
@@ -260,20 +263,20 @@ def test_what_is_near_a_mix_that_keeps_the_goal_is_tried(
     first = mix_of(blocks, [0] * (len(blocks) - 1) + [1], 2)
     assert trials.runs.joined_error(first) <= goal
     pieces = MergedMixes(trials.runs, blocks, trials.shares(goal), INFINITE)
-    # What mixes of microseconds really take says little of which is the fastest.
+    # Measured times of mixes this short do not show which is the fastest.
     monkeypatch.setattr(
-        pieces, "_pace", lambda mix: time_us(blocks, choices(blocks, mix), BORDER_FACTOR)
+        pieces, "_pace", lambda mix: time_us(blocks, targets_of(blocks, mix), BORDER_FACTOR)
     )
     best = pieces.seek(goal, [])[0].reduced
     assert best != first
-    best_us = time_us(blocks, choices(blocks, best), BORDER_FACTOR)
+    best_us = time_us(blocks, targets_of(blocks, best), BORDER_FACTOR)
     errors = trials.runs.joined_errors
     shares = fit_shares(blocks, trials.shares(goal), errors, goal)
     promising = [
         other
         for mix, error in errors.items()
         if error <= goal
-        for other in neighbors(choices(blocks, mix))
+        for other in neighbors(targets_of(blocks, mix))
         if time_us(blocks, other, BORDER_FACTOR) < best_us
         and sum(shares[i, t] for i, t in enumerate(other)) <= goal**2
     ]
@@ -305,14 +308,14 @@ def test_neighbors_shift_a_border_or_give_a_piece_away() -> None:
 
 
 def test_a_plan_that_a_runtime_refuses_keeps_no_goal(trials: BlockSearch) -> None:
-    """Each block may be taken, and all in one piece not."""
+    """Each block may be reduced, but not all in one partition."""
     whole = mix_of(trials.blocks, [1] * len(trials.blocks), 2)
-    trials.runs.refused.add(Part(sum(block.nodes for block in trials.blocks), 1))
+    trials.runs.refused.add(MixPartition(sum(block.nodes for block in trials.blocks), 1))
     assert trials.runs.joined_error(whole) == float("inf")
     assert trials.error(whole) < float("inf")
 
 
-def test_single_blocks_are_flipped_where_that_is_no_border_of_partitions() -> None:
+def test_single_blocks_are_flipped_inside_partitions_alone() -> None:
     inside = frozenset({(0, 1), (1, 0)})
     assert set(flips((0, 1, 2), inside)) == {(1, 1, 2), (0, 0, 2)}
     assert not set(flips((0, 1, 2), frozenset()))
@@ -326,6 +329,6 @@ def test_no_block_begins_with_a_normalization(int8_trials: BlockSearch) -> None:
 
 def test_a_mix_that_is_one_partition_is_not_proposed_in_blocks(int8_trials: BlockSearch) -> None:
     first = int8_trials.blocks[0].nodes
-    assert int8_trials.all_inside(Mix((first,), 0.0))
+    assert int8_trials.all_inside(MixResult((first,), 0.0))
     int8_trials.runs.inside = frozenset()
-    assert not int8_trials.all_inside(Mix((first,), 0.0))
+    assert not int8_trials.all_inside(MixResult((first,), 0.0))

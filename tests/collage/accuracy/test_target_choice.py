@@ -26,13 +26,13 @@ def known(*targets: Target) -> Estimates:
     return estimates
 
 
-def test_a_reduced_target_that_is_no_faster_as_a_whole_may_be_so_in_places() -> None:
+def test_reduced_target_no_faster_as_a_whole_may_be_chosen_for_parts() -> None:
     rows = {FAST: row(40.0), BF16: row(44.0, 0.2)}
     chosen = choose_targets(rows, known(FAST, BF16))
     assert (chosen.exact, chosen.reduced, chosen.refused) == ((FAST,), (BF16,), ())
 
 
-def test_a_reduced_target_that_is_slower_everywhere_shuts_out_no_other() -> None:
+def test_reduced_target_slower_everywhere_excludes_no_other() -> None:
     rows = {FAST: row(40.0), BF16: row(56.0, 0.02), INT8: row(20.0, 0.12)}
     estimates = known(FAST, INT8)
     estimates.learn(BF16, dict.fromkeys(range(4), 14.0))
@@ -46,7 +46,7 @@ def test_the_most_exact_of_the_reduced_comes_first() -> None:
     assert choose_targets(rows, known(FAST, INT8, BF16)).reduced == (BF16, INT8)
 
 
-def test_what_errs_hopelessly_is_left_out_where_another_errs_less() -> None:
+def test_hopeless_error_is_left_out_where_another_errs_less() -> None:
     rows = {FAST: row(40.0), INT8: row(20.0, 0.12), BF16: row(24.0, 0.09)}
     estimates = known(FAST, INT8, BF16)
     assert choose_targets(rows, estimates, goal=0.04).reduced == (BF16, INT8)
@@ -55,7 +55,7 @@ def test_what_errs_hopelessly_is_left_out_where_another_errs_less() -> None:
     assert chosen.refused == (f"{INT8} errs by 0.12 on the whole model",)
 
 
-def test_what_is_not_mixed_in_is_told() -> None:
+def test_targets_left_out_of_the_mix_are_reported() -> None:
     rows = {FAST: row(40.0), OTHER: infeasible(), BF16: None, INT8: row(200.0, 0.05)}
     chosen = choose_targets(rows, known(FAST, INT8))
     assert chosen.reduced == ()
@@ -72,7 +72,7 @@ def test_without_an_exact_target_nothing_is_mixed() -> None:
     assert chosen.refused == ("no target computes the whole model exactly",)
 
 
-def test_another_exact_target_is_a_rival_where_it_promises_to_save() -> None:
+def test_exact_target_is_compared_where_its_estimate_saves_time() -> None:
     rows = {FAST: row(40.0), OTHER: row(44.0), BF16: row(24.0, 0.2)}
     assert choose_targets(rows, known(FAST, OTHER, BF16)).rivals == (OTHER,)
     rows[OTHER] = row(80.0)
@@ -92,7 +92,8 @@ def test_no_rival_parts_what_goes_inside_one_partition() -> None:
     assert choose_targets(rows, estimates).rivals == (OTHER,)
 
 
-def test_of_two_that_go_inside_one_partition_the_more_promising_is_mixed_in() -> None:
+def test_more_promising_of_two_inner_targets_is_mixed_in() -> None:
+    """Both may be mixed within one partition of the base."""
     plain = Target.parse("openvino")
     static, weights = (Target.parse(f"openvino -quant={kind}_int8") for kind in ("static", "weights"))
     rows = {plain: row(40.0), static: row(20.0, 0.03), weights: row(24.0, 0.015), BF16: row(30.0, 0.02)}
@@ -104,7 +105,7 @@ def test_of_two_that_go_inside_one_partition_the_more_promising_is_mixed_in() ->
     assert choose_targets(rows, estimates).reduced == (BF16, static)
 
 
-def test_the_reduced_runtime_is_the_base_where_it_is_nearly_the_fastest() -> None:
+def test_reduced_runtime_nearly_the_fastest_is_the_base() -> None:
     rows = {OTHER: row(38.0), FAST: row(40.0), BF16: row(24.0, 0.2)}
     assert choose_targets(rows, known(FAST, OTHER, BF16)).base == FAST
     rows[FAST] = row(60.0)

@@ -63,7 +63,7 @@ def test_outlined_and_annotated_models_open_in_onnxruntime(artifact: Path, tmp_p
     feed = {"x": np.linspace(-1, 1, 8, dtype=np.float32)[None]}
     for path in ("o.onnx", "l.onnx"):
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # there is no NPU here, and it says so
+        options.log_severity_level = 4  # there is no NPU here, and the error says so
         for key, value in (written["settings"] if path == "l.onnx" else {}).items():
             options.add_session_config_entry(key, value)
         session = onnxruntime.InferenceSession(
@@ -73,7 +73,7 @@ def test_outlined_and_annotated_models_open_in_onnxruntime(artifact: Path, tmp_p
         np.testing.assert_allclose(session.run(None, feed)[0], expected, rtol=1e-5)
 
 
-def test_what_cannot_be_exported_is_said(artifact: Path, tmp_path: Path) -> None:
+def test_unsupported_export_is_refused_with_the_reason(artifact: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="nothing to export"):
         export(artifact)
     with pytest.raises(BadInputError, match="no execution provider"):

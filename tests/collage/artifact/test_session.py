@@ -15,8 +15,7 @@ import pytest
 
 import collage
 from benchmarks.load_time import make_artifact
-from collage.artifact.compiled_cache import default_folder, usable
-from collage.artifact.session import Session
+from collage.artifact.session import Session, default_cache_folder, usable_folder
 from collage.backends.contract import Available
 from collage.backends.numerics.reference import seeded_inputs
 from collage.backends.registry import resolve
@@ -34,7 +33,7 @@ TARGETS = tuple(Target.parse(name) for name in ("onnxruntime", "openvino", "onnx
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """PP-OCR's classifier in three parts, which two runtimes take in turn."""
+    """PP-OCR's classifier in three partitions on two alternating runtimes."""
     folder = tmp_path_factory.mktemp("session")
     info = MODELS["ppocr_cls"]
     normalize(info.path, folder, info.dims)
@@ -118,7 +117,7 @@ def test_memory_and_threads_are_given_back(artifact: Path, tmp_path: Path) -> No
         encoding="utf-8",
     )
     early, late, threads = map(int, done.stdout.split()[-3:])
-    # Allocators and libraries keep some; a session that is not given back holds several MiB each time.
+    # Allocators and libraries keep some; a leaked session keeps several MiB each time.
     assert late - early < 15 * (1 << 20), (early, late)
     assert threads < 40
 
@@ -167,7 +166,7 @@ def test_damaged_files_in_the_cache_do_no_harm(
     assert files
     for file in files:
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2] if damage is None else damage)
-    # In a process of its own: native code that reads damaged files could take this one with it.
+    # In a process of its own: native code that reads damaged files could crash this one.
     np.savez(tmp_path / "feed.npz", **feed)
     np.save(tmp_path / "expected.npy", expected[0])
     check = (
@@ -188,12 +187,12 @@ def test_the_cache_is_on_by_default_and_can_be_off(
     collage.load(artifact, cache_dir="").close()
     assert not list(tmp_path.iterdir())
     collage.load(artifact).close()
-    assert default_folder().is_relative_to(tmp_path)
-    assert list(default_folder().iterdir())
+    assert default_cache_folder().is_relative_to(tmp_path)
+    assert list(default_cache_folder().iterdir())
 
 
 def test_a_folder_that_cannot_be_made_means_no_cache(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
-    assert usable(tmp_path / "file" / "cache") is None
-    assert usable(None) is None
-    assert usable(tmp_path / "cache") == tmp_path / "cache"
+    assert usable_folder(tmp_path / "file" / "cache") is None
+    assert usable_folder(None) is None
+    assert usable_folder(tmp_path / "cache") == tmp_path / "cache"

@@ -1,4 +1,4 @@
-"""An artifact taken apart is found again by its content, and made anew where that is damaged."""
+"""An unpacked artifact is found again by its content, and unpacked anew where it is damaged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.load_time import make_artifact
-from collage.artifact.unpack import parts_of
+from collage.artifact.unpack import unpack
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.errors import ModelError
 from collage.partitioner.graph.model import Model
@@ -39,13 +39,13 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_parts_are_found_again_by_content(artifacts: list[Path], tmp_path: Path) -> None:
     cache, copy = tmp_path / "cache", tmp_path / "elsewhere.onnx"
     cache.mkdir()
-    made = parts_of(artifacts[0], tmp_path / "work", cache)
+    made = unpack(artifacts[0], tmp_path / "work", cache)
     written = {file: file.stat().st_mtime_ns for file in cache.rglob("*")}
     copy.write_bytes(artifacts[0].read_bytes())
-    assert parts_of(copy, tmp_path / "work", cache) == made
+    assert unpack(copy, tmp_path / "work", cache) == made
     assert {file: file.stat().st_mtime_ns for file in cache.rglob("*")} == written
     assert not (tmp_path / "work").exists()
-    other = parts_of(artifacts[1], tmp_path / "work", cache)
+    other = unpack(artifacts[1], tmp_path / "work", cache)
     assert len(other.models) == 2
     assert {model.path.parents[1] for model in (*made.models, *other.models)} == set(cache.iterdir())
 
@@ -53,8 +53,8 @@ def test_parts_are_found_again_by_content(artifacts: list[Path], tmp_path: Path)
 def test_parts_are_the_same_without_a_cache(artifacts: list[Path], tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
-    cached = parts_of(artifacts[1], tmp_path / "unused", cache)
-    plain = parts_of(artifacts[1], tmp_path / "work", None)
+    cached = unpack(artifacts[1], tmp_path / "unused", cache)
+    plain = unpack(artifacts[1], tmp_path / "work", None)
     assert (plain.targets, plain.inputs, plain.outputs) == (
         cached.targets,
         cached.inputs,
@@ -66,16 +66,16 @@ def test_parts_are_the_same_without_a_cache(artifacts: list[Path], tmp_path: Pat
 
 
 def test_damaged_contents_are_made_anew(artifacts: list[Path], tmp_path: Path) -> None:
-    made = parts_of(artifacts[0], tmp_path / "work", tmp_path)
+    made = unpack(artifacts[0], tmp_path / "work", tmp_path)
     (contents,) = tmp_path.glob("*/parts.json")
     contents.write_text(contents.read_text(encoding="utf-8")[:100], encoding="utf-8")
-    again = parts_of(artifacts[0], tmp_path / "work", tmp_path)
+    again = unpack(artifacts[0], tmp_path / "work", tmp_path)
     assert again == made
     assert np.all([model.path.is_file() for model in again.models])
 
 
-def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_no_artifact_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.onnx"
     path.write_bytes(b"no model")
     with pytest.raises(ModelError, match="no artifact"):
-        parts_of(path, tmp_path / "work", tmp_path)
+        unpack(path, tmp_path / "work", tmp_path)

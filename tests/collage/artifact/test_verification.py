@@ -31,7 +31,7 @@ def test_the_same_value_passes_after_a_round_trip_through_text() -> None:
     assert stored.error_of(0, "y", value) == 0.0
 
 
-def test_one_wrong_channel_is_seen_though_few_elements_are_kept() -> None:
+def test_wrong_channel_is_seen_though_few_elements_are_kept() -> None:
     value = _value(2, 64, 56, 56)
     wrong = value.copy()
     wrong[17] = 0
@@ -93,7 +93,7 @@ def test_input_hashes_tell_inputs_apart() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
-def test_undecided_elements_prove_nothing_and_others_as_ever(dtype: type) -> None:
+def test_tied_elements_verify_nothing_and_others_do(dtype: type) -> None:
     value = np.arange(100).astype(dtype)
     swapped, wrong = value.copy(), value.copy()
     swapped[[3, 4]] = swapped[[4, 3]]
@@ -107,14 +107,16 @@ def test_undecided_elements_prove_nothing_and_others_as_ever(dtype: type) -> Non
     assert strict.error_of(0, "y", swapped) >= 0.01
 
 
-def test_a_tolerance_for_numbers_allows_no_wrong_label_but_what_was_seen() -> None:
+def test_tolerance_allows_no_wrong_label_but_the_observed_share() -> None:
+    """A tolerance for numbers allows no other label, except as many as the tuning saw."""
     labels = np.arange(1000) % 7
-    known = ((0,), [{}], [{"labels": labels, "y": _value(8, 9)}])
-    strict = make_verification(*known, {}, 0.1)
+    outputs = [{"labels": labels, "y": _value(8, 9)}]
+    strict = make_verification((0,), [{}], outputs, {}, 0.1)
     wrong = labels.copy()
     wrong[0] = 6
     assert strict.tolerance["y"] == 0.1
     assert strict.error_of(0, "labels", wrong) > strict.tolerance["labels"]
-    seen = make_verification(*known, {"labels": strict.error_of(0, "labels", wrong)}, 0.1)
+    observed = {"labels": strict.error_of(0, "labels", wrong)}
+    seen = make_verification((0,), [{}], outputs, observed, 0.1)
     assert seen.error_of(0, "labels", wrong) <= seen.tolerance["labels"] < 0.1
     assert seen.error_of(0, "labels", np.zeros_like(labels)) > seen.tolerance["labels"]

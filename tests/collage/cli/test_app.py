@@ -166,7 +166,12 @@ def test_targets_costs_and_database(collage: Collage) -> None:
     targets = {t["name"]: t for t in json.loads(collage("targets", "--json").stdout)}
     assert targets["onnxruntime"]["available"]
     assert {o["name"] for o in targets["openvino"]["options"]} >= {"precision", "threads"}
-    assert "openvino" in collage("targets").stdout
+    lines = collage("targets").stdout.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["onnxruntime", "openvino", "mnn"]
+    assert not any(line.startswith(("null", "simulated")) for line in lines)
+    assert "-precision" in collage("targets", "openvino").stdout
+    assert "for tests only" in collage("targets", "null").stdout
+    assert "openvino" in collage.refuses("targets", "tensorflow")
     assert json.loads(collage("costs", "list", "--json").stdout) == []
     assert json.loads(collage("costs", "stats", "--json").stdout)["costs"] == 0
     assert "schema" in collage("db", "upgrade").stdout
@@ -188,8 +193,12 @@ def test_tune_run_bench_explain(collage: Collage, tmp_path: Path) -> None:
         "--time-limit",
         "5",
     )
-    assert "ours" in done.stdout and str(out) in done.stdout
-    assert "measure:" in done.stderr  # plain lines, since this is no terminal
+    assert "ours" in done.stdout and f"wrote {out.name}" in done.stdout
+    assert f"collage explain {out.name}" in done.stdout
+    steps = [line for line in done.stderr.splitlines() if " step " in line]
+    assert len(steps) == len(set(steps)) <= 6 and "writing the artifact" in steps[-1]
+    verbose = collage("tune", str(SMALL.path), *targets, *dims, "--time-limit", "5", "--verbose")
+    assert "ingest:" in verbose.stderr and "--fresh" in verbose.stdout
     found = json.loads(report.read_text(encoding="utf-8"))
     assert found["partitions"]
     samples = tmp_path / "x.npz"

@@ -1,4 +1,4 @@
-"""`collage token`: a secret is shown once, listed never, and ends when told to."""
+"""`collage token`: a secret is shown once, never listed, and can be revoked."""
 
 from __future__ import annotations
 

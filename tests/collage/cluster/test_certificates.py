@@ -43,7 +43,7 @@ def test_certificates_are_the_authority_s_and_name_their_hosts(tmp_path: Path) -
     context.load_cert_chain(own / "tls.crt", own / "tls.key")
 
 
-def test_an_authority_is_made_once_and_a_machine_s_key_never_replaced(tmp_path: Path) -> None:
+def test_authority_is_made_once_and_a_machines_key_never_replaced(tmp_path: Path) -> None:
     make_certificates(tmp_path, ["one"])
     before = (tmp_path / "ca.crt").read_bytes()
     make_certificates(tmp_path, ["two"])
@@ -94,6 +94,6 @@ def test_a_folder_without_its_key_is_said(tmp_path: Path) -> None:
         ("tls://", ""),
     ],
 )
-def test_what_is_no_address_is_refused(address: str, why: str) -> None:
+def test_malformed_address_is_refused(address: str, why: str) -> None:
     with pytest.raises(BadInputError, match=rf"{why}.*write tls://HOST:8786"):
         security(address, None)

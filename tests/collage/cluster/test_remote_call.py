@@ -31,7 +31,7 @@ def _put(files: WorkerFiles, content: bytes) -> str:
     return digest
 
 
-def test_a_parcel_names_files_by_content_with_what_lies_beside(tmp_path: Path) -> None:
+def test_remote_call_names_files_by_content_with_their_neighbors(tmp_path: Path) -> None:
     given, folder = tmp_path / "given", tmp_path / "made"
     given.mkdir()
     folder.mkdir()
@@ -70,7 +70,7 @@ def test_tokens_never_lead_outside(tmp_path: Path, files: WorkerFiles) -> None:
                 files.here(base, "run", PurePosixPath(bad))
 
 
-def test_what_cannot_be_found_by_name_is_refused() -> None:
+def test_function_that_cannot_be_found_by_name_is_refused() -> None:
     with pytest.raises(ValueError, match="importable module"):
         Packer("run").pack(ChildLimits.__eq__, (), ChildLimits())
 
@@ -100,7 +100,7 @@ def test_blobs_arrive_whole_or_not_at_all(files: WorkerFiles) -> None:
         files.lacks(["../../etc/passwd"])
 
 
-def test_the_least_used_blobs_make_room(files: WorkerFiles) -> None:
+def test_least_used_blobs_are_deleted_first(files: WorkerFiles) -> None:
     first, second = _put(files, b"a" * 400), _put(files, b"b" * 400)
     with files.laid_out({"0": {"b": second}}):
         os.utime(files.folder / "blobs" / first, (1, 1))
@@ -143,7 +143,7 @@ def test_only_files_of_the_run_s_folders_come_back(files: WorkerFiles, tmp_path:
         assert files.keep("run", outside) == (outside, {})
 
 
-def test_what_a_dead_tuner_left_is_tidied(files: WorkerFiles) -> None:
+def test_files_of_a_dead_tuner_are_deleted(files: WorkerFiles) -> None:
     with files.laid_out({}) as base:
         assert base is not None
         old = files.here(base, "old", PurePosixPath("folders/f"))

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 import collage
-from benchmarks.zero_model import TARGETS, best_plan, zero_model
-from collage.backends.sandbox.run import ChildFailed, ChildLimits
-from collage.cluster.connection import roll_call
+from benchmarks.support.zero_model import TARGETS, best_plan, zero_model
+from collage.backends.sandbox.run import ChildLimits
+from collage.cluster.connection import find_workers
 from collage.cluster.dask_runner import DaskRunner
 from collage.cost_db.costs.queries import CostFilter
 from collage.cost_db.database import CostDatabase
@@ -76,12 +76,12 @@ def _hosts(folder: Path) -> dict[str, set[str]]:
 def test_workers_announce_what_they_have(cluster: Runner) -> None:
     blue, red = cluster.workers()
     assert (blue.name, red.name) == ("blue", "red")
-    assert red.said.resources.keys() >= {"slot", "cap:onnxruntime", "cap:openvino"}
-    assert red.said.resources["slot"] == 1
-    assert "cap:openvino" not in blue.said.resources
-    assert "pip install openvino" in blue.said.lacking["openvino"]
-    assert (red.said.hardware.label, blue.said.hardware.label) == ("red", "blue")
-    assert red.said.kind != blue.said.kind
+    assert red.announced.resources.keys() >= {"slot", "cap:onnxruntime", "cap:openvino"}
+    assert red.announced.resources["slot"] == 1
+    assert "cap:openvino" not in blue.announced.resources
+    assert "pip install openvino" in blue.announced.lacking["openvino"]
+    assert (red.announced.hardware.label, blue.announced.hardware.label) == ("red", "blue")
+    assert red.announced.kind != blue.announced.kind
 
 
 def test_a_job_is_measured_where_its_targets_are(cluster: Runner, model: Path) -> None:
@@ -124,7 +124,7 @@ def test_host_chooses_among_kinds_and_costs_never_mix(cluster: Runner, tmp_path:
         (["onnxruntime -host=green"], "its label is 'red', not 'green'"),
     ],
 )
-def test_what_nobody_has_is_said_at_once(
+def test_target_that_no_worker_has_is_refused_at_once(
     cluster: Runner, model: Path, targets: list[str], said: str
 ) -> None:
     begin = time.monotonic()
@@ -138,7 +138,7 @@ def test_a_plan_never_spans_machines(cluster: Runner, model: Path) -> None:
         _tune(cluster, model, ["onnxruntime -host=red", "openvino -host=blue"])
 
 
-def test_what_a_worker_cannot_do_is_said_with_its_reason(cluster: Runner) -> None:
+def test_target_that_no_worker_supports_is_refused_with_the_reason(cluster: Runner) -> None:
     with (
         DaskRunner(cluster.address, cluster.tuner) as runner,
         pytest.raises(TargetError, match=r"on the workers: .*CUDAExecutionProvider"),
@@ -168,12 +168,12 @@ def test_cancel_stops_the_remote_child(cluster: Runner) -> None:
     with DaskRunner(cluster.address, cluster.tuner) as runner:
         runner.check([Target.parse("onnxruntime -host=red")])
         cancel = threading.Event()
-        failed: list[ChildFailed] = []
+        failed: list[CancelledError] = []
 
         def run() -> None:
             try:
                 runner.run(time.sleep, 60.0, limits=ChildLimits(timeout_s=100), cancel=cancel)
-            except ChildFailed as failure:
+            except CancelledError as failure:
                 failed.append(failure)
 
         before = _children(cluster)
@@ -186,7 +186,7 @@ def test_cancel_stops_the_remote_child(cluster: Runner) -> None:
         cancel.set()
         _, alive = psutil.wait_procs(list(new), timeout=20)
         thread.join(10)
-        assert not alive and failed[0].kind == "cancelled"
+        assert not alive and len(failed) == 1
         # The slot is free again.
         assert runner.run(max, 1, 2, limits=ChildLimits(timeout_s=30)) == 2
 
@@ -213,11 +213,11 @@ def test_only_certificates_of_the_authority_open_the_door(cluster: Runner, tmp_p
 
     (stranger,) = make_certificates(tmp_path / "other", ["stranger"])
     with pytest.raises(ClusterError, match="cannot be reached"):
-        roll_call(cluster.address, stranger)
+        find_workers(cluster.address, stranger)
     with pytest.raises(BadInputError, match="needs certificates"):
-        roll_call(cluster.address, None)
+        find_workers(cluster.address, None)
     with pytest.raises(ClusterError, match="cannot be reached"):
-        roll_call(cluster.address.replace("tls", "tcp"), None)
+        find_workers(cluster.address.replace("tls", "tcp"), None)
 
 
 def test_no_other_port_is_open(cluster: Runner) -> None:

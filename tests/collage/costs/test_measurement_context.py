@@ -54,7 +54,7 @@ def test_memory_of_values_is_used_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("op", ["Relu", "Identity"])
-def test_what_is_fused_or_only_seen_is_not_written(tmp_path: Path, op: str) -> None:
+def test_fused_values_and_views_do_not_count_as_written(tmp_path: Path, op: str) -> None:
     assert len(written_sizes(_chain(tmp_path, 3, (op,)))) == 4
 
 

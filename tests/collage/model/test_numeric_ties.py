@@ -10,7 +10,7 @@ import pytest
 
 import collage
 from collage.backends.numerics.comparison import Ranged, output_error
-from collage.model.numeric_ties import choices
+from collage.model.numeric_ties import find_choices
 from collage.model.reference import Reference, ingest
 from collage.partitioner.errors import NoPlanError
 from tests.tuning import tuned
@@ -52,7 +52,7 @@ def _reference(model: onnx.ModelProto, folder: Path, size: int = 256) -> Referen
     return Reference(taken, [sample], folder / "reference")
 
 
-def test_equal_scores_are_undecided_and_all_others_decided(tmp_path: Path) -> None:
+def test_equal_scores_are_ties_and_all_others_are_not(tmp_path: Path) -> None:
     reference = _reference(choosing_model(), tmp_path)
     (found,) = reference.expected(["top", "place", "chosen", "scores"])
     scores = found["scores"]
@@ -64,7 +64,7 @@ def test_equal_scores_are_undecided_and_all_others_decided(tmp_path: Path) -> No
         value = found[name]
         assert isinstance(value, Ranged)
         assert value.undecided[0].tolist() == twins.tolist()
-    assert reference.undecided() == {"place": (32, 80), "chosen": (32, 80)}
+    assert reference.ties() == {"place": (32, 80), "chosen": (32, 80)}
     assert not reference.beyond_comparing
 
 
@@ -95,11 +95,11 @@ def test_a_model_that_chooses_nothing_by_sums_is_run_no_further(text: str, tmp_p
     weights = onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32), "w")
     model.graph.initializer.append(weights)
     reference = _reference(model, tmp_path, 8)
-    assert choices(reference.model.index) is None
+    assert find_choices(reference.model.index) is None
     assert isinstance(reference.expected(["y"])[0]["y"], np.ndarray)
 
 
-def test_a_value_that_is_mostly_undecided_is_compared_as_it_is(tmp_path: Path) -> None:
+def test_value_with_mostly_ties_is_compared_as_it_is(tmp_path: Path) -> None:
     """Eight equal sums: each place could be anyone's, and nothing would be left to prove."""
     text = "g (float[1, 8] x) => (int64[1, 8] y) { z = MatMul(x, w) s, y = TopK(z, k) }"
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> {text}')
@@ -107,7 +107,7 @@ def test_a_value_that_is_mostly_undecided_is_compared_as_it_is(tmp_path: Path) -
     tensors = {"w": np.repeat(column, 8, axis=1), "k": np.array([8])}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in tensors.items())
     reference = _reference(model, tmp_path, 8)
-    assert choices(reference.model.index) is not None
+    assert find_choices(reference.model.index) is not None
     assert isinstance(reference.expected(["y"])[0]["y"], np.ndarray)
     assert reference.beyond_comparing == {"y"}
 
@@ -133,7 +133,7 @@ def _finding_model(threshold: float) -> onnx.ModelProto:
 def test_a_size_that_rounding_decides_is_beyond_comparing(tmp_path: Path) -> None:
     reference = _reference(_finding_model(0.0), tmp_path, 2048)
     reference.expected(["y"])
-    assert reference.beyond_comparing == {"larger", "y"} and not reference.undecided()
+    assert reference.beyond_comparing == {"larger", "y"} and not reference.ties()
 
 
 def test_so_is_one_that_is_empty_by_rounding(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_so_is_one_that_is_empty_by_rounding(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_where_no_runtime_agrees_the_failure_says_that_rounding_decides(tmp_path: Path) -> None:
+def test_failure_of_all_runtimes_says_that_rounding_decides(tmp_path: Path) -> None:
     """Held to the reference's own choices among 64 equal sums, none that adds up otherwise may run."""
     with pytest.raises(NoPlanError, match=r"rounding alone decides most of 'y'.*--inputs"):
         tuned(_finding_model(0.0), ["openvino"], tmp_path, time_limit_s=5.0)
@@ -153,7 +153,7 @@ def test_where_no_runtime_agrees_the_failure_says_that_rounding_decides(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("node", "told"), [("Relu(minus)", True), ("Neg(minus)", False)])
-def test_outputs_that_hardly_show_anything_are_told_of(node: str, told: bool, tmp_path: Path) -> None:
+def test_outputs_that_hardly_vary_are_reported(node: str, told: bool, tmp_path: Path) -> None:
     """A model that gives the same whatever it is given would let every runtime pass."""
     model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 18]>
     g (float[1, 64] x) => (float[1, 64] y) {{ plus = Sigmoid(x)  minus = Neg(plus)  y = {node} }}""")
@@ -162,9 +162,10 @@ def test_outputs_that_hardly_show_anything_are_told_of(node: str, told: bool, tm
 
 
 @pytest.mark.slow
-def test_a_runtime_that_adds_up_in_another_order_may_win_and_its_artifact_loads(
+def test_runtime_with_another_summation_order_may_win(
     tmp_path: Path,
 ) -> None:
+    """Its sums differ in the last digit, and its artifact loads nevertheless."""
     made = tuned(choosing_model(), ["openvino"], tmp_path, time_limit_s=5.0)
     assert made.report["max_relative_error"] < 1e-5
     told = [text for text in made.report["warnings"] if "rounding alone decides" in text]

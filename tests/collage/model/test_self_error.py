@@ -1,4 +1,4 @@
-"""A model that rounds to integers differs from itself when its numbers hardly move; no runtime is held to less."""
+"""A model that rounds to integers differs from itself when its numbers hardly move; no runtime must err less."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collage.artifact.verification import Verification
 from collage.backends.numerics.reference import seeded_inputs
 from collage.events import Event, ignore
 from collage.model.reference import Reference, ingest
-from collage.model.self_error import allow_own_error, rounds_to_integers
+from collage.model.self_error import allow_self_error, rounds_to_integers
 from collage.options import TuneOptions
 from tests.tuning import tuned
 
@@ -63,25 +63,25 @@ def _reference(text: str, folder: Path, step: float = 0.04) -> Reference:
     return Reference(model, [seeded_inputs(info.inputs, 0)], folder / "reference")
 
 
-def test_it_is_a_step_or_so_and_becomes_the_tolerance(tmp_path: Path) -> None:
+def test_self_error_is_about_a_step_and_becomes_the_tolerance(tmp_path: Path) -> None:
     reference = _reference(_QUANTIZED, tmp_path)
     (values,) = reference.values(["y"])
     step = 0.04 / float(np.abs(values["y"]).max())
     events: list[Event] = []
     asked = TuneOptions(tolerance=1e-3)
-    options, told = allow_own_error([reference], asked, tmp_path / "own", events.append)
+    options, told = allow_self_error([reference], asked, tmp_path / "own", events.append)
     assert step * 0.99 <= options.tolerance <= 5 * step
     assert len(told) == 1 and f"{options.tolerance:.3g}" in told[0] and "0.001" in told[0]
     assert "moving weights" in events[-1].message
     wide = TuneOptions(tolerance=0.9)
-    assert allow_own_error([reference], wide, tmp_path / "again", ignore) == (wide, [])
+    assert allow_self_error([reference], wide, tmp_path / "again", ignore) == (wide, [])
 
 
-def test_a_model_that_rounds_only_what_it_is_given_is_held_to_what_was_asked(tmp_path: Path) -> None:
+def test_model_that_rounds_only_its_input_keeps_the_asked_tolerance(tmp_path: Path) -> None:
     reference = _reference(_WEIGHTS_ONLY, tmp_path)
     assert not rounds_to_integers(reference.model.index)
     asked = TuneOptions(tolerance=1e-3)
-    assert allow_own_error([reference], asked, tmp_path / "own", ignore) == (asked, [])
+    assert allow_self_error([reference], asked, tmp_path / "own", ignore) == (asked, [])
 
 
 def test_operators_on_integers_round_too(tmp_path: Path) -> None:
@@ -92,32 +92,32 @@ def test_operators_on_integers_round_too(tmp_path: Path) -> None:
     assert rounds_to_integers(_reference(text, tmp_path).model.index)
 
 
-def test_it_is_the_largest_of_all_samples(tmp_path: Path) -> None:
+def test_self_error_is_the_largest_of_all_samples(tmp_path: Path) -> None:
     """Of two samples one has hardly a value near the middle between two integers."""
     reference = _reference(_QUANTIZED, tmp_path)
     model, (sample,) = reference.model, reference.samples
     still = Reference(model, [{"x": np.zeros_like(sample["x"])}], tmp_path / "still")
     asked = TuneOptions(tolerance=1e-4)
-    alone, _ = allow_own_error([reference], asked, tmp_path / "one", ignore)
-    both, _ = allow_own_error([still, reference], asked, tmp_path / "both", ignore)
+    alone, _ = allow_self_error([reference], asked, tmp_path / "one", ignore)
+    both, _ = allow_self_error([still, reference], asked, tmp_path / "both", ignore)
     assert both.tolerance == alone.tolerance > 1e-4
-    assert allow_own_error([still], asked, tmp_path / "own", ignore)[0] == asked
+    assert allow_self_error([still], asked, tmp_path / "own", ignore)[0] == asked
 
 
 def test_a_large_part_of_the_outputs_is_too_much_to_allow(tmp_path: Path) -> None:
     """In steps that are as large as most of the values the outputs are noise."""
     reference = _reference(_QUANTIZED, tmp_path, step=1.5)
     asked = TuneOptions(tolerance=1e-3)
-    options, (told,) = allow_own_error([reference], asked, tmp_path / "own", ignore)
+    options, (told,) = allow_self_error([reference], asked, tmp_path / "own", ignore)
     assert options == asked
     assert "too much to allow" in told and "--inputs" in told
 
 
-def test_a_child_that_fails_is_told_and_changes_nothing(tmp_path: Path) -> None:
+def test_failed_self_error_is_reported_and_changes_nothing(tmp_path: Path) -> None:
     reference = _reference(_QUANTIZED, tmp_path)
     asked = TuneOptions(tolerance=1e-3, metric="max")
     unknown = asked.model_copy(update={"metric": "unheard of"})
-    options, (told,) = allow_own_error([reference], unknown, tmp_path / "own", ignore)
+    options, (told,) = allow_self_error([reference], unknown, tmp_path / "own", ignore)
     assert options == unknown
     assert "could not be found out" in told and "unheard of" in told
 

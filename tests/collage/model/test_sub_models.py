@@ -14,13 +14,15 @@ from onnx import helper, numpy_helper
 
 from collage import disk_space as rooms
 from collage.cost_db.database import CostDatabase
-from collage.disk_space import DiskBudget, make_room, size_bytes
+from collage.disk_space import DiskBudget, evict_oldest, size_bytes
 from collage.events import Event
 from collage.model.sub_models import RegionFiles
 from collage.options import TuneOptions
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
-from collage.tuning.pipeline import tune_file
+from collage.search.fixed_plans import parse_targets
+from collage.tuning.pipeline import run_tuning
+from collage.tuning.run import Run, TuneRequest
 
 _LAYERS = 6
 _WIDTHS = [512 + 16 * n for n in range(_LAYERS + 1)]  # no two layers alike, so none shares a cost
@@ -60,9 +62,9 @@ def _layer(number: int) -> int:
     return 0b111 << (3 * number)
 
 
-def test_what_is_held_stays_and_the_rest_makes_room(model: Model, tmp_path: Path) -> None:
+def test_sub_models_in_use_stay_and_others_are_deleted(model: Model, tmp_path: Path) -> None:
     (tmp_path / "compiled").mkdir()
-    regions = RegionFiles(model, tmp_path / "regions", room=DiskBudget(1, tmp_path / "compiled"))
+    regions = RegionFiles(model, tmp_path / "regions", disk_budget=DiskBudget(1, tmp_path / "compiled"))
     held = regions.get(_layer(0))
     first = regions.get(_layer(1))
     content, path = first.path.read_bytes(), first.path
@@ -76,13 +78,15 @@ def test_what_is_held_stays_and_the_rest_makes_room(model: Model, tmp_path: Path
     assert regions.get(_layer(0)) is held
 
 
-def test_sub_models_that_overlap_take_little_more_than_their_room(
+def test_overlapping_sub_models_take_little_more_disk_than_one(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rooms, "_LEAST_BYTES", 0)
     compiled = tmp_path / "compiled"
     compiled.mkdir()
-    regions = RegionFiles(model, tmp_path / "regions", room=DiskBudget.for_model(model.path, compiled))
+    regions = RegionFiles(
+        model, tmp_path / "regions", disk_budget=DiskBudget.for_model(model.path, compiled)
+    )
     asked = 0
     for first, last in itertools.combinations_with_replacement(range(_LAYERS), 2):
         made = regions.get(sum(_layer(n) for n in range(first, last + 1)))
@@ -93,23 +97,23 @@ def test_sub_models_that_overlap_take_little_more_than_their_room(
     assert asked > 8 * model.path.stat().st_size
 
 
-def test_with_room_enough_each_is_extracted_once(model: Model, tmp_path: Path) -> None:
+def test_sub_models_are_extracted_once_where_the_disk_suffices(model: Model, tmp_path: Path) -> None:
     (tmp_path / "compiled").mkdir()
     room = DiskBudget.for_model(model.path, tmp_path / "compiled")
-    regions = RegionFiles(model, tmp_path / "regions", room=room)
+    regions = RegionFiles(model, tmp_path / "regions", disk_budget=room)
     paths = [regions.get(_layer(n)).path for n in range(_LAYERS)]
     assert [regions.get(_layer(n)).path for n in range(_LAYERS)] == paths
     assert all(path.exists() for path in paths)
 
 
-def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
+def test_least_recently_used_sub_model_is_deleted_first(tmp_path: Path) -> None:
     for age, name in enumerate(("new", "old", "oldest")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "blob").write_bytes(bytes(1000))
         os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
-    make_room(tmp_path, 2500)
+    evict_oldest(tmp_path, 2500)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
-    make_room(tmp_path, 2500)
+    evict_oldest(tmp_path, 2500)
     assert size_bytes(tmp_path) == 2000
 
 
@@ -129,14 +133,16 @@ def test_a_tunings_folder_is_at_most_some_models_large(
 
     regions = tmp_path / "work" / "regions"
     database = CostDatabase(f"sqlite:///{tmp_path / 'costs.db'}")
-    targets = [
-        "null -latency_us=200 -ops=Gemm,Relu",
-        "null -latency_us=300 -ops=Tanh",
-        "null -latency_us=9000 -ops=Relu,Tanh",
-    ]
+    targets = parse_targets(
+        [
+            "null -latency_us=200 -ops=Gemm,Relu",
+            "null -latency_us=300 -ops=Tanh",
+            "null -latency_us=9000 -ops=Relu,Tanh",
+        ]
+    )
     options = TuneOptions.from_json({"time_limit_s": 10.0})
     work = tmp_path / "work"
-    tune_file(source, targets, options, database=database, work_dir=work, on_event=look)
+    run_tuning(TuneRequest(source, targets, options), Run(database, work, listener=look))
     database.close()
     assert extracted > 6, "too few regions to show anything"
     times = largest / source.stat().st_size

@@ -18,7 +18,7 @@ from collage.refinement.local_moves import KINDS, LocalMoves, Move
 from tests.partitioner.graphs import TextModel, names, text_model
 from tests.partitioner.random_graphs import random_models
 
-A, B, C = (Target.parse(name) for name in ("a", "b", "c"))
+A, B, C = (Target.parse(name) for name in ("null", "simulated", "torch"))
 
 
 def _chain(length: int) -> GraphIndex:
@@ -44,8 +44,8 @@ def test_a_border_moves_by_nodes_both_ways() -> None:
     moves, plan = _moves(index), _plan((0b000111, A), (0b111000, B))
     forwards = moves.apply(plan, Move("border", 3, 2, "node", A))
     back = moves.apply(plan, Move("border", 3, -1, "node", A))
-    assert _shown(index, forwards) == ["a: Relu0 Relu1 Relu2 Relu3 Relu4", "b: Relu5"]
-    assert _shown(index, back) == ["a: Relu0 Relu1", "b: Relu2 Relu3 Relu4 Relu5"]
+    assert _shown(index, forwards) == ["null: Relu0 Relu1 Relu2 Relu3 Relu4", "simulated: Relu5"]
+    assert _shown(index, back) == ["null: Relu0 Relu1", "simulated: Relu2 Relu3 Relu4 Relu5"]
     assert moves.apply(plan, Move("border", 3, 4, "node", A)) is None
 
 
@@ -53,22 +53,22 @@ def test_the_border_nearest_to_the_place_is_meant() -> None:
     index = _chain(6)
     plan = _plan((0b000011, A), (0b001100, B), (0b110000, A))
     moved = _moves(index).apply(plan, Move("border", 5, -1, "node", A))
-    assert _shown(index, moved) == ["a: Relu0 Relu1", "b: Relu2", "a: Relu3 Relu4 Relu5"]
+    assert _shown(index, moved) == ["null: Relu0 Relu1", "simulated: Relu2", "null: Relu3 Relu4 Relu5"]
 
 
 def test_neighbors_merge_on_the_target_of_the_move() -> None:
     index = _chain(4)
     plan = _plan((0b0011, A), (0b0100, B), (0b1000, A))
     merged = _moves(index).apply(plan, Move("merge", 2, 1, "cut", B))
-    assert _shown(index, merged) == ["b: Relu0 Relu1 Relu2", "a: Relu3"]
+    assert _shown(index, merged) == ["simulated: Relu0 Relu1 Relu2", "null: Relu3"]
 
 
 def test_a_run_between_two_cuts_is_split_off() -> None:
     index = _chain(5)
     split = _moves(index).apply(_plan((0b11111, A)), Move("split", 1, 2, "cut", B))
-    assert _shown(index, split) == ["a: Relu0", "b: Relu1 Relu2", "a: Relu3 Relu4"]
+    assert _shown(index, split) == ["null: Relu0", "simulated: Relu1 Relu2", "null: Relu3 Relu4"]
     tail = _moves(index).apply(_plan((0b11111, A)), Move("split", 3, 4, "cut", B))
-    assert _shown(index, tail) == ["a: Relu0 Relu1 Relu2", "b: Relu3 Relu4"]
+    assert _shown(index, tail) == ["null: Relu0 Relu1 Relu2", "simulated: Relu3 Relu4"]
 
 
 def test_no_target_is_given_what_it_refuses() -> None:
@@ -76,11 +76,14 @@ def test_no_target_is_given_what_it_refuses() -> None:
     moves = _moves(index, {(3, B): "no"})
     plan = _plan((0b0011, A), (0b1100, A))
     assert moves.apply(plan, Move("retarget", 3, 1, "cut", B)) is None
-    assert _shown(index, moves.apply(plan, Move("retarget", 0, 1, "cut", B)))[0] == "b: Relu0 Relu1"
+    assert (
+        _shown(index, moves.apply(plan, Move("retarget", 0, 1, "cut", B)))[0]
+        == "simulated: Relu0 Relu1"
+    )
     assert moves.apply(plan, Move("retarget", 0, 1, "cut", C)) is None
 
 
-def test_what_the_caller_forbids_is_not_proposed() -> None:
+def test_forbidden_moves_are_not_proposed() -> None:
     index = _chain(4)
     at_most_one = LocalMoves(
         index, CandidateSet.build(index, []), (A, B), lambda plan: len(plan.partitions) < 2
@@ -90,7 +93,7 @@ def test_what_the_caller_forbids_is_not_proposed() -> None:
     assert at_most_one.apply(plan, Move("retarget", 2, 1, "cut", B)) is not None
 
 
-def test_moves_that_would_make_partitions_wait_for_each_other_are_none() -> None:
+def test_moves_that_would_make_a_cycle_are_not_proposed() -> None:
     model = text_model("g (float[4] x) => (float[4] c) { a = Relu(x) b = Exp(a) c = Add(a, b) }")
     plan = _plan((0b001, A), (0b010, B), (0b100, A))
     # The first and the last partition are neighbors, and what lies between waits for both.
@@ -160,10 +163,10 @@ def test_an_option_is_set_and_left_open_again() -> None:
     moves = LocalMoves(index, CandidateSet.build(index, []), (A, B), tunable=TUNABLE)
     plan = _plan((0b0011, A), (0b1100, B))
     fast = moves.apply(plan, Move("option", 0, option=("mode", "fast")))
-    assert _shown(index, fast) == ["a -mode=fast: Relu0 Relu1", "b: Relu2 Relu3"]
+    assert _shown(index, fast) == ["null -mode=fast: Relu0 Relu1", "simulated: Relu2 Relu3"]
     assert fast is not None
     single = moves.apply(fast, Move("option", 1, option=("threads", "1")))
-    assert _shown(index, single)[0] == "a -mode=fast -threads=1: Relu0 Relu1"
+    assert _shown(index, single)[0] == "null -mode=fast -threads=1: Relu0 Relu1"
     assert _shown(index, moves.apply(fast, Move("option", 1, option=("mode", "fast")))) == _shown(
         index, plan
     )
@@ -171,7 +174,7 @@ def test_an_option_is_set_and_left_open_again() -> None:
     assert moves.apply(fast, Move("retarget", 0, target=B)) is not None
 
 
-def test_settable_options_are_told_of_the_largest_partition_first() -> None:
+def test_option_moves_begin_with_the_largest_partition() -> None:
     index = _chain(6)
     tunable = {A: {"threads": ("1", "2"), "fast": ("yes",)}, B: {"fast": ("yes",)}}
     moves = LocalMoves(index, CandidateSet.build(index, []), (A, B), tunable=tunable)
@@ -182,8 +185,8 @@ def test_settable_options_are_told_of_the_largest_partition_first() -> None:
         (2, ("threads", "1")),
         (0, ("fast", "yes")),
     ]
-    assert _shown(index, moves.apply(plan, found[1]))[1] == "a -threads=1: Relu2 Relu3 Relu4 Relu5"
-    assert _shown(index, moves.apply(plan, found[2]))[0] == "b -fast=yes: Relu0 Relu1"
+    assert _shown(index, moves.apply(plan, found[1]))[1] == "null -threads=1: Relu2 Relu3 Relu4 Relu5"
+    assert _shown(index, moves.apply(plan, found[2]))[0] == "simulated -fast=yes: Relu0 Relu1"
 
 
 def test_arms_of_a_join_fork_onto_half_of_the_threads() -> None:
@@ -194,10 +197,10 @@ def test_arms_of_a_join_fork_onto_half_of_the_threads() -> None:
     forked = moves.apply(whole, Move("fork", 5))
     assert forked is not None and forked.lanes == 2
     assert _shown(index, forked) == [
-        "a: Relu0",
-        "a -threads=1: Conv1 Conv2",
-        "a -threads=1: Conv3 Conv4",
-        "a: Add5 Relu6",
+        "null: Relu0",
+        "null -threads=1: Conv1 Conv2",
+        "null -threads=1: Conv3 Conv4",
+        "null: Add5 Relu6",
     ]
     on_b = _plan((index.all_nodes, B))
     assert moves.apply(on_b, Move("fork", 5)) is None  # b's threads cannot be set
@@ -229,7 +232,7 @@ def test_arms_wait_for_nobody(model: TextModel) -> None:
 IDENTITY = "<float[2, 2] w = {1, 0, 0, 1}>"
 
 
-def test_what_is_float_inside_int8_stays_so_where_a_move_shifts_it() -> None:
+def test_float_nodes_inside_int8_stay_float_after_a_move() -> None:
     steps = " ".join(f"v{i + 1} = MatMul(v{i}, w)" for i in range(8))
     index = text_model(f"g (float[2, 2] v0) => (float[2, 2] v8) {IDENTITY} {{ {steps} }}").index
     int8, plain = Target.parse("openvino -quant=static_int8"), Target.parse("openvino")

@@ -1,7 +1,8 @@
-"""Whole models are timed rewritten where that changes much, and nowhere else."""
+"""Whole models are timed rewritten where that changes much, and on one thread where a call is short."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.target import Target
 from collage.refinement.local_moves import LocalMoves, Move
-from collage.refinement.target_variants import offered, single_rewritten, worth_mixing
+from collage.refinement.target_variants import offered_options, single_variants, worth_mixing
 from collage.search.fixed_plans import single_plan
 from collage.timing.request import PlanTiming
 from collage.timing.timed_plan import TimedPlan
@@ -29,6 +30,7 @@ from tests.models import seeded_input
 from tests.tuning import tuned
 
 ORT, OPENVINO, MNN = (Target.parse(name) for name in ("onnxruntime", "openvino", "mnn"))
+Found = Callable[..., list[str]]
 MOVED = OPENVINO.with_options(rewrite="on")
 
 
@@ -42,33 +44,35 @@ def _targets(entries: list[TimedPlan]) -> list[str]:
     return [str(entry.plan.partitions[0].target) for entry in entries]
 
 
-def test_every_target_that_can_is_tried_where_most_of_them_cancel(tmp_path: Path) -> None:
+def test_every_target_is_tried_rewritten_where_most_layouts_cancel(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
-    found = single_rewritten(model, [ORT, OPENVINO, MNN], 2)
+    found = single_variants(model, [ORT, OPENVINO, MNN], 2, {})
     assert _targets(found) == ["openvino -rewrite=on", "mnn -rewrite=on"]
 
 
 def test_winograd_is_tried_where_convolutions_are_wide_enough(tmp_path: Path) -> None:
     model = _taken(channels_last_model(channels=64, size=24), tmp_path)
     rounds = OPENVINO.with_options(precision="bf16")
-    found = _targets(single_rewritten(model, [ORT, rounds, MNN], 2))
+    found = _targets(single_variants(model, [ORT, rounds, MNN], 2, {}))
     assert found[0] == "onnxruntime -rewrite=winograd" and found[-1] == "mnn -rewrite=on"
     assert not any("openvino" in target and "winograd" in target for target in found)
 
 
-def test_what_runs_along_one_axis_is_a_reason_for_all_of_them(tmp_path: Path) -> None:
+def test_one_axis_convolutions_are_a_reason_to_rewrite_for_all(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1, 4, 40] x) => (float[1, 4, 36] y) {
         a = Conv(x, w)  b = Relu(a)  y = Conv(b, w)
     }"""
     proto = onnx.parser.parse_model(text)
     weights = np.ones((4, 4, 3), np.float32)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
-    found = single_rewritten(_taken(proto, tmp_path), [ORT, OPENVINO, MNN], 2)
+    found = single_variants(_taken(proto, tmp_path), [ORT, OPENVINO, MNN], 2, {})
     assert _targets(found) == [f"{t} -rewrite=on" for t in (ORT, OPENVINO, MNN)]
 
 
 @pytest.mark.parametrize(("channels", "tried"), [(32, True), (31, False)])
-def test_one_product_of_what_is_spread_is_a_reason(channels: int, tried: bool, tmp_path: Path) -> None:
+def test_single_product_of_a_broadcast_is_a_reason_to_rewrite(
+    channels: int, tried: bool, tmp_path: Path
+) -> None:
     text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[9, 4] x, float[1, {channels}] c) => (float[9, 6] y) {{
         s = Expand(c, shape)  j = Concat <axis = -1> (x, s)  p = MatMul(j, w)  y = Tanh(p)
     }}"""
@@ -77,13 +81,13 @@ def test_one_product_of_what_is_spread_is_a_reason(channels: int, tried: bool, t
     proto.graph.initializer.extend(
         onnx.numpy_helper.from_array(array, name) for name, array in constants.items()
     )
-    found = single_rewritten(_taken(proto, tmp_path), [ORT, OPENVINO, MNN], 2)
+    found = single_variants(_taken(proto, tmp_path), [ORT, OPENVINO, MNN], 2, {})
     assert _targets(found) == [f"{t} -rewrite=on" for t in (ORT, OPENVINO, MNN) if tried]
 
 
-def test_what_the_user_stated_stays(tmp_path: Path) -> None:
+def test_options_stated_by_the_user_stay(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
-    assert single_rewritten(model, [OPENVINO.with_options(rewrite="off"), MOVED], 2) == []
+    assert single_variants(model, [OPENVINO.with_options(rewrite="off"), MOVED], 2, {}) == []
 
 
 @pytest.mark.parametrize("layers", [0, 1])
@@ -97,7 +101,7 @@ def test_nothing_is_tried_for_few_or_for_those_that_stay(layers: int, tmp_path: 
     proto = channels_last_model(layers) if layers else onnx.parser.parse_model(text)
     if not layers:
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0), "axis"))
-    assert single_rewritten(_taken(proto, tmp_path), [OPENVINO], 2) == []
+    assert single_variants(_taken(proto, tmp_path), [OPENVINO], 2, {}) == []
 
 
 @pytest.mark.parametrize(("swishes", "tried"), [(2, True), (1, False)])
@@ -109,22 +113,22 @@ def test_hard_swishes_in_pieces_are_a_reason_too(swishes: int, tried: bool, tmp_
         last = f"y{i}"
     text = f"g (float[1, 8] x) => (float[1, 8] {last}) {{ {' '.join(steps)} }}"
     proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 12]> {text}')
-    assert bool(single_rewritten(_taken(proto, tmp_path), [OPENVINO], 2)) == tried
+    assert bool(single_variants(_taken(proto, tmp_path), [OPENVINO], 2, {})) == tried
 
 
-def test_a_model_that_cannot_be_rewritten_is_told_of_and_run_as_it_is(tmp_path: Path) -> None:
+def test_model_that_cannot_be_rewritten_is_reported_and_runs_unchanged(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
     model.path.write_bytes(b"damaged")
     events: list[Event] = []
-    assert single_rewritten(model, [OPENVINO], 2, events.append) == []
+    assert single_variants(model, [OPENVINO], 2, {}, events.append) == []
     assert "not rewritten" in events[-1].message
 
 
-def test_local_moves_try_it_only_where_whole_models_were_timed_so(tmp_path: Path) -> None:
+def test_local_moves_rewrite_only_where_whole_models_were_timed_so(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
     plain, moved = (TimedPlan(single_plan(model, t), f"single {t}") for t in (OPENVINO, MOVED))
-    assert "rewrite" not in offered([OPENVINO], 2, [plain])[OPENVINO]
-    options = offered([OPENVINO], 2, [plain, moved])
+    assert "rewrite" not in offered_options([OPENVINO], 2, [plain])[OPENVINO]
+    options = offered_options([OPENVINO], 2, [plain, moved])
     assert options[OPENVINO]["rewrite"] == ("on",)
     moves = LocalMoves(model.index, CandidateSet.build(model.index, []), [OPENVINO], tunable=options)
     back = moves.apply(moved.plan, Move("option", 0, 1, "node", OPENVINO, ("rewrite", "on")))
@@ -145,7 +149,7 @@ def test_local_moves_try_it_only_where_whole_models_were_timed_so(tmp_path: Path
         ({"openvino -rewrite=on": 0.9}, None),  # as it is it cannot be run
     ],
 )
-def test_what_is_faster_rewritten_is_mixed_too(
+def test_target_faster_rewritten_is_mixed_too(
     ratios: dict[str, float], mixed: str | None, tmp_path: Path
 ) -> None:
     model = _taken(channels_last_model(), tmp_path)
@@ -158,8 +162,41 @@ def test_what_is_faster_rewritten_is_mixed_too(
     )
 
 
+@pytest.fixture
+def found(tmp_path: Path) -> Found:
+    """The names of what is proposed for targets, which cover the model."""
+    onnx.save(channels_last_model(), tmp_path / "m.onnx")
+    model = ingest(tmp_path / "m.onnx", tmp_path)[0]
+
+    def names(targets: list[Target], alone_us: dict[Target, float], threads: int = 2) -> list[str]:
+        entries = single_variants(model, targets, threads, alone_us)
+        covered = [[p.nodes for p in entry.plan.partitions] for entry in entries]
+        assert covered == [[model.index.all_nodes]] * len(entries)
+        return [entry.name for entry in entries]
+
+    return names
+
+
+def test_short_calls_are_tried_in_the_order_of_the_targets(found: Found) -> None:
+    alone_us = {ORT: 900.0, OPENVINO: 300.0, MNN: 2500.0}
+    proposed = found([OPENVINO, MNN, ORT], alone_us)
+    on_one_thread = ["single openvino -threads=1", "single onnxruntime -threads=1"]
+    assert proposed == [*on_one_thread, "single openvino -rewrite=on", "single mnn -rewrite=on"]
+
+
+def test_stated_threads_stay_and_one_thread_for_all_stays(found: Found) -> None:
+    stated = OPENVINO.with_options(threads="2", rewrite="off")
+    alone_us = {ORT: 900.0, stated: 300.0}
+    assert found([stated, ORT], alone_us) == ["single onnxruntime -threads=1"]
+    assert found([stated, ORT], alone_us, threads=1) == []
+
+
+def test_target_that_failed_alone_is_not_tried_on_one_thread(found: Found) -> None:
+    assert found([ORT, MNN], {MNN: 100.0}) == ["single mnn -threads=1", "single mnn -rewrite=on"]
+
+
 @pytest.mark.slow
-def test_what_was_measured_rewritten_is_known_under_what_rewrote_it(tmp_path: Path) -> None:
+def test_cost_of_a_rewritten_model_is_keyed_by_its_rewriting(tmp_path: Path) -> None:
     tuned(channels_last_model(), ["openvino -rewrite=on"], tmp_path, time_limit_s=5.0)
     with closing(CostDatabase(f"sqlite:///{tmp_path / 'c.db'}")) as database:
         rows = database.query(CostFilter()).items
@@ -169,7 +206,7 @@ def test_what_was_measured_rewritten_is_known_under_what_rewrote_it(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_model_whose_channels_are_last_is_timed_so_and_its_plan_loads(tmp_path: Path) -> None:
+def test_channels_last_model_is_timed_rewritten_and_its_plan_loads(tmp_path: Path) -> None:
     events: list[Event] = []
     # It takes half the time so, which is seen on a busy machine too.
     proto = channels_last_model(layers=12, channels=8, size=96)

@@ -1,4 +1,4 @@
-"""The front: which plans are its points, and at which pace their times are told."""
+"""The Pareto front: which plans are its points, and how their latencies are scaled."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _entry(target: Target, latency_us: float, ratio: float, error: float) -> Tim
     return entry
 
 
-def test_points_are_told_at_the_pace_of_the_winner(tmp_path: Path) -> None:
-    """The exact plan ran in a slow minute only; the ratios say what it takes beside the winner."""
+def test_pareto_points_have_latencies_at_the_winners_pace(tmp_path: Path) -> None:
+    """The exact plan ran in a slow minute only; the ratios give its latency beside the winner."""
     text = "agraph (float[4] x) => (float[4] y) { [a] h = Exp(x) [b] y = Neg(h) }"
     proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 20]> {text}')
     onnx.save(proto, tmp_path / "model.onnx")

@@ -1,14 +1,13 @@
-"""Drives ONNX's own backend test suite in sandboxed children, and says what each test came to.
+"""Drives ONNX's own backend test suite in sandboxed children, and returns the outcome of each test.
 
 Terms: a *way* is how a model is run: through our executor with one of the targets first, or whole in
-one runtime *alone*. A *verdict* is what one test came to in one way.
+one runtime *alone*. An *outcome* is the result of one test in one way.
 
-Each child runs a batch and sends every verdict as it is made. A child that dies names its culprit: the
-first test without a verdict. That one is run again in a child of its own, and the rest of the batch in
-another child. Dies its own child, too, then a tuning run would have called that target's candidate
-infeasible and given the node to another; so the test is run without one target after the other, and its
-verdict, which names the target that crashed, is that of the first child that lives. A runtime alone has no
-other to fall back to: its crash is its verdict.
+Each child runs a batch and sends every outcome as it is made. A child that dies names its culprit: the
+first test without an outcome. That one is run again in a child of its own, and the rest of the batch in
+another child. If that child dies, too, the test runs without one target after the other, as a tuning gives
+the node of an infeasible candidate to another target. Its outcome is that of the first child that lives and
+names the target that crashed. The crash of a runtime alone is its outcome.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
-from collage.runtime.onnx_backend import CollageBackend, PreparedModel
+from tests.collage.runtime.onnx_backend import CollageBackend, PreparedModel
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 BATCH = 120
@@ -46,7 +45,7 @@ LIMITS = ChildLimits(timeout_s=600, silence_s=90)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Outcome:
     """What one test came to.
 
     Args:
@@ -93,7 +92,9 @@ class _Alone(Backend):  # type: ignore[misc]
             def run(self, inputs: Any, **kwargs: Any) -> Sequence[Any]:
                 try:
                     return inner(_ingested(model, inputs)).run(inputs)
-                except Exception:  # what ingest refuses, or made unusable, the runtime may still take
+                except (
+                    Exception
+                ):  # the runtime may support a model that ingest refuses or makes unusable
                     return inner(model).run(inputs)
 
         return Either()
@@ -142,7 +143,8 @@ class _MnnSession(BackendRep):  # type: ignore[misc]
         path = Path(self._folder.name) / "model.onnx"
         onnx.save(model, path)
         index = Model.open(path).index
-        specs = [tuple(index.values[name] for name in names) for names in (index.inputs, index.outputs)]
+        inputs = tuple(index.values[name] for name in index.inputs)
+        outputs = tuple(index.values[name] for name in index.outputs)
         work = Path(self._folder.name) / "work"
         work.mkdir()
         target = Target("mnn")
@@ -150,9 +152,9 @@ class _MnnSession(BackendRep):  # type: ignore[misc]
         if any(reasons):
             raise CollageError(next(filter(None, reasons)))
         self._executable = resolve(target).compile(
-            SubModel(path, *specs), target, CompileContext(1, work)
+            SubModel(path, inputs, outputs), target, CompileContext(1, work)
         )
-        self._outputs = len(specs[1])
+        self._outputs = len(outputs)
 
     def run(self, inputs: Any, **kwargs: Any) -> Sequence[Any]:
         self._executable.bind([np.ascontiguousarray(v) for v in inputs], [None] * self._outputs)
@@ -192,7 +194,7 @@ def collect(kinds: Iterable[str] = KINDS) -> dict[str, TestCase]:
         return {case.name: case for kind in kinds for case in load_model_tests(kind=kind)}
 
 
-def verdicts(way: str, cases: Sequence[TestCase], workers: int = 2) -> dict[str, Verdict]:
+def outcomes(way: str, cases: Sequence[TestCase], workers: int = 2) -> dict[str, Outcome]:
     """Run tests in one way.
 
     Args:
@@ -201,18 +203,18 @@ def verdicts(way: str, cases: Sequence[TestCase], workers: int = 2) -> dict[str,
         workers: how many children at a time.
 
     Returns:
-        The verdict of each test by its name.
+        The outcome of each test by its name.
     """
     real = [[case] for case in cases if case.kind == "real"]
     others = [case for case in cases if case.kind != "real"]
     batches = real + [others[i : i + BATCH] for i in range(0, len(others), BATCH)]
     with ThreadPoolExecutor(workers) as pool:
         found = pool.map(lambda batch: _run_batch(way, batch), batches)
-        return {verdict.test: verdict for part in found for verdict in part}
+        return {outcome.test: outcome for part in found for outcome in part}
 
 
-def _run_batch(way: str, batch: Sequence[TestCase]) -> list[Verdict]:
-    made: list[Verdict] = []
+def _run_batch(way: str, batch: Sequence[TestCase]) -> list[Outcome]:
+    made: list[Outcome] = []
     left = list(batch)
     while left:
         begin = len(made)
@@ -225,20 +227,20 @@ def _run_batch(way: str, batch: Sequence[TestCase]) -> list[Verdict]:
     return made
 
 
-def _fallen(way: str, case: TestCase, failure: ChildFailed) -> Verdict:
-    """The verdict of a test whose own child died: without the target that killed it, if it has others."""
+def _fallen(way: str, case: TestCase, failure: ChildFailed) -> Outcome:
+    """The outcome of a test whose own child died: without the target that killed it, if it has others."""
     died = f"{failure.kind}: {failure.reason}"
     backend = WAYS[way]
     for target in backend.targets if issubclass(backend, CollageBackend) else ():
-        made: list[Verdict] = []
+        made: list[Outcome] = []
         with suppress(ChildFailed):
             run_in_child(run_here, way, [case], target, limits=LIMITS, on_message=made.append)
             return replace(made[0], crashed=f"{target}: {died}")
-    return Verdict(case.name, died)
+    return Outcome(case.name, died)
 
 
 def run_here(way: str, cases: Sequence[TestCase], without: str = "") -> None:
-    """The child's side: run tests one after the other, sending each verdict as it is made.
+    """The child's side: run tests one after the other, sending each outcome as it is made.
 
     Args:
         way: one of `WAYS`.
@@ -246,10 +248,10 @@ def run_here(way: str, cases: Sequence[TestCase], without: str = "") -> None:
         without: a target that gets no node.
     """
     for case in cases:
-        send_message(_verdict(way, case, without))
+        send_message(_outcome(way, case, without))
 
 
-def _verdict(way: str, case: TestCase, without: str) -> Verdict:
+def _outcome(way: str, case: TestCase, without: str) -> Outcome:
     placed: list[PreparedModel] = []
 
     class Watched(WAYS[way]):  # type: ignore[misc]
@@ -273,7 +275,7 @@ def _verdict(way: str, case: TestCase, without: str) -> Verdict:
         except Exception as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
     targets = {str(target) for rep in placed for target in getattr(rep, "placed", ())}
-    return Verdict(case.name, reason, tuple(sorted(targets)))
+    return Outcome(case.name, reason, tuple(sorted(targets)))
 
 
 def _cpu_tests(group: type) -> list[Any]:

@@ -1,10 +1,10 @@
 """The tests of ONNX's suite that do not pass over the executor, each with its reason.
 
-    python -m tests.collage.runtime.onnx_suite_list --folder /tmp/verdicts [--way 'mnn first']
+    python -m tests.collage.runtime.onnx_suite_list --folder /tmp/outcomes [--way 'mnn first']
 
-runs the whole suite (eight minutes on two cores) and writes the list; verdicts are kept in the folder, so
+runs the whole suite (eight minutes on two cores) and writes the list; outcomes are kept in the folder, so
 that a call goes on where the last one ended, and `--way` runs one way alone. It refuses to write a list
-with a test that no reason fits. `test_onnx_suite` runs a third of the suite and holds it against the list,
+with a test that no reason fits. `test_onnx_suite` runs a third of the suite and compares it with the list,
 both ways: what is not listed passes, and what is listed fails.
 
 A test that fails where a runtime fails alone, too, is that runtime's. Those that every runtime concerned
@@ -22,14 +22,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.collage.runtime.onnx_suite import ALONE, FIRST, Verdict, collect, verdicts
+from tests.collage.runtime.onnx_suite import ALONE, FIRST, Outcome, collect, outcomes
 
 PATH = Path(__file__).with_name("onnx_suite.json")
 PAGE = Path(__file__).parents[3] / "docs" / "onnx-suite.md"
 _PACKAGES = ("onnx", "onnxruntime", "openvino", "MNN")
 _MARKS = ("<!-- counts -->", "<!-- end of counts -->")
 
-# What a message says → why it is so. The first that fits counts.
+# Text of a message → reason. The first that fits counts.
 _REASONS: tuple[tuple[str, str], ...] = (
     (
         r"is not a tensor|inhomogeneous shape|test_sequence_map.*free input dimensions",
@@ -68,7 +68,7 @@ def failing(way: str) -> set[str]:
     return {t for group in listed()["groups"] for t, ways in group["tests"].items() if way in ways}
 
 
-def reason(found: Verdict, alone: Mapping[str, Verdict]) -> str | None:
+def reason(found: Outcome, alone: Mapping[str, Outcome]) -> str | None:
     """Why a test fails over the executor; None when nothing explains it.
 
     Args:
@@ -79,7 +79,7 @@ def reason(found: Verdict, alone: Mapping[str, Verdict]) -> str | None:
     broken = sorted(name for name in names if alone[name].reason)
     if broken:
         return f"a node went to {' and '.join(broken)}, which does not pass it alone either"
-    if all(verdict.reason for verdict in alone.values()):
+    if all(outcome.reason for outcome in alone.values()):
         return "no runtime passes it alone"
     text = f"{found.test}: {found.reason}"
     for pattern, said in _REASONS:
@@ -88,7 +88,7 @@ def reason(found: Verdict, alone: Mapping[str, Verdict]) -> str | None:
     return _SEEN.get(found.test)
 
 
-def write(results: Mapping[str, Mapping[str, Verdict]]) -> list[str]:
+def write(results: Mapping[str, Mapping[str, Outcome]]) -> list[str]:
     """Write the list and its table; returns what no reason fits, and writes nothing if there is any."""
     groups: dict[str, dict[str, list[str]]] = {}
     unexplained = []
@@ -130,7 +130,7 @@ def table(content: Mapping[str, Any]) -> str:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="where verdicts are kept")
+    parser.add_argument("--folder", type=Path, required=True, help="where outcomes are kept")
     parser.add_argument("--way", choices=(*FIRST, *ALONE), help="run this way only, and write no list")
     chosen = parser.parse_args()
     chosen.folder.mkdir(parents=True, exist_ok=True)
@@ -139,12 +139,12 @@ def main() -> None:
     for way in [chosen.way] if chosen.way else (*FIRST, *ALONE):
         kept = chosen.folder / f"{way.replace(' ', '-')}.json"
         if not kept.exists():
-            found = verdicts(way, cases)
+            found = outcomes(way, cases)
             kept.write_text(
-                json.dumps([astuple(verdict) for verdict in found.values()]), encoding="utf-8"
+                json.dumps([astuple(outcome) for outcome in found.values()]), encoding="utf-8"
             )
         rows = [
-            Verdict(test, said, tuple(targets), crashed)
+            Outcome(test, said, tuple(targets), crashed)
             for test, said, targets, crashed in json.loads(kept.read_text(encoding="utf-8"))
         ]
         results[way] = {row.test: row for row in rows}

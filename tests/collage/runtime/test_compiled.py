@@ -22,8 +22,7 @@ def _model(path: Path, op_type: str) -> SubModel:
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path
     )
-    specs = (TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "float32", (4,)),)
-    return SubModel(path, *specs)
+    return SubModel(path, (TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "float32", (4,)),))
 
 
 def test_compiles_on_after_a_refusal(tmp_path: Path) -> None:
@@ -37,7 +36,7 @@ def test_compiles_on_after_a_refusal(tmp_path: Path) -> None:
         compiled.close()
 
 
-def test_what_runs_a_few_times_only_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
+def test_short_lived_executable_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
     model, target = _model(tmp_path / "model.onnx", "Relu"), Target.parse("openvino")
     cache = tmp_path / "cache"
     cache.mkdir()
@@ -53,7 +52,7 @@ def test_what_runs_a_few_times_only_leaves_nothing_in_the_cache(tmp_path: Path) 
         compiled.close()
 
 
-def test_an_error_is_told_without_where_it_was_raised() -> None:
+def test_error_text_leaves_out_the_place_in_the_source() -> None:
     said = "Exception from core.cpp:84:\nException from reader.cpp:148:\nUnable to read it.\n\n  Why: so.\n"
     assert in_short(RuntimeError(said)) == "Unable to read it. Why: so."
     assert in_short(MemoryError()) == "MemoryError"

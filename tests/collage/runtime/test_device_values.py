@@ -16,13 +16,14 @@ from collage.backends.testing.null import NullBackend, SimulatedBuffer
 from collage.costs.copy_costs import copy_costs
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
+from collage.runtime.step import Step
 
 Array = np.ndarray
 
 
 class _Counted(SimulatedBuffer):
-    """Tells of each copy."""
+    """Records each copy."""
 
     def __init__(self, spec: TensorSpec, domain: str, told: list[str]) -> None:
         super().__init__(spec, domain)
@@ -140,7 +141,7 @@ def test_the_null_backend_computes_in_a_memory_of_its_own(tmp_path: Path) -> Non
     assert not executor.value("y").any()
 
 
-def test_copies_between_memories_are_measured_once_for_each_device() -> None:
+def test_copies_between_memories_are_measured_once_a_device() -> None:
     specs = [target_spec(Target.parse(f"null -domain={d}")) for d in ("sim:0", "host", "sim:1")]
     assert copy_costs(specs[1:2], threads=1) == {}
     found = copy_costs(specs, threads=1)

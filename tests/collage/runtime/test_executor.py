@@ -12,8 +12,9 @@ import pytest
 
 from collage.backends.contract import Executable
 from collage.partitioner.tensor import TensorSpec
-from collage.runtime.executor import Executor, Step
+from collage.runtime.executor import Executor
 from collage.runtime.parallel import waves
+from collage.runtime.step import Step
 
 Array = np.ndarray
 
@@ -170,7 +171,7 @@ def test_a_step_always_runs_on_the_same_thread() -> None:
     assert len(threads) == 10
 
 
-def test_what_one_lane_raises_is_raised_when_all_have_ended() -> None:
+def test_error_of_one_lane_is_raised_after_all_have_ended() -> None:
     ended = threading.Event()
 
     def fail_or_end(value: Array) -> Array:
@@ -188,7 +189,7 @@ def test_what_one_lane_raises_is_raised_when_all_have_ended() -> None:
         assert ended.is_set()
 
 
-def test_one_lane_keeps_the_order_given() -> None:
+def test_single_lane_keeps_the_given_order() -> None:
     executor = _forked(1, lambda v: v)
     assert not executor.is_concurrent
     reads, makes = [["x"], ["a"], ["a"], ["b", "c"], ["x"]], [["a"], ["b"], ["c"], ["y"], ["z"]]

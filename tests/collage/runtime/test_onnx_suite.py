@@ -1,4 +1,4 @@
-"""ONNX's own tests over the executor: every node a partition of its own, the targets taking turns."""
+"""ONNX's own tests over the executor: every node a partition of its own, on alternating targets."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from onnx.backend.test.case.test_case import TestCase
 
 from collage.partitioner.errors import BadInputError, NoPlanError
-from collage.runtime.onnx_backend import CollageBackend
 from tests.collage.runtime import onnx_suite, onnx_suite_list
+from tests.collage.runtime.onnx_backend import CollageBackend
 from tests.collage.runtime.onnx_suite import FIRST
 
 SELDOM = 3
@@ -28,7 +28,7 @@ def test_a_third_of_the_suite_in_each_way(number: int, way: str) -> None:
     """What is not listed passes; what is listed fails, so that the list stays true.
 
     A runtime that crashes where it should not is no failure of ours, as long as the test passes without
-    it; but runtimes crash seldom, so several such tests tell of a fault in what drives them.
+    it; but runtimes crash seldom, so several such tests show a fault in the suite's driver.
     """
     content = onnx_suite_list.listed()
     now = {name: version(name) for name in content["versions"]}
@@ -36,7 +36,7 @@ def test_a_third_of_the_suite_in_each_way(number: int, way: str) -> None:
         "run `python -m tests.collage.runtime.onnx_suite_list` for these versions"
     )
     cases = _third(list(onnx_suite.collect().values()), number)
-    found = onnx_suite.verdicts(way, cases)
+    found = onnx_suite.outcomes(way, cases)
     failing = onnx_suite_list.failing(way)
     broken = {t: v.reason for t, v in found.items() if v.reason and t not in failing}
     mended = {t for t, v in found.items() if not v.reason and t in failing and not v.crashed}
@@ -44,7 +44,7 @@ def test_a_third_of_the_suite_in_each_way(number: int, way: str) -> None:
     assert not broken, "these are not listed, and fail"
     assert len(crashed) <= SELDOM, "these pass only without the runtime that crashes"
     assert not mended, "these are listed, and pass: write the list anew"
-    placed = {target.split()[0] for verdict in found.values() for target in verdict.targets}
+    placed = {target.split()[0] for outcome in found.values() for target in outcome.targets}
     assert placed >= {"onnxruntime", "openvino"}
 
 
@@ -53,7 +53,7 @@ def _third(cases: Sequence[TestCase], number: int) -> list[TestCase]:
 
 
 @pytest.mark.slow
-def test_a_target_that_crashes_loses_its_nodes_and_a_runtime_alone_fails(
+def test_crashing_target_loses_its_nodes_and_a_runtime_alone_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = tmp_path / "faulty-6.66.dist-info"
@@ -66,12 +66,12 @@ def test_a_target_that_crashes_loses_its_nodes_and_a_runtime_alone_fails(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     cases = onnx_suite.collect(["node"])
-    found = onnx_suite.verdicts("faulty first", [cases["test_relu"], cases["test_det_2d"]], 1)
+    found = onnx_suite.outcomes("faulty first", [cases["test_relu"], cases["test_det_2d"]], 1)
     assert [(v.reason, v.targets) for v in found.values()] == [("", ("onnxruntime",))] * 2
     assert all(v.crashed == "faulty -fault=crash-run: crash: SIGABRT" for v in found.values())
 
 
-def test_every_listed_test_has_a_reason_and_the_page_says_how_many() -> None:
+def test_listed_tests_have_a_reason_and_the_page_counts_them() -> None:
     content = onnx_suite_list.listed()
     assert all(len(group["reason"]) > 10 and group["tests"] for group in content["groups"])
     assert onnx_suite_list.table(content) in onnx_suite_list.PAGE.read_text(encoding="utf-8")
@@ -79,7 +79,7 @@ def test_every_listed_test_has_a_reason_and_the_page_says_how_many() -> None:
         assert content["tests"] - len(onnx_suite_list.failing(way)) == content["passed"][way]
 
 
-def test_targets_take_turns_and_free_dimensions_are_bound_by_the_inputs() -> None:
+def test_targets_alternate_and_inputs_bind_free_dimensions() -> None:
     model = onnx.parser.parse_model(TEXT)
     with_turns = CollageBackend.prepare(model)
     for rows in (2, 5):

@@ -18,7 +18,7 @@ INDEX = text_model(
 WHOLE = 0b1111
 
 
-def test_regions_of_blocks_take_their_share_of_what_joining_all_of_them_saves() -> None:
+def test_regions_of_blocks_take_their_share_of_the_joint_saving() -> None:
     blocks = [Candidate(nodes, ONE) for nodes in (0b1, 0b10, 0b1100)]
     taken_us = {(0b1, ONE): 100.0, (0b10, ONE): 200.0, (0b1100, ONE): 300.0, (WHOLE, ONE): 480.0}
     regions = [Candidate(nodes, ONE) for nodes in (0b10, 0b11, 0b111, 0b1110, WHOLE)]

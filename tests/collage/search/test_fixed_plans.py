@@ -19,13 +19,13 @@ def _plan(*parts: tuple[int, Target]) -> Plan:
     return Plan(tuple(Candidate(nodes, target) for nodes, target in parts))
 
 
-def test_a_partition_that_its_target_refuses_as_a_whole_makes_no_sense() -> None:
+def test_plan_with_a_partition_refused_as_a_whole_is_dropped() -> None:
     assert not sensible(INDEX, _plan((0b001, MNN), (0b010, NCNN), (0b100, MNN)))
     assert sensible(INDEX, _plan((0b001, MNN), (0b110, NCNN)))
     assert sensible(INDEX, _plan((0b001, NCNN), (0b010, MNN), (0b100, NCNN)))
 
 
-def test_what_feeds_each_other_on_one_target_is_joined_where_it_can_be_run() -> None:
+def test_neighbors_on_one_target_are_joined_where_they_can_run() -> None:
     text = "g (float[4] x) => (float[4] d) { a = Relu (x) b = Exp (a) c = Abs (b) d = Add (a, c) }"
     index = text_model(text).index
     assert joined(index, _plan((0b0001, MNN), (0b0010, MNN), (0b1100, MNN))) == Plan(

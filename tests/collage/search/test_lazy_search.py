@@ -16,11 +16,13 @@ from collage.partitioner.candidate import Candidate, Plan, bits
 from collage.partitioner.cost import Cost, Infeasible, Measured
 from collage.partitioner.errors import OutOfTimeError
 from collage.partitioner.search.constraints import Budget, Constraints
-from collage.partitioner.search.search import Solution, search
+from collage.partitioner.search.task import Solution
 from collage.search.blocks import blocks
+from collage.search.corrections import NO_CORRECTIONS, Corrections
 from collage.search.lazy_search import WORTH_MEASURING, LazySearch
 from collage.search.single_targets import SingleTargets
 from tests.collage.stated_world import INFINITE, TARGETS, StatedCosts, World, chain, plain
+from tests.partitioner.search.search_cases import search
 
 
 @pytest.mark.slow
@@ -53,7 +55,7 @@ def test_a_target_without_a_profiler_is_learned_from_its_regions(seed: int) -> N
     assert found.objective_us <= others.plans[0].objective_us * 1.1
 
 
-def test_a_target_without_a_profiler_is_expected_to_take_as_long_as_it_took() -> None:
+def test_target_without_a_profiler_is_expected_at_its_measured_latency() -> None:
     model = chain(8)
     fast, unprofiled = TARGETS[:2]
     estimates = Estimates(model.index)
@@ -66,7 +68,7 @@ def test_a_target_without_a_profiler_is_expected_to_take_as_long_as_it_took() ->
     assert estimates.bound_us(0b11110000, unprofiled) < 120.0
 
 
-def test_a_region_that_was_faster_than_its_profile_promises_more_of_all_others() -> None:
+def test_region_faster_than_its_profile_lowers_all_other_estimates() -> None:
     """A whole model that was profiled while the machine was busy must not keep its parts unmeasured."""
     model = chain(8)
     estimates = Estimates(model.index)
@@ -132,15 +134,15 @@ def test_whole_models_compare_as_they_did_in_turn() -> None:
     before = {target: estimates.bound_us(0b1111, target) for target in TARGETS}
     whole = SingleTargets(model.index, TARGETS, costs)  # type: ignore[arg-type]
     # The machine is twice as fast by then.
-    whole.correct({fast: 400.0, slow: 400.0, other: 500.0}, estimates)
-    assert whole.latencies_us() == {fast: 800.0, slow: 800.0, other: 1000.0}
+    corrected_us = whole.corrected_us({fast: 400.0, slow: 400.0, other: 500.0}, estimates)
+    assert corrected_us == {fast: 800.0, slow: 800.0, other: 1000.0}
     assert estimates.bound_us(0b1111, slow) == pytest.approx(before[slow] - 400.0)
     assert all(estimates.bound_us(0b1111, t) == before[t] for t in (fast, other))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 3])
-def test_coarse_promises_that_are_not_kept_leave_patience_for_finer_plans(seed: int) -> None:
+def test_broken_coarse_estimates_leave_time_for_finer_plans(seed: int) -> None:
     """Large regions take longer than their nodes, and no profile knows."""
     world = World(48, seed)
 
@@ -172,7 +174,7 @@ def _known(world: World, slow: Candidate) -> LazySearch:
     return world.search(costs)
 
 
-def test_a_region_is_not_reckoned_slower_than_one_that_holds_it() -> None:
+def test_region_is_not_estimated_slower_than_a_larger_one() -> None:
     world = World(24, 3)
     of_one = [plain(c) for c in world.candidates.candidates if c.target == TARGETS[0]]
     sizes = sorted({c.nodes for c in of_one}, key=int.bit_count)
@@ -186,7 +188,7 @@ def test_a_region_is_not_reckoned_slower_than_one_that_holds_it() -> None:
     assert lazy.price_us(small) == expected
 
 
-def test_a_region_is_not_reckoned_slower_than_its_parts_in_a_running_plan() -> None:
+def test_region_is_not_estimated_slower_than_its_parts_in_a_plan() -> None:
     world = World(24, 3)
     whole = Candidate(world.model.index.all_nodes, TARGETS[1])
     half = (1 << 12) - 1
@@ -194,21 +196,21 @@ def test_a_region_is_not_reckoned_slower_than_its_parts_in_a_running_plan() -> N
     lazy.run(1, INFINITE)
     slow = lazy.price_us(whole)
     assert slow is not None
-    lazy.corrections = {(half, TARGETS[1]): slow / 4, (whole.nodes & ~half, TARGETS[1]): slow / 8}
-    lazy.run(1, INFINITE)
+    parts_us = {(half, TARGETS[1]): slow / 4, (whole.nodes & ~half, TARGETS[1]): slow / 8}
+    lazy.run(1, INFINITE, Corrections(parts_us))
     assert lazy.price_us(whole) == pytest.approx(slow * 3 / 8)
     # What ran inside a plan is as it was there.
-    lazy.corrections[whole.nodes, TARGETS[1]] = slow
+    lazy.run(1, INFINITE, Corrections({**parts_us, (whole.nodes, TARGETS[1]): slow}))
     assert lazy.price_us(whole) == slow
 
 
-def test_a_plan_of_the_search_is_promised_at_what_the_search_says() -> None:
+def test_plan_of_the_search_is_predicted_at_the_searchs_cost() -> None:
     world = World(24, 1)
     lazy = world.search(StatedCosts(world.truth, most=len(world.candidates)))
     (scored,) = lazy.run(1, INFINITE).plans
-    assert lazy.promise_us(scored.plan) == pytest.approx(scored.objective_us)
+    assert lazy.predict_us(scored.plan, NO_CORRECTIONS) == pytest.approx(scored.objective_us)
     parts = [replace(p, target=p.target.with_options(threads="1")) for p in scored.plan.partitions]
-    assert lazy.promise_us(Plan(tuple(parts))) == INFINITE
+    assert lazy.predict_us(Plan(tuple(parts)), NO_CORRECTIONS) == INFINITE
 
 
 def test_within_an_accuracy_budget_nothing_is_promised() -> None:
@@ -216,16 +218,17 @@ def test_within_an_accuracy_budget_nothing_is_promised() -> None:
     spent = Budget("error", (0.0,) * len(world.candidates), 1.0)
     bounded = Constraints(budgets=(spent,))
     lazy = world.search(StatedCosts(world.truth, most=len(world.candidates)), constraints=bounded)
-    assert lazy.promise_us(lazy.run(1, INFINITE).plans[0].plan) == INFINITE
+    (scored,) = lazy.run(1, INFINITE).plans
+    assert lazy.predict_us(scored.plan, NO_CORRECTIONS) == INFINITE
 
 
-def test_what_ran_inside_a_plan_is_not_measured_again() -> None:
+def test_partition_timed_inside_a_plan_is_not_measured_again() -> None:
     world = World(24, 3)
     costs = StatedCosts(world.truth, most=len(world.candidates))
     lazy = world.search(costs)
     best = min(world.candidates.candidates, key=lambda c: -c.nodes.bit_count())
-    lazy.corrections = {(best.nodes, best.target): 1.0}
-    assert lazy.run(1, INFINITE).plans[0].plan.partitions == (best,)
+    known = Corrections({(best.nodes, best.target): 1.0})
+    assert lazy.run(1, INFINITE, known).plans[0].plan.partitions == (best,)
     assert plain(best) not in costs.asked
 
 
@@ -244,7 +247,7 @@ def test_an_infeasible_region_is_never_in_the_plan() -> None:
             assert part.target == TARGETS[0] or not part.nodes & bad
 
 
-def test_nothing_is_measured_when_nothing_promises_to_beat_what_is_known() -> None:
+def test_nothing_is_measured_when_no_estimate_beats_the_best_known() -> None:
     world = World(24, 4)
     costs = StatedCosts(world.truth, most=len(TARGETS))
     whole = [Candidate(world.model.index.all_nodes, target) for target in TARGETS]
@@ -254,7 +257,7 @@ def test_nothing_is_measured_when_nothing_promises_to_beat_what_is_known() -> No
     assert len(costs.asked) == len(TARGETS)
 
 
-def test_out_of_time_the_best_known_plan_is_returned_with_its_bound() -> None:
+def test_out_of_time_returns_the_best_known_plan_with_its_bound() -> None:
     world = World(24, 5)
     costs = StatedCosts(world.truth, most=len(TARGETS))
     costs.measure([Candidate(world.model.index.all_nodes, target) for target in TARGETS])
@@ -318,7 +321,7 @@ def test_a_late_plan_is_better_than_none(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
-def test_a_search_leaves_most_of_the_time_for_timing_what_it_finds(
+def test_search_leaves_most_of_the_time_for_timing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(48, 0)

@@ -77,7 +77,7 @@ class ProfiledCosts(StatedCosts):
 
 
 @pytest.mark.parametrize("seconds", [math.inf, 3.0, 0.0])
-def test_blocks_without_a_profile_have_so_many_seconds_and_the_longest_come_first(
+def test_blocks_without_a_profile_run_longest_first_within_their_seconds(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(24, 0)
@@ -109,7 +109,7 @@ def test_blocks_without_a_profile_have_so_many_seconds_and_the_longest_come_firs
 
 
 @pytest.mark.parametrize("known", [(), (TARGETS[0],)])
-def test_where_there_is_time_for_one_it_is_one_that_may_be_returned(known: tuple[Target, ...]) -> None:
+def test_time_for_one_target_goes_to_one_that_may_be_returned(known: tuple[Target, ...]) -> None:
     world = World(24, 0)
     costs = ProfiledCosts(lambda candidate: Measured(300.0), most=2)
     costs.measure([Candidate(world.model.index.all_nodes, target) for target in known])

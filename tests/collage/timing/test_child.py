@@ -1,4 +1,4 @@
-"""Contests of real plans, called in turn."""
+"""Comparisons of real plans, called in turn."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class StatedWatch:
 
     def __init__(self, near: Sequence[bool] = (True,)) -> None:
         self._near = list(near)
-        self.looks_us = [10.0]
+        self.seen_us = [10.0]
 
-    def __call__(self, looks_us: Sequence[float]) -> StatedWatch:
+    def __call__(self, seen_us: Sequence[float]) -> StatedWatch:
         return self
 
     def settle(self) -> float:
         return 10.0 if (self._near.pop(0) if len(self._near) > 1 else self._near[0]) else 18.0
 
-    def look(self) -> float:
+    def measure(self) -> float:
         return 10.0
 
     def are_near(self, distances_us: Sequence[float]) -> list[bool]:
@@ -88,7 +88,7 @@ def _near(monkeypatch: pytest.MonkeyPatch) -> None:
         ([False], 6, 0, True),
     ],
 )
-def test_rounds_with_the_cores_far_apart_are_left_out_where_there_are_others(
+def test_rounds_with_far_cores_are_left_out_where_others_exist(
     comparison: TimingRequest,
     monkeypatch: pytest.MonkeyPatch,
     near: list[bool],
@@ -99,10 +99,10 @@ def test_rounds_with_the_cores_far_apart_are_left_out_where_there_are_others(
     monkeypatch.setattr("collage.timing.child.CoreWatch", StatedWatch(near))
     for timing in run_rounds(replace(comparison, prune=False), []):
         assert len(timing.samples_us) == counted
-        assert (timing.left_out, timing.far, timing.looks_us) == (left_out, far, (10.0,))
+        assert (timing.left_out, timing.far, timing.seen_us) == (left_out, far, (10.0,))
 
 
-def test_who_leaves_keeps_what_counted_until_then(
+def test_plan_that_leaves_the_rounds_keeps_its_counted_times(
     comparison: TimingRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Nearer(StatedWatch):
@@ -124,11 +124,11 @@ def test_the_cores_are_watched_while_real_plans_run(
 ) -> None:
     monkeypatch.undo()
     first = run_rounds(comparison, [])[0]
-    assert (len(first.looks_us) >= 6) == (len(os.sched_getaffinity(0)) > 1)
+    assert (len(first.seen_us) >= 6) == (len(os.sched_getaffinity(0)) > 1)
     assert first.far or len(first.samples_us) >= 3
 
 
-def test_who_takes_seconds_where_another_does_not_is_called_only_once(
+def test_plan_that_takes_seconds_longer_is_called_once(
     comparison: TimingRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("collage.timing.child._SLOW_US", 0.0)
@@ -137,15 +137,15 @@ def test_who_takes_seconds_where_another_does_not_is_called_only_once(
     assert len(first.samples_us) == comparison.rounds
     assert [len(timing.samples_us) for timing in others] == [1, 1]
     assert all(len(timing.step_us) == 1 and timing.failure is None for timing in others)
-    everyone = run_rounds(replace(comparison, prune=False), [])
-    assert [len(timing.samples_us) for timing in everyone] == [comparison.rounds] * 3
+    all_of_them = run_rounds(replace(comparison, prune=False), [])
+    assert [len(timing.samples_us) for timing in all_of_them] == [comparison.rounds] * 3
 
 
-def test_who_is_a_little_slower_stays_in_the_race(comparison: TimingRequest) -> None:
+def test_slightly_slower_plan_stays_in_the_rounds(comparison: TimingRequest) -> None:
     assert all(len(timing.samples_us) >= 4 for timing in run_rounds(comparison, []))
 
 
-def test_the_needed_are_built_last_to_first_when_it_goes_backwards(
+def test_backward_round_builds_the_needed_plans_last_to_first(
     comparison: TimingRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []

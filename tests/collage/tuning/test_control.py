@@ -13,9 +13,9 @@ import pytest
 import collage
 from collage.cli.app import app
 from collage.events import Event
-from collage.options import TuneOptions
 from collage.partitioner.emit.annotate import read_plan
 from collage.partitioner.errors import BadInputError, CollageError
+from collage.tuning.run import Run, TuneRequest
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21]> g (float[1, 64] x) => (float[1, 64] f) {
     a = Relu(x)  b = Exp(a)  c = Tanh(b)  d = Sigmoid(c)  e = Neg(d)  f = Abs(e)
@@ -111,7 +111,7 @@ CASES: list[tuple[list[str], dict[str, Any], str]] = [
         {"strategy": "manual", "pins": ["/encoder/*=* -threads=1", "/head/*=* -threads=2"]},
         "111222",
     ),
-    # Three levels at once: the device, a unit of it (how many threads) and who makes the code.
+    # Three levels at once: the device, a unit of it (how many threads) and the compiler.
     (
         [ORT1, "onnxruntime -device=0 -threads=2", "openvino -threads=1", "openvino -threads=2"],
         {
@@ -132,7 +132,9 @@ CASES: list[tuple[list[str], dict[str, Any], str]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("targets", "options", "expected"), CASES)
-def test_who_decides(home: Path, targets: list[str], options: dict[str, Any], expected: str) -> None:
+def test_control_options_decide_the_target_of_each_node(
+    home: Path, targets: list[str], options: dict[str, Any], expected: str
+) -> None:
     assert placed(_python(home, targets, options)) == expected
 
 
@@ -143,11 +145,11 @@ def test_the_command_line_says_the_same(
     """It is real tunings from Python that show where this puts the nodes."""
     said = []
 
-    def noted(source: Path, targets: Sequence[str], options: TuneOptions, **more: Any) -> None:
-        said.append((list(targets), options))
+    def noted(request: TuneRequest, run: Run) -> None:
+        said.append((request.targets, request.options))
         raise CollageError("that is all")
 
-    monkeypatch.setattr("collage.api.tune_file", noted)
+    monkeypatch.setattr("collage.api.run_tuning", noted)
     for way in (_python, _command):
         with pytest.raises(CollageError, match="that is all"):
             way(home, targets, options)
@@ -215,9 +217,7 @@ def test_a_pin_to_a_target_that_refuses_the_node_says_its_reason(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_time_limit_of_any_length_gives_a_plan_and_an_honest_bound(
-    home: Path, tmp_path: Path
-) -> None:
+def test_any_time_limit_gives_a_plan_and_an_honest_bound(home: Path, tmp_path: Path) -> None:
     known = []
     for seconds in (0.01, 1.0, 4.0):
         made = collage.tune(

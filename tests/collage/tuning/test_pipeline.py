@@ -80,9 +80,10 @@ def tiny(folder: Path) -> collage.Artifact:
     return tuned(control_model(), TARGETS, folder / "tiny", strategy="manual", pins=pins)
 
 
-def test_the_report_has_every_field_and_is_never_slower_than_the_best_single(
+def test_report_is_complete_and_no_slower_than_the_best_single(
     artifact: collage.Artifact,
 ) -> None:
+    """The report has every field, and the result is never slower than the best single target."""
     report = artifact.report
     for field in (
         *("model_sha256", "targets", "partitions", "latency_us", "baselines", "greedy_latency_us"),
@@ -91,7 +92,7 @@ def test_the_report_has_every_field_and_is_never_slower_than_the_best_single(
     ):
         assert field in report
     assert report["speedup_interval"][1] >= 1.0
-    # What the table says of the best single target is what the ratio says.
+    # The table and the ratio agree about the best single target.
     best_us = report["latency_us"] * report["speedup_over_best_single"]
     assert best_us in [pytest.approx(b["latency_us"]) for b in report["baselines"] if "latency_us" in b]
     assert report["max_relative_error"] <= report["tolerance"]
@@ -153,18 +154,18 @@ def test_bench_times_the_plan_against_every_single_target(mixed: collage.Artifac
 def test_bench_builds_what_is_far_behind_only_once(
     tiny: collage.Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held: list[list[str]] = []
-    hold = PlanTimer.hold
+    timed: list[list[str]] = []
+    really = PlanTimer.time
 
-    def told(timer: PlanTimer, newcomers: Sequence[TimedPlan], again: Sequence[TimedPlan] = ()) -> None:
-        held.append([entry.name for entry in (*newcomers, *again)])
-        hold(timer, newcomers, again)
+    def noted(timer: PlanTimer, plans: Sequence[TimedPlan], again: Sequence[TimedPlan] = ()) -> Any:
+        timed.append([entry.name for entry in (*plans, *again)])
+        return really(timer, plans, again)
 
-    monkeypatch.setattr(PlanTimer, "hold", told)
+    monkeypatch.setattr(PlanTimer, "time", noted)
     monkeypatch.setattr("collage.report.bench._FAR_BEHIND", 0.0)
     found = bench(tiny.path)
     everyone = ["ours", *(f"single {target}" for target in TARGETS)]
-    assert held == [everyone, ["ours"], ["ours"], ["ours"]]
+    assert timed == [everyone, ["ours"], ["ours"], ["ours"]]
     assert all(baseline["latency_us"] > 0 for baseline in found["baselines"])
 
 
@@ -172,41 +173,37 @@ def test_bench_builds_what_is_far_behind_only_once(
 def test_bench_repeats_itself_while_the_interval_is_wide(
     tiny: collage.Artifact, monkeypatch: pytest.MonkeyPatch, wide: float, expected: int
 ) -> None:
-    held = []
-    hold = PlanTimer.hold
+    timed = []
+    really = PlanTimer.time
 
-    def counted(
-        timer: PlanTimer, newcomers: Sequence[TimedPlan], again: Sequence[TimedPlan] = ()
-    ) -> None:
-        held.append(len(newcomers) + len(again))
-        hold(timer, newcomers, again)
+    def noted(timer: PlanTimer, plans: Sequence[TimedPlan], again: Sequence[TimedPlan] = ()) -> Any:
+        timed.append(len(plans) + len(again))
+        return really(timer, plans, again)
 
-    monkeypatch.setattr(PlanTimer, "hold", counted)
+    monkeypatch.setattr(PlanTimer, "time", noted)
     monkeypatch.setattr("collage.report.bench._FAR_BEHIND", 1e9)
     monkeypatch.setattr("collage.report.bench._WIDE", wide)
     bench(tiny.path, processes=2)
-    assert held == [1 + len(TARGETS)] * expected
+    assert timed == [1 + len(TARGETS)] * expected
 
 
 def test_a_plan_is_timed_at_two_moments_that_count_together(
     tiny: collage.Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = []
-    hold = PlanTimer.hold
+    timed = []
+    really = PlanTimer.time
 
-    def counted(
-        timer: PlanTimer, newcomers: Sequence[TimedPlan], again: Sequence[TimedPlan] = ()
-    ) -> None:
-        held.append(len(newcomers))
-        hold(timer, newcomers, again)
+    def noted(timer: PlanTimer, plans: Sequence[TimedPlan], again: Sequence[TimedPlan] = ()) -> Any:
+        timed.append(len(plans))
+        return really(timer, plans, again)
 
-    monkeypatch.setattr(PlanTimer, "hold", counted)
+    monkeypatch.setattr(PlanTimer, "time", noted)
     monkeypatch.setattr("collage.report.bench._WIDE", 1e9)
     beside = Bench(tiny.path, tmp_path)
     beside.time(processes=1)
     once = beside.found()
     beside.time(processes=2)
-    assert held == [1 + len(TARGETS), 0, 0]
+    assert timed == [1 + len(TARGETS), 0, 0]
     assert beside.found()["speedup_interval"] != once["speedup_interval"]
 
 

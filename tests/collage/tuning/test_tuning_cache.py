@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import collage
-from benchmarks.zero_model import SLOW, TARGETS, best_plan, zero_model
-from collage.artifact.evidence import verify_plan
-from collage.artifact.pareto_point import take
+from benchmarks.support.zero_model import SLOW, TARGETS, best_plan, zero_model
+from collage.artifact.emit import verify_plan
+from collage.artifact.pareto_point import write_pareto_point
 from collage.cost_db.costs.claims import Claims
 from collage.cost_db.costs.key import CostKey
 from collage.cost_db.costs.queries import CostFilter
@@ -126,7 +126,7 @@ def test_other_weights_and_other_samples_are_another_model(tmp_path: Path) -> No
     assert tuner.searched
 
 
-def test_what_takes_no_search_is_timed_each_time(tuner: Tuner) -> None:
+def test_tuning_without_a_search_is_timed_each_time(tuner: Tuner) -> None:
     targets = ("null -latency_us=5",)
     for _ in range(2):
         tuner.tune(targets, strategy="single")
@@ -148,7 +148,7 @@ def _claimed_by_another(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return digests
 
 
-def test_who_waits_for_a_search_that_dies_makes_it_with_all_of_the_time(
+def test_tuner_waiting_for_a_search_that_dies_searches_in_full_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tuner = Tuner(tmp_path)
@@ -243,7 +243,7 @@ def test_the_front_of_a_known_tuning_can_be_taken(tmp_path: Path) -> None:
     points = [tuner.tune(targets, **options).report["front"] for _ in range(2)]
     assert not tuner.searched
     assert points[0] == points[1] and len(points[1]) >= 2
-    taken = take(tuner.folder / "zero.collage.onnx", 0, tmp_path / "exact.onnx")
+    taken = write_pareto_point(tuner.folder / "zero.collage.onnx", 0, tmp_path / "exact.onnx")
     assert taken.report["max_relative_error"] == points[0][0]["max_relative_error"]
 
 

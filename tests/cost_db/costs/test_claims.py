@@ -19,7 +19,7 @@ from tests.cost_db.builders import infeasible, key, measured, store_all
 from tests.postgres import Postgres
 
 
-def test_what_is_stored_comes_back_exactly(database: CostDatabase) -> None:
+def test_stored_cost_comes_back_exactly(database: CostDatabase) -> None:
     rows = [measured(1), infeasible(2)]
     store_all(database, *rows)
     assert database.look_up([row.digest for row in rows] + ["00" * 32]) == {
@@ -70,7 +70,7 @@ def test_a_released_claim_is_granted_at_once_with_a_higher_fence(database: CostD
     assert database.claim([key()], "b", 60.0).granted == {key().digest: 2}
 
 
-def test_a_dead_owners_claim_is_taken_over_and_its_late_write_refused(database: CostDatabase) -> None:
+def test_claim_of_a_dead_owner_passes_on_and_its_late_write_is_refused(database: CostDatabase) -> None:
     late = database.claim([key()], "dead", 0.05).granted[key().digest]
     time.sleep(0.1)
     taken = database.claim([key()], "alive", 60.0).granted[key().digest]
@@ -85,7 +85,7 @@ def test_a_dead_owners_claim_is_taken_over_and_its_late_write_refused(database: 
     assert database.look_up([key().digest]) == {key().digest: measured()}
 
 
-def test_a_late_writer_is_refused_also_after_the_cost_was_forgotten(database: CostDatabase) -> None:
+def test_late_writer_is_refused_after_the_cost_was_forgotten(database: CostDatabase) -> None:
     late = database.claim([key()], "a", 0.0).granted[key().digest]
     store_all(database, measured())
     database.forget(CostFilter(), everything=True)
@@ -116,7 +116,7 @@ def test_storing_the_same_row_again_is_no_error_but_another_is(database: CostDat
         database.store(measured(latency_us=7.0), fence)
 
 
-def test_what_was_measured_here_replaces_what_was_imported_meanwhile(database: CostDatabase) -> None:
+def test_local_measurement_replaces_an_imported_row(database: CostDatabase) -> None:
     fence = database.claim([key()], "a", 60.0).granted[key().digest]
     imported = measured(latency_us=999.0, op_types="Gemm")
     assert database.import_lines([write_line(imported)]).accepted == 1
@@ -160,7 +160,7 @@ def test_threads_share_one_database(database: CostDatabase) -> None:
     assert len(database.look_up([k.digest for k in keys])) == 40
 
 
-def test_a_thousand_keys_are_one_statement_without_a_transaction_around(database: CostDatabase) -> None:
+def test_thousand_keys_are_one_statement_without_a_transaction(database: CostDatabase) -> None:
     statements: list[str] = []
     digests = [key(number).digest for number in range(1_000)]
     database.look_up(digests[:1])

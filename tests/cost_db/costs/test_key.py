@@ -1,3 +1,5 @@
+"""The key of a cost: a digest that stays the same between versions."""
+
 from __future__ import annotations
 
 from dataclasses import astuple

@@ -49,7 +49,7 @@ ROWS = (
         (CostFilter(outcome="measured", host="host-a", op_types=("Gemm",)), [3, 2]),
     ],
 )
-def test_each_filter_finds_its_rows_newest_first_on_pages_of_any_size(
+def test_filters_find_rows_newest_first_on_pages_of_any_size(
     database: CostDatabase, wanted: CostFilter, numbers: list[int]
 ) -> None:
     store_all(database, *ROWS)
@@ -66,7 +66,7 @@ def test_rows_of_one_moment_are_on_one_page_each_exactly_once(database: CostData
     assert sorted(row.digest for row in found) == sorted(row.digest for row in rows)
 
 
-def test_pages_go_on_where_they_stopped_although_rows_come_and_go(database: CostDatabase) -> None:
+def test_pages_continue_while_rows_come_and_go(database: CostDatabase) -> None:
     store_all(database, *ROWS)
     first = database.query(CostFilter(), limit=2)
     store_all(database, measured(9, created_at=START + timedelta(days=1)))

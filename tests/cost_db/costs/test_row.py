@@ -1,3 +1,5 @@
+"""Rows of costs: which are accepted, and why others are refused."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -55,7 +55,7 @@ def measure_shared(url: str, owner: str, count: str, lease_s: str) -> None:
 
 
 def claim_and_store(url: str, lease_s: str) -> None:
-    """Claim one key, wait for a word, store, and say what came of it."""
+    """Claim one key, wait for a line, store the cost, and print the result."""
     database = CostDatabase(url)
     fence = database.claim([key()], "sleeper", float(lease_s)).granted[key().digest]
     print("claimed", flush=True)

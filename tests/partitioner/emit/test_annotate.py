@@ -1,4 +1,4 @@
-"""Artifacts: standard files that say their plan, and refuse to say a wrong one."""
+"""Artifacts: standard files that contain their plan; a wrong plan is refused."""
 
 from __future__ import annotations
 
@@ -68,9 +68,8 @@ def test_nodes_carry_their_partition_and_target(normalized: Open, tmp_path: Path
     assert marks[10] == {"collage.partition": "1", "collage.target": "openvino -precision=bf16"}
 
 
-def test_equal_input_gives_equal_bytes_and_annotating_anew_leaves_nothing_old(
-    normalized: Open, tmp_path: Path
-) -> None:
+def test_annotate_is_deterministic_and_replaces_old_notes(normalized: Open, tmp_path: Path) -> None:
+    """Equal input gives equal bytes, and annotating anew leaves nothing old."""
     model = normalized("silero_16k")
     first = annotate(
         model, plan_of(model, 5), {"collage.b": "1", "collage.a": "2"}, tmp_path / "a.onnx"
@@ -90,9 +89,7 @@ def test_foreign_metadata_keys_are_refused(normalized: Open, tmp_path: Path) -> 
         annotate(model, plan_of(model), {"report": "x"}, tmp_path / "a.onnx")
 
 
-def test_a_plan_that_does_not_cover_is_refused_before_anything_is_written(
-    normalized: Open, tmp_path: Path
-) -> None:
+def test_plan_that_does_not_cover_is_refused_before_writing(normalized: Open, tmp_path: Path) -> None:
     model = normalized("silero_16k")
     with pytest.raises(CollageError):
         annotate(model, Plan(plan_of(model, 5).partitions[:1]), {}, tmp_path / "a.onnx")

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from collage.partitioner.candidate import Candidate, Plan, bits
-from collage.partitioner.emit import exports
+from collage.partitioner.emit import exports, plan_json
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
@@ -43,7 +43,9 @@ def _blocks(folder: Path) -> Model:
 class TestOutline:
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["light_squeezenet", "silero_if", "silero_16k", "magika"])
-    def test_it_computes_the_same(self, name: str, normalized: Open, tmp_path: Path) -> None:
+    def test_exported_model_computes_the_same(
+        self, name: str, normalized: Open, tmp_path: Path
+    ) -> None:
         model = normalized(name)
         plan = plan_of(model, *range(1, len(model.nodes), max(1, len(model.nodes) // 7)))
         path = exports.outline(model, plan, tmp_path / "o.onnx")
@@ -82,7 +84,7 @@ class TestLayerAnnotations:
             str(annotated.path), options, providers=["CPUExecutionProvider"]
         )
 
-    def test_they_say_which_device_takes_which_partition(self, tmp_path: Path) -> None:
+    def test_exports_state_the_device_of_each_partition(self, tmp_path: Path) -> None:
         model = _blocks(tmp_path)
         plan = Plan((Candidate(0b11, ORT), Candidate(0b1100, self.CUDA), Candidate(0b110000, ORT)))
         annotated = exports.layer_annotations(model, plan, tmp_path / "a.onnx")
@@ -106,10 +108,10 @@ class TestLayerAnnotations:
         feed = feed_for([model.index.values["x"]])
         np.testing.assert_allclose(session.run(None, feed)[0], run(model.path, feed)["y2"], rtol=1e-5)
 
-    def test_a_real_session_maps_each_partition_to_the_provider_of_its_device(
+    def test_session_maps_each_partition_to_the_provider_of_its_device(
         self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        """On a machine with a CPU alone, what it says it does is all that can be seen of steering."""
+        """On a machine with a CPU alone, only the log shows the assignment."""
         model = _blocks(tmp_path)
         plan = Plan((Candidate(0b11, ORT), Candidate(0b111100, self.CUDA)))
         annotated = exports.layer_annotations(model, plan, tmp_path / "a.onnx")
@@ -143,11 +145,11 @@ class TestLayerAnnotations:
 def test_the_plan_alone_goes_through_json(normalized: Open) -> None:
     model = normalized("silero_16k")
     plan = plan_of(model, 7, 9)
-    text = exports.plan_json(plan, model, [1.5, None, 2.0], {"openvino": "1"})
-    again = exports.plan_from_json(Model.open(model.path), text)
+    text = plan_json.encode_plan(model, plan, [1.5, None, 2.0], {"openvino": "1"})
+    again = plan_json.decode_plan(Model.open(model.path), text)
     assert [(bits(p.nodes), p.target) for p in again.plan.partitions] == [
         (bits(p.nodes), p.target) for p in plan.partitions
     ]
     assert again.latency_us == (1.5, None, 2.0) and again.versions == {"openvino": "1"}
     with pytest.raises(BadInputError, match="another model"):
-        exports.plan_from_json(normalized("magika"), text)
+        plan_json.decode_plan(normalized("magika"), text)

@@ -62,7 +62,7 @@ def test_a_single_node_takes_no_second(normalized: Open, tmp_path: Path) -> None
     assert (time.perf_counter() - start) / 20 < 1
 
 
-def test_what_bodies_capture_becomes_inputs_and_weights(tmp_path: Path) -> None:
+def test_values_captured_by_bodies_become_inputs_and_weights(tmp_path: Path) -> None:
     model = _model(
         tmp_path,
         """g (bool cond, float[2] x) => (float[2] y) {
@@ -97,7 +97,7 @@ def test_omitted_optional_inputs_stay_omitted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nodes", [0, 0b101])
-def test_what_is_empty_or_not_convex_is_refused(tmp_path: Path, nodes: int) -> None:
+def test_extract_refuses_empty_and_non_convex_sets(tmp_path: Path, nodes: int) -> None:
     model = _model(tmp_path, "g (float[2] x) => (float[2] y) { a = Abs(x) b = Neg(a) y = Add(a, b) }")
     with pytest.raises(ModelError, match="convex"):
         extract(model, nodes, tmp_path / "p")

@@ -1,4 +1,4 @@
-"""Splicing: a partition's nodes make room for others, and everything around them stays."""
+"""Splicing: other nodes replace a partition's, and everything around them stays."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def plan_of(model: Model) -> Plan:
     )
 
 
-def test_a_partition_makes_room(tmp_path: Path) -> None:
+def test_partition_is_replaced_by_other_nodes(tmp_path: Path) -> None:
     model = Model.open(saved(MODEL, tmp_path / "model.onnx"))
     part = saved(PART.replace("OPSET", "17"), tmp_path / "part.onnx")
     found = splice(model, plan_of(model), {1: part}, tmp_path / "spliced.onnx")
@@ -101,7 +101,7 @@ def test_nothing_to_replace_leaves_the_numbers(tmp_path: Path) -> None:
         (PART.replace("OPSET", "17").replace("(float[4] x)", "(float[4] w)"), "other inputs"),
     ],
 )
-def test_what_does_not_fit_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+def test_replacement_that_does_not_fit_is_refused(text: str, reason: str, tmp_path: Path) -> None:
     model = Model.open(saved(MODEL, tmp_path / "model.onnx"))
     part = saved(text.replace("Add(x, x)", "Add(w, w)") if "w)" in text else text, tmp_path / "p.onnx")
     with pytest.raises(ModelError, match=reason):

@@ -38,7 +38,7 @@ def test_the_order_of_independent_branches_does_not_count() -> None:
     )
 
 
-def test_what_makes_a_difference() -> None:
+def test_fingerprint_differs_for_other_operators_or_values() -> None:
     """Every one of these differs from every other in wiring, type, shape, attribute or opset."""
     bodies = [
         "g (float[4] x, float[4] b) => (float[4] y) { t = Relu(x)  y = Sub(t, b) }",
@@ -72,7 +72,7 @@ def test_sharing_an_input_or_a_weight_counts() -> None:
     assert whole(shared) != whole(apart)
 
 
-def test_large_constants_count_by_shape_and_repeated_blocks_are_one() -> None:
+def test_large_constants_count_by_shape_so_repeated_blocks_are_one() -> None:
     """Two blocks with other biases and other names are measured once; shapes count by value."""
     values = ", ".join(str(i) for i in range(16))
     model = text_model(f"""g (float[1,16] x) => (float[1,16] y)
@@ -85,7 +85,7 @@ def test_large_constants_count_by_shape_and_repeated_blocks_are_one() -> None:
     assert fingerprint(index, 0b0110000) != fingerprint(index, 0b1100000)
 
 
-def test_what_is_needed_outside_counts() -> None:
+def test_fingerprint_depends_on_values_needed_outside() -> None:
     model = text_model("""g (float[4] x) => (float[4] z) {
         a = Relu(x)  b = Exp(a)  c = Relu(b)  d = Exp(c)  z = Add(c, d) }""")
     assert fingerprint(model.index, 0b00011) != fingerprint(model.index, 0b01100)
@@ -148,7 +148,7 @@ def random_models(draw: st.DrawFn) -> TextModel:
     return text_model(f"g (float[4] x, float[4] w) => ({outputs}) {{ {'  '.join(steps)} }}")
 
 
-def test_equal_sinks_are_told_apart_by_who_else_reads_their_input() -> None:
+def test_equal_sinks_differ_by_the_other_readers_of_their_input() -> None:
     """The two Relu look alike; which of them shares the first input of Sub is what matters."""
     one = "p = Relu(x)  q = Relu(w)  r = Sub(x, w)"
     two = "p = Relu(w)  q = Relu(x)  r = Sub(x, w)"
@@ -204,7 +204,7 @@ def isomorphic(one: GraphIndex, two: GraphIndex) -> bool:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(random_models(), min_size=2, max_size=2))
-def test_one_fingerprint_means_isomorphic(models: list[TextModel]) -> None:
+def test_equal_fingerprints_mean_isomorphic(models: list[TextModel]) -> None:
     one, two = (m.index for m in models)
     if fingerprint(one, one.all_nodes) == fingerprint(two, two.all_nodes):
         assert isomorphic(one, two)
@@ -212,7 +212,7 @@ def test_one_fingerprint_means_isomorphic(models: list[TextModel]) -> None:
         assert not isomorphic(one, two)
 
 
-def test_it_is_the_same_in_every_process() -> None:
+def test_fingerprint_is_the_same_in_every_process() -> None:
     """A change here makes every stored cost unknown; then raise the protocol's version."""
     body = "g (float[4] x) => (float[4] y) <float[1] b = {2}> { t = Relu(x)  y = Mul(t, b) }"
     assert whole(body) == PINNED

@@ -49,7 +49,7 @@ def test_operators_of_other_domains_are_written_in_full() -> None:
     assert [node.opset for node in index.nodes] == [20, 1]
 
 
-def test_what_nested_bodies_capture_is_read_by_the_node_in_order_of_use() -> None:
+def test_values_captured_by_bodies_are_read_in_order_of_use() -> None:
     index = text_model("""g (bool c, float[4] x) => (float[4] y) {
         [late] z = Exp(x) [early] a = Relu(x)
         [if] y = If (c) <

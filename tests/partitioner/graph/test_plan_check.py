@@ -1,4 +1,4 @@
-"""Plans that cannot run are told from those that can."""
+"""Plans that cannot run are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.plan_check import PlanError, check_plan, execution_order
-from collage.partitioner.search.cycle_cuts import rings
+from collage.partitioner.search.cycle_cuts import cycles
 from collage.partitioner.target import Target
 from tests.partitioner.graphs import TextModel, text_model
 from tests.partitioner.random_graphs import random_models
@@ -40,7 +40,7 @@ def plan(*sets: int) -> Plan:
         ((), "in no partition"),
     ],
 )
-def test_what_is_wrong_is_said(sets: tuple[int, ...], said: str) -> None:
+def test_invalid_plan_is_refused_with_the_reason(sets: tuple[int, ...], said: str) -> None:
     index = text_model(CROSSED).index
     with pytest.raises(PlanError, match=said) as error:
         check_plan(index, plan(*sets))
@@ -70,7 +70,7 @@ def test_order_and_rings_agree_with_running(model: TextModel, data: st.DataObjec
         part = data.draw(st.integers(0, 3))
         parts[part] = parts.get(part, 0) | 1 << node
     sets = list(parts.values())
-    found = rings(index, sets)
+    found = cycles(index, sets)
     assert bool(found) == (not can_run(index, sets))
     if not found:
         order = execution_order(index, sets)
@@ -81,8 +81,8 @@ def test_order_and_rings_agree_with_running(model: TextModel, data: st.DataObjec
         return
     with pytest.raises(PlanError):
         execution_order(index, sets)
-    for ring in found:
-        for (_, leaving), (entering, _) in itertools.pairwise((*ring.legs, ring.legs[0])):
+    for cycle in found:
+        for (_, leaving), (entering, _) in itertools.pairwise((*cycle.legs, cycle.legs[0])):
             assert index.successors[leaving] >> entering & 1
-        owners = {next(s for s in sets if s >> entry & 1) for entry, _ in ring.legs}
-        assert len(owners) == len(ring.legs)
+        owners = {next(s for s in sets if s >> entry & 1) for entry, _ in cycle.legs}
+        assert len(owners) == len(cycle.legs)

@@ -102,7 +102,7 @@ def test_the_bytes_are_those_of_protobuf(tmp_path: Path) -> None:
 
 
 def test_a_model_of_two_operator_sets_is_one_for_openvino(tmp_path: Path) -> None:
-    """It takes a file that names two before the graph for another format."""
+    """It mistakes a file that names two before the graph for another format."""
     import openvino
 
     model = _model({"w": np.ones((2, 2), np.float32)})
@@ -113,7 +113,7 @@ def test_a_model_of_two_operator_sets_is_one_for_openvino(tmp_path: Path) -> Non
     assert openvino.Core().read_model(path).outputs
 
 
-def test_large_tensors_stand_on_page_borders_and_small_ones_inside(tmp_path: Path) -> None:
+def test_large_tensors_start_on_pages_and_small_ones_within(tmp_path: Path) -> None:
     model = _model({"a": np.ones(300, np.float32), "small": np.ones(3), "b": np.ones(5000, np.float32)})
     path = tmp_path / "m.onnx"
     weights.write(weights.whole_structure(model), list(model.graph.initializers.values()), path, 0)

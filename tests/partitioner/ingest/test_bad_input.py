@@ -1,4 +1,4 @@
-"""Hostile and broken sources: each is a ModelError that says what is wrong, and reads no other file."""
+"""Hostile and broken sources: each is a ModelError with the reason, and reads no other file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TestDamaged:
         _refused(tmp_path / "nothing.onnx", tmp_path, "no model file")
 
     @pytest.mark.parametrize("data", [b"", b"hello", b"\x00" * 100, b"PK\x03\x04", b"\x08\x07"])
-    def test_what_is_no_model(self, tmp_path: Path, data: bytes) -> None:
+    def test_bytes_that_are_no_model_are_refused(self, tmp_path: Path, data: bytes) -> None:
         source = tmp_path / "m.onnx"
         source.write_bytes(data)
         _refused(source, tmp_path, "not an ONNX model|cannot be unpacked|checker refuses")
@@ -231,7 +231,7 @@ class TestExternalData:
         node = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
         _refused(_saved(folder / "m.onnx", _model([node])), tmp_path, "plain path in the model")
 
-    def test_its_own_data_is_taken(self, tmp_path: Path, folder: Path) -> None:
+    def test_external_data_beside_the_model_is_read(self, tmp_path: Path, folder: Path) -> None:
         (folder / "w.bin").write_bytes(bytes(4) + np.arange(4, dtype=np.float32).tobytes())
         info = normalize(
             _saved(folder / "m.onnx", self._proto("w.bin", offset=4)), tmp_path / "out", {}

@@ -16,13 +16,13 @@ def found(pattern: Pattern, model: TextModel) -> list[str]:
     return [names(model.index, nodes) for nodes in pattern.matches(model)]
 
 
-def test_a_match_is_found_wherever_its_root_is_and_matches_may_overlap() -> None:
+def test_matches_are_found_at_every_root_and_may_overlap() -> None:
     model = text_model("""g (float[1,3,8,8] x, float[3,3,1,1] w) => (float[1,3,8,8] z) {
         a = Conv(x, w)  b = Relu(a)  c = Relu(a)  d = Conv(b, w)  e = Relu(d)  z = Add(c, e) }""")
     assert found(CONV_RELU, model) == ["Conv0 Relu1", "Conv0 Relu2", "Conv3 Relu4"]
 
 
-def test_the_order_of_inputs_matters_so_each_variant_is_its_own_pattern() -> None:
+def test_each_order_of_inputs_is_a_pattern_of_its_own() -> None:
     model = text_model("""g (float[4] x, float[4] b) => (float[4] y, float[4] z) {
         a = Relu(x)  y = Add(a, b)  z = Add(b, a) }""")
     left = Pattern("relu_add", lambda op, x, b: op.Add(op.Relu(x), b))
@@ -50,7 +50,7 @@ def test_every_choice_of_several_roots_is_found_once() -> None:
     assert found(siblings, model) == ["MatMul0 MatMul1", "MatMul0 MatMul2", "MatMul1 MatMul2"]
 
 
-def test_the_check_gets_the_nodes_in_the_order_of_the_pattern_and_can_refuse() -> None:
+def test_pattern_check_gets_nodes_in_pattern_order_and_can_refuse() -> None:
     seen: list[tuple[str, ...]] = []
 
     def check(index: GraphIndex, members: tuple[int, ...]) -> str | None:
@@ -63,7 +63,7 @@ def test_the_check_gets_the_nodes_in_the_order_of_the_pattern_and_can_refuse() -
     assert seen == [("Conv0", "Relu1"), ("Conv2", "Relu3")]
 
 
-def test_other_inputs_and_absent_inputs_are_told_apart() -> None:
+def test_other_inputs_and_absent_inputs_are_distinguished() -> None:
     model = text_model("""g (float[1,3,8,8] x, float[3,3,1,1] w, float[3] b) => (float[1,3,8,8] c) {
         a = Conv(x, w)  c = Conv(a, w, b) }""")
     assert found(Pattern("plain", lambda op, x, w: op.Conv(x, w)), model) == ["Conv0"]
@@ -83,7 +83,7 @@ def test_bodies_are_not_searched() -> None:
     assert found(Pattern("relu", lambda op, x: op.Relu(x)), model) == []
 
 
-def test_one_pattern_may_be_matched_by_many_threads() -> None:
+def test_pattern_may_be_matched_by_many_threads() -> None:
     body = " ".join(
         f"v{i + 1} = {'Conv(v%d, w)' if i % 2 == 0 else 'Relu(v%d)'}" % i for i in range(40)
     )

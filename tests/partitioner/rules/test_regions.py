@@ -42,7 +42,7 @@ def test_a_chain_gives_every_interval() -> None:
     assert not regions(model).notes
 
 
-def test_an_inception_block_gives_its_branches_and_the_runs_inside_them() -> None:
+def test_inception_block_gives_its_branches_and_runs_inside_them() -> None:
     model = text_model(INCEPTION)
     assert {"a1 a2", "b1 b2 b3", "b1 b2", "b2 b3"} <= found(model)
     assert {"stem a1 a2 b1 b2 b3 cat tail", "stem a1 a2 b1 b2 b3 cat", "a1 a2 b1 b2 b3 cat"} <= found(
@@ -53,7 +53,7 @@ def test_an_inception_block_gives_its_branches_and_the_runs_inside_them() -> Non
     assert rules["stem a1 a2 b1 b2 b3 cat tail"] == "region.maximal"
 
 
-def test_what_the_target_refuses_parts_the_regions() -> None:
+def test_refused_nodes_divide_the_regions() -> None:
     model = text_model(INCEPTION)
     assert found(model, refused="b2") >= {"stem a1 a2 b1", "b3 cat tail", "stem a1 a2"}
     assert all("b2" not in nodes for nodes in found(model, refused="b2"))
@@ -86,7 +86,7 @@ def test_a_mask_that_all_layers_read_does_not_hide_the_cuts() -> None:
     assert "m2 s2 r2 m3 s3 r3" in found(model)
 
 
-def test_a_residual_is_cut_between_its_blocks_and_its_branch_is_offered() -> None:
+def test_residual_is_cut_between_blocks_and_its_branch_is_proposed() -> None:
     blocks = " ".join(
         f"[p{i}] a{i} = Conv(h{i}, w) [q{i}] b{i} = Relu(a{i}) [r{i}] h{i + 1} = Add(b{i}, h{i})"
         for i in range(4)
@@ -98,7 +98,7 @@ def test_a_residual_is_cut_between_its_blocks_and_its_branch_is_offered() -> Non
     assert {"p1 q1 r1", "p1 q1 r1 p2 q2 r2", "p1 q1"} <= found(model)
 
 
-def test_long_stretches_without_a_waist_are_cut_where_few_values_are_live() -> None:
+def test_long_stretch_without_a_waist_is_cut_where_few_values_live() -> None:
     steps = " ".join(f"a{i + 1} = Relu(a{i})  b{i + 1} = Add(b{i}, a{i + 1})" for i in range(12))
     model = text_model(f"g (float[4] x) => (float[4] b12) {{ a0 = Exp(x)  b0 = Abs(x)  {steps} }}")
     laid = line(model.index, model.index.all_nodes)

@@ -1,4 +1,4 @@
-"""Rule files: the examples of docs/rules.md do what they say; errors name line and key."""
+"""Rule files: the examples of docs/rules.md work as documented; errors name line and key."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def test_a_node_that_the_backend_refuses_is_never_offered() -> None:
         assert all("relu1" not in nodes.split() for nodes in offered(text, refused="relu1"))
 
 
-def test_two_accelerators_with_other_fusions_give_all_valid_mixtures_and_no_invalid_one() -> None:
+def test_rule_files_of_two_accelerators_give_all_valid_mixtures_alone() -> None:
+    """Each accelerator fuses something else: all valid mixtures are found, and no invalid one."""
     found = enumerate_candidates(CONV_NET, [spec("first", EXAMPLES[2]), spec("second", EXAMPLES[3])])
     index = CONV_NET.index
     valid = {

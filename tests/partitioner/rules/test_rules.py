@@ -64,7 +64,8 @@ def test_pattern_rule() -> None:
     assert text(PatternRule(CONV_ADD), text_model(CONV_NET)) == ["conv_add | out_fusable | conv1 add"]
 
 
-def test_a_pattern_may_hold_a_node_that_the_target_refuses_alone_unless_told_otherwise() -> None:
+def test_pattern_with_a_node_refused_alone_is_proposed_by_default() -> None:
+    """A target may run a node in a pattern that it refuses alone, unless the rule says otherwise."""
     model = text_model(CONV_NET)
     assert text(PatternRule(CONV_ADD), model, refused="add") != []
     assert text(PatternRule(CONV_ADD, each_supported=True), model, refused="add") == []
@@ -86,7 +87,7 @@ def test_op_predicate_rule() -> None:
     ]
 
 
-def test_op_predicate_rule_names_operators_of_other_domains_in_full() -> None:
+def test_op_predicate_rule_names_other_domains_in_full() -> None:
     model = text_model("""g (float[4] x) => (float[4] z) {
         [own] y = Gelu(x) [other] z = com.microsoft.Gelu(y) }""")
     assert text(OpPredicateRule(("Gelu",)), model) == ["Gelu | elementwise | own"]
@@ -166,7 +167,7 @@ def test_variadic_inputs_are_joined_all_at_once() -> None:
     assert joins(VariadicInputs(), text_model(LISTS)) == {"a b cat"}
 
 
-def test_a_list_with_an_input_that_cannot_be_joined_is_left_alone() -> None:
+def test_list_with_an_input_that_cannot_be_joined_is_left_alone() -> None:
     assert joins(VariadicInputs(), text_model(LISTS.replace("Exp(w)", "Softmax(w)"))) == set()
 
 
@@ -174,7 +175,7 @@ def test_all_readers_of_several_outputs_are_joined_at_once() -> None:
     assert joins(MultiOutputs(), text_model(LISTS)) == {"split c d"}
 
 
-def test_what_computes_from_constants_alone_goes_with_its_reader() -> None:
+def test_nodes_of_constants_alone_go_with_their_reader() -> None:
     model = text_model("""g (float[1,4] x) => (float[1,2] y)
         <uint8[4,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float scale = {0.5}, uint8 zero = {4}> {
         [dq] d = DequantizeLinear(w, scale, zero) [cast] c = Cast <to = 1> (d)

@@ -1,4 +1,4 @@
-"""Every plan there is, by plain enumeration: what search is held against."""
+"""Every plan by plain enumeration, to compare the search with."""
 
 from __future__ import annotations
 

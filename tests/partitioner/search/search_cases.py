@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import strategies as st
 
-from collage.partitioner.candidate import Candidate
+from collage.partitioner.candidate import Candidate, bits
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.search.constraints import Budget, Constraints, Rule, Selection, TargetGlob
+from collage.partitioner.search.constraints import Budget, Constraints, Refusals
+from collage.partitioner.search.search import Searcher
+from collage.partitioner.search.selection import Placement, Selection, TargetGlob
+from collage.partitioner.search.task import Solution
 from collage.partitioner.search.transition import CopyCost, Transitions
 from collage.partitioner.target import Target
 from tests.partitioner.random_graphs import random_models
@@ -67,15 +72,15 @@ def _cost_us(candidate: Candidate, chance: random.Random) -> float | None:
 
 def _transitions(chance: random.Random) -> Transitions:
     names = ("host", "device", "other")
-    ways = [(a, b) for a in names for b in names if a != b and chance.random() < 0.7]
-    copies = {way: CopyCost(chance.uniform(0, 3), chance.uniform(0, 3e4)) for way in ways}
-    pairs = [(a, b) for a in TARGETS for b in TARGETS if chance.random() < 0.5]
+    ways = [(a, b) for a in names for b in names if a != b]
+    copies = dict.fromkeys(ways, CopyCost(chance.choice((0.0, 0.5))))
+    if chance.random() < 0.6:
+        dear = [way for way in ways if chance.random() < 0.7]
+        copies |= {way: CopyCost(chance.uniform(0, 3), chance.uniform(0, 3e4)) for way in dear}
     return Transitions(
         default_call_us=chance.choice((0.0, 0.01, 1.0)),
         domains=dict(zip(TARGETS, chance.choice(_DOMAINS), strict=True)),
-        copies=copies if chance.random() < 0.6 else {},
-        default_copy=CopyCost(chance.choice((0.0, 0.5))),
-        pair_us={pair: chance.uniform(0, 3) for pair in pairs} if chance.random() < 0.5 else {},
+        copies=copies,
         border_us={TARGETS[0]: 1.0, TARGETS[1]: 0.3} if chance.random() < 0.5 else {},
     )
 
@@ -83,8 +88,9 @@ def _transitions(chance: random.Random) -> Transitions:
 def _constraints(index: GraphIndex, candidates: int, chance: random.Random) -> Constraints:
     pins = []
     if chance.random() < 0.3:
-        somewhere = Selection(nodes=chance.randint(1, index.all_nodes))
-        pins.append(Rule(somewhere, TargetGlob(chance.choice(TARGETS).backend)))
+        nodes = bits(chance.randint(1, index.all_nodes))
+        there = TargetGlob(chance.choice(TARGETS).backend)
+        pins += [Placement(Selection(index.nodes[i].name), there) for i in nodes]
     budgets = []
     if chance.random() < 0.4:
         amounts = tuple(chance.choice((0.0, chance.uniform(0, 1))) for _ in range(candidates))
@@ -96,3 +102,14 @@ def _constraints(index: GraphIndex, candidates: int, chance: random.Random) -> C
         min_partition_nodes=chance.choice((1, 1, 1, 2)),
         budgets=tuple(budgets),
     )
+
+
+def search(
+    index: GraphIndex,
+    candidates: Sequence[Candidate],
+    cost_us: Sequence[float | None],
+    refusals: Refusals | None = None,
+    **options: Any,
+) -> Solution:
+    """The solution of a search from nothing."""
+    return Searcher(index, candidates, refusals).solve(cost_us, **options)

@@ -8,20 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.dijkstra import dijkstra
+from benchmarks.search_scaling.dijkstra import dijkstra
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.plan_check import check_plan
 from collage.partitioner.rules.target_spec import TargetSpec
-from collage.partitioner.search.baselines import greedy, priority, single
+from collage.partitioner.search.baselines import greedy, priority
 from collage.partitioner.search.constraints import Constraints
-from collage.partitioner.search.search import search
 from collage.partitioner.search.transition import Transitions
 from collage.partitioner.target import Target
 from tests.partitioner.graphs import TextModel, names, text_model
 from tests.partitioner.random_graphs import random_models
-from tests.partitioner.search.search_cases import Case, cases
+from tests.partitioner.search.search_cases import Case, cases, search
 
 A, B, C = Target("alpha"), Target("beta"), Target("gamma")
 
@@ -35,7 +34,7 @@ CROSSED = text_model(
 
 
 def taking(target: Target, *ops: str) -> TargetSpec:
-    """A target that takes some operators."""
+    """A target that supports some operators."""
 
     def supports(index: GraphIndex, node: int) -> str | None:
         op = index.nodes[node].op_type
@@ -83,18 +82,6 @@ def test_greedy_plans_can_run(model: TextModel, claims: list[set[str]]) -> None:
         check_plan(model.index, plan)
 
 
-def test_single_uses_one_target_alone() -> None:
-    candidates = [
-        Candidate(0b0011, A),
-        Candidate(0b1100, A),
-        Candidate(0b1111, B),
-        Candidate(0b0001, C),
-    ]
-    assert single(CHAIN, candidates, [1.0, 1.0, 1.0, 0.1], A).plans[0].candidates == (0, 1)
-    with pytest.raises(NoPlanError, match="'Exp1'"):
-        single(CHAIN, candidates, [1.0, 1.0, 1.0, 0.1], C)
-
-
 FREE = Transitions(default_call_us=0.0)
 
 
@@ -137,7 +124,7 @@ def test_pruning_loses_small_candidates_inside_large_ones() -> None:
     assert dijkstra(CHAIN, candidates, costs, transitions=FREE, prune=False).objective_us == 4.0
 
 
-def test_dijkstra_goes_no_infeasible_way_and_gives_up_at_its_bound() -> None:
+def test_dijkstra_avoids_infeasible_ways_and_stops_at_its_bound() -> None:
     candidates = [Candidate(0b0011, A), Candidate(0b1100, A), Candidate(0b1111, B)]
     assert dijkstra(CHAIN, candidates, [None, 1.0, 9.0], transitions=FREE, prune=False).candidates == (
         2,

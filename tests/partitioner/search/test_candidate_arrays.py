@@ -1,4 +1,4 @@
-"""Candidates as runs of a line say the same as their sets of nodes."""
+"""Candidates as runs of a line equal their sets of nodes."""
 
 from __future__ import annotations
 

@@ -28,12 +28,12 @@ def covering(seed: int, sets: int = 60, members: int = 12) -> Program:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_relaxation_does_not_depend_on_the_columns_it_begins_with(seed: int) -> None:
+def test_relaxation_is_independent_of_its_first_columns(seed: int) -> None:
     program = covering(seed)
     count = len(program.costs[0])
     everything = relax(program, np.arange(count))
     assert everything.optimal and everything.values is not None and everything.duals is not None
-    # Only what is taken as far as it may be is worth more than it costs.
+    # Only a column at its upper bound is worth more than it costs.
     assert everything.duals[everything.values < 1 - 1e-6].min() > -1e-6
     assert everything.bound <= solve(program).bound + 1e-6
     chance = random.Random(seed)
@@ -47,7 +47,7 @@ def test_the_relaxation_does_not_depend_on_the_columns_it_begins_with(seed: int)
         assert float(costs @ some.values) + program.offset == pytest.approx(some.bound)
 
 
-def test_what_has_no_solution_has_none_from_any_columns() -> None:
+def test_problem_without_solution_has_none_from_any_columns() -> None:
     program = covering(0)
     program.add_row(np.arange(60), 1.0, -np.inf, 0.5)
     for first in (np.zeros(0, np.int64), np.arange(60)):

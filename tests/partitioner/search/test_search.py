@@ -1,4 +1,4 @@
-"""Search is exact: held against plain enumeration, and against cases made to mislead it."""
+"""Search is exact: compared with plain enumeration, and on misleading cases."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import itertools
 import pytest
 from hypothesis import given, settings
 
-from benchmarks import synthetic
+from benchmarks.search_scaling import synthetic
 from collage.partitioner.candidate import Candidate, bits
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.plan_check import check_plan
 from collage.partitioner.search.constraints import Budget, Constraints
-from collage.partitioner.search.search import Searcher, search
+from collage.partitioner.search.search import Searcher
 from collage.partitioner.search.transition import Transitions
 from collage.partitioner.target import Target
 from tests.partitioner.graphs import text_model
 from tests.partitioner.search.brute_force import all_plans, ranked
-from tests.partitioner.search.search_cases import Case, cases
+from tests.partitioner.search.search_cases import Case, cases, search
 
 A, B = Target("alpha"), Target("beta")
 FREE = Transitions(default_call_us=0.0)
@@ -53,7 +53,7 @@ def check_case(case: Case) -> None:
     assert costs == pytest.approx([cost for cost, _ in expected[: case.k]], rel=1e-6)
     assert solution.optimal
     assert solution.complete
-    assert solution.gap == 0.0
+    assert solution.bound_us == solution.plans[0].objective_us
     assert solution.bound_us == pytest.approx(costs[0], rel=1e-6)
     assert len({frozenset(plan.candidates) for plan in solution.plans}) == len(costs)
     valid = {chosen for _, chosen in expected}
@@ -189,7 +189,9 @@ def test_an_uncovered_node_is_named_with_each_targets_reason() -> None:
         (Constraints(budgets=(Budget("memory", (9.0, 1.0, 1.0), 5.0),)), "exceeds the memory budget"),
     ],
 )
-def test_what_takes_a_nodes_candidates_away_is_said(constraints: Constraints, said: str) -> None:
+def test_node_without_candidates_is_reported_with_the_reason(
+    constraints: Constraints, said: str
+) -> None:
     """Relu can only go together with Exp, on alpha; Exp and Neg could go to beta as well."""
     index = text_model("g (float[4] x) => (float[4] c) { a = Relu(x)  b = Exp(a)  c = Neg(b) }").index
     candidates = [Candidate(0b011, A), Candidate(0b010, B), Candidate(0b100, B)]
@@ -212,17 +214,8 @@ def test_no_time_still_gives_a_plan_with_an_honest_bound() -> None:
     hurried = search(made.index, made.candidates, made.cost_us, time_limit_s=0.0)
     check_plan(made.index, hurried.plans[0].plan)
     assert hurried.bound_us <= best.plans[0].objective_us <= hurried.plans[0].objective_us
-    assert 0.0 <= hurried.gap < 1.0
-    assert hurried.optimal == (hurried.gap == 0.0)
-
-
-def test_diverse_plans_differ_in_as_many_partitions_as_asked() -> None:
-    made = synthetic.instance("resnet", 30, 300)
-    solution = search(made.index, made.candidates, made.cost_us, k=4, min_difference=3)
-    assert len(solution.plans) == 4
-    for better, plan in itertools.combinations(solution.plans, 2):
-        least = min(3, len(better.candidates))
-        assert len(set(better.candidates) - set(plan.candidates)) >= least
+    assert hurried.bound_us > 0.0
+    assert hurried.optimal == (hurried.bound_us == hurried.plans[0].objective_us)
 
 
 def test_a_budget_of_small_amounts_is_kept_exactly() -> None:
@@ -242,7 +235,7 @@ def test_a_budget_of_small_amounts_is_kept_exactly() -> None:
         assert sum(amounts[c] for c in found.plans[0].candidates) <= limit
 
 
-def test_of_equal_plans_the_one_with_fewer_partitions_wins() -> None:
+def test_equal_plans_are_decided_by_fewer_partitions() -> None:
     index = text_model(BUTTERFLY).index
     candidates = [*singles(index, A), Candidate(index.all_nodes, A)]
     assert search(index, candidates, [1.0, 1.0, 1.0, 1.0, 4.0]).plans[0].candidates == (4,)
@@ -265,7 +258,7 @@ def test_thousands_of_nodes_and_ten_thousands_of_candidates(family: str) -> None
     made = synthetic.instance(family, 3000, 30000)
     solution = search(made.index, made.candidates, made.cost_us)
     assert solution.optimal
-    # Ten seconds is the aim on a free core (benchmarks/search_scaling.py); a busy one may take longer.
+    # Ten seconds is the aim on a free core (`benchmarks.search_scaling`); a busy one may take longer.
     assert solution.statistics.seconds < 30
 
 

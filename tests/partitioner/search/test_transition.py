@@ -44,7 +44,8 @@ def test_a_copy_is_paid_once_per_value_and_domain() -> None:
 
 
 def test_inputs_come_from_the_host_and_outputs_go_there() -> None:
-    transitions = Transitions(default_call_us=0.0, domains=DEVICE, default_copy=CopyCost(3.0, 1.0))
+    copies = dict.fromkeys((("host", "device"), ("device", "host")), CopyCost(3.0, 1.0))
+    transitions = Transitions(default_call_us=0.0, domains=DEVICE, copies=copies)
     assert cost(transitions, [Candidate(0b1111, B)]) == pytest.approx(2 * (3.0 + 1.0))
     assert cost(transitions, [Candidate(0b1111, A)]) == 0.0
 
@@ -55,21 +56,12 @@ def test_borders_are_paid_per_value_and_reading_partition() -> None:
     assert cost(transitions) == 10.0 + 10.0 + 1.0 + 1.0
 
 
-def test_pairs_are_paid_per_value_and_reading_target() -> None:
-    transitions = Transitions(default_call_us=0.0, pair_us={(A, B): 1.0, (B, A): 10.0, (A, A): 100.0})
-    # a is read by two partitions of one target: once.
-    assert cost(transitions) == 1.0 + 10.0 + 10.0
-    on_a = [Candidate(1 << i, A) for i in range(4)]
-    assert cost(transitions, on_a) == 300.0
-    assert cost(transitions, [Candidate(0b1111, A)]) == 0.0
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
         {"default_call_us": -1.0},
-        {"pair_us": {(A, B): float("nan")}},
-        {"default_copy": CopyCost(fixed_us=-1.0)},
+        {"border_us": {A: float("nan")}},
+        {"copies": {("host", "device"): CopyCost(fixed_us=-1.0)}},
         {"copies": {("host", "device"): CopyCost(us_per_mib=float("inf"))}},
     ],
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.zero_model import TARGETS, zero_model
+from benchmarks.support.zero_model import TARGETS, zero_model
 from tests.hosts import Runner
 from tests.service.conftest import RunningServer, StartServer, post_job
 

@@ -1,4 +1,4 @@
-"""Forms: what is taken, and every way in which one can be bad."""
+"""Forms: what is accepted, and every way in which one can be bad."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_other_media_types_are_refused(shared_server: RunningServer) -> None:
     assert _raw(shared_server, b"{", "application/json")[0] == 422
 
 
-def test_what_is_too_large_is_refused(start_server: StartServer) -> None:
+def test_upload_that_is_too_large_is_refused(start_server: StartServer) -> None:
     server = start_server(max_upload_bytes=1000)
     answer = post_job(server, b"x" * 1001)
     assert answer.status_code == 413
@@ -70,7 +70,7 @@ def test_what_is_too_large_is_refused(start_server: StartServer) -> None:
     assert post_job(server, data={"options": "x" * (1 << 20) + "x"}).status_code == 422
 
 
-def test_uploads_are_streamed_to_disk_and_leave_nothing_in_the_spool(server: RunningServer) -> None:
+def test_uploads_stream_to_disk_and_leave_an_empty_spool(server: RunningServer) -> None:
     answer = post_job(server, b"x" * (5 << 20))
     assert answer.status_code == 201
     assert server.services.files.size_bytes(answer.json()["model_sha256"]) == 5 << 20

@@ -1,4 +1,4 @@
-"""A job's process that ends before it was told what to do."""
+"""A job's process that ends before it reads its request."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collage.service.jobs.job_child import JobChild
 from collage.service.jobs.job_process import Request
 
 
-def test_one_that_is_killed_before_it_reads_its_request_is_a_death_like_any_other(
+def test_job_child_killed_before_its_request_counts_as_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "killed"
     program.write_text("#!/bin/sh\nkill -9 $$\n", encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setattr("collage.service.jobs.job_child.sys.executable", str(program))
-    # More than a pipe holds, so that writing it meets the death.
+    # More than a pipe's buffer, so that writing it fails.
     request = Request("model.onnx", ["onnxruntime"], {"plan": "x" * 1_000_000}, "", str(tmp_path))
     with JobChild(request, tmp_path) as child:
         message = child.next_message(10.0)

@@ -160,7 +160,7 @@ def test_results_are_there_when_the_job_is_done(server: RunningServer) -> None:
     assert server.http.get(done["links"]["artifact"]).status_code == 410
 
 
-def test_what_is_not_there_is_a_problem(server: RunningServer) -> None:
+def test_missing_job_is_a_problem(server: RunningServer) -> None:
     for path in (
         f"/v1/jobs/{_NOBODY}",
         f"/v1/jobs/{_NOBODY}/events",
@@ -189,7 +189,7 @@ def test_tune_may_answer_before_the_work_is_done(server: RunningServer) -> None:
     assert server.http.get(answer.headers["Location"]).json()["state"] == "queued"
 
 
-def test_too_many_streams_or_uploads_are_told_to_come_back(start_server: StartServer) -> None:
+def test_too_many_streams_or_uploads_get_a_retry_later(start_server: StartServer) -> None:
     server = start_server(max_event_streams=1)
     job = post_job(server).json()
     with server.http.stream("GET", job["links"]["events"]) as first:

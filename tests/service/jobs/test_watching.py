@@ -1,4 +1,4 @@
-"""What those who watch over a server see: numbers for Prometheus, log lines that belong together."""
+"""Monitoring: metrics for Prometheus, and log lines with one request id."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _numbers(server: RunningServer) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_the_queue_measurements_cache_hits_and_latencies_are_counted(server: RunningServer) -> None:
+def test_metrics_count_queue_measurements_hits_and_latencies(server: RunningServer) -> None:
     post_job(server)
     cancelled = post_job(server).json()
     server.http.delete(cancelled["links"]["self"])

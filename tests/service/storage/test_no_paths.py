@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from collage.backends.contract import RULES
+from collage.backends.options import RULES
 from collage.backends.registry import backends, options_of
 from collage.options import TuneOptions
 from collage.service.cluster.target_catalog import _FILE_OPTIONS

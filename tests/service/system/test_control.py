@@ -48,7 +48,7 @@ def _one_plan_everywhere(server: RunningServer, job: str, plan: dict[str, Any]) 
 
 
 @pytest.mark.slow
-def test_who_decides_and_within_which_limits(start_server: StartServer) -> None:
+def test_job_options_decide_targets_within_limits(start_server: StartServer) -> None:
     server = start_server(runners=1)
     cases: list[tuple[list[str], dict[str, Any], str]] = [
         ([ORT, OV], {"strategy": "manual", "pins": ["/encoder/*=openvino", "/head/*=o*x*"]}, "vvvooo"),

@@ -22,6 +22,12 @@ from tests.service.conftest import small_model
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
+# What the images are built from; a wheel is built from just these in tests/repository/test_wheel.py.
+COPIED = {
+    source
+    for line in re.findall(r"^COPY (?!--)(.+)$", DOCKERFILE, re.MULTILINE)
+    for source in line.split()[:-1]
+}
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8"))
 
 
@@ -67,14 +73,11 @@ def test_the_compose_file_keeps_to_the_compose_specification(tmp_path: Path) -> 
 
 
 def test_everything_copied_exists_and_every_package_is_copied() -> None:
-    sources = {
-        source
-        for line in re.findall(r"^COPY (?!--)(.+)$", DOCKERFILE, re.MULTILINE)
-        for source in line.split()[:-1]
-    }
-    for source in sources:
+    for source in COPIED:
         assert (ROOT / source).exists(), source
-    assert sources >= {"partitioner", "backends", "cost_db", "collage", "service", "constraints.txt"}
+    assert {"partitioner", "backends", "cost_db", "collage", "service", "constraints.txt"} <= COPIED
+    for link in (path for path in (ROOT / "collage").iterdir() if path.is_symlink()):
+        assert link.resolve().name in COPIED, f"collage/{link.name} would lead nowhere in the image"
 
 
 def test_compose_says_what_the_images_need() -> None:

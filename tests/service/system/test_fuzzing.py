@@ -1,4 +1,4 @@
-"""Requests that nobody would write by hand: schemathesis over the OpenAPI document, with all its checks."""
+"""Generated requests: schemathesis over the OpenAPI document, with all its checks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_no_request_brings_the_server_down(
         *("--checks", "all", "--max-examples", _EXAMPLES, "--seed", "1", "--workers", "1"),
         *chosen,
         *("--header", f"Authorization: Bearer {secret}"),
-        # A cancelled job is still there to be looked at; no schema tells a good target, option or cursor.
+        # A cancelled job is still there to be looked at; no schema describes a good target, option or cursor.
         *("--exclude-checks", f"use_after_free,positive_data_acceptance,{unchecked}".rstrip(",")),
         *("--suppress-health-check", "all", "--request-timeout", "20", "--no-color"),
     ]

@@ -36,7 +36,7 @@ _LARGEST_RUN_BYTES = 1 << 28
 
 
 class Watched:
-    """A folder in which the kernel (inotify) tells of everything that anybody opens, reads or writes."""
+    """A folder in which the kernel (inotify) reports every file that is opened, read or written."""
 
     def __init__(self, folder: Path) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)

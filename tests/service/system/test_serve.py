@@ -33,7 +33,7 @@ def test_a_wrong_setting_is_one_line(name: str, value: str, said: str, tmp_path:
 
 
 @pytest.mark.slow
-def test_the_collector_passes_over_what_a_server_has_for_its_whole_life(tmp_path: Path) -> None:
+def test_garbage_collector_skips_objects_that_live_with_the_server(tmp_path: Path) -> None:
     """In a process of its own: what is frozen there stays so for the life of the process."""
     program = (
         "import gc\n"

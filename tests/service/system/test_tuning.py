@@ -42,7 +42,7 @@ def _until(server: RunningServer, url: str, *states: str, within_s: float = 120.
 
 
 @on_both_engines
-def test_one_call_model_in_artifact_out(running: RunningServer) -> None:
+def test_tune_call_returns_the_artifact(running: RunningServer) -> None:
     answer = running.http.post(
         "/v1/tune", files={"model": ("small.onnx", small_model())}, data=_PATIENT, timeout=300
     )

@@ -1,0 +1,1 @@
+"""One graph pass per file; `collage.backends.rewriting.table` lists them."""

@@ -1,0 +1,6 @@
+"""Runs `python -m benchmarks.coexistence`."""
+
+from benchmarks.coexistence.turns import main
+
+if __name__ == "__main__":
+    main()

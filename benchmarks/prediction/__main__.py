@@ -1,0 +1,6 @@
+"""Runs `python -m benchmarks.prediction`."""
+
+from benchmarks.prediction.measure import main
+
+if __name__ == "__main__":
+    main()

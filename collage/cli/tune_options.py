@@ -1,0 +1,112 @@
+"""The options of `collage tune` that are fields of `TuneOptions`, made from them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+
+from collage.options import TuneOptions
+from collage.partitioner.errors import BadInputError
+
+# A list is given by repeating an option in the singular; the help states the unit.
+_FLAGS = {
+    "dims": "--dim",
+    "time_limit_s": "--time-limit",
+    "pins": "--pin",
+    "bans": "--ban",
+    "wait_for_worker_s": "--wait-for-worker",
+}
+_NO_FLAG = {"plans"}
+_FILES = {"plan"}
+_PLACE = "options"
+
+
+def flags() -> dict[str, str]:
+    """The flag of each field of `TuneOptions` that has one."""
+    fields = (name for name in TuneOptions.model_fields if name not in _NO_FLAG)
+    return {name: _FLAGS.get(name, "--" + name.replace("_", "-")) for name in fields}
+
+
+def takes_tune_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with an option for each field of `TuneOptions` in place of its parameter `options`.
+
+    Args:
+        command: takes `context` and `options`; the latter gets the fields that the user gave.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        parameters += _parameters() if parameter.name == _PLACE else [parameter]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        context = values["context"]
+        options = {
+            name: _read(name, value)
+            for name in flags()
+            if (value := values.pop(name)) is not None and _is_given(context, name)
+        }
+        command(**values, options=options)
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {}
+    return run
+
+
+def _parameters() -> list[inspect.Parameter]:
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=_default(field),
+            annotation=Annotated[_kind(name, field), typer.Option(flag, help=field.description)],
+        )
+        for name, flag in flags().items()
+        for field in [TuneOptions.model_fields[name]]
+    ]
+
+
+def _kind(name: str, field: FieldInfo) -> Any:
+    """The type that typer reads a value as."""
+    if name in _FILES:
+        return Path | None
+    if get_origin(field.annotation) in (tuple, Mapping):
+        return list[str] | None
+    if get_origin(field.annotation) is Literal:
+        return type(get_args(field.annotation)[0])
+    return field.annotation
+
+
+def _default(field: FieldInfo) -> Any:
+    return None if get_origin(field.annotation) in (tuple, Mapping) else field.default
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _read(name: str, value: Any) -> Any:
+    if name in _FILES:
+        from collage.artifact.export import read_plan_file
+
+        return read_plan_file(value)
+    if name == "dims":
+        return _dims(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _dims(texts: list[str]) -> dict[str, int]:
+    dims = {}
+    for text in texts:
+        name, equals, value = text.rpartition("=")
+        if not equals or not value.isdigit() or int(value) < 1:
+            raise BadInputError(f"--dim {text!r} is not of the form name=value with a positive number")
+        dims[name] = int(value)
+    return dims

@@ -1,0 +1,200 @@
+"""The comparisons of whole plans of one tuning run: what is timed beside what, and what that says about costs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from collage.partitioner.candidate import Plan
+from collage.partitioner.errors import NoPlanError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.rules.target_spec import TargetSpec
+from collage.partitioner.search.baselines import greedy
+from collage.partitioner.search.constraints import Constraints
+from collage.partitioner.target import Target
+from collage.search.corrections import Corrections
+from collage.search.fixed_plans import single_plan
+from collage.timing.plan_timer import PlanTimer
+from collage.timing.standings import Standings, pace, residuals
+from collage.timing.timed_plan import TimedPlan, distinct
+
+# Plans that miss their tolerance are replaced so many times at the most.
+_MAX_REPLACEMENTS = 3
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """Whole plans of one run, timed beside its baselines.
+
+    Args:
+        model: the normalized model.
+        specs: the targets, in the order in which they were given.
+        constraints: what the caller asked for.
+        timer: where plans are timed.
+        singles: the whole model on each target that can run it, the fastest first.
+        in_blocks: what targets take in blocks, where that was timed.
+        deadline_s: `time.monotonic()` after which nothing new is compiled; infinite for no bound.
+    """
+
+    model: Model
+    specs: Sequence[TargetSpec]
+    constraints: Constraints
+    timer: PlanTimer
+    singles: tuple[TimedPlan, ...]
+    in_blocks: Mapping[Target, TimedPlan] = field(default_factory=dict)
+    deadline_s: float = math.inf
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        specs: Sequence[TargetSpec],
+        constraints: Constraints,
+        timer: PlanTimer,
+        latencies_us: Mapping[Target, float],
+        deadline_s: float = math.inf,
+    ) -> Comparisons:
+        """The comparisons of a run before the first one.
+
+        Args:
+            model: the normalized model.
+            specs: the targets, in the order in which they were given.
+            constraints: what the caller asked for.
+            timer: where plans are timed.
+            latencies_us: of the whole model on the targets that can run it.
+            deadline_s: `time.monotonic()` after which nothing new is compiled; infinite for no bound.
+        """
+        in_order = sorted(latencies_us.items(), key=lambda item: item[1])
+        singles = [TimedPlan(single_plan(model, t), f"single {t}", us) for t, us in in_order]
+        return cls(
+            model=model,
+            specs=specs,
+            constraints=constraints,
+            timer=timer,
+            singles=tuple(singles),
+            deadline_s=deadline_s,
+        )
+
+    @property
+    def standings(self) -> Standings:
+        """How the plans compare by now."""
+        return self.timer.standings
+
+    @property
+    def late_s(self) -> float:
+        """For how long the time has been up; negative before."""
+        return time.monotonic() - self.deadline_s
+
+    def time(
+        self,
+        plans: Sequence[TimedPlan],
+        again: Sequence[TimedPlan] = (),
+        needed: int = 0,
+        share_of_time: float = 1.0,
+    ) -> Standings:
+        """Time plans in turn until the deadline; see `PlanTimer.time`."""
+        return self.timer.time(
+            plans,
+            again=again,
+            needed=needed,
+            deadline_s=self.deadline_s,
+            share_of_time=share_of_time,
+        )
+
+    def open(
+        self,
+        proposed: Sequence[TimedPlan],
+        replace_missed: Callable[[Sequence[TimedPlan]], Sequence[TimedPlan]] = lambda entries: (),
+    ) -> None:
+        """Time plans that are known before the search, so that it looks only for faster ones.
+
+        Single targets are among them: in turn they compare as they did not when each was measured at a moment of its
+        own. Where there is only one, and nothing else, nothing is timed.
+
+        Args:
+            proposed: the plans.
+            replace_missed: given what was timed, plans instead of those that exceeded their tolerance; empty when
+                none did.
+        """
+        if not proposed and len(self.singles) < 2:
+            return
+        self.time_baselines(proposed, needed=bool(proposed))
+        for _ in range(_MAX_REPLACEMENTS):
+            instead = self.new(replace_missed(self.standings.entries))
+            if not instead:
+                return
+            self.time(instead, again=self.standings.leaders())
+
+    def time_baselines(self, others: Sequence[TimedPlan], needed: int = 0) -> None:
+        """The first comparison: the baselines and so many of the others are timed however late it is."""
+        baselines = distinct([*self.singles, *self._greedy()])
+        self.time(distinct([*baselines, *others]), needed=len(baselines) + needed)
+
+    def _greedy(self) -> list[TimedPlan]:
+        try:
+            return [self.greedy()]
+        except NoPlanError:
+            # It is a baseline here: where it fails, the search may still find a plan.
+            return []
+
+    def greedy(self) -> TimedPlan:
+        """What runtimes' own partitioners give: the target with the largest claim takes all it can.
+
+        Raises:
+            NoPlanError: it does not cover the model.
+        """
+        return TimedPlan(greedy(self.model.index, self.specs, self.constraints), "greedy")
+
+    def joined_by(
+        self, specs: Sequence[TargetSpec], latencies_us: Mapping[Target, float]
+    ) -> Comparisons:
+        """The same with more targets, whose whole models were timed among the proposed plans.
+
+        Args:
+            specs: of all targets; they begin with those so far.
+            latencies_us: what the whole model took on each when it was measured.
+        """
+        new = {spec.target: latencies_us.get(spec.target) for spec in specs[len(self.specs) :]}
+        singles = list(self.singles)
+        for entry in self.standings.entries:
+            if len(entry.plan.partitions) == 1 and (us := new.get(entry.plan.partitions[0].target)):
+                self.timer.predict(entry, us)
+                singles.append(entry)
+        return replace(self, specs=specs, singles=tuple(singles))
+
+    def corrected(self, corrections: Corrections) -> Corrections:
+        """Corrections with what partitions took inside the plans that ran, at the pace at which all else was measured."""
+        entries = self.standings.entries
+        if not entries:
+            return replace(corrections, partition_us={})
+        now = self._pace()
+        partition_us = {key: us / now for key, us in residuals(entries).items()}
+        return replace(corrections, partition_us=partition_us)
+
+    def at_known_pace_us(self, entry: TimedPlan) -> float:
+        """What a plan takes at the pace at which all else was measured."""
+        return entry.ratio * self.standings.baseline.latency_us / self._pace()
+
+    def _pace(self) -> float:
+        return pace(self.singles, self.standings.baseline)
+
+    def singles_us(self) -> dict[Target, float]:
+        """What each single target took in the comparisons so far; empty before the first."""
+        return {e.plan.partitions[0].target: e.latency_us for e in self.singles if e.timed}
+
+    def lead(self) -> float:
+        """Time of the best plan so far over that of the best single target; 1 where that is not known."""
+        standings = self.standings
+        singles = [entry.ratio for entry in self.singles if standings.may_win(entry)]
+        leaders = [entry.ratio for entry in standings.leaders()]
+        return min([*leaders, *singles]) / min(singles) if singles else 1.0
+
+    def new(self, entries: Sequence[TimedPlan]) -> list[TimedPlan]:
+        """Those that were not timed yet, each once."""
+        return [entry for entry in distinct(entries) if not self.standings.knows(entry.plan)]
+
+    def allows(self, plan: Plan) -> bool:
+        """True when a plan keeps what the caller asked for."""
+        return self.timer.allows(plan)

@@ -1,0 +1,159 @@
+"""What is known before the search: whole models on each target, mixes within an error budget, and how they compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from collage.accuracy.budget_search import BudgetSearch
+from collage.accuracy.target_choice import choose_targets
+from collage.backends.registry import target_spec
+from collage.costs.measurement_context import transitions_between
+from collage.events import Event
+from collage.partitioner.rules.target_spec import enumerate_candidates
+from collage.partitioner.target import Target
+from collage.refinement.comparisons import Comparisons
+from collage.refinement.exploration import lay_out
+from collage.refinement.target_variants import single_variants, worth_mixing
+from collage.search.corrections import Corrections
+from collage.search.single_targets import SingleTargets, may_take_all
+from collage.timing.plan_timer import PlanTimer
+from collage.timing.request import without_plans
+from collage.timing.timed_plan import TimedPlan
+from collage.tuning.stages import Allowed, Baselines, Budgeted, Timed
+
+_PROBING_SHARE = 0.15  # the most for blocks of targets without a profile
+
+
+def measure_single_targets(allowed: Allowed) -> Baselines:
+    """Measure the whole model on each target that may take it."""
+    index, candidates = allowed.model.index, allowed.candidates
+    single_targets = SingleTargets(
+        index, allowed.request.targets, allowed.costs, _PROBING_SHARE * allowed.limit_s
+    )
+    estimates = single_targets.measure(
+        candidates,
+        late=lambda: allowed.out_of_time,
+        hopeful=may_take_all(index, allowed.specs, candidates),
+        may_win=allowed.keeps,
+    )
+    return Baselines(
+        **vars(allowed),
+        single_targets=single_targets,
+        estimates=estimates,
+        transitions=transitions_between(allowed.specs, allowed.copies),
+    )
+
+
+def propose_plans(baselines: Baselines) -> Budgeted:
+    """Find plans to time before the search: mixes within an error budget, and variants of single targets."""
+    budget = _error_budget(baselines)
+    proposed = budget.propose(baselines.error_limits.tolerances) if budget is not None else []
+    if baselines.request.searches and not baselines.out_of_time:
+        proposed += _variants(baselines)
+    return Budgeted(**vars(baselines), budget=budget, proposed=proposed)
+
+
+def _error_budget(known: Baselines) -> BudgetSearch | None:
+    """The search for blocks that may be less exact; None where none may."""
+    run, limits = known.run, known.error_limits
+    if not limits.has_budget or not known.request.searches:
+        return None
+    # What whole models err is known in this metric only.
+    goal = max(limits.tolerances) if known.request.options.metric == "max" else math.inf
+    chosen = choose_targets(known.single_targets.rows(), known.estimates, goal)
+    for reason in chosen.refused:
+        run.listener(Event("accuracy", f"not mixed in: {reason}"))
+    if not chosen.reduced:
+        return None
+    return BudgetSearch(
+        model=known.model,
+        template=without_plans(known.sampling),
+        used_samples=len(known.sampling.chosen_by.samples),
+        chosen=chosen,
+        estimates=known.estimates,
+        listener=run.listener,
+        runner=run.runner,
+        cancel=run.cancel,
+        span_s=(known.deadline_s - known.limit_s, known.deadline_s),
+    )
+
+
+def _variants(known: Baselines) -> list[TimedPlan]:
+    """The whole model on variants of targets that may be faster: on one thread, and rewritten."""
+    return single_variants(
+        model=known.model,
+        targets=known.single_targets.fastest_first(),
+        threads=known.sampling.threads,
+        latencies_us=known.single_targets.latencies_us(),
+        listener=known.run.listener,
+        cancel=known.run.cancel,
+    )
+
+
+def time_baselines(budgeted: Budgeted) -> Timed:
+    """Time single targets, the greedy plan and the proposed plans in turn, then targets in blocks.
+
+    Variants of targets that are faster than the targets join them here, so that the search uses them.
+    """
+    timer = _timer(budgeted)
+    latencies_us = budgeted.single_targets.latencies_us()
+    comparisons = Comparisons.of(
+        model=budgeted.model,
+        specs=budgeted.specs,
+        constraints=budgeted.constraints,
+        timer=timer,
+        latencies_us=latencies_us,
+        deadline_s=budgeted.deadline_s,
+    )
+    if not budgeted.proposed and (not budgeted.request.searches or budgeted.out_of_time):
+        corrections = Corrections(single_target_us=latencies_us)
+        return Timed(
+            **vars(budgeted), timer=timer, comparisons=comparisons, corrections=corrections, blocks=()
+        )
+    with budgeted.run.stage("end_to_end", "timing the single targets in turn"):
+        budget = budgeted.budget
+        comparisons.open(
+            budgeted.proposed, replace_missed=budget.correct if budget else lambda entries: ()
+        )
+        variants = worth_mixing(comparisons.standings.entries, budgeted.request.targets)
+        joined = budgeted
+        if variants and budget is None and not budgeted.out_of_time:
+            joined = _joined_by(budgeted, variants)
+            comparisons = comparisons.joined_by(joined.specs, joined.single_targets.latencies_us())
+        singles_us = joined.single_targets.corrected_us(comparisons.singles_us(), joined.estimates)
+        exact_us = joined.single_targets.within(joined.error_limits.exact_limit, singles_us)
+        comparisons, blocks = lay_out(comparisons, joined.candidates, joined.estimates, exact_us)
+    corrections = comparisons.corrected(Corrections(single_target_us=singles_us))
+    return Timed(
+        **vars(joined), timer=timer, comparisons=comparisons, corrections=corrections, blocks=blocks
+    )
+
+
+def _timer(budgeted: Budgeted) -> PlanTimer:
+    limits, run = budgeted.error_limits, budgeted.run
+    return PlanTimer(
+        budgeted.sub_models,
+        without_plans(budgeted.sampling, limits.error_limit, prune=not limits.slower_too),
+        run.listener,
+        cancel=run.cancel,
+        eligible=budgeted.keeps,
+        tolerance=budgeted.tolerance,
+        runner=run.runner,
+    )
+
+
+def _joined_by(budgeted: Budgeted, variants: Sequence[Target]) -> Budgeted:
+    """The same with variants as targets of their own; their whole models are measured."""
+    specs = (*budgeted.specs, *map(target_spec, variants))
+    candidates = enumerate_candidates(budgeted.model, specs)
+    single_targets = budgeted.single_targets.joined_by(variants)
+    return replace(
+        budgeted,
+        specs=specs,
+        candidates=candidates,
+        single_targets=single_targets,
+        estimates=single_targets.measure(candidates, late=lambda: budgeted.out_of_time),
+        transitions=transitions_between(specs, budgeted.copies),
+    )

@@ -1,0 +1,127 @@
+"""From a model file to all that measuring needs: the model, its candidates, samples, and what errors are allowed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from collage.accuracy.error_limits import ErrorLimits
+from collage.backends.registry import target_spec
+from collage.costs.copy_costs import copy_costs
+from collage.costs.measured_costs import CostSettings, MeasuredCosts
+from collage.costs.measurement_context import protocol_for
+from collage.disk_space import DiskBudget
+from collage.model import reference
+from collage.model.preparation import calibrates, least_opset
+from collage.model.sampling import Sampling
+from collage.model.self_error import allow_self_error
+from collage.model.sub_models import RegionFiles
+from collage.partitioner.graph.weights import total_bytes
+from collage.partitioner.rules.target_spec import enumerate_candidates
+from collage.search.fixed_plans import check_covered
+from collage.tuning.run import Run, TuneRequest
+from collage.tuning.stages import Allowed, Ingested, Prepared, Proposed
+
+
+def ingest(run: Run, request: TuneRequest) -> Ingested:
+    """Read the model.
+
+    Raises:
+        BadInputError: the model or a target cannot be used.
+    """
+    facts = run.runner.check(request.targets)
+    threads = request.options.threads or run.runner.threads
+    options = request.options.model_copy(update={"threads": threads})
+    with run.stage("ingest", "reading the model"):
+        model, info = reference.ingest(
+            request.source, run.work_dir, options.dims, run.cancel, least_opset(facts)
+        )
+    return Ingested(
+        run=run,
+        request=replace(request, options=options),
+        facts=facts,
+        model=model,
+        info=info,
+        limit_s=options.limit_s(total_bytes(model.ir.graph.initializers.values())),
+    )
+
+
+def propose(ingested: Ingested) -> Proposed:
+    """Enumerate candidates, and see that they and the caller's constraints leave a plan.
+
+    Raises:
+        BadInputError: a pin, a ban or a limit cannot be kept.
+        NoPlanError: no target takes some node.
+    """
+    model, targets = ingested.model, ingested.request.targets
+    with ingested.run.stage("candidates", "enumerating candidates"):
+        specs = tuple(target_spec(target) for target in targets)
+        candidates = enumerate_candidates(model, specs)
+        check_covered(model.index, candidates, targets)
+        constraints = ingested.request.options.constraints()
+        domains = {spec.target: spec.memory_domain for spec in specs}
+        constraints.check(model.index, targets, candidates.refusals, domains)
+    return Proposed(**vars(ingested), specs=specs, candidates=candidates, constraints=constraints)
+
+
+def prepare(proposed: Proposed) -> Prepared:
+    """Make samples and their reference values, and open the cost database for this model."""
+    run, request, model = proposed.run, proposed.request, proposed.model
+    sampling = Sampling(
+        model=model,
+        info=proposed.info,
+        options=request.options,
+        work_dir=run.work_dir,
+        inputs=request.inputs,
+        hold_out=ErrorLimits.of(request.options, request.check is not None).has_budget,
+        listener=run.listener,
+        cancel=run.cancel,
+    )
+    sub_models = RegionFiles(
+        model,
+        run.work_dir / "regions",
+        sampling.chosen_by.values if calibrates(proposed.facts) else None,
+        disk_budget=DiskBudget.for_model(model.path, sampling.cache_dir),
+    )
+    settings = CostSettings(
+        sampling.threads,
+        protocol=protocol_for(model, run.runner.hardware),
+        cache_dir=sampling.cache_dir,
+    )
+    costs = MeasuredCosts(
+        model,
+        sub_models,
+        sampling.chosen_by,
+        run.database,
+        settings,
+        run.runner,
+        run.listener,
+        run.cancel,
+    )
+    return Prepared(**vars(proposed), sampling=sampling, sub_models=sub_models, costs=costs)
+
+
+def allow(prepared: Prepared, waited_s: float = 0.0) -> Allowed:
+    """Find out what errors are allowed, at least the model's own, and until when to look for plans.
+
+    Args:
+        prepared: the run so far.
+        waited_s: how long another tuner's search was waited for, which is no searching.
+    """
+    run, request, sampling = prepared.run, prepared.request, prepared.sampling
+    options, notes = allow_self_error(
+        sampling.compared,
+        request.options,
+        run.work_dir / "own-error",
+        run.listener,
+        run.cancel,
+    )
+    error_limits = ErrorLimits.of(options, request.check is not None)
+    prepared.costs.limit_errors(error_limits.local_limit, error_limits.whole_limit)
+    return Allowed(
+        **vars(prepared),
+        tolerance=options.tolerance,
+        error_limits=error_limits,
+        notes=notes,
+        copies=copy_costs(prepared.specs, sampling.threads, run.runner.run),
+        deadline_s=run.clock.begin_s + prepared.limit_s + waited_s,
+    )

@@ -1,0 +1,109 @@
+"""The end of a run: the report and the artifact, of a plan that was just found or was known before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from collage.artifact.emit import TuneResult, emit
+from collage.cost_db.tunings import TuningRecord
+from collage.events import Event
+from collage.model.preparation import calibrates
+from collage.model.sampling import about_seeded_inputs
+from collage.partitioner.candidate import Plan
+from collage.partitioner.emit.plan_json import decode_plan
+from collage.partitioner.errors import BadInputError, NoPlanError
+from collage.report.alternatives import KnownCosts, whole_model_failures
+from collage.report.pareto import front
+from collage.report.report import Findings, build_report
+from collage.tuning.stages import Prepared, Refined
+from collage.tuning.tuning_cache import report_again
+
+
+def recall(prepared: Prepared, record: TuningRecord) -> TuneResult | None:
+    """What the same search found before; None where its plan fails now."""
+    run, clock = prepared.run, prepared.run.clock
+    report = report_again(record, {**clock.seconds, "total": clock.total_s})
+    try:
+        with run.stage("emit", f"known since {report['known_since']}; writing the artifact"):
+            plan = decode_plan(prepared.model, record.plan).plan
+            return _emit(prepared, plan, report, "the plan was known")
+    except (NoPlanError, BadInputError) as error:
+        run.listener(Event("emit", f"the known plan fails, so it is searched anew: {error}"))
+        return None
+
+
+def finish(refined: Refined) -> TuneResult:
+    """Write the winner's artifact with its report."""
+    seconds = {
+        **refined.run.clock.seconds,
+        "reference": refined.sampling.chosen_by.seconds,
+        "end_to_end": refined.timer.seconds,
+        "total": refined.run.clock.total_s,
+    }
+    winner = refined.winner
+    with refined.run.stage("emit", "writing the artifact"):
+        report = build_report(_findings(refined, seconds))
+        return _emit(refined, winner.plan, report, f"{winner.name} wins")
+
+
+def _emit(prepared: Prepared, plan: Plan, report: dict[str, Any], said: str) -> TuneResult:
+    run = prepared.run
+    artifact = emit(
+        plan,
+        report,
+        destination=run.work_dir / "artifact" / prepared.request.artifact_name,
+        regions=prepared.sub_models,
+        samples=prepared.sampling,
+        runner=run.runner,
+        cancel=run.cancel,
+    )
+    run.listener(Event("done", said, data={"report": report}))
+    return TuneResult(artifact.path, report, dict(artifact.plan))
+
+
+def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
+    request, entries, winner = refined.request, refined.comparisons.standings.entries, refined.winner
+    known = KnownCosts(
+        index=refined.model.index,
+        targets=[spec.target for spec in refined.specs],
+        candidates=refined.candidates,
+        costs=refined.costs,
+        estimates=refined.estimates,
+        transitions=refined.transitions,
+    )
+    return Findings(
+        model_sha256=refined.model.sha256,
+        index=refined.model.index,
+        targets=request.targets,
+        winner=winner,
+        entries=entries,
+        infeasible=whole_model_failures(known),
+        candidates=refined.candidates,
+        unique=refined.costs.unique(refined.candidates.candidates),
+        counts=refined.costs.counts,
+        solution=refined.solution,
+        seconds=seconds,
+        tolerance=refined.tolerance,
+        metric=request.options.metric,
+        front=front(refined.model, entries, winner) if request.options.pareto else None,
+        sampled="seeded" if request.inputs is None else "given",
+        warnings=_warnings(refined),
+        known=known,
+        runner=refined.run.runner,
+    )
+
+
+def _warnings(refined: Refined) -> list[str]:
+    warnings = [
+        *refined.info.warnings,
+        *refined.notes,
+        *refined.candidates.notes,
+        *refined.single_targets.untried(),
+        *refined.sampling.about_outputs(),
+        *refined.timer.warnings(),
+    ]
+    if refined.request.inputs is None:
+        has_budget = refined.error_limits.has_budget
+        warnings += about_seeded_inputs(has_budget, calibrates(refined.facts))
+    return warnings

@@ -1,0 +1,101 @@
+"""What a tuning run is asked for, and what it runs with."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from collage.accuracy.evaluation import Check
+from collage.cost_db.database import CostDatabase
+from collage.events import Event, Listener, ignore
+from collage.options import TuneOptions
+from collage.partitioner.errors import CancelledError
+from collage.partitioner.target import Target
+from collage.runner import Runner
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """What the caller asked for.
+
+    Args:
+        source: an ONNX file, or a zip with an ONNX file and its external data.
+        targets: in the order in which they were given.
+        options: what the caller chose.
+        inputs: sample inputs as an .npz file (see `collage.model.reference.read_samples`); None for seeded ones.
+        check: the caller's own check of the plan that is returned.
+        artifact_name: file name of the artifact; large weights beside it are named after it.
+    """
+
+    source: Path
+    targets: tuple[Target, ...]
+    options: TuneOptions
+    inputs: Path | None = None
+    check: Check | None = None
+    artifact_name: str = "model.collage.onnx"
+
+    @property
+    def searches(self) -> bool:
+        """True when plans are searched; the other strategies make the one that their name says."""
+        return self.options.strategy == "optimal" and self.options.plan is None
+
+
+class Clock:
+    """When a run began, and how long each stage has taken."""
+
+    def __init__(self) -> None:
+        self.begin_s = time.monotonic()
+        self._seconds: dict[str, float] = {}
+
+    @property
+    def total_s(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.begin_s
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Per stage that has ended."""
+        return dict(self._seconds)
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Count time as a stage's."""
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
+
+
+@dataclass(frozen=True)
+class Run:
+    """What every stage runs with.
+
+    Args:
+        database: where costs are looked up and stored.
+        work_dir: an empty folder for files of this run; the artifact is left in it.
+        runner: where runtimes run.
+        listener: is told about every step.
+        cancel: stops the run when set.
+        clock: started with the run.
+    """
+
+    database: CostDatabase
+    work_dir: Path
+    runner: Runner = field(default_factory=Runner)
+    listener: Listener = ignore
+    cancel: threading.Event | None = None
+    clock: Clock = field(default_factory=Clock)
+
+    @contextmanager
+    def stage(self, name: str, message: str) -> Iterator[None]:
+        """Tell the listener that a stage begins, and count its time.
+
+        Raises:
+            CancelledError: `cancel` was set.
+        """
+        if self.cancel is not None and self.cancel.is_set():
+            raise CancelledError(f"cancelled before the stage {name}")
+        self.listener(Event(name, message))
+        begin_s = time.monotonic()
+        yield
+        self.clock.add(name, time.monotonic() - begin_s)

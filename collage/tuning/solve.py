@@ -1,0 +1,144 @@
+"""The search, and how each strategy comes to the plan that is returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from collage.accuracy.evaluation import Evaluation
+from collage.options import Strategy
+from collage.partitioner.errors import NoPlanError
+from collage.partitioner.search.baselines import priority
+from collage.refinement import optuna_study
+from collage.refinement.exploration import explore
+from collage.refinement.local_search import LocalSettings
+from collage.refinement.refinement import Refinement
+from collage.search.fixed_plans import given_plan, pinned_plan, single_plan
+from collage.search.lazy_search import LazySearch
+from collage.timing.timed_plan import TimedPlan
+from collage.tuning.stages import Refined, Searched, Timed
+
+_MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
+# A winner is confirmed at length for so long, or for as long as the limit, after the time is up.
+_LEAST_PATIENCE_S = 10.0
+
+
+def search(timed: Timed) -> Searched:
+    """Find the best plans by measured costs, where the strategy searches."""
+    if not timed.request.searches:
+        return Searched(**vars(timed))
+    constraints, options = timed.constraints, timed.request.options
+    if timed.budget is not None:
+        spent = timed.budget.constraint(timed.candidates.candidates, timed.tolerance)
+        constraints = replace(constraints, budgets=(spent,))
+    lazy = LazySearch(
+        index=timed.model.index,
+        candidates=timed.candidates,
+        costs=timed.costs,
+        estimates=timed.estimates,
+        transitions=timed.transitions,
+        constraints=constraints,
+        deadline_s=timed.deadline_s - _local_s(timed),
+        listener=timed.run.listener,
+        most_regions=options.most_regions,
+        blocks=timed.blocks,
+    )
+    corrections = timed.corrections
+    if timed.budget is None:
+        corrections = explore(timed.comparisons, lazy, corrections)
+    # What a pin or a limit forbids is no plan to stop at.
+    exact = timed.single_targets.within(
+        timed.error_limits.exact_limit, corrections.single_target_us
+    ).items()
+    allowed = [us for t, us in exact if timed.keeps(single_plan(timed.model, t))]
+    incumbent_us = min(allowed, default=float("inf")) * timed.comparisons.lead()
+    with timed.run.stage("measure", "searching"):
+        solution = lazy.run(options.plans, incumbent_us, corrections)
+    corrected = replace(timed, corrections=corrections)
+    return Searched(**vars(corrected), lazy=lazy, solution=solution)
+
+
+def _local_s(timed: Timed) -> float:
+    """Seconds that are set apart for small changes of the best plan."""
+    return min(_MOST_LOCAL_S, _LOCAL_SHARE * timed.limit_s)
+
+
+def refine(searched: Searched) -> Refined:
+    """Time whole plans until the one to return is known.
+
+    Raises:
+        NoPlanError: no plan could be run.
+    """
+    options = searched.request.options
+    strategy = _given if options.plan is not None else STRATEGIES[options.strategy]
+    with searched.run.stage("end_to_end", "timing whole plans in turn"):
+        try:
+            winner = strategy(searched, _refinement(searched))
+        except NoPlanError as error:
+            raise NoPlanError(f"{error}{searched.sampling.beyond_comparing()}") from None
+    return Refined(**vars(searched), winner=winner)
+
+
+def _refinement(searched: Searched) -> Refinement:
+    run = searched.run
+    keep = partial(optuna_study.keep, run.database.connections, searched.model.sha256, run.listener)
+    seed = searched.request.options.seed
+    return Refinement(
+        comparisons=searched.comparisons,
+        local=LocalSettings(seconds=_local_s(searched), seed=seed, keep=keep),
+        patience_s=max(_LEAST_PATIENCE_S, searched.limit_s),
+    )
+
+
+def _given(searched: Searched, refinement: Refinement) -> TimedPlan:
+    plan = given_plan(searched.model, searched.request.options.plan or {})
+    return refinement.asked_for(TimedPlan(plan, "given plan"))
+
+
+def _optimal(searched: Searched, refinement: Refinement) -> TimedPlan:
+    assert searched.lazy is not None and searched.solution is not None
+    plans = searched.request.options.plans
+    return refinement.refined(searched.lazy, searched.solution, plans, searched.corrections)
+
+
+def _greedy(searched: Searched, refinement: Refinement) -> TimedPlan:
+    return refinement.asked_for(searched.comparisons.greedy())
+
+
+def _priority(searched: Searched, refinement: Refinement) -> TimedPlan:
+    """Every node on the first target, in the order given, that takes it."""
+    plan = priority(searched.model.index, searched.specs, searched.constraints)
+    return refinement.asked_for(TimedPlan(plan, "priority"))
+
+
+def _single(searched: Searched, refinement: Refinement) -> TimedPlan:
+    return refinement.best_single()
+
+
+def _manual(searched: Searched, refinement: Refinement) -> TimedPlan:
+    plan = pinned_plan(searched.model, searched.candidates, searched.constraints)
+    return refinement.asked_for(TimedPlan(plan, "pinned plan"))
+
+
+STRATEGIES: Mapping[Strategy, Callable[[Searched, Refinement], TimedPlan]] = {
+    "optimal": _optimal,
+    "greedy": _greedy,
+    "priority": _priority,
+    "single": _single,
+    "manual": _manual,
+}
+
+
+def evaluate(refined: Refined) -> Refined:
+    """Let the caller's own check decide, where there is one: the fastest plan that passes wins.
+
+    Raises:
+        NoPlanError: none passes.
+    """
+    check = refined.request.check
+    if check is None:
+        return refined
+    with refined.run.stage("evaluate", "evaluating plans, the fastest first"):
+        evaluation = Evaluation(check, refined.timer, refined.sub_models, refined.sampling)
+        return replace(refined, winner=evaluation.passing(refined.winner))

@@ -1,0 +1,183 @@
+"""The values that a tuning run goes through, in their order.
+
+Each stage is a function from one value to the next. A value holds all that the one before it holds, and what its stage
+found; so the last one has everything that the report says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from collage.accuracy.budget_search import BudgetSearch
+from collage.accuracy.error_limits import ErrorLimits
+from collage.costs.estimates import Estimates
+from collage.costs.measured_costs import MeasuredCosts
+from collage.model.sampling import Sampling
+from collage.model.sub_models import RegionFiles
+from collage.partitioner.candidate import Candidate, Plan
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import NormalizedInfo
+from collage.partitioner.rules.candidate_set import CandidateSet
+from collage.partitioner.rules.target_spec import TargetSpec
+from collage.partitioner.search.constraints import Constraints
+from collage.partitioner.search.search import Solution
+from collage.partitioner.search.transition import CopyCost, Transitions
+from collage.refinement.comparisons import Comparisons
+from collage.runner import TargetFacts
+from collage.search.corrections import Corrections
+from collage.search.fixed_plans import respects
+from collage.search.lazy_search import LazySearch
+from collage.search.single_targets import SingleTargets
+from collage.timing.plan_timer import PlanTimer
+from collage.timing.timed_plan import TimedPlan
+from collage.tuning.run import Run, TuneRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ingested:
+    """The model was read.
+
+    Args:
+        run: what every stage runs with.
+        request: what the caller asked for, the number of threads filled in.
+        facts: of each target.
+        model: the normalized model.
+        info: its inputs.
+        limit_s: seconds after which no better plan is looked for.
+    """
+
+    run: Run
+    request: TuneRequest
+    facts: Sequence[TargetFacts]
+    model: Model
+    info: NormalizedInfo
+    limit_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposed(Ingested):
+    """Candidates were proposed.
+
+    Args:
+        specs: the targets, those included that joined later.
+        candidates: all that may be offered to them.
+        constraints: what plans must keep to.
+    """
+
+    specs: tuple[TargetSpec, ...]
+    candidates: CandidateSet
+    constraints: Constraints
+
+    def keeps(self, plan: Plan) -> bool:
+        """True when a plan keeps what the caller asked for."""
+        return respects(self.model.index, self.constraints, self.specs, plan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared(Proposed):
+    """Samples and sub-models are at hand, and costs can be looked up.
+
+    Args:
+        sampling: the inputs of the run.
+        sub_models: files of partitions.
+        costs: what is known of candidates, and how to measure them.
+    """
+
+    sampling: Sampling
+    sub_models: RegionFiles
+    costs: MeasuredCosts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allowed(Prepared):
+    """It is known what errors are allowed, and until when plans are looked for.
+
+    Args:
+        tolerance: bound on the error of every output: the caller's, or the model's own error.
+        error_limits: what follows from it.
+        notes: what the report says of it.
+        copies: what it costs to bring values from one memory into another.
+        deadline_s: `time.monotonic()` at which no better plan is looked for.
+    """
+
+    tolerance: float
+    error_limits: ErrorLimits
+    notes: Sequence[str]
+    copies: Mapping[tuple[str, str], CopyCost]
+    deadline_s: float
+
+    @property
+    def out_of_time(self) -> bool:
+        """True when the deadline has passed."""
+        return time.monotonic() >= self.deadline_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baselines(Allowed):
+    """The whole model was measured on each target.
+
+    Args:
+        single_targets: the measurements.
+        estimates: of what each node takes on each target.
+        transitions: what borders cost.
+    """
+
+    single_targets: SingleTargets
+    estimates: Estimates
+    transitions: Transitions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgeted(Baselines):
+    """It was tried which parts may be less exact.
+
+    Args:
+        budget: finds mixes within the tolerance; None where there is no room for any.
+        proposed: plans to time before the search.
+    """
+
+    budget: BudgetSearch | None
+    proposed: Sequence[TimedPlan]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed(Budgeted):
+    """Baselines ran in turn; from here on `specs` and `candidates` include the variants that joined.
+
+    Args:
+        timer: where whole plans are timed.
+        comparisons: of whole plans.
+        corrections: what these say of costs.
+        blocks: of each target, to be looked at whatever profiles say of them.
+    """
+
+    timer: PlanTimer
+    comparisons: Comparisons
+    corrections: Corrections
+    blocks: Sequence[Candidate]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searched(Timed):
+    """Plans were searched.
+
+    Args:
+        lazy: the search; None where the strategy needs none.
+        solution: what it found.
+    """
+
+    lazy: LazySearch | None = None
+    solution: Solution | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refined(Searched):
+    """The plan to return is known.
+
+    Args:
+        winner: the plan.
+    """
+
+    winner: TimedPlan

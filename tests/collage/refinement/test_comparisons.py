@@ -1,0 +1,68 @@
+"""What is timed before the search, and targets that join it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from collage.partitioner.rules.target_spec import TargetSpec
+from collage.partitioner.search.constraints import Constraints
+from collage.refinement.comparisons import Comparisons
+from collage.search.corrections import NO_CORRECTIONS, Corrections
+from collage.search.fixed_plans import single_plan
+from collage.timing.timed_plan import TimedPlan
+from tests.collage.refinement.stated_timers import StatedTimer
+from tests.collage.stated_world import TARGETS, World
+
+SPECS = [TargetSpec(target, "graph", lambda index, node: None) for target in TARGETS]
+FIRST, SECOND, THIRD = TARGETS
+
+
+def _comparisons(world: World, timer: StatedTimer) -> Comparisons:
+    latencies_us = {SECOND: 2000.0, FIRST: 1000.0}
+    return Comparisons.of(world.model, SPECS[:2], Constraints(), timer, latencies_us)
+
+
+def test_target_that_joins_is_a_single_target_with_its_latency() -> None:
+    world, timer = World(24, 3), StatedTimer({f"single {THIRD}": (500.0,)})
+    comparisons = _comparisons(world, timer)
+    variant = TimedPlan(single_plan(world.model, THIRD), f"single {THIRD}")
+    comparisons.open([variant])
+    assert variant.predicted_us is None
+    joined = comparisons.joined_by(SPECS, {FIRST: 1000.0, SECOND: 2000.0, THIRD: 600.0})
+    assert variant.predicted_us == 600.0
+    assert list(joined.singles_us()) == [FIRST, SECOND, THIRD]
+    # The value before it stays as it was.
+    assert list(comparisons.singles_us()) == [FIRST, SECOND]
+    assert joined.lead() == 1.0 and comparisons.lead() == 0.5
+
+
+def test_plans_that_miss_their_tolerance_are_replaced_until_none_does() -> None:
+    world, timer = World(24, 3), StatedTimer({})
+    comparisons = _comparisons(world, timer)
+    instead = [TimedPlan(single_plan(world.model, t), f"for {t}") for t in (THIRD, FIRST)]
+
+    def replace_missed(entries: Sequence[TimedPlan]) -> list[TimedPlan]:
+        return instead[:1] if len(timer.comparisons) == 1 else instead[1:]
+
+    comparisons.open((), replace_missed)
+    # The second is known already.
+    assert [f"for {THIRD}" in compared for compared in timer.comparisons] == [False, True]
+
+
+def test_corrections_keep_what_comparisons_do_not_say() -> None:
+    world, timer = (
+        World(24, 3),
+        StatedTimer({f"single {FIRST}": (500.0,), f"single {SECOND}": (1000.0,)}),
+    )
+    comparisons = _comparisons(world, timer)
+    given = Corrections(border_us=7.0, single_target_us={FIRST: 1.0})
+    assert comparisons.corrected(given) == given
+    assert comparisons.corrected(NO_CORRECTIONS).partition_us == {}
+    comparisons.open(())
+    corrected = comparisons.corrected(given)
+    assert (corrected.border_us, corrected.single_target_us) == (7.0, {FIRST: 1.0})
+    # All ran twice as fast as when they were measured.
+    everything = world.model.index.all_nodes
+    assert corrected.partition_us[everything, FIRST] == pytest.approx(1000.0)

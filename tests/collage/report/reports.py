@@ -1,0 +1,78 @@
+"""Reports as tuning runs make them, in the fields that people are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+OURS_US = 1000.0
+
+
+def report(
+    ours: Sequence[str],
+    baselines: Mapping[str, float | str | None],
+    *,
+    targets: Sequence[str] | None = None,
+    plans: Sequence[dict[str, Any]] = (),
+    spread: float = 0.01,
+    **fields: Any,
+) -> dict[str, Any]:
+    """A report of a plan that takes a millisecond.
+
+    Args:
+        ours: the targets of the plan's partitions.
+        baselines: by target, its time over the plan's, or why it cannot run.
+        targets: as the caller gave them; by default the baselines'.
+        plans: of the report, as `plan` makes them.
+        spread: half the width of each confidence interval, relative.
+        **fields: other fields of the report.
+    """
+    feasible = [ratio for ratio in baselines.values() if isinstance(ratio, float)]
+    best = min(feasible, default=None)
+    return {
+        "targets": list(targets or baselines),
+        "partitions": [
+            {"target": target, "nodes": ["a"], "numbers": "f32", "latency_us": None} for target in ours
+        ],
+        "latency_us": OURS_US,
+        "latency_interval_us": [OURS_US * 0.99, OURS_US * 1.01],
+        "baselines": [_baseline(target, ratio, spread) for target, ratio in baselines.items()],
+        "greedy_latency_us": None,
+        "speedup_over_best_single": best,
+        "speedup_interval": best and [best * (1 - spread), best * (1 + spread)],
+        "max_relative_error": 1e-6,
+        "tolerance": 1e-3,
+        "metric": "max",
+        "front": None,
+        "plans": list(plans),
+        "known_since": None,
+        "candidates": {"total": 90, "unique": 80, "measured": 7, "from_cache": 2, "infeasible": 1},
+        "search": {"objective_us": 1.0, "bound_us": 1.0, "optimal": True},
+        "warnings": [],
+        "seconds": {"total": 12.3},
+        **fields,
+    }
+
+
+def plan(
+    name: str, targets: Sequence[str], speedup: float, *, partitions: int = 2, high: float | None = None
+) -> dict[str, Any]:
+    """A plan that was timed, with its speedup over the best single target."""
+    return {
+        "name": name,
+        "partitions": partitions,
+        "targets": sorted(targets),
+        "latency_us": OURS_US / speedup,
+        "speedup_over_best_single": speedup,
+        "speedup_interval": [speedup - 0.01, high or speedup + 0.01],
+    }
+
+
+def _baseline(target: str, ratio: float | str | None, spread: float) -> dict[str, Any]:
+    if not isinstance(ratio, float):
+        return {"target": target, "infeasible": ratio or "not measured"}
+    return {
+        "target": target,
+        "latency_us": OURS_US * ratio,
+        "latency_interval_us": [OURS_US * ratio * (1 - spread), OURS_US * ratio * (1 + spread)],
+    }

@@ -1,0 +1,1 @@
+"""Promises that concern the repository as a whole."""

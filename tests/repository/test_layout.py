@@ -1,0 +1,69 @@
+"""The layout of the repository: small files and folders, tests that mirror packages, short names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("partitioner", "backends", "cost_db", "collage", "service")
+FOLDERS = (*PACKAGES, "tests", "benchmarks")
+MOST_LINES, MOST_MODULES, LONGEST_NAME = 400, 13, 70
+# Tests of a whole that is no package: pages in a browser, and a server with everything in it.
+_OWN_FOLDERS = {"service/pages", "service/system"}
+
+
+def _files() -> list[Path]:
+    return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+
+def _folders(top: Path) -> Iterator[Path]:
+    """The folder and those below that have modules; a link is a package of its own."""
+    yield top
+    for path in sorted(top.iterdir()):
+        if path.is_dir() and not path.is_symlink() and any(path.glob("*.py")):
+            yield from _folders(path)
+
+
+@pytest.mark.parametrize("path", _files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_file_is_small_and_has_a_docstring(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    assert not tree.body or ast.get_docstring(tree), "the module needs a docstring"
+    assert text.count("\n") <= MOST_LINES, (
+        f"split it: one noun per file, {MOST_LINES} lines at the most"
+    )
+
+
+@pytest.mark.parametrize("top", FOLDERS)
+def test_folder_has_few_modules(top: str) -> None:
+    for folder in _folders(ROOT / top):
+        if folder.match("migrations/versions"):
+            continue
+        modules = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(modules) <= MOST_MODULES, f"{folder.relative_to(ROOT)} has {len(modules)} modules"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_folders_of_tests_are_named_as_what_they_test(package: str) -> None:
+    tests = ROOT / "tests" / package
+    for folder in _folders(tests):
+        name = f"{package}/{folder.relative_to(tests).as_posix()}".removesuffix("/.")
+        assert (ROOT / name).is_dir() or name in _OWN_FOLDERS, f"tests/{name} mirrors no folder"
+
+
+def test_names_of_tests_are_short_and_of_one_meaning() -> None:
+    """A file's tests have different names, or the last one alone would run."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for body in (tree.body, *(n.body for n in tree.body if isinstance(n, ast.ClassDef))):
+            names = [
+                n.name for n in body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")
+            ]
+            where = path.relative_to(ROOT)
+            assert len(names) == len(set(names)), f"{where} has a name twice"
+            for name in names:
+                assert len(name) <= LONGEST_NAME, f"{where}: {name} has {len(name)} characters"

@@ -70,6 +70,17 @@ def backends() -> Mapping[str, Backend]:
     return _load(_plugins(entry_points, tuple(sys.path)))
 
 
+def for_tests(name: str) -> bool:
+    """Whether a backend exists for tests only."""
+    return type(backends()[name]).__module__.startswith("collage.backends.testing.")
+
+
+def installed() -> list[str]:
+    """The runtimes that can be used on this machine, by name; those for tests are left out."""
+    found = {name: backend for name, backend in backends().items() if not for_tests(name)}
+    return [name for name, backend in found.items() if not isinstance(backend.probe(), Unavailable)]
+
+
 def warm_up() -> None:
     """Import all built-in backends, but no plugin and no runtime; a process that forks others calls it once for all."""
     _plugins(entry_points, tuple(sys.path))

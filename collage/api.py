@@ -129,9 +129,15 @@ def tune_into(
     Raises:
         CollageError: as `tune` does.
     """
+    chosen = parse_targets(chosen_targets(targets, options.plan))
+    if not targets and options.plan is None:
+        named = ", ".join(map(str, chosen))
+        on_event(
+            Event("ingest", f"no target is given, so all installed runtimes are compared: {named}")
+        )
     request = TuneRequest(
         source=source,
-        targets=parse_targets(chosen_targets(targets, options.plan)),
+        targets=chosen,
         options=options,
         inputs=inputs,
         check=check,

@@ -180,15 +180,20 @@ def _to_numpy(value: Any) -> Array:
 
 
 def seeded_inputs(
-    specs: Sequence[TensorSpec], seed: int, bounds: Mapping[str, int] | None = None
+    specs: Sequence[TensorSpec],
+    seed: int,
+    bounds: Mapping[str, int] | None = None,
+    by_name: bool = True,
 ) -> dict[str, Array]:
     """Inputs for any dtype, the same to the bit for one seed on every machine.
 
-    Floats are standard normal; integers are small ids from 0; booleans are mixed; text is short.
+    Floats are standard normal; integers are small ids from 0; booleans are mixed; text is short. Inputs with a usual
+    name have usual values: `…mask` is ones, `position_ids` count up, `past…` is small.
 
     Args:
         specs: inputs with static shapes.
         bounds: for integer inputs, the length of the table that they index.
+        by_name: give inputs with usual names usual values; artifacts of version 0.1 were made without.
 
     Raises:
         ModelError: an input's type or shape is not known.
@@ -203,7 +208,27 @@ def seeded_inputs(
         bits = np.random.PCG64([seed, position])
         bound = (bounds or {}).get(spec.name, _ID_BOUND)
         values[spec.name] = _random(spec, bits, max(1, bound))
+        if by_name:
+            values[spec.name] = _as_named(spec.name, values[spec.name])
     return values
+
+
+def _as_named(name: str, drawn: Array) -> Array:
+    """What an input of this name usually holds: seeded masks of 0 and 1 make transformers answer NaN."""
+    last = name.lower().rpartition("/")[2].rpartition(".")[2]
+    if drawn.dtype.kind not in "biuf" or not drawn.size:
+        return drawn
+    if last.endswith("mask"):
+        return np.ones_like(drawn)
+    if last in ("position_ids", "positions") and drawn.dtype.kind in "iu" and drawn.ndim:
+        counted = np.arange(drawn.shape[-1], dtype=drawn.dtype)
+        return np.ascontiguousarray(np.broadcast_to(counted, drawn.shape))
+    if (
+        any(part.startswith("past") for part in name.lower().replace("/", ".").split("."))
+        and drawn.dtype.kind == "f"
+    ):
+        return np.asarray(drawn * drawn.dtype.type(0.125), dtype=drawn.dtype)
+    return drawn
 
 
 def table_bounds(index: GraphIndex) -> dict[str, int]:

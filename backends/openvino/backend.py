@@ -46,7 +46,7 @@ from collage.backends.support import patterns as p
 from collage.backends.support import predicates
 from collage.backends.support.profile_mapping import ProfileStep, op_times
 from collage.partitioner.errors import CollageError
-from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
 from collage.partitioner.rules.pattern import Pattern
 from collage.partitioner.target import Target
 
@@ -126,6 +126,7 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
             index.nodes[node],
             predicates.refuse_other_ops(OPERATORS),
             predicates.refuse_dtypes(_REFUSED_DTYPES),
+            _refuse_open_loops,
         )
 
     def patterns(self, target: Target) -> tuple[Pattern, ...]:
@@ -161,6 +162,16 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
         return OpenVinoExecutable(model, target, context)
 
 
+def _refuse_open_loops(index: GraphIndex, node: NodeInfo) -> str | None:
+    """Refuse loops that may make no trip: OpenVINO then returns what the latest run with trips collected."""
+    if node.op_type != "Loop" or node.domain:
+        return None
+    given = [name for name in node.inputs[:2] if name]
+    if given and all(name in index.constants for name in given):
+        return None
+    return "Loop may make no trip, for which OpenVINO returns the results of the run before"
+
+
 class OpenVinoExecutable(Executable):
     """A compiled model with one inference request."""
 
@@ -170,10 +181,6 @@ class OpenVinoExecutable(Executable):
         self._compiled, self._request = _compile(self._read, _properties(target, context), context)
         self._ports = _ports(self._compiled, model)
         self._passed = _passed_through(self._compiled, self._ports)
-        # A request keeps what a loop collected in its latest run where the next run has no trips.
-        steps = self._compiled.get_runtime_model().get_ordered_ops()
-        kinds = [step.get_rt_info()["layerType"].astype(str) for step in steps]
-        self._has_loops = "TensorIterator" in kinds
         self._inputs: tuple[Array, ...] = ()
         self._bound: tuple[Array | None, ...] = ()
         self._own: list[int] = []
@@ -197,9 +204,6 @@ class OpenVinoExecutable(Executable):
         self._results = tuple(outputs) if not self._own else ()  # type: ignore[arg-type]
 
     def run(self) -> None:
-        if self._has_loops:
-            self._request = self._compiled.create_infer_request()
-            self.bind(self._inputs, self._bound)
         self._request.infer()
         for output, given in self._copies:
             np.copyto(output, given.reshape(output.shape))

@@ -153,7 +153,8 @@ def targets(
     as_json: AsJson = False,
 ) -> None:
     """List the runtimes: installed in which version, or how to install them."""
-    from collage.cli.queries import find_target, for_tests, list_targets
+    from collage.backends.registry import for_tests
+    from collage.cli.queries import find_target, list_targets
     from collage.cli.tables import show_target, show_targets
 
     if name is not None:

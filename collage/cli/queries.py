@@ -6,7 +6,6 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from collage.backends import testing
 from collage.backends.contract import Available, Backend
 from collage.backends.registry import backends, check_options, options_of
 from collage.cost_db.connections import Connections, default_url
@@ -29,11 +28,6 @@ def find_target(name: str) -> dict[str, Any]:
         TargetError: there is none of this name; the known ones are listed.
     """
     return _described(check_options(Target(name)))
-
-
-def for_tests(name: str) -> bool:
-    """Whether a backend exists for tests only."""
-    return type(backends()[name]).__module__.startswith(testing.__name__)
 
 
 def _described(backend: Backend) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def _dims(texts: list[str]) -> dict[str, int]:
     dims = {}
     for text in texts:
         name, equals, value = text.rpartition("=")
-        if not equals or not value.isdigit() or int(value) < 1:
-            raise BadInputError(f"--dim {text!r} is not of the form name=value with a positive number")
+        if not equals or not value.isdigit():
+            raise BadInputError(f"--dim {text!r} is not of the form name=value with a whole number")
         dims[name] = int(value)
     return dims

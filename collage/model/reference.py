@@ -31,6 +31,12 @@ from collage.partitioner.tensor import TensorSpec
 
 Sample = Mapping[str, np.ndarray]
 
+_DRAWS = frozenset(
+    {
+        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
+        *("RandomUniform", "RandomUniformLike"),
+    }
+)
 # All intermediate values are kept when they fit in this; else only those that were asked for.
 _KEEP_ALL_BYTES = 1 << 30
 _ALIGNMENT = 64
@@ -116,6 +122,9 @@ class Reference:
         self._listener = listener
         self.seconds = 0.0
         self._cancel = cancel
+        self._random = [
+            f"node {n.name!r} ({n.op_type})" for n in model.index.nodes if n.op_type in _DRAWS
+        ]
         self._known: tuple[dict[str, np.ndarray], ...] = tuple(dict(s) for s in self.samples)
         self._lock, self._once = threading.Lock(), threading.Lock()
         self._choices = find_choices(model.index)
@@ -208,14 +217,21 @@ class Reference:
                 path.resolve(),
                 folder.resolve(),
                 names,
+                [name for name in names if name in self.model.index.outputs] if self._random else [],
                 limits=ChildLimits(timeout_s=_REFERENCE_TIMEOUT_S),
                 cancel=self._cancel,
             )
         except ChildFailed as failure:
             raise ModelError(
-                "the reference runtime (ONNX Runtime, optimization off) cannot run this model: "
-                f"{failure.reason}"
+                "the reference runtime (ONNX Runtime, optimization off) cannot run this model on these "
+                f"inputs; give real ones with --inputs: {failure.reason}"
             ) from None
+        if placed is None:
+            raise ModelError(
+                f"{', '.join(self._random)} draw{'s' * (len(self._random) == 1)} random numbers, so no two runs of "
+                "this model agree; give inputs that switch the noise off with --inputs (a noise scale of 0), "
+                "or export the model without it"
+            )
         # A copy of all weights, no longer needed.
         for file in folder.glob(f"{path.name}*"):
             file.unlink()
@@ -233,12 +249,21 @@ class _Placed:
     text: tuple[str, ...] = ()
 
 
-def _reference_values(path: Path, folder: Path, names: list[str]) -> list[dict[str, _Placed]]:
-    """Write each sample's values to one file (runs in the child)."""
+def _reference_values(
+    path: Path, folder: Path, names: list[str], repeated: list[str]
+) -> list[dict[str, _Placed]] | None:
+    """Write each sample's values to one file (runs in the child).
+
+    Args:
+        repeated: values that must come out the same twice; None is returned where they do not.
+    """
     session = reference_session(path)
     placed: list[dict[str, _Placed]] = []
     for position, inputs in enumerate(stored_samples(folder / "samples.npz", ())):
         made = run_session(session, inputs, names)
+        again = run_session(session, inputs, names) if repeated else made
+        if any(not np.array_equal(made[name], again[name]) for name in repeated):
+            return None
         placed.append({})
         with (folder / f"{position}.bin").open("wb") as file:
             for name in names:

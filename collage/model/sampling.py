@@ -18,6 +18,7 @@ from collage.backends.numerics.reference import seeded_inputs, table_bounds
 from collage.events import Listener
 from collage.model.reference import Reference, Sample, read_samples
 from collage.options import TuneOptions
+from collage.partitioner.errors import ModelError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import NormalizedInfo
 
@@ -56,6 +57,21 @@ class Sampling:
             rest = [self._seeded(seed + _SEEDS) for seed in self.seeds]
         if rest:
             self.held_out = self._reference(rest, "held-out", keep_all=False)
+
+    def refuse_nan(self) -> None:
+        """Make sure that the reference is a number everywhere, before any target is compared with it.
+
+        Raises:
+            ModelError: an output of the reference has NaN.
+        """
+        made = [name for name in self.model.index.outputs if name in self.model.index.producer]
+        for values in self.chosen_by.values(made):
+            for name, value in values.items():
+                if value.dtype.kind in "fc" and np.isnan(value).any():
+                    raise ModelError(
+                        f"the reference output {name!r} has NaN on these inputs, so nothing can be compared with it; "
+                        f"{self._ask_for_inputs()}, or try another --seed"
+                    )
 
     @property
     def compared(self) -> list[Reference]:

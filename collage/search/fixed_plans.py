@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from collage.backends.registry import backend_of, check_options, resolve
+from collage.backends.registry import backend_of, check_options, installed, resolve
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import BadInputError, NoPlanError
@@ -22,14 +22,15 @@ from collage.partitioner.target import Target
 
 
 def parse_targets(texts: Sequence[str]) -> tuple[Target, ...]:
-    """Targets, each once, in the order given.
+    """Targets, each once, in the order given; without any, all runtimes that are installed.
 
     Raises:
         TargetError: one is misspelled.
-        BadInputError: none is given.
+        BadInputError: none is given, and no runtime is installed.
     """
+    texts = texts or installed()
     if not texts:
-        raise BadInputError("no target is given; name at least one, for example 'onnxruntime'")
+        raise BadInputError("no runtime is installed; install one: pip install onnxruntime")
     return tuple(dict.fromkeys(Target.parse(text) for text in texts))
 
 

@@ -76,6 +76,7 @@ def prepare(proposed: Proposed) -> Prepared:
         listener=run.listener,
         cancel=run.cancel,
     )
+    sampling.refuse_nan()
     sub_models = RegionFiles(
         model,
         run.work_dir / "regions",

@@ -97,11 +97,15 @@ def read_plan(path: Path | str) -> ArtifactPlan:
         model = Model.open(path)
     except ModelError as error:
         name = Path(path).name
+        if "is missing or not unique" in str(error):
+            raise BadInputError(
+                f"{name} is a plain ONNX model; make an artifact with collage tune"
+            ) from None
         raise ModelError(f"{name} is no artifact: {error}; make one with collage tune") from None
     found = model.ir.metadata_props
     if PLAN_KEY not in found:
         raise BadInputError(
-            f"{Path(path).name} is no artifact: it holds no plan; make one with collage tune"
+            f"{Path(path).name} is a plain ONNX model; make an artifact with collage tune"
         )
     try:
         content = plan_json.decode_plan(model, found[PLAN_KEY])

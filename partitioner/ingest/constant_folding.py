@@ -35,6 +35,9 @@ _SHAPED_LIKE_INPUT = frozenset(
         "SkipSimplifiedLayerNormalization",
     }
 )
+_MAKES_SEQUENCE = frozenset(
+    {"SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence"}
+)
 # Folding these would hide from runtimes that the weights are quantized.
 _KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
 
@@ -112,6 +115,7 @@ def fold(model: ir.Model, notes: list[str]) -> ir.Model:
     lift_constants(model)
     for _ in range(_MAX_ROUNDS):
         passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+        _mark_sequences(model)
         before = model.clone()
         try:
             folder = _MainGraphFolder(
@@ -135,6 +139,15 @@ def fold(model: ir.Model, notes: list[str]) -> ir.Model:
     _name_constant_outputs(model)
     _refuse_huge_values(model)
     return model
+
+
+def _mark_sequences(model: ir.Model) -> None:
+    """Give sequences their type back: the library's inference makes tensors of them."""
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        if node.domain == "" and node.op_type in _MAKES_SEQUENCE:
+            value = node.outputs[0]
+            if isinstance(value.type, ir.TensorType):
+                value.type, value.shape = ir.SequenceType(ir.TensorType(value.type.dtype)), None
 
 
 def lift_constants(model: ir.Model) -> None:

@@ -7,6 +7,7 @@ too: it becomes a constant, so that branches that depend on it alone are decided
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -21,12 +22,12 @@ def bind(model: ir.Model, dims: Mapping[str, int]) -> None:
     `dims` has sizes by name or by `input:axis`, and values of scalar integer inputs by name.
 
     Raises:
-        ModelError: a dimension stays free (all are listed), a name is unknown, or a size is below 1.
+        ModelError: a dimension stays free (all are listed), a name is unknown, or a size is negative.
     """
     known = _bind_scalars(model, dims)
     for name, size in dims.items():
-        if name not in known and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise ModelError(f"dimension {name}={size} must be a positive whole number")
+        if name not in known and (isinstance(size, bool) or not isinstance(size, int) or size < 0):
+            raise ModelError(f"dimension {name}={size} must be a whole number that is not negative")
     free: list[str] = []
     for value in model.graph.inputs:
         if value.shape is None:
@@ -36,7 +37,8 @@ def bind(model: ir.Model, dims: Mapping[str, int]) -> None:
         value.shape = ir.Shape(_bound_axes(value, dims, known, free))
     _refuse_unknown(dims, known)
     if free:
-        example = " ".join(f"--dim {name}=1" for name in dict.fromkeys(_flag_name(f) for f in free))
+        flags = dict.fromkeys(_flag_name(f) for f in free)
+        example = " ".join(f"--dim {shlex.quote(f'{name}=1')}" for name in flags)
         raise ModelError(f"free input dimensions: {', '.join(free)}; bind each, for example {example}")
     for value in _all_values(model):
         if value.shape is not None:
@@ -90,8 +92,8 @@ def _bound_axes(
 
 
 def _flag_name(free: str) -> str:
-    place, _, name = free.partition(" ")
-    return name[1:-1] if name and name[1:-1].isidentifier() else place
+    place, _, name = free.rpartition(" (")
+    return name[:-1] if place and name[:-1].isidentifier() else place or free
 
 
 def _refuse_unknown(dims: Mapping[str, int], known: set[str]) -> None:

@@ -49,6 +49,7 @@ def make_verification(
     observed: Mapping[str, float],
     tolerance: float,
     bounds: Mapping[str, int] | None = None,
+    given: Sequence[Mapping[str, np.ndarray]] = (),
 ) -> Verification:
     """Reference values for the artifact, with the error that each may have.
 
@@ -57,6 +58,7 @@ def make_verification(
         observed: per value the error that the plan showed when it was made.
         tolerance: allowed for a value that showed less.
         bounds: what integer inputs of the samples stay below.
+        given: the samples, where no seed makes them.
     """
     digests = digest_values(reference)
     allowed = {
@@ -67,7 +69,7 @@ def make_verification(
         for name, digest in digests[0].items()
     }
     hashes = tuple(input_hashes(s) for s in samples)
-    return Verification(tuple(seeds), hashes, digests, allowed, bounds or {})
+    return Verification(tuple(seeds), hashes, digests, allowed, bounds or {}, tuple(given))
 
 
 def write_artifact(

@@ -61,7 +61,17 @@ def emit(
     folder = Path(tempfile.mkdtemp(prefix="emit-", dir=samples.work_dir))
     final = prepared_plan(plan, regions, folder, threads, runner, samples.cache_dir, cancel)
     tolerance = report["tolerance"]
-    verification = verify_plan(final, samples.seeded, samples.seeds, tolerance, threads, runner, cancel)
+    proof = samples.proof()
+    verification = verify_plan(
+        final=final,
+        reference=proof,
+        seeds=samples.seeds if proof is samples.seeded else range(len(proof.samples)),
+        tolerance=tolerance,
+        threads=threads,
+        runner=runner,
+        cancel=cancel,
+        keep_inputs=proof is not samples.seeded,
+    )
     times = [part["latency_us"] for part in report["partitions"]]
     versions = versions_of(plan, runner)
     # Rewritten partitions have other nodes: the plan alone speaks of the model that was given.
@@ -87,6 +97,7 @@ def verify_plan(
     threads: int,
     runner: Runner,
     cancel: threading.Event | None = None,
+    keep_inputs: bool = False,
 ) -> Verification:
     """Reference values for `load`, with the errors of the plan when it is compiled afresh.
 
@@ -94,9 +105,10 @@ def verify_plan(
 
     Args:
         final: the plan on the model as it is emitted.
-        reference: of the model before partitions were rewritten, on seeded inputs.
+        reference: of the model before partitions were rewritten, on seeded or given inputs.
         tolerance: allowed for every value.
         runner: where it is compiled.
+        keep_inputs: store the inputs, since no seed makes them.
 
     Raises:
         NoPlanError: it cannot be compiled once more.
@@ -108,14 +120,15 @@ def verify_plan(
         )
     bounds = table_bounds(model.index)
     values = reference.expected(crossing_values(model, plan), last=True)
-    kept = make_verification(seeds, reference.samples, values, {}, tolerance, bounds)
+    given = reference.samples if keep_inputs else ()
+    kept = make_verification(seeds, reference.samples, values, {}, tolerance, bounds, given)
     inputs = tuple(model.index.values[name] for name in model.index.inputs)
     steps = tuple((regions.get(p.nodes), p.target) for p in plan.partitions)
     try:
         observed = runner.run(observe_errors, steps, kept.to_text(), inputs, threads, cancel=cancel)
     except ChildFailed as failure:
         raise NoPlanError(f"the plan failed when it was compiled once more: {failure.reason}") from None
-    return make_verification(seeds, reference.samples, values, observed, tolerance, bounds)
+    return make_verification(seeds, reference.samples, values, observed, tolerance, bounds, given)
 
 
 def versions_of(plan: Plan, runner: Runner) -> dict[str, str]:

@@ -126,6 +126,8 @@ class Verification:
     tolerance: Mapping[str, float]  # the relative error that each value may have, by name
     # what the seeded values of integer inputs stay below, where a short table says so
     bounds: Mapping[str, int] = field(default_factory=dict)
+    # the inputs themselves, where the model cannot run on seeded ones; empty where it can
+    given: tuple[Mapping[str, np.ndarray], ...] = ()
 
     def error_of(self, seed_position: int, name: str, value: np.ndarray) -> float:
         """The error of a value; 0 for one that was not kept."""
@@ -141,6 +143,7 @@ class Verification:
                 "values": [{n: d.as_json() for n, d in values.items()} for values in self.values],
                 "tolerance": dict(self.tolerance),
                 "bounds": dict(self.bounds),
+                **({"given": [_as_json(sample) for sample in self.given]} if self.given else {}),
             }
         )
 
@@ -163,9 +166,34 @@ class Verification:
                 values=values,
                 tolerance=data["tolerance"],
                 bounds=data.get("bounds", {}),
+                given=tuple(map(_from_json, data.get("given", ()))),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise VerificationError(f"the artifact's reference values are damaged: {error}") from None
+
+
+def _as_json(sample: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return {
+        name: {
+            "shape": list(value.shape),
+            "dtype": value.dtype.name,
+            "data": [str(text) for text in value.reshape(-1)]
+            if value.dtype == object
+            else base64.b64encode(np.ascontiguousarray(value).tobytes()).decode("ascii"),
+        }
+        for name, value in sample.items()
+    }
+
+
+def _from_json(sample: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    found = {}
+    for name, value in sample.items():
+        if value["dtype"] == "object":
+            flat = np.array(value["data"], dtype=object)
+        else:
+            flat = np.frombuffer(base64.b64decode(value["data"]), np.dtype(value["dtype"])).copy()
+        found[name] = flat.reshape(value["shape"])
+    return found
 
 
 def input_hashes(sample: Mapping[str, np.ndarray]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import NormalizedInfo
 
 _SEEDS = 2
+_MOST_STORED_BYTES = 4 << 20  # of inputs in an artifact
 
 
 @dataclass
@@ -67,11 +68,36 @@ class Sampling:
         made = [name for name in self.model.index.outputs if name in self.model.index.producer]
         for values in self.chosen_by.values(made):
             for name, value in values.items():
-                if value.dtype.kind in "fc" and np.isnan(value).any():
+                if _has_nan(value):
                     raise ModelError(
                         f"the reference output {name!r} has NaN on these inputs, so nothing can be compared with it; "
                         f"{self._ask_for_inputs()}, or try another --seed"
                     )
+
+    def proof(self) -> Reference:
+        """The samples that prove the artifact: seeded ones, or given ones where the model cannot run on seeds.
+
+        Raises:
+            ModelError: the model runs on given inputs alone, and these are too large to store.
+        """
+        if self.inputs is None:
+            return self.seeded
+        made = [name for name in self.model.index.outputs if name in self.model.index.producer]
+        try:
+            if not any(
+                map(_has_nan, (v for known in self.seeded.values(made) for v in known.values()))
+            ):
+                return self.seeded
+        except ModelError:
+            pass  # the reference cannot run on seeded inputs
+        few = self.chosen_by.samples[:_SEEDS]
+        size = sum(value.nbytes for sample in few for value in sample.values())
+        if size > _MOST_STORED_BYTES:
+            raise ModelError(
+                f"the model cannot run on seeded inputs, and the given ones ({size >> 20} MiB) are too large to be "
+                f"stored in the artifact ({_MOST_STORED_BYTES >> 20} MiB); give smaller ones with --inputs"
+            )
+        return self._reference(few, "proof", keep_all=False)
 
     @property
     def compared(self) -> list[Reference]:
@@ -130,6 +156,10 @@ class Sampling:
     def _reference(self, samples: Sequence[Sample], name: str, keep_all: bool = True) -> Reference:
         folder = self.work_dir / name
         return Reference(self.model, samples, folder, self.listener, self.cancel, keep_all)
+
+
+def _has_nan(value: np.ndarray) -> bool:
+    return value.dtype.kind in "fc" and bool(np.isnan(value).any())
 
 
 def _same(value: np.ndarray, others: Sequence[np.ndarray]) -> bool:

@@ -74,7 +74,7 @@ def test_seeded_inputs_fit_their_type() -> None:
         TensorSpec("h", "bfloat16", (4,)),
         TensorSpec("ids", "int64", (1000,)),
         TensorSpec("bytes", "uint8", (1000,)),
-        TensorSpec("mask", "bool", (1000,)),
+        TensorSpec("flags", "bool", (1000,)),
         TensorSpec("text", "object", (3,)),
         TensorSpec("scalar", "float32", ()),
     ]
@@ -87,7 +87,7 @@ def test_seeded_inputs_fit_their_type() -> None:
     assert 0.8 < float(values["f"].std()) < 1.2
     assert (values["ids"].min(), values["ids"].max()) == (0, 99)
     assert values["bytes"].max() > 200
-    assert set(np.unique(values["mask"])) == {False, True}
+    assert set(np.unique(values["flags"])) == {False, True}
 
 
 def test_seeds_decide_and_other_inputs_do_not() -> None:

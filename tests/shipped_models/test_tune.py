@@ -1,0 +1,80 @@
+"""Whole tunings of models that once were refused or failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import collage
+from collage.backends.registry import for_tests, installed
+from tests.shipped_models.test_ingest import saved
+
+pytestmark = pytest.mark.slow
+
+
+def test_given_inputs_prove_a_model_that_no_seed_can_run(tmp_path: Path) -> None:
+    path = saved(
+        """
+        m (float[6, 8] x, int64[2] sp) => (float[r, 8] y, float[s, 8] z) {
+            a, b = Split<axis = 0>(x, sp)
+            y = Sigmoid(a)
+            z = Tanh(b)
+        }
+        """,
+        tmp_path,
+        13,
+    )
+    sample = {"x": np.ones((6, 8), np.float32), "sp": np.array([2, 4], np.int64)}
+    np.savez(tmp_path / "in.npz", **sample)
+    artifact = collage.tune(
+        path,
+        ["onnxruntime", "openvino"],
+        output=tmp_path / "a.onnx",
+        inputs=tmp_path / "in.npz",
+        database=f"sqlite:///{tmp_path}/c.db",
+        time_limit_s=3,
+    )
+    with collage.load(artifact.path) as session:
+        y, z = session.run(None, sample)
+        assert (y.shape, z.shape) == ((2, 8), (4, 8))
+        y, z = session.run(None, {**sample, "sp": np.array([5, 1], np.int64)})
+    assert (y.shape, z.shape) == ((5, 8), (1, 8))
+    np.testing.assert_allclose(z, np.tanh(1.0), rtol=1e-6)
+
+
+def test_without_targets_all_installed_runtimes_are_compared(tmp_path: Path) -> None:
+    assert installed() and not any(map(for_tests, installed()))
+    path = saved("m (float[b, 8] x) => (float[b, 8] y) { y = Relu(x) }", tmp_path)
+    said: list[str] = []
+    artifact = collage.tune(
+        path,
+        [],
+        output=tmp_path / "a.onnx",
+        dims={"b": 2},
+        database=f"sqlite:///{tmp_path}/c.db",
+        time_limit_s=2,
+        on_event=lambda event: said.append(event.message),
+    )
+    assert artifact.report["targets"] == installed()
+    assert any("no target is given" in text and installed()[0] in text for text in said)
+
+
+def test_empty_cache_of_a_decoder_is_a_size_like_any_other(tmp_path: Path) -> None:
+    path = saved(
+        "m (float[p, 4] past, float[1, 4] x) => (float[t, 4] y) { y = Concat<axis = 0>(past, x) }",
+        tmp_path,
+    )
+    artifact = collage.tune(
+        path,
+        ["onnxruntime"],
+        output=tmp_path / "a.onnx",
+        dims={"p": 0},
+        database=f"sqlite:///{tmp_path}/c.db",
+        time_limit_s=2,
+    )
+    sample = {"past": np.zeros((0, 4), np.float32), "x": np.ones((1, 4), np.float32)}
+    with collage.load(artifact.path) as session:
+        (made,) = session.run(None, sample)
+    np.testing.assert_array_equal(made, sample["x"])

@@ -92,7 +92,7 @@ class Host:
             process.wait()
 
 
-class Runner:
+class Cluster:
     """A scheduler with its certificates, and hosts that work for it.
 
     Args:

@@ -39,7 +39,7 @@ _CHOOSE = {
 }
 _SUM = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
-# Standard deviation of the noise, relative to a value's largest magnitude (docs/accuracy.md).
+# Standard deviation of the noise, relative to a value's largest magnitude (docs/numeric-ties.md).
 MOVED = 1e-5
 _DRAWS, _LEAST_DRAWS, _MOST_S = 16, 4, 20.0
 # A change of so many times the noise is another choice.

@@ -2,8 +2,8 @@
 
     python -m benchmarks.search_scaling --nodes 3000 [--plot OUT.svg] [--json OUT.json]
 
-For each family of synthetic networks: nodes, candidates, seconds of the first search (arrays and
-program built from nothing) and of the next one with other costs, partitions, and the proven gap. With
+For each family of synthetic networks: nodes, candidates, partitions, the proven gap, and seconds of two
+searches. The first builds arrays and program from nothing; the next one has other costs. With
 `--dijkstra` the RFC's search runs on the same candidates and costs. With `--plot` sizes up to `--nodes`
 are timed and drawn on logarithmic axes.
 

@@ -1,7 +1,7 @@
 """Numeric ties: elements of a model's values that rounding alone decides.
 
 An operator that chooses (TopK, ArgMax, a comparison) picks either of two numbers that are equal but for
-rounding, and what is gathered by it follows. Runtimes sum in different orders, so each choice is right.
+rounding. What is gathered by it follows. Runtimes sum in different orders, so each choice is right.
 
 Ties are found by running the model: the sums of products that feed such operators are moved by as much
 as runtimes differ, and all that follows is computed again. An element that changes is a tie between the

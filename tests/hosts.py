@@ -135,7 +135,7 @@ class Cluster:
         )
 
     def workers(self) -> list[RemoteWorker]:
-        """Who has joined."""
+        """The workers that have joined."""
         return find_workers(self.address, self.tuner)
 
     def until(self, holds: Callable[[list[RemoteWorker]], bool], within_s: float = 60.0) -> None:

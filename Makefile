@@ -8,7 +8,7 @@ PINS := pyproject.toml constraints.txt requirements/without-dependencies.txt
 .PHONY: help demo test check setup clean
 
 help:
-	@echo "make demo   start the server, tune a real model over HTTP, print the comparison"
+	@echo "make demo   start the server, tune a text detector over HTTP, print the comparison"
 	@echo "make test   scripts/check, then every test"
 	@echo "make check  ruff, mypy, import-linter and the quick tests"
 	@echo "make setup  only install into .venv"

@@ -1,9 +1,9 @@
 """What a backend is: one runtime or compiler behind one contract.
 
-Terms: a *backend* says, for a target (its name with options), which nodes it takes and why not the
-others, which patterns it knows, and how to compile a sub-model into an *executable*, which runs on the
-caller's arrays. A *variant* of a target has other options and computes the same. A *mixed* partition
-computes some nodes as another target of its runtime does.
+Terms: a *backend* says, for a target (its name with options), which nodes it takes, why not the others,
+and which patterns it knows. It compiles a sub-model into an *executable*, which runs on the caller's
+arrays. A *variant* of a target has other options and computes the same. A *mixed* partition computes
+some nodes as another target of its runtime does.
 
 Invariants for an implementer:
 

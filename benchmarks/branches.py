@@ -3,9 +3,9 @@
     python -m benchmarks.branches [--model NAME ...] [--target TARGET ...] [--forks 6]
 
 For each model and target, some joins spread over the model are chosen. At each, the branches are cut
-out and run at once on half of the threads each (a `fork`), interleaved with the whole model in one
-child. Printed is the best fork's speedup over the whole model with its 95 % interval. Run it on an idle
-machine.
+out and run at once on half of the threads each (a `fork`). Forks and the whole model run interleaved in
+one child. Printed is the best fork's speedup over the whole model with its 95 % interval. Run it on an
+idle machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The main job on a real model, as `make demo` runs it.
 
-Starts the server with its defaults in a folder of its own (SQLite, in-process worker), posts a trained
-text-detection model (PP-OCR v4) over HTTP, shows how the plan found compares with every single target,
-and runs the artifact through `collage.load`.
+Starts the server with its defaults in a folder of its own (SQLite, in-process worker) and posts a
+trained text-detection model (PP-OCR v4) over HTTP. Shows how the plan found compares with every single
+target, and runs the artifact through `collage.load`.
 """
 
 from __future__ import annotations

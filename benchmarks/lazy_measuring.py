@@ -56,7 +56,7 @@ _NEAR = 1.05
 
 
 @dataclass(frozen=True)
-class RemoteResult:
+class LazyResult:
     """What lazy search did on one model.
 
     Args:
@@ -155,7 +155,7 @@ def restricted_candidates(index: GraphIndex, specs: Sequence[TargetSpec], cuts: 
 
 def study(
     name: str, targets: Sequence[str], cuts: int, database: CostDatabase, deadline_s: float | None
-) -> RemoteResult | None:
+) -> LazyResult | None:
     """Measure what is not known yet, then search; None when the time ended before all was measured."""
     chosen = benchmark_model(name)
     with tempfile.TemporaryDirectory(prefix="collage-lazy-") as folder:
@@ -182,7 +182,7 @@ def _searched(
     specs: Sequence[TargetSpec],
     candidates: CandidateSet,
     known: MeasuredCosts,
-) -> RemoteResult:
+) -> LazyResult:
     index = model.index
     borders = {spec.target: _BORDER_US for spec in specs}
     transitions = Transitions(default_call_us=_CALL_US, border_us=borders)
@@ -211,7 +211,7 @@ def _searched(
     )
     found = lazy.run(_PLANS, single_us).plans[0]
     near = [asked for asked, us in seen if us <= best.objective_us * _NEAR]
-    return RemoteResult(
+    return LazyResult(
         model=name,
         candidates=len(candidates),
         everything=known.unique(candidates.candidates),
@@ -233,8 +233,8 @@ def _print_count(event: Event) -> None:
         print(f"  {event.done} {event.message}", flush=True)
 
 
-def table(outcomes: Sequence[RemoteResult]) -> str:
-    """The outcomes as a Markdown table."""
+def table(results: Sequence[LazyResult]) -> str:
+    """The results as a Markdown table."""
     head = (
         "| model | candidates | different costs | asked for | of all | within 5 % after | best plan | "
         "lazy plan | lazy / best | best single |\n|---|---|---|---|---|---|---|---|---|---|"
@@ -244,7 +244,7 @@ def table(outcomes: Sequence[RemoteResult]) -> str:
         f"{o.early} | {o.best_us / 1e3:.2f} ms | {o.objective_us / 1e3:.2f} ms | "
         f"{'the same' if o.same_plan else f'{o.objective_us / o.best_us:.4f}'} | "
         f"{o.single_us / 1e3:.2f} ms |"
-        for o in outcomes
+        for o in results
     ]
     return "\n".join([head, *rows])
 
@@ -263,18 +263,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     deadline_s = None if chosen.seconds is None else begin + chosen.seconds
     database = CostDatabase(chosen.database)
     known = json.loads(chosen.output.read_text(encoding="utf-8")) if chosen.output.exists() else []
-    outcomes = {row["model"]: RemoteResult(**row) for row in known}
+    results = {row["model"]: LazyResult(**row) for row in known}
     for name in chosen.models:
-        outcome = study(name, chosen.targets, chosen.cuts, database, deadline_s)
-        if outcome is None:
+        result = study(name, chosen.targets, chosen.cuts, database, deadline_s)
+        if result is None:
             print(f"{name}: not everything is measured yet; call again to go on")
             continue
-        outcomes[name] = outcome
+        results[name] = result
         chosen.output.parent.mkdir(parents=True, exist_ok=True)
-        rows = [asdict(outcome) for outcome in outcomes.values()]
+        rows = [asdict(result) for result in results.values()]
         chosen.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     database.close()
-    print(table(list(outcomes.values())))
+    print(table(list(results.values())))
 
 
 if __name__ == "__main__":

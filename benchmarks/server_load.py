@@ -2,10 +2,11 @@
 
     python -m benchmarks.server_load
 
-The same 20 jobs run twice on two runners over empty databases. The first time, a hundred clients poll
-and a hundred keep an event stream open; the second time, there are no clients. All run on one machine
-over loopback. The server has one core for itself (`COLLAGE_SERVER_CORES=1`), which the clients share.
-Costs that both runs measured are compared by key: the calibration run's time and the latencies.
+The same 20 jobs run twice on a server with two job processes over empty databases. The first time, a
+hundred clients poll and a hundred keep an event stream open; the second time, there are no clients. All
+run on one machine over loopback. The server has one core for itself (`COLLAGE_SERVER_CORES=1`), which
+the clients share. Costs that both runs measured are compared by key: the calibration run's time and the
+latencies.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Invariants: every `read` and every `write` is one short transaction; a write has happened wholly or not
 at all when it returns, also when the process is killed in it. Safe from many threads.
 
-A `write` may run its work again after a lost connection or a deadlock, so work must depend on nothing
+A `write` may run its work again after a lost connection or a deadlock. So work must depend on nothing
 but the database and its arguments.
 """
 

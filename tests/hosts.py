@@ -92,7 +92,7 @@ class Host:
             process.wait()
 
 
-class Runner:
+class Cluster:
     """A scheduler with its certificates, and hosts that work for it.
 
     Args:
@@ -135,7 +135,7 @@ class Runner:
         )
 
     def workers(self) -> list[RemoteWorker]:
-        """Who has joined."""
+        """The workers that have joined."""
         return find_workers(self.address, self.tuner)
 
     def until(self, holds: Callable[[list[RemoteWorker]], bool], within_s: float = 60.0) -> None:

@@ -1,8 +1,8 @@
 """The machine, as far as it decides costs.
 
 Machines of one digest are expected to have the same costs. The digest covers the CPU's model and
-features, the cores given to this process, memory, caches, GPUs with their driver, and a label that an
-operator may set; not the host's name.
+features, the cores given to this process, memory, caches, and GPUs with their driver. It covers a label
+that an operator may set, but not the host's name.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def _buffer(spec: TensorSpec) -> Array | None:
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    """A C-contiguous array at a cache line's border, as the executor's timer has them."""
+    """A C-contiguous array at a cache line's border, as the executor places them."""
     if dtype.hasobject:
         return np.empty(shape, dtype=dtype)
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize

@@ -1,8 +1,8 @@
 """Sample values as files, for a child: an .npz that keeps every ONNX type.
 
-It holds one entry of JSON (names and dtypes) and one array for each sample and name, as plain bytes
-where numpy's format loses the dtype (bfloat16, float8) or needs pickle (text). An .npz by name of a
-user can be read as well. A reference value with numeric ties
+It holds one entry of JSON (names and dtypes) and one array for each sample and name. Arrays are plain
+bytes where numpy's format loses the dtype (bfloat16, float8) or needs pickle (text). An .npz by name of
+a user can be read as well. A reference value with numeric ties
 (`collage.backends.numerics.comparison.Ranged`) has two more arrays.
 """
 

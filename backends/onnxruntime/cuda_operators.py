@@ -1,7 +1,7 @@
 """The ONNX operators that ONNX Runtime's CUDA provider takes.
 
-Found by opening ONNX's own node tests with ONNX Runtime 1.31 without fallback to the CPU: an operator
-is listed when one of its tests opens, or when its tests have only known exceptions (GRU that resets
+Found by opening ONNX's own node tests with ONNX Runtime 1.31 without fallback to the CPU. An operator
+is listed when one of its tests opens. So is one whose tests have only known exceptions (GRU that resets
 before its product, OneHot of a float depth). A wrong entry costs one refused candidate, never a wrong
 result.
 """

@@ -1,9 +1,9 @@
 """Biases that make up for what int8 rounding shifts on average.
 
-Rounded weights move each channel of an output by a constant where inputs have a mean, as after a ReLU,
-and later layers do not average that out. So every integer kernel runs beside its float original on the
-same values, and the mean difference of each channel goes into the bias. A runtime folds an addition
-after a product into that product, so it costs nothing.
+Rounded weights move each channel of an output by a constant where inputs have a mean, as after a ReLU.
+Later layers do not average that out. So every integer kernel runs beside its float original on the same
+values, and the mean difference of each channel goes into the bias. A runtime folds an addition after a
+product into that product, so it costs nothing.
 
 Corrections are whole multiples of a *grain*: two runtimes compute a sample with other last bits, and
 weights must not follow these.

@@ -1,8 +1,8 @@
 """Weights rounded one after another, each making up for the errors of those before it.
 
 Rounding to nearest errs least in each weight, but not in a product's sums: inputs correlate, so one
-weight can compensate another. With the inputs' second moments G (the *Gram matrix*) the squared error
-of a sum is `e G e`, for `e` the errors of its weights. With the Cholesky factor of G, rounding from the
+weight can compensate another. The squared error of a sum is `e G e`: `e` are the errors of its weights,
+G are the inputs' second moments (the *Gram matrix*). With the Cholesky factor of G, rounding from the
 last weight to the first keeps it small; weights of the largest inputs come first. A weight of zero
 stays zero: an input that is always zero in the samples may have any size elsewhere.
 

@@ -78,7 +78,7 @@ def options(*choices: str) -> tuple[Option, ...]:
     quant = Option(
         _NAME,
         "none",
-        "Weights of products and convolutions as int8 in the file itself (see docs/accuracy.md).",
+        "Weights of products and convolutions as int8 in the file itself (see docs/int8.md).",
         choices=("none", *choices),
     )
     return quant, OPTION

@@ -2,16 +2,16 @@
 
     value = run_in_child(measure_once, request, limits=ChildLimits(timeout_s=30))
 
-Each call has a child of its own, forked from a helper process (the *fork server*, see `child`) that has
-numpy and our own modules loaded and no runtime. The user's main module needs no guard. Calls may come
-from any thread, several at a time, and from forked processes.
+Each call has a child of its own, forked from a helper process (the *fork server*, see `child`). That
+has numpy and our own modules loaded, and no runtime. The user's main module needs no guard. Calls may
+come from any thread, several at a time, and from forked processes.
 
-A child has its own session and process group, an empty working directory (also HOME and TMPDIR, removed
-afterward), an environment of a few names and the policy's settings, a user of its own where the owner
-is root (`user`), resource limits, only the files that it was given and no network where the platform
-allows that (`landlock`), and `no_new_privs`. The kernel kills it when the fork server or the owner
-dies. Its stdout and stderr go to a file, whose last lines are in the failure's reason. Its results are
-decoded as plain data (`codec`).
+A child has its own session and process group, resource limits and `no_new_privs`. Its working
+directory, HOME and TMPDIR is an empty folder that is removed afterward. Its environment has a few names
+and the policy's settings. Where the owner is root it has a user of its own (`user`). Where the platform
+allows that, it has no network and only the files that it was given (`landlock`). The kernel kills it
+when the fork server or the owner dies. Its stdout and stderr go to a file, whose last lines are in the
+failure's reason. Its results are decoded as plain data (`codec`).
 
 Source: the fork server of Python's multiprocessing; pebble for the idea of one process per task.
 """

@@ -5,8 +5,8 @@ fork bomb ends at RLIMIT_NPROC. It keeps one capability, to pass by permission b
 (`CAP_DAC_OVERRIDE`): its files lie in folders of the owner, and Landlock says which (`landlock`). A
 program that the child starts keeps it too.
 
-Where the owner is not root, or is root in a container without `CAP_SETUID` or with a single mapped
-user, children run as the owner, without its capabilities.
+Where the owner is not root, children run as the owner, without its capabilities. So they do in a
+container without `CAP_SETUID` or with a single mapped user.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Helpers for converters of other runtimes: explicit defaults, weights inside the file, and a cache.
 
 MNN's converter and pnnx misread attributes that ONNX lets a model leave out (`strides` of pooling,
-`axis` of softmax), so a copy of the model states them. MNN cannot run a Dropout on its own, so that
+`axis` of softmax). So a copy of the model states them. MNN cannot run a Dropout on its own, so that
 becomes an Identity.
 """
 

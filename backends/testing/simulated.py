@@ -1,8 +1,8 @@
 """Low precision without the hardware: values rounded to bfloat16 or float16. For tests.
 
-ONNX Runtime computes operator by operator (graph optimization off) on a copy of the model in which Cast
-nodes round every float32 weight, input and intermediate value. So errors grow as on a processor with
-16-bit storage and 32-bit accumulation.
+Cast nodes in a copy of the model round every float32 weight, input and intermediate value. ONNX Runtime
+computes it operator by operator (graph optimization off). So errors grow as on a processor with 16-bit
+storage and 32-bit accumulation.
 
 The cost is stated, not measured: `call_us` is the time of ONNX Runtime in float32, measured at compile
 time, over `-speedup`; a call waits until that time is over.

@@ -247,7 +247,7 @@ def table(pairs: Sequence[Pair], names: Sequence[str]) -> str:
         here = {(p.first, p.second): p for p in pairs if p.side == side}
         alone = {p.second: p.base_us for p in here.values() if p.first == p.second}
         heads = [f"{name} ({alone[name]:.0f} µs)" if name in alone else name for name in names]
-        lines += [f"\n{side} × {side} × {CHANNELS} (time alone); rows: who ran before.\n"]
+        lines += [f"\n{side} × {side} × {CHANNELS} (time alone); rows: what ran before.\n"]
         lines += ["| after | " + " | ".join(heads) + " |", "|---" * (len(names) + 1) + "|"]
         for first in names:
             cells = [_cell(here.get((first, second))) for second in names]

@@ -160,15 +160,15 @@ def _draw(found: dict[str, Any]) -> str:
         f'<rect width="{width}" height="{_SIZE}" fill="#fff"/>',
         f'<path d="M{_EDGE} {_EDGE}V{floor}H{right}" fill="none" stroke="#333"/>',
         f'<path d="M{_EDGE} {floor}L{right} {_EDGE}" stroke="#999" stroke-dasharray="4 3"/>',
-        f'<text x="{_SIZE / 2}" y="{_SIZE - 14}" text-baseline="middle">root of the sum of squares</text>',
-        f'<text x="14" y="{_SIZE / 2}" text-baseline="middle" transform="rotate(-90 14 {_SIZE / 2})">'
+        f'<text x="{_SIZE / 2}" y="{_SIZE - 14}" text-anchor="middle">root of the sum of squares</text>',
+        f'<text x="14" y="{_SIZE / 2}" text-anchor="middle" transform="rotate(-90 14 {_SIZE / 2})">'
         "true error</text>",
     ]
     for power in range(low, high + 1):
         place = at(10.0**power)
-        parts.append(f'<text x="{place:.1f}" y="{floor + 16}" text-baseline="middle">1e{power}</text>')
+        parts.append(f'<text x="{place:.1f}" y="{floor + 16}" text-anchor="middle">1e{power}</text>')
         parts.append(
-            f'<text x="{_EDGE - 6}" y="{_SIZE - place + 4:.1f}" text-baseline="end">1e{power}</text>'
+            f'<text x="{_EDGE - 6}" y="{_SIZE - place + 4:.1f}" text-anchor="end">1e{power}</text>'
         )
     for number, (name, model) in enumerate(found.items()):
         color = _COLORS[number % len(_COLORS)]

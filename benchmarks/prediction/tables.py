@@ -111,14 +111,14 @@ def picture(results: Sequence[Mapping[str, Any]], protocol: str) -> str:
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 620 475" font-family="sans-serif" '
         'font-size="12"><rect width="620" height="475" fill="white"/>',
         '<line x1="60" y1="430" x2="460" y2="30" stroke="#888" stroke-dasharray="4 4"/>',
-        '<text x="260" y="468" text-baseline="middle">predicted, ms</text>',
+        '<text x="260" y="468" text-anchor="middle">predicted, ms</text>',
         '<text x="10" y="20">measured, ms</text>',
     ]
     for ms in _ticks(low, high):
         x, y = 60 + 400 * place(ms * 1e3), 430 - 400 * place(ms * 1e3)
         parts.append(f'<line x1="60" x2="460" y1="{y:.1f}" y2="{y:.1f}" stroke="#eee"/>')
-        parts.append(f'<text x="54" y="{y + 4:.1f}" text-baseline="end">{ms:g}</text>')
-        parts.append(f'<text x="{x:.1f}" y="448" text-baseline="middle">{ms:g}</text>')
+        parts.append(f'<text x="54" y="{y + 4:.1f}" text-anchor="end">{ms:g}</text>')
+        parts.append(f'<text x="{x:.1f}" y="448" text-anchor="middle">{ms:g}</text>')
     for number, (model, found) in enumerate(points.items()):
         color = _COLORS[number % len(_COLORS)]
         parts += [f'<circle {at(o)} r="3" fill="{color}" fill-opacity="0.7"/>' for o in found]

@@ -2,8 +2,8 @@
 
     python -m benchmarks.search_scaling --nodes 3000 [--plot OUT.svg] [--json OUT.json]
 
-For each family of synthetic networks: nodes, candidates, seconds of the first search (arrays and
-program built from nothing) and of the next one with other costs, partitions, and the proven gap. With
+For each family of synthetic networks: nodes, candidates, partitions, the proven gap, and seconds of two
+searches. The first builds arrays and program from nothing; the next one has other costs. With
 `--dijkstra` the RFC's search runs on the same candidates and costs. With `--plot` sizes up to `--nodes`
 are timed and drawn on logarithmic axes.
 
@@ -121,16 +121,16 @@ def plot(timings: Sequence[Timing]) -> str:
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 700 390" font-family="sans-serif" '
         'font-size="12"><rect width="700" height="390" fill="white"/>',
-        '<text x="310" y="378" text-baseline="middle">nodes (ten candidates each)</text>',
+        '<text x="310" y="378" text-anchor="middle">nodes (ten candidates each)</text>',
         '<text x="20" y="24">seconds of the first search</text>',
     ]
     for power in range(low, high + 1):
         y = at(min(nodes), 10.0**power).split(",")[1]
         parts.append(f'<line x1="70" x2="550" y1="{y}" y2="{y}" stroke="#ddd"/>')
-        parts.append(f'<text x="62" y="{y}" text-baseline="end">{10.0**power:g}</text>')
+        parts.append(f'<text x="62" y="{y}" text-anchor="end">{10.0**power:g}</text>')
     for count in sorted({t.nodes for t in timings if t.family == timings[0].family}):
         x = at(count, 10.0**low).split(",")[0]
-        parts.append(f'<text x="{x}" y="350" text-baseline="middle">{count}</text>')
+        parts.append(f'<text x="{x}" y="350" text-anchor="middle">{count}</text>')
     families = list(dict.fromkeys(t.family for t in timings))
     for number, family in enumerate(families):
         own = sorted((t for t in timings if t.family == family), key=lambda t: t.nodes)

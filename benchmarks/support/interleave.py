@@ -18,7 +18,7 @@ def interleave(
     """Time several callables in turn: sample i of each was taken within the same moment.
 
     In each round every runner gets one block of calls, whose first is thrown away and whose median is
-    the sample; who begins changes with the round.
+    the sample; the first one changes with the round.
 
     Args:
         runners: callables by name.

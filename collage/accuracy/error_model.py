@@ -4,10 +4,9 @@ Terms: a *block* is a run of nodes of the model's line. A *mix* gives each block
 targets; number 0 is the *exact* one, the others are *reduced* (bf16, int8, …). Its error is that of the
 model's outputs, found by running it.
 
-The model of addition: every block has a *share* for each reduced target, and a mix's squared error is
-the sum of the shares of its reduced blocks, as independent errors add. A share starts as the squared
-error of the block reduced alone, and is fitted to the mixes that were run
-(docs/results/error-addition.md).
+The model of addition: every block has a *share* for each reduced target. A mix's squared error is the
+sum of the shares of its reduced blocks, as independent errors add. A share starts as the squared error
+of the block reduced alone, and is fitted to the mixes that were run (docs/results/error-addition.md).
 
 Invariant: a prediction only says which mix to run next. It is never an error.
 """

@@ -2,8 +2,8 @@
 
 Terms as in `collage.accuracy.error_model`. A *piece* is a run of neighboring blocks of one target,
 compiled as one. A mix in pieces errs otherwise than in blocks, since a runtime rounds at other places
-inside a piece, and it is faster, since each border converts numbers and layout. So what keeps a limit
-in pieces is sought in pieces: first the mixes that the shares promise; then changes of the fastest one
+inside a piece. It is faster, since each border converts numbers and layout. So what keeps a limit in
+pieces is sought in pieces: first the mixes that the shares promise; then changes of the fastest one
 found; at last changes of any mix that kept the limit, or nearly.
 
 Invariant: a returned mix kept the limit on every sample, the held-out ones included.

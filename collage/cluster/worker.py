@@ -42,7 +42,7 @@ from collage.partitioner.errors import CancelledError
 _LOOK_S = 0.1
 _AGAIN_S = 1.0
 _PROBE_S = 180.0
-ALIVE = "alive"  # a file in the worker's folder; who looks after the worker asks how old it is
+ALIVE = "alive"  # a file in the worker's folder; a supervisor asks how old it is
 _ALIVE_S = 10.0
 
 

@@ -113,7 +113,7 @@ class WorkerFiles:
         """
         kind, name, *rest = token.parts
         if ".." in rest or kind not in (PLACES, FOLDERS):
-            raise CollageError(f"{token} is no token of a remote_call")
+            raise CollageError(f"{token} is no token of this remote call")
         if kind == PLACES:
             return base.joinpath(_plain(name), *rest)
         folder = self.folder / "runs" / _plain(run) / _plain(name)
@@ -183,5 +183,5 @@ class WorkerFiles:
 
 def _plain(name: str) -> str:
     if not _PLAIN.match(name):
-        raise CollageError(f"{name!r} is not a name that a remote_call may have")
+        raise CollageError(f"{name!r} is not a name that a file of a remote call may have")
     return name

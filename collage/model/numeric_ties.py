@@ -1,7 +1,7 @@
 """Numeric ties: elements of a model's values that rounding alone decides.
 
 An operator that chooses (TopK, ArgMax, a comparison) picks either of two numbers that are equal but for
-rounding, and what is gathered by it follows. Runtimes sum in different orders, so each choice is right.
+rounding. What is gathered by it follows. Runtimes sum in different orders, so each choice is right.
 
 Ties are found by running the model: the sums of products that feed such operators are moved by as much
 as runtimes differ, and all that follows is computed again. An element that changes is a tie between the
@@ -39,7 +39,7 @@ _CHOOSE = {
 }
 _SUM = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
-# Standard deviation of the noise, relative to a value's largest magnitude (docs/accuracy.md).
+# Standard deviation of the noise, relative to a value's largest magnitude (docs/numeric-ties.md).
 MOVED = 1e-5
 _DRAWS, _LEAST_DRAWS, _MOST_S = 16, 4, 20.0
 # A change of so many times the noise is another choice.

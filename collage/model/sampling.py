@@ -123,7 +123,7 @@ class Sampling:
             counts[name] = max(count, counts.get(name, count))
         told = [
             f"rounding alone decides up to {ties} of {size} elements of output {name!r}, so these were compared "
-            "only with what the model itself makes of them (docs/accuracy.md)"
+            "only with what the model itself makes of them (docs/numeric-ties.md)"
             for name, (ties, size) in counts.items()
             if name in self.model.index.outputs
         ]

@@ -84,7 +84,7 @@ def allow_self_error(
         ]
     told = (
         "the model rounds to integers, and weights moved by a hundred-thousandth change its outputs so much that an "
-        f"error of {own:.3g} is allowed instead of {options.tolerance:g} (docs/accuracy.md)"
+        f"error of {own:.3g} is allowed instead of {options.tolerance:g} (docs/numeric-ties.md)"
     )
     return options.model_copy(update={"tolerance": own}), [told]
 

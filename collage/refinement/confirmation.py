@@ -15,12 +15,12 @@ from collage.timing.standings import Standings, complexity
 from collage.timing.timed_plan import TimedPlan, distinct, shared_comparisons, speedup
 
 # A winner is timed in so many processes beside the single targets that are nearly the best, or in two where it is
-# far ahead: builds of the same plans differ, and a busy machine shifts ratios for minutes (docs/refinement.md).
+# far ahead: builds of the same plans differ, and a busy machine shifts ratios for minutes (docs/results/comparing-plans.md).
 BUILDS, _FAR_AHEAD, _NEARLY_THE_BEST = 4, 1.5, 1.05
 # So many comparisons may confirm one winner, and so many when it is so late that the caller has waited enough.
 _MAX_CONFIRMATIONS, _WHEN_LATE = 8, 2
 # So many plans that look faster than the winner, and are not proven to be, are timed beside it, in so many times
-# as many processes: the interval of a small gain needs that many (docs/refinement.md).
+# as many processes: the interval of a small gain needs that many (docs/results/comparing-plans.md).
 _MOST_UNPROVEN, _UNPROVEN_BUILDS = 2, 2.5
 # Single targets are, in so many times as many processes, where one may be faster than the winner by more than so much.
 _MORE_BUILDS, _REGRET = 1.5, 0.01

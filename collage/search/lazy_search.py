@@ -135,8 +135,9 @@ class LazySearch:
     def _plausible_us(self, candidate: Candidate) -> float:
         """What a region takes at most, by what is known of others on its target.
 
-        Each was measured at a moment of its own, of which one may be half as fast as another. A region is not
-        slower than one that holds it, nor than parts of it that took so long one after the other in a running plan.
+        Each was measured at a moment of its own, of which one may be half as fast as another. A region
+        is not slower than one that holds it, nor than its parts took one after the other in a running
+        plan.
         """
         key = (candidate.nodes, candidate.target)
         if key in self._plausible:

@@ -63,7 +63,7 @@ class TimingRequest:
         block_s: time of one plan's calls in a round; three calls at the least.
         prune: drop plans that cannot win any more.
         backwards: the needed plans are built last to first. The later of two builds of one plan in a process is
-            faster (docs/refinement.md), so the order must change.
+            faster (docs/results/comparing-plans.md), so the order must change.
         seen_us: the distances of the cores that were seen so far (`collage.backends.machine.core_distance`).
     """
 

@@ -35,8 +35,8 @@ def canonical_bytes(value: object) -> bytes:
 def body_digest(node: ir.Node, given: Iterable[str]) -> str:
     """A digest of what a node's bodies (If, Loop, Scan) compute; empty for a node without bodies.
 
-    A body's use of the k-th of `given` (the node's inputs and captured values) is recorded as `given
-    k`, so that the digest does not depend on names.
+    The digest does not depend on names: the k-th of `given` (the node's inputs and captured values) is
+    recorded as `given k`.
     """
     bodies = {a.name: bodies_of(a) for a in node.attributes.values() if bodies_of(a)}
     if not bodies:

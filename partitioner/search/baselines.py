@@ -3,8 +3,8 @@
 * `priority`: an ordered list of targets; each node goes to the first that takes it.
 * `greedy`: the same, the target first that claims the largest region.
 
-Nodes of one target become partitions in *turns*: all that are ready and belong to one target, then all
-that are ready then and belong to another, so that they can run one after the other.
+Nodes of one target become partitions in *turns*: all that are ready and belong to one target, then
+those of another. So they can run one after the other.
 """
 
 from __future__ import annotations

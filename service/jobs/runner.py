@@ -5,8 +5,8 @@ result or a reason. Everything is in the database before it is acted upon: when 
 lease ends and the job is queued again.
 
 A runner that lost its lease kills its process and writes nothing more. A job goes back to the queue
-when the server stops, when the database is away for too long, and when the process is suspended for as
-long as a lease. A full disk fails the job.
+when the server stops, when the database is away for too long, and when the process is suspended for a
+whole lease. A full disk fails the job.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="Most items of the page.
 _DESCRIPTIONS = {
     400: "The request cannot be read",
     401: "No valid token",
-    403: "The token lacks the scope, or the request comes from another web runner",
+    403: "The token lacks the scope, or the request comes from another web site",
     404: "No such thing",
     405: "This path does not take this method",
     409: "Not possible in the job's state",

@@ -1,4 +1,4 @@
-"""`/v1/targets` and `/v1/workers`: what can run here, and who is at work."""
+"""`/v1/targets` and `/v1/workers`: what can run here, and which machines work."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def list_targets(services: InjectedServices, caller: Reader) -> list[TargetView]
     "/workers", operation_id="listWorkers", response_model=list[WorkerView], responses=problems()
 )
 def list_workers(services: InjectedServices, caller: Reader) -> list[WorkerView]:
-    """Who runs jobs and who measures, and on what hardware."""
+    """Which machines run jobs and which measure, with their hardware."""
     return worker_views(services)

@@ -157,7 +157,7 @@ def _utc(minute: str) -> datetime | None:
 
 @router.get("/workers")
 def workers_page(request: Request, services: InjectedServices, visitor: Visitor) -> HTMLResponse:
-    """Who runs jobs, who measures, and which targets there are."""
+    """Which machines run jobs, which measure, and which targets there are."""
     problem = None
     workers = runner_views(services)
     try:

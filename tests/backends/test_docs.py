@@ -19,6 +19,7 @@ ROW = r"^\| `-{}` \| {} \|"
 @pytest.mark.parametrize("name", registry._BUILT_IN)
 def test_every_backend_and_option_is_documented(name: str) -> None:
     backend = registry.backends()[name]
+    assert name in PAGES, f"write docs/backends/{name}.md"
     assert PAGES[name].startswith(f"# {name}\n")
     assert f"Style: {backend.style}" in PAGES[name]
     assert f"(backends/{name}.md)" in COMMON

@@ -28,7 +28,7 @@ from collage.cluster.worker_pool import WorkerPool
 from collage.partitioner.target import Target
 from collage.runner import NoWorkerError
 from tests.chaos.machine import gone
-from tests.hosts import Host, Runner
+from tests.hosts import Cluster, Host
 from tests.processes import children, has_ended
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
@@ -39,9 +39,9 @@ Workers = dict[str, psutil.Popen]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A scheduler, and two machines of one kind."""
-    made = Runner(tmp_path_factory.mktemp("cluster"), ["one", "two"])
+    made = Cluster(tmp_path_factory.mktemp("cluster"), ["one", "two"])
     try:
         yield made
     finally:
@@ -49,7 +49,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 
 
 @pytest.fixture(scope="module")
-def machines(cluster: Runner) -> dict[str, Host]:
+def machines(cluster: Cluster) -> dict[str, Host]:
     return {name: cluster.host(name) for name in ("one", "two")}
 
 
@@ -59,7 +59,7 @@ def running() -> Workers:
 
 
 @pytest.fixture
-def workers(cluster: Runner, machines: dict[str, Host], running: Workers) -> Workers:
+def workers(cluster: Cluster, machines: dict[str, Host], running: Workers) -> Workers:
     """A worker on each machine, started where the test before has killed it."""
     for name, machine in machines.items():
         if name not in running or running[name].poll() is not None:
@@ -72,12 +72,12 @@ def workers(cluster: Runner, machines: dict[str, Host], running: Workers) -> Wor
 class Task:
     """A call on some worker, from a thread of its own."""
 
-    def __init__(self, cluster: Runner, seconds: float) -> None:
+    def __init__(self, cluster: Cluster, seconds: float) -> None:
         self._result: Future[None] = Future()
         arguments = (cluster, seconds)
         threading.Thread(target=self._run, args=arguments, daemon=True).start()
 
-    def _run(self, cluster: Runner, seconds: float) -> None:
+    def _run(self, cluster: Cluster, seconds: float) -> None:
         try:
             with DaskRunner(cluster.address, cluster.tuner) as runner:
                 runner.check(NULL)
@@ -106,7 +106,7 @@ def _busy(workers: Workers, seconds: float = 0.0) -> tuple[str, psutil.Process]:
 
 
 def test_a_job_is_done_although_its_worker_was_killed(
-    cluster: Runner, workers: Workers, tmp_path: Path
+    cluster: Cluster, workers: Workers, tmp_path: Path
 ) -> None:
     model = tmp_path / "zero.onnx"
     model.write_bytes(zero_model())
@@ -133,7 +133,7 @@ def test_a_job_is_done_although_its_worker_was_killed(
     assert plan == best_plan()
 
 
-def test_stopped_worker_gives_its_task_away(cluster: Runner, workers: Workers) -> None:
+def test_stopped_worker_gives_its_task_away(cluster: Cluster, workers: Workers) -> None:
     task = Task(cluster, 2.0)
     name, child = _busy(workers, 1.0)
     workers[name].terminate()
@@ -142,7 +142,7 @@ def test_stopped_worker_gives_its_task_away(cluster: Runner, workers: Workers) -
     task.result()
 
 
-def test_a_task_of_a_suspended_worker_is_done_by_another(cluster: Runner, workers: Workers) -> None:
+def test_a_task_of_a_suspended_worker_is_done_by_another(cluster: Cluster, workers: Workers) -> None:
     task = Task(cluster, 2.0)
     name, child = _busy(workers, 1.0)
     workers[name].suspend()
@@ -153,7 +153,7 @@ def test_a_task_of_a_suspended_worker_is_done_by_another(cluster: Runner, worker
 
 
 def test_a_scheduler_that_comes_back_finds_workers_and_tuners(
-    cluster: Runner, workers: Workers
+    cluster: Cluster, workers: Workers
 ) -> None:
     task = Task(cluster, 2.0)
     _, child = _busy(workers, 1.0)
@@ -189,7 +189,7 @@ def hanging_up(monkeypatch: pytest.MonkeyPatch) -> HangingUp:
 
 
 def test_for_a_tuner_a_scheduler_that_hangs_up_is_away(
-    cluster: Runner, workers: Workers, hanging_up: HangingUp
+    cluster: Cluster, workers: Workers, hanging_up: HangingUp
 ) -> None:
     pool = WorkerPool(cluster.address, cluster.tuner)
     hanging_up.on = True
@@ -207,7 +207,7 @@ def test_for_a_tuner_a_scheduler_that_hangs_up_is_away(
 
 
 def test_a_worker_tries_again_where_a_scheduler_hangs_up(
-    cluster: Runner, workers: Workers, hanging_up: HangingUp, tmp_path: Path
+    cluster: Cluster, workers: Workers, hanging_up: HangingUp, tmp_path: Path
 ) -> None:
     cluster.until(lambda there: len(there) == len(workers))
     said = cluster.workers()[0].announced
@@ -245,7 +245,7 @@ def _until_away(pool: WorkerPool) -> None:
     raise AssertionError("the pool still reaches its scheduler")
 
 
-def test_a_killed_tuner_leaves_no_child_on_the_worker(cluster: Runner, workers: Workers) -> None:
+def test_a_killed_tuner_leaves_no_child_on_the_worker(cluster: Cluster, workers: Workers) -> None:
     program = (
         "import sys, time; from pathlib import Path; from collage.cluster.dask_runner import DaskRunner\n"
         "from collage.partitioner.target import Target\n"
@@ -260,7 +260,7 @@ def test_a_killed_tuner_leaves_no_child_on_the_worker(cluster: Runner, workers: 
     assert gone([child], within_s=10)
 
 
-def test_without_any_worker_left_the_reason_is_said(cluster: Runner, workers: Workers) -> None:
+def test_without_any_worker_left_the_reason_is_said(cluster: Cluster, workers: Workers) -> None:
     task = Task(cluster, 30.0)
     _, child = _busy(workers, 1.0)
     for worker in workers.values():

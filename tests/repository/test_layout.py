@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from collage.backends.registry import _BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("partitioner", "backends", "cost_db", "collage", "service")
@@ -67,3 +70,22 @@ def test_names_of_tests_are_short_and_of_one_meaning() -> None:
             assert len(names) == len(set(names)), f"{where} has a name twice"
             for name in names:
                 assert len(name) <= LONGEST_NAME, f"{where}: {name} has {len(name)} characters"
+
+
+def test_import_contracts_name_every_runtime_folder() -> None:
+    """A runtime that a contract leaves out could be imported from anywhere."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "importlinter"
+    ]
+    homes = {home.rpartition(":")[0].split(".")[2] for home in _BUILT_IN.values()} - {"testing"}
+    layers = next(c for c in contracts["contracts"] if c.get("containers") == ["collage.backends"])[
+        "layers"
+    ]
+    assert homes == {name for layer in layers if "mnn" in layer for name in layer.split(" | ")}
+    for key in ("protected_modules", "forbidden_modules"):
+        listed = [
+            set(c[key]) for c in contracts["contracts"] if "collage.backends.mnn" in c.get(key, ())
+        ]
+        assert listed and all(
+            {f"collage.backends.{home}" for home in homes} <= names for names in listed
+        )

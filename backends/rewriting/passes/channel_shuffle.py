@@ -1,8 +1,7 @@
 """Channel shuffles go into the weights of the convolutions that read them.
 
 A shuffle, a concatenation or a split of channels only moves them. A convolution over all channels, or
-one of each, reads the channels in the order in which they lie in memory, with its weights in that
-order.
+one of each, reads the channels as they lie in memory, with its weights in that order.
 """
 
 from __future__ import annotations

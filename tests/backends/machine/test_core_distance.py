@@ -125,7 +125,7 @@ def test_core_watch_gives_up_after_its_patience() -> None:
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_whoever_knows_nothing_looks_for_a_while_first() -> None:
+def test_without_knowledge_it_looks_for_a_while_first() -> None:
     steady = Stated([18.0])
     assert steady.settle() == 18.0 and steady.asked == 6
     moved = Stated([18.0, 18.0, 18.0, 18.0, 10.0, 10.0, 18.0])

@@ -1,4 +1,4 @@
-"""Calls as remote_calls, and the files of a worker."""
+"""Calls for workers, and the files of a worker."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from collage.partitioner.errors import BadInputError, CancelledError, TargetErro
 from collage.partitioner.target import Target
 from collage.runner import NoWorkerError
 from tests.backends.sandbox.child_tasks import copy_beside
-from tests.hosts import Runner
+from tests.hosts import Cluster
 from tests.processes import children
 from tests.service.conftest import small_model
 
@@ -32,9 +32,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two machines, labeled `red` and `blue`; only `red` has OpenVINO."""
-    made = Runner(tmp_path_factory.mktemp("cluster"), ["red", "blue"])
+    made = Cluster(tmp_path_factory.mktemp("cluster"), ["red", "blue"])
     try:
         made.work(made.host("red", "red"), "red")
         made.work(made.host("blue", "blue", without=["openvino"]), "blue")
@@ -51,7 +51,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def _tune(cluster: Runner, model: Path, targets: list[str], **more: Any) -> collage.Artifact:
+def _tune(cluster: Cluster, model: Path, targets: list[str], **more: Any) -> collage.Artifact:
     return collage.tune(
         model,
         targets,
@@ -73,7 +73,7 @@ def _hosts(folder: Path) -> dict[str, set[str]]:
     return found
 
 
-def test_workers_announce_what_they_have(cluster: Runner) -> None:
+def test_workers_announce_what_they_have(cluster: Cluster) -> None:
     blue, red = cluster.workers()
     assert (blue.name, red.name) == ("blue", "red")
     assert red.announced.resources.keys() >= {"slot", "cap:onnxruntime", "cap:openvino"}
@@ -84,7 +84,7 @@ def test_workers_announce_what_they_have(cluster: Runner) -> None:
     assert red.announced.kind != blue.announced.kind
 
 
-def test_a_job_is_measured_where_its_targets_are(cluster: Runner, model: Path) -> None:
+def test_a_job_is_measured_where_its_targets_are(cluster: Cluster, model: Path) -> None:
     artifact = _tune(cluster, model, ["onnxruntime", "openvino"], strategy="single")
     assert _hosts(model.parent) == {"onnxruntime": {"red"}, "openvino": {"red"}}
     assert artifact.report["machine"]["label"] == "red"
@@ -94,7 +94,7 @@ def test_a_job_is_measured_where_its_targets_are(cluster: Runner, model: Path) -
     assert y.sum() == pytest.approx(1.0, abs=1e-5)
 
 
-def test_host_chooses_among_kinds_and_costs_never_mix(cluster: Runner, tmp_path: Path) -> None:
+def test_host_chooses_among_kinds_and_costs_never_mix(cluster: Cluster, tmp_path: Path) -> None:
     model = tmp_path / "zero.onnx"
     model.write_bytes(zero_model())
     counts = []
@@ -125,7 +125,7 @@ def test_host_chooses_among_kinds_and_costs_never_mix(cluster: Runner, tmp_path:
     ],
 )
 def test_target_that_no_worker_has_is_refused_at_once(
-    cluster: Runner, model: Path, targets: list[str], said: str
+    cluster: Cluster, model: Path, targets: list[str], said: str
 ) -> None:
     begin = time.monotonic()
     with pytest.raises(NoWorkerError, match=said):
@@ -133,12 +133,12 @@ def test_target_that_no_worker_has_is_refused_at_once(
     assert time.monotonic() - begin < 60
 
 
-def test_a_plan_never_spans_machines(cluster: Runner, model: Path) -> None:
+def test_a_plan_never_spans_machines(cluster: Cluster, model: Path) -> None:
     with pytest.raises(BadInputError, match="a plan runs in one process on one machine"):
         _tune(cluster, model, ["onnxruntime -host=red", "openvino -host=blue"])
 
 
-def test_target_that_no_worker_supports_is_refused_with_the_reason(cluster: Runner) -> None:
+def test_target_that_no_worker_supports_is_refused_with_the_reason(cluster: Cluster) -> None:
     with (
         DaskRunner(cluster.address, cluster.tuner) as runner,
         pytest.raises(TargetError, match=r"on the workers: .*CUDAExecutionProvider"),
@@ -146,7 +146,7 @@ def test_target_that_no_worker_supports_is_refused_with_the_reason(cluster: Runn
         runner.check([Target.parse("onnxruntime -ep=cuda")])
 
 
-def test_waiting_for_a_worker_ends_with_the_time_or_with_cancel(cluster: Runner) -> None:
+def test_waiting_for_a_worker_ends_with_the_time_or_with_cancel(cluster: Cluster) -> None:
     said: list[str] = []
     wanted = [Target.parse("onnxruntime -host=green")]
     with DaskRunner(cluster.address, cluster.tuner, wait_s=1, say=said.append) as runner:
@@ -164,7 +164,7 @@ def test_waiting_for_a_worker_ends_with_the_time_or_with_cancel(cluster: Runner)
         runner.check(wanted)
 
 
-def test_cancel_stops_the_remote_child(cluster: Runner) -> None:
+def test_cancel_stops_the_remote_child(cluster: Cluster) -> None:
     with DaskRunner(cluster.address, cluster.tuner) as runner:
         runner.check([Target.parse("onnxruntime -host=red")])
         cancel = threading.Event()
@@ -191,7 +191,7 @@ def test_cancel_stops_the_remote_child(cluster: Runner) -> None:
         assert runner.run(max, 1, 2, limits=ChildLimits(timeout_s=30)) == 2
 
 
-def test_files_come_and_go_by_content(cluster: Runner, tmp_path: Path) -> None:
+def test_files_come_and_go_by_content(cluster: Cluster, tmp_path: Path) -> None:
     given, made = tmp_path / "given", tmp_path / "made"
     given.mkdir()
     made.mkdir()
@@ -207,7 +207,7 @@ def test_files_come_and_go_by_content(cluster: Runner, tmp_path: Path) -> None:
     ) == "beside"
 
 
-def test_only_certificates_of_the_authority_open_the_door(cluster: Runner, tmp_path: Path) -> None:
+def test_only_certificates_of_the_authority_open_the_door(cluster: Cluster, tmp_path: Path) -> None:
     from collage.cluster.certificates import make_certificates
     from collage.cluster.connection import ClusterError
 
@@ -220,7 +220,7 @@ def test_only_certificates_of_the_authority_open_the_door(cluster: Runner, tmp_p
         find_workers(cluster.address.replace("tls", "tcp"), None)
 
 
-def test_no_other_port_is_open(cluster: Runner) -> None:
+def test_no_other_port_is_open(cluster: Cluster) -> None:
     """Dask's own pages would show everything to everybody."""
     found: list[str] = []
     for process in psutil.process_iter(["cmdline"]):
@@ -235,7 +235,7 @@ def test_no_other_port_is_open(cluster: Runner) -> None:
     assert found, "the scheduler and the workers were not looked at"
 
 
-def test_the_command_line_tunes_on_workers(cluster: Runner, tmp_path: Path) -> None:
+def test_the_command_line_tunes_on_workers(cluster: Cluster, tmp_path: Path) -> None:
     model = tmp_path / "zero.onnx"
     model.write_bytes(zero_model())
     host = cluster.host("laptop", without=["openvino"])
@@ -251,13 +251,13 @@ def test_the_command_line_tunes_on_workers(cluster: Runner, tmp_path: Path) -> N
     assert done.returncode == 1 and "no worker has torch" in done.stderr
 
 
-def test_without_dask_the_command_line_says_what_to_install(cluster: Runner) -> None:
+def test_without_dask_the_command_line_says_what_to_install(cluster: Cluster) -> None:
     host = cluster.host("plain", without=["distributed", "dask", "cryptography"])
     done = host.run("worker", "--scheduler", "tcp://127.0.0.1:1")
     assert done.returncode == 2 and "pip install 'collage-tuner[workers]'" in done.stderr
 
 
-def _children(cluster: Runner) -> set[psutil.Process]:
+def _children(cluster: Cluster) -> set[psutil.Process]:
     """Sandboxed children of the workers."""
     found: set[psutil.Process] = set()
     for process in psutil.process_iter(["cmdline"]):

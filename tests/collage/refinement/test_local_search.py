@@ -138,7 +138,7 @@ def test_half_of_a_screening_is_the_most_promising(seed: int) -> None:
 
 @pytest.mark.slow
 def test_move_that_is_not_clearly_faster_does_not_win() -> None:
-    timer = StatedTimer(lambda plan: 100.0)  # all alike: whoever looks faster was lucky
+    timer = StatedTimer(lambda plan: 100.0)  # all alike: a plan that looks faster was lucky
     search, start = _search(timer, trials=30)
     assert search.improve(start) is start
     assert timer.standings.winner() is start

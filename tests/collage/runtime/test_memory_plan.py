@@ -1,4 +1,4 @@
-"""The timer: values alive at the same time never share a byte, and others do."""
+"""Planned memory: values alive at the same time never share a byte, and others do."""
 
 from __future__ import annotations
 

@@ -154,6 +154,6 @@ def test_backward_round_builds_the_needed_plans_last_to_first(
         timings = run_rounds(replace(comparison, needed=2, backwards=backwards, rounds=1), [])
         assert told[:3] == order
         assert all(timing.failure is None for timing in timings)
-        # Turns are taken in the order of the plans, whoever was built first.
+        # Turns are taken in the order of the plans, whichever was built first.
         assert told[3:] == [0, 1, 2]
         told.clear()

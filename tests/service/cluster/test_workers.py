@@ -9,16 +9,16 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.support.zero_model import TARGETS, zero_model
-from tests.hosts import Runner
+from tests.hosts import Cluster
 from tests.service.conftest import RunningServer, StartServer, post_job
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One machine, labeled `edge`, without OpenVINO."""
-    made = Runner(tmp_path_factory.mktemp("cluster"), ["edge"])
+    made = Cluster(tmp_path_factory.mktemp("cluster"), ["edge"])
     try:
         made.work(made.host("edge", "edge", without=["openvino"]), "edge")
         made.until(lambda workers: len(workers) == 1)
@@ -28,7 +28,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 
 
 @pytest.fixture
-def server(cluster: Runner, start_server: StartServer) -> RunningServer:
+def server(cluster: Cluster, start_server: StartServer) -> RunningServer:
     return start_server(scheduler=cluster.address, scheduler_certificates=cluster.tuner, runners=1)
 
 
@@ -82,7 +82,7 @@ def test_a_job_waits_when_asked_and_can_be_cancelled(server: RunningServer) -> N
     assert _ended(server, job)["state"] == "cancelled"
 
 
-def test_a_scheduler_that_is_away_is_said(cluster: Runner, start_server: StartServer) -> None:
+def test_a_scheduler_that_is_away_is_said(cluster: Cluster, start_server: StartServer) -> None:
     server = start_server(scheduler="tls://127.0.0.1:1", scheduler_certificates=cluster.tuner)
     answer = server.http.get("/v1/workers")
     assert answer.status_code == 503 and answer.json()["type"].endswith("scheduler-unreachable")

@@ -36,7 +36,6 @@ _REASONS: tuple[tuple[str, str], ...] = (
         "sequences, maps and optionals cross no border: each node is a partition of its own here",
     ),
     (r"cannot be converted from opset", "onnx's version converter cannot lower it to opset 26"),
-    (r"must be a positive whole number", "ingest binds no dimension to zero"),
     (
         r"Creation of OrtValues|Unsupported data type",
         "numbers of 2, 4 or 8 bits cannot be bound as buffers: the runtime's Python interface has no such type",

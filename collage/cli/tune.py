@@ -27,7 +27,11 @@ def tune(
     model: Annotated[Path, typer.Argument(help="An ONNX file, or a zip with external data.")],
     target: Annotated[
         list[str] | None,
-        typer.Option("-t", "--target", help="A target; give one per option. [those of --plan, else all installed runtimes]"),
+        typer.Option(
+            "-t",
+            "--target",
+            help="A target; give one per option. [those of --plan, else all installed runtimes]",
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Where the artifact goes.")

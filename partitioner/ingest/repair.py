@@ -157,7 +157,7 @@ def _complete_outputs(proto: onnx.ModelProto) -> bool:
     light = without_external_data(proto)
     try:
         inferred = onnx.shape_inference.infer_shapes(light)
-    except Exception:
+    except Exception:  # then the shape stays unknown, which is refused below with the remedy
         inferred = light
     found = {v.name: v for v in (*inferred.graph.output, *inferred.graph.value_info)}
     for value in bare:

@@ -158,8 +158,8 @@ def test_bad_usage_is_status_2(collage: Collage, tmp_path: Path) -> None:
     collage("tune", str(tmp_path / "none.onnx"), "-t", "onnxruntime", status=2)
     collage("tune", str(SMALL.path), "-t", "onnxruntime", "--dim", "batch", status=2)
     collage("nonsense", status=2)
-    assert "no artifact" in collage.refuses("run", str(SMALL.path))
-    assert "no artifact" in collage.refuses("explain", str(SMALL.path))
+    assert "is a plain ONNX model" in collage.refuses("run", str(SMALL.path))
+    assert "is a plain ONNX model" in collage.refuses("explain", str(SMALL.path))
 
 
 def test_targets_costs_and_database(collage: Collage) -> None:

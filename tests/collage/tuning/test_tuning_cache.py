@@ -215,10 +215,10 @@ def test_a_known_plan_that_fails_now_is_searched_anew(
     first = tuner.tune(int8, tolerance=1.0)
     failing = [NoPlanError("the plan failed when it was compiled once more: it is stated")]
 
-    def verify(*given: Any) -> Any:
+    def verify(**given: Any) -> Any:
         if failing:
             raise failing.pop()
-        return verify_plan(*given)
+        return verify_plan(**given)
 
     monkeypatch.setattr("collage.artifact.emit.verify_plan", verify)
     again = tuner.tune(int8, tolerance=1.0)

@@ -261,7 +261,7 @@ class OnnxRuntimeExecutable(Executable):
         values = self._binding.get_outputs()[-len(self._own) :]
         results = list(self._bound)
         for i, value in zip(self._own, values, strict=True):
-            results[i] = value.numpy()
+            results[i] = np.array(value.numpy())  # the runtime may use its memory again
         self._results = tuple(results)  # type: ignore[arg-type]
 
 

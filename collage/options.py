@@ -55,6 +55,12 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
         default=None, description="Apply this plan (or an artifact's) instead of searching."
     )
     fresh: bool = Field(default=False, description="Search again even where the result is known.")
+    wait_for_quiet_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=86400,
+        description="Seconds to wait in all until other processes leave the cores alone.",
+    )
     wait_for_worker_s: float = Field(
         default=0.0, ge=0, description="Seconds to wait for a worker that has all targets."
     )

@@ -14,19 +14,17 @@ Source: intervals as in Hoefler & Belli, "Scientific benchmarking of parallel co
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
+from collage.backends.machine.load import LoadMeter, cores
 from collage.backends.measurement.protocol import Protocol
 
 Prepare = Callable[[], None]
@@ -73,9 +71,9 @@ def time_runs(run: Callable[[], None], protocol: Protocol, prepare: Prepare | No
     best: Timing | None = None
     for _ in range(protocol.retries + 1):
         before = yardstick_us()
-        usage = _Usage()
+        load = LoadMeter()
         samples = sample_runs(run, protocol, prepare)
-        foreign = usage.of_others()
+        foreign = load.others() / max(1, len(cores()))
         after = yardstick_us()
         moved = abs(after - before) / min(before, after)
         timing = Timing(tuple(samples), min(before, after), moved, foreign)
@@ -211,39 +209,6 @@ def preparation(
             np.copyto(buffer, value)
 
     return prepare
-
-
-class _Usage:
-    """Use of this process's cores by other processes, from its creation on.
-
-    The yardstick sees a slower core, but not one of several that another process took.
-    """
-
-    def __init__(self) -> None:
-        self._begin = (time.perf_counter(), self._busy_s(), time.process_time())
-
-    def of_others(self) -> float:
-        """Share of the cores used by other processes; 0 where the system does not say."""
-        now = (time.perf_counter(), self._busy_s(), time.process_time())
-        wall, busy, own = (b - a for a, b in zip(self._begin, now, strict=True))
-        cores = len(self._cores())
-        # The system counts in ticks of 10 ms.
-        return max(0.0, busy - own - 0.02) / max(wall * cores, 1e-9) if cores else 0.0
-
-    @staticmethod
-    def _cores() -> set[int]:
-        return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-
-    def _busy_s(self) -> float:
-        names = {f"cpu{number}" for number in self._cores()}
-        ticks = 0
-        with contextlib.suppress(OSError):
-            for line in Path("/proc/stat").read_text(encoding="utf-8").splitlines():
-                fields = line.split()
-                if fields and fields[0] in names:
-                    user, nice, system, _, _, irq, soft_irq, *_ = map(int, fields[1:])
-                    ticks += user + nice + system + irq + soft_irq
-        return ticks / os.sysconf("SC_CLK_TCK")
 
 
 _YARDSTICK: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = None

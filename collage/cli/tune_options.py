@@ -20,6 +20,7 @@ _FLAGS = {
     "time_limit_s": "--time-limit",
     "pins": "--pin",
     "bans": "--ban",
+    "wait_for_quiet_s": "--wait-for-quiet",
     "wait_for_worker_s": "--wait-for-worker",
 }
 _NO_FLAG = {"plans"}

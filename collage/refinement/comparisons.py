@@ -175,7 +175,7 @@ class Comparisons:
 
     def at_known_pace_us(self, entry: TimedPlan) -> float:
         """What a plan takes at the pace at which all else was measured."""
-        return entry.ratio * self.standings.baseline.latency_us / self._pace()
+        return self.standings.ratio(entry) * self.standings.baseline.latency_us / self._pace()
 
     def _pace(self) -> float:
         return pace(self.singles, self.standings.baseline)
@@ -187,8 +187,8 @@ class Comparisons:
     def lead(self) -> float:
         """Time of the best plan so far over that of the best single target; 1 where that is not known."""
         standings = self.standings
-        singles = [entry.ratio for entry in self.singles if standings.may_win(entry)]
-        leaders = [entry.ratio for entry in standings.leaders()]
+        singles = [standings.ratio(entry) for entry in self.singles if standings.may_win(entry)]
+        leaders = [standings.ratio(entry) for entry in standings.leaders()]
         return min([*leaders, *singles]) / min(singles) if singles else 1.0
 
     def new(self, entries: Sequence[TimedPlan]) -> list[TimedPlan]:

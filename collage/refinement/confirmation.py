@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from collage.refinement.comparisons import Comparisons
 from collage.refinement.local_search import PROMISING
 from collage.search.fixed_plans import joined, sensible
-from collage.timing.standings import Standings, complexity
+from collage.timing.decision import complexity
+from collage.timing.standings import Standings
 from collage.timing.timed_plan import TimedPlan, distinct, shared_comparisons, speedup
 
 # A winner is timed in so many processes beside the single targets that are nearly the best, or in two where it is
@@ -45,7 +46,7 @@ def confirm(
     """
     standings = comparisons.standings
     singles = [entry for entry in comparisons.singles if standings.may_win(entry)]
-    best = min((entry.ratio for entry in singles), default=1.0)
+    best = min(map(standings.ratio, singles), default=1.0)
     rivals = [e for e in singles if _least(comparisons, e) <= _NEARLY_THE_BEST * best]
     rivals += _joined(comparisons, winner)
     # Chosen once: of many plans that are nearly alike another one is ahead after each comparison.
@@ -72,7 +73,8 @@ def confirm(
 def _least(comparisons: Comparisons, single: TimedPlan) -> float:
     """What a single target's ratio may be: in one piece it is no slower than in blocks, unless its minute was bad."""
     blocks = comparisons.in_blocks.get(single.plan.partitions[0].target)
-    return min(single.ratio, blocks.ratio) if blocks is not None and blocks.timed else single.ratio
+    ratio = comparisons.standings.ratio
+    return min(map(ratio, [single, blocks] if blocks is not None and blocks.timed else [single]))
 
 
 def _joined(comparisons: Comparisons, winner: TimedPlan) -> list[TimedPlan]:
@@ -90,11 +92,11 @@ def _joined(comparisons: Comparisons, winner: TimedPlan) -> list[TimedPlan]:
 def _hopeful(standings: Standings, winner: TimedPlan) -> list[TimedPlan]:
     """The plans that look faster than the winner, and by most."""
     found = [entry for entry in standings.entries if _looks_faster(standings, entry, winner)]
-    return sorted(found, key=lambda entry: entry.ratio)[:_MOST_UNPROVEN]
+    return sorted(found, key=standings.ratio)[:_MOST_UNPROVEN]
 
 
 def _looks_faster(standings: Standings, entry: TimedPlan, winner: TimedPlan) -> bool:
-    return standings.may_win(entry) and entry.ratio * PROMISING < winner.ratio
+    return standings.may_win(entry) and standings.ratio(entry) * PROMISING < standings.ratio(winner)
 
 
 def _in_doubt(winner: TimedPlan, rivals: Sequence[TimedPlan], enough: int) -> bool:

@@ -19,9 +19,11 @@ from collage.partitioner.emit.annotate import PLAN_KEY, ArtifactPlan, read_plan
 from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
+from collage.timing.decision import choose
+from collage.timing.estimates import Estimates
 from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import TimingRequest
-from collage.timing.timed_plan import TimedPlan, fastest_beside, identity, latency_beside, speedup
+from collage.timing.timed_plan import TimedPlan, identity
 
 # Single targets so many times slower than the fastest are timed in one process only.
 _FAR_BEHIND = 3.0
@@ -135,8 +137,8 @@ class Bench:
                 self._timer.time(entries)
                 continue
             timed = [entry for entry in entries if entry.timed]
-            limit = _FAR_BEHIND * min((entry.ratio for entry in timed), default=0.0)
-            near = [e for e in timed if e is ours or e is other or e.ratio <= limit]
+            limit = _FAR_BEHIND * min(map(self._estimates.ratio, timed), default=0.0)
+            near = [e for e in timed if e is ours or e is other or self._estimates.ratio(e) <= limit]
             if not near or (count >= processes and (len(near) == 1 or not self._is_wide())):
                 break
             self._timer.time([], again=near)
@@ -160,21 +162,28 @@ class Bench:
             "speedup_over_best_single": None if gain is None else gain.ratio,
             "speedup_interval": None if gain is None else [gain.low, gain.high],
             "warnings": list(self._timer.warnings()),
-            **({} if other is None else {"against": _compared(ours, other)}),
+            **({} if other is None else {"against": _compared(ours, other, self._estimates)}),
         }
 
     def _baseline(self, text: str) -> dict[str, Any]:
         entry = self._singles.get(text)
         if entry is None or not entry.timed:
             return {"target": text, "infeasible": _REWRITTEN if entry is None else entry.failure}
-        us = latency_beside(entry, self._ours)[0] if self._ours.timed else entry.latency_us
+        us = entry.latency_us
+        if self._ours.timed:
+            us, *_ = self._estimates.latency_us(entry, self._ours)
         return {"target": text, "latency_us": us, "max_relative_error": entry.error}
 
     def _gain(self) -> Ratio | None:
         """Speedup over the best single target within the tolerance; None where it is not known."""
         allowed = [e for e in self._singles.values() if e.timed and (e.error or 0.0) <= self._tolerance]
-        best = fastest_beside(allowed, self._ours) if self._ours.timed else None
-        return None if best is None else speedup(best, self._ours)
+        if not allowed or not self._ours.timed:
+            return None
+        return self._estimates.between(choose(allowed, self._estimates), self._ours)
+
+    @property
+    def _estimates(self) -> Estimates:
+        return self._timer.standings.estimates
 
 
 def _normalized(source: Path, stored: ArtifactPlan, work_dir: Path) -> Model:
@@ -194,11 +203,11 @@ def _plan_for(model: Model, against: Path) -> Plan:
     return decode_plan(model, read_plan(against).metadata[PLAN_KEY]).plan
 
 
-def _compared(ours: TimedPlan, other: TimedPlan) -> dict[str, Any]:
+def _compared(ours: TimedPlan, other: TimedPlan, estimates: Estimates) -> dict[str, Any]:
     found: dict[str, Any] = {"same_plan": identity(ours.plan) == identity(other.plan)}
     if not ours.timed or not other.timed:
         return {**found, "infeasible": other.failure or ours.failure}
-    ratio = speedup(other, ours)
+    ratio = estimates.between(other, ours)
     return {
         **found,
         "latency_us": ours.latency_us * ratio.ratio,

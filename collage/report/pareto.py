@@ -17,7 +17,9 @@ from collage.artifact.artifact import read_report
 from collage.artifact.pareto_point import read_front
 from collage.partitioner.emit.plan_json import encode_plan
 from collage.partitioner.graph.model import Model
-from collage.timing.timed_plan import TimedPlan, speedup
+from collage.timing.estimates import Estimates
+from collage.timing.standings import Standings
+from collage.timing.timed_plan import TimedPlan
 
 _WORTH_A_POINT = 0.99
 # Errors of exact arithmetic in another order; smaller differences do not order plans.
@@ -25,23 +27,28 @@ _ROUNDING = 2e-3
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _MARGIN = 640, 400, 70, 50, 24
 
 
-def front(model: Model, entries: Sequence[TimedPlan], winner: TimedPlan) -> list[dict[str, Any]]:
+def front(model: Model, standings: Standings, winner: TimedPlan) -> list[dict[str, Any]]:
     """The points of the front as JSON-ready data, the most exact first, at the winner's pace."""
-    timed = [entry for entry in entries if entry.timed and entry.error is not None]
-    by_error = sorted(timed, key=lambda e: (max(e.error or 0.0, _ROUNDING), e.ratio))
+    timed = [entry for entry in standings.entries if entry.timed and entry.error is not None]
+    by_error = sorted(timed, key=lambda e: (max(e.error or 0.0, _ROUNDING), standings.ratio(e)))
     kept: list[TimedPlan] = []
     for entry in by_error:
-        if not kept or entry.ratio < kept[-1].ratio * _WORTH_A_POINT:
+        if not kept or standings.ratio(entry) < standings.ratio(kept[-1]) * _WORTH_A_POINT:
             kept.append(entry)
-    return [_point(model, i, entry, kept[0], winner) for i, entry in enumerate(kept)]
+    estimates = standings.estimates
+    return [_point(model, i, entry, kept[0], winner, estimates) for i, entry in enumerate(kept)]
 
 
 def _point(
-    model: Model, number: int, entry: TimedPlan, first: TimedPlan, winner: TimedPlan
+    model: Model,
+    number: int,
+    entry: TimedPlan,
+    first: TimedPlan,
+    winner: TimedPlan,
+    estimates: Estimates,
 ) -> dict[str, Any]:
-    gain = speedup(first, entry)
-    # Medians of different comparisons drift with the machine; ratios were taken in pairs.
-    latency_us = winner.latency_us * entry.ratio / winner.ratio
+    gain = estimates.between(first, entry)
+    latency_us, *_ = estimates.latency_us(entry, winner)
     steps_us = [step_us * latency_us / entry.latency_us for step_us in entry.step_us]
     return {
         "point": number,

@@ -28,7 +28,9 @@ from collage.report.alternatives import (
     runner_up,
 )
 from collage.runner import Runner
-from collage.timing.timed_plan import TimedPlan, fastest_beside, latency_beside, speedup
+from collage.timing.decision import choose
+from collage.timing.estimates import Estimates
+from collage.timing.timed_plan import TimedPlan
 
 REPORT_VERSION = 1
 
@@ -42,6 +44,7 @@ class Findings:
     targets: Sequence[Target]  # as the caller gave them
     winner: TimedPlan  # the plan returned
     entries: Sequence[TimedPlan]  # every plan that was timed or failed
+    estimates: Estimates  # of how fast they are
     infeasible: Mapping[Target, str]  # per target why it cannot run the whole model
     candidates: CandidateSet  # all that could be used
     unique: int  # how many different keys they have
@@ -63,8 +66,9 @@ def build_report(found: Findings) -> dict[str, Any]:
     winner = found.winner
     singles = {t: e for e in found.entries if (t := single_target(e)) in found.targets}
     timed = [e for e in singles.values() if e.timed and not (e.error or 0.0) > found.tolerance]
-    best = fastest_beside(timed, winner)
-    gain = None if best is None else speedup(best, winner)
+    # By the same rule and estimates that chose the winner.
+    best = choose(timed, found.estimates) if timed else None
+    gain = None if best is None else found.estimates.between(best, winner)
     greedy = next((e for e in found.entries if e.name.startswith("greedy") and e.timed), None)
     predicted = winner.predicted_us
     error = None if predicted is None else winner.latency_us - predicted
@@ -81,7 +85,7 @@ def build_report(found: Findings) -> dict[str, Any]:
         "latency_us": winner.latency_us,
         "latency_interval_us": list(_interval(winner)),
         "baselines": [_baseline(target, singles.get(target), found) for target in found.targets],
-        "greedy_latency_us": None if greedy is None else latency_beside(greedy, winner)[0],
+        "greedy_latency_us": None if greedy is None else found.estimates.latency_us(greedy, winner)[0],
         "speedup_over_best_single": None if gain is None else gain.ratio,
         "speedup_interval": None if gain is None else [gain.low, gain.high],
         "predicted_latency_us": predicted,
@@ -91,7 +95,7 @@ def build_report(found: Findings) -> dict[str, Any]:
         "metric": found.metric,
         "sampled_inputs": found.sampled,
         "front": None if found.front is None else list(found.front),
-        "plans": [_plan(entry, best, winner) for entry in found.entries],
+        "plans": [_plan(entry, best, found) for entry in found.entries],
         "known_since": None,
         "candidates": {
             "total": len(found.candidates.candidates),
@@ -129,7 +133,7 @@ def _partitions(found: Findings) -> list[dict[str, Any]]:
     steps = winner.step_us
     timed = {
         frozenset((p.nodes, p.target) for p in entry.plan.partitions): (
-            (entry.ratio / winner.ratio - 1) * winner.latency_us
+            found.estimates.latency_us(entry, winner)[0] - winner.latency_us
         )
         for entry in found.entries
         if entry.timed and entry is not winner
@@ -161,7 +165,9 @@ def _baseline(target: Target, entry: TimedPlan | None, found: Findings) -> dict[
     if not entry.timed:
         return {"target": str(target), "infeasible": entry.failure or "not timed"}
     winner = found.winner
-    latency_us, *interval = latency_beside(entry, winner)  # beside itself there is none: it has its own
+    latency_us, *interval = found.estimates.latency_us(
+        entry, winner
+    )  # beside itself there is none: it has its own
     said: dict[str, Any] = {
         "target": str(target),
         "latency_us": latency_us,
@@ -172,7 +178,7 @@ def _baseline(target: Target, entry: TimedPlan | None, found: Findings) -> dict[
     return said
 
 
-def _plan(entry: TimedPlan, best: TimedPlan | None, winner: TimedPlan) -> dict[str, Any]:
+def _plan(entry: TimedPlan, best: TimedPlan | None, found: Findings) -> dict[str, Any]:
     said: dict[str, Any] = {
         "name": entry.name,
         "partitions": len(entry.plan.partitions),
@@ -181,10 +187,10 @@ def _plan(entry: TimedPlan, best: TimedPlan | None, winner: TimedPlan) -> dict[s
     }
     if not entry.timed:
         return {**said, "infeasible": entry.failure or "not timed"}
-    said["latency_us"], *_ = latency_beside(entry, winner)
+    said["latency_us"], *_ = found.estimates.latency_us(entry, found.winner)
     said["max_relative_error"] = entry.error
     if best is not None:
-        ratio = speedup(best, entry)
+        ratio = found.estimates.between(best, entry)
         said["speedup_over_best_single"] = ratio.ratio
         said["speedup_interval"] = [ratio.low, ratio.high]
     return said

@@ -3,7 +3,8 @@
 Terms: a *round* times one block of calls of every plan that still takes part. The first call of a block is
 thrown away, and its median is kept. So sample *i* of every plan was taken within the same second, and ratios
 are taken round by round. Rounds with the cores too far apart are left out, where there are others
-(`collage.backends.machine.core_distance`). Every plan is verified on every sample before it is timed.
+(`collage.backends.machine.core_distance`). Blocks in which other processes took the cores are kept with that, and made
+up for in the time that there is. Every plan is verified on every sample before it is timed.
 
 Invariants: a plan that crashes the child is marked as failed, and the others start again without it.
 A plan is dropped early only when it is slower than the best by more than noise explains.
@@ -23,13 +24,14 @@ from itertools import compress
 import numpy as np
 
 from collage.backends.machine.core_distance import CoreWatch, counting
+from collage.backends.machine.load import QUIET_SHARE, LoadMeter, WaitMeter, cores, wait_for_quiet
 from collage.backends.numerics.comparison import Expected, output_error
 from collage.backends.numerics.tensor_files import read_expected, read_samples
 from collage.backends.sandbox.run import send_message
 from collage.runtime.compiled import CompiledRegions, in_short
 from collage.runtime.executor import Executor
 from collage.runtime.step import Step
-from collage.timing.request import HOPELESS_RATIO, NO_TIME, PlanTiming, TimingRequest
+from collage.timing.request import DISTURBED, HOPELESS_RATIO, NO_TIME, PlanTiming, TimingRequest
 
 _MIN_CALLS = 3
 _MIN_ROUNDS = 3
@@ -52,12 +54,14 @@ class _BuiltPlan:
     once_us: float = 0.0
     calls: int = 1
     samples: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
     steps: list[list[float]] = field(default_factory=list)
     error: float = 0.0
 
     def keep(self, counted: Sequence[bool]) -> None:
         """Forget the other rounds."""
         self.samples = list(compress(self.samples, counted))
+        self.waits = list(compress(self.waits, counted))
         self.steps = list(compress(self.steps, counted))
 
 
@@ -89,7 +93,10 @@ def run_rounds(request: TimingRequest, skip: list[int]) -> list[PlanTiming]:
         built.append(plan)
     built.sort(key=lambda plan: plan.position)
     watch = CoreWatch(request.seen_us)
-    near = _take_turns(request, built, samples[0], watch)
+    quiet_s = wait_for_quiet(request.patience_s)
+    load = LoadMeter()
+    near = _take_turns(request, built, samples[0], watch, load)
+    others = load.others()
     watch.close()
     counted = counting(near)
     far, left_out = counted != near, counted.count(False)
@@ -99,11 +106,14 @@ def run_rounds(request: TimingRequest, skip: list[int]) -> list[PlanTiming]:
             plan.keep(counted)
         results[plan.position] = PlanTiming(
             samples_us=tuple(plan.samples),
+            waits=tuple(plan.waits),
             step_us=tuple(statistics.median(times) for times in zip(*plan.steps, strict=True)),
             error=plan.error,
             left_out=left_out,
             far=far,
             seen_us=tuple(watch.seen_us),
+            others=others,
+            quiet_s=quiet_s,
         )
     compiled.close()
     return results
@@ -149,7 +159,11 @@ def _prepare(
 
 
 def _take_turns(
-    request: TimingRequest, built: list[_BuiltPlan], sample: Mapping[str, np.ndarray], watch: CoreWatch
+    request: TimingRequest,
+    built: list[_BuiltPlan],
+    sample: Mapping[str, np.ndarray],
+    watch: CoreWatch,
+    load: LoadMeter,
 ) -> list[bool]:
     """Time rounds; which of them had the cores near."""
     begin = time.perf_counter()
@@ -159,7 +173,7 @@ def _take_turns(
     near: list[bool] = []
     # Stated times do not depend on the cores.
     watched = any(not plan.stated_us for plan in active)
-    while active and sum(near) < request.rounds:
+    while active and (sum(near) < request.rounds or _is_disturbed(active, request.rounds, load)):
         # Rounds that cannot be made up for in that time are not waited for.
         if len(near) >= request.rounds * (_MOST_ROUNDS if any(near) else 1):
             break
@@ -185,6 +199,12 @@ def _take_turns(
     return near
 
 
+def _is_disturbed(active: Sequence[_BuiltPlan], enough: int, load: LoadMeter) -> bool:
+    """Whether others use the cores, and a plan has too few blocks without disturbance."""
+    fewest = min(sum(wait <= DISTURBED for wait in plan.waits) for plan in active)
+    return fewest < enough and load.others() > QUIET_SHARE * len(cores())
+
+
 def _taking_part(request: TimingRequest, built: list[_BuiltPlan]) -> list[_BuiltPlan]:
     """The plans that are called in turn: the first, and those not far behind. The one call of each other is its sample."""
     if not request.prune or not built:
@@ -196,6 +216,7 @@ def _taking_part(request: TimingRequest, built: list[_BuiltPlan]) -> list[_Built
             active.append(plan)
         else:
             plan.samples.append(plan.once_us)
+            plan.waits.append(0.0)
             plan.steps.append(plan.executor.run_timed())
     return active
 
@@ -203,6 +224,7 @@ def _taking_part(request: TimingRequest, built: list[_BuiltPlan]) -> list[_Built
 def _time_block(plan: _BuiltPlan, sample: Mapping[str, np.ndarray]) -> None:
     if plan.stated_us:
         plan.samples.append(sum(plan.stated_us))
+        plan.waits.append(0.0)
         plan.steps.append(list(plan.stated_us))
         return
     executor = plan.executor
@@ -211,9 +233,11 @@ def _time_block(plan: _BuiltPlan, sample: Mapping[str, np.ndarray]) -> None:
     executor.run()
     times = []
     clock = time.perf_counter_ns
+    waits = WaitMeter()
     for _ in range(plan.calls):
         begin = clock()
         executor.run()
         times.append((clock() - begin) / 1e3)
+    plan.waits.append(waits.lap())
     plan.samples.append(statistics.median(times))
     plan.steps.append(executor.run_timed())

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from collage.backends.machine.load import QUIET_SHARE, cores
 from collage.events import Event, Listener
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
@@ -72,6 +73,11 @@ class PlanTimer:
         self.seconds = self.latest_s = 0.0  # of all comparisons, and of the latest
         self._comparisons = 0
         self._rounds = self._left_out = 0
+        self._loads: list[
+            tuple[float, float]
+        ] = []  # of each comparison its seconds and the load of others
+        self._waited_s = 0.0
+        self._standings: tuple[object, Standings] = ((), Standings())
         self._seen_us: tuple[float, ...] = ()
 
     @property
@@ -82,7 +88,10 @@ class PlanTimer:
     @property
     def standings(self) -> Standings:
         """How the plans compare by now."""
-        return Standings(tuple(self.entries), self._tolerance, self._eligible)
+        now = [(id(entry), len(entry.timings), entry.refused) for entry in self.entries]
+        if self._standings[0] != now:
+            self._standings = now, Standings(tuple(self.entries), self._tolerance, self._eligible)
+        return self._standings[1]
 
     def allows(self, plan: Plan) -> bool:
         """True when this plan may be returned."""
@@ -162,7 +171,14 @@ class PlanTimer:
             regions=regions,
             backwards=self._comparisons % 2 == 1,
             seen_us=self._seen_us,
+            patience_s=self._patience_left_s(),
         )
+
+    def _patience_left_s(self) -> float:
+        """How long the next comparison may wait for other processes: not at all after a quiet one."""
+        if self._loads and self._loads[-1][1] <= QUIET_SHARE * len(cores()):
+            return 0.0
+        return max(0.0, self._template.patience_s - self._waited_s)
 
     def _keep(
         self, entries: Sequence[TimedPlan], timings: Sequence[PlanTiming], screening: bool
@@ -172,6 +188,8 @@ class PlanTimer:
         self._seen_us = baseline.seen_us or self._seen_us
         self._rounds += len(baseline.samples_us) + baseline.left_out
         self._left_out += len(baseline.samples_us) if baseline.far else baseline.left_out
+        self._waited_s += baseline.quiet_s
+        self._loads.append((sum(baseline.samples_us), baseline.others))
         for entry, timing in zip(entries, timings, strict=True):
             if screening:
                 entry.screenings.add(self._comparisons)
@@ -182,12 +200,24 @@ class PlanTimer:
 
     def warnings(self) -> tuple[str, ...]:
         """What the user should know of how plans were timed."""
-        if self._left_out <= _WORTH_A_WARNING * self._rounds:
-            return ()
-        return (
-            f"in {self._left_out} of {self._rounds} rounds the cores were further apart than they can be, or one physical core, "
-            "as a virtual machine's are from time to time; such rounds count only where there are no others (docs/measurement.md)",
-        )
+        found = []
+        total = sum(weight for weight, _ in self._loads)
+        others = sum(weight * load for weight, load in self._loads) / total if total else 0.0
+        count = len(cores())
+        busy = others > QUIET_SHARE * count > 0
+        if busy:
+            waited = f" It waited {self._waited_s:.0f} s for them." if self._waited_s >= 1 else ""
+            found.append(
+                f"other processes used {others:.1f} of {count} cores while plans were timed; rounds that they disturbed count "
+                f"less.{waited} On a quiet machine the answer is surer: stop them and tune again with --fresh, or wait for "
+                "them with --wait-for-quiet SECONDS"
+            )
+        if self._left_out > _WORTH_A_WARNING * self._rounds and not busy:
+            found.append(
+                f"in {self._left_out} of {self._rounds} rounds the host of this virtual machine had moved its cores, which makes "
+                "runtimes slower by different factors; such rounds count only where there are no others (docs/measurement.md)"
+            )
+        return tuple(found)
 
     def say(self, text: str) -> None:
         """Tell the listener."""
@@ -204,7 +234,7 @@ class PlanTimer:
                 "partitions": len(entry.plan.partitions),
                 "targets": [str(target) for target in entry.plan.targets],
                 "latency_us": entry.latency_us if entry.timed else None,
-                "ratio": entry.ratio if entry.timed else None,
+                "ratio": self.standings.ratio(entry) if entry.timed else None,
                 "failure": entry.failure,
             }
             self._listener(Event("end_to_end", f"{entry.name}: {said}", data=data))

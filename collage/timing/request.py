@@ -23,6 +23,8 @@ _COMPARISON_S, _LEAST_S, _SHARE = 20.0, 3.0, 0.15
 NO_TIME = "there was no time left to compile it"
 # A plan this much slower in its best block than the best plan in its median cannot win.
 HOPELESS_RATIO = 1.06
+# A block is disturbed where so many of its threads waited for a core in the mean.
+DISTURBED = 0.1
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class TimingRequest:
         backwards: the needed plans are built last to first. The later of two builds of one plan in a process is
             faster (docs/results/comparing-plans.md), so the order must change.
         seen_us: the distances of the cores that were seen so far (`collage.backends.machine.core_distance`).
+        patience_s: how long it may wait in all until other processes leave the cores alone.
     """
 
     plans: tuple[PlanSteps, ...]
@@ -85,6 +88,7 @@ class TimingRequest:
     prune: bool = True
     backwards: bool = False
     seen_us: tuple[float, ...] = ()
+    patience_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,9 @@ class PlanTiming:
         left_out: how many rounds of the request do not count, since the cores were far apart.
         far: they were in all of the request, or all but too few rounds, so that all rounds are here.
         seen_us: the distances of the cores that were seen or known (`collage.backends.machine.core_distance`).
+        others: how many cores other processes used while the plans of the request were timed, in the mean.
+        quiet_s: how long the request waited for other processes.
+        waits: for each block, how many of its threads waited for a core in the mean; empty where nobody looked.
     """
 
     samples_us: tuple[float, ...] = ()
@@ -108,11 +115,25 @@ class PlanTiming:
     left_out: int = 0
     far: bool = False
     seen_us: tuple[float, ...] = ()
+    others: float = 0.0
+    quiet_s: float = 0.0
+    waits: tuple[float, ...] = ()
 
     @property
     def latency_us(self) -> float:
         """The median over rounds."""
         return statistics.median(self.samples_us)
+
+    @property
+    def quiet(self) -> tuple[bool, ...]:
+        """Which of its blocks no other process disturbed."""
+        return tuple(wait <= DISTURBED for wait in self.waits) or (True,) * len(self.samples_us)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """How much each of its blocks says: 1 for a quiet one, a half where `DISTURBED` is just reached."""
+        known = tuple(1 / (1 + (wait / DISTURBED) ** 2) for wait in self.waits)
+        return known or (1.0,) * len(self.samples_us)
 
 
 def without_plans(
@@ -149,5 +170,6 @@ def without_plans(
         error_limit=error_limit,
         prune=prune,
         threads=sampling.threads,
+        patience_s=sampling.options.wait_for_quiet_s,
         cache_dir=sampling.cache_dir,
     )

@@ -4,8 +4,7 @@ Terms: the *baseline* takes part in every comparison, so that results of differe
 *ratio* is its time over the baseline's in the same round. The *residual* of a partition is what it took inside a
 running plan.
 
-Invariant: a plan with more partitions, or with a mix inside one, wins only if it is clearly faster than the best simpler
-plan: by the whole confidence interval of their ratio.
+Which plan wins is stated in `collage.timing.decision`.
 """
 
 from __future__ import annotations
@@ -13,13 +12,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from collage.backends.registry import backend_of
-from collage.partitioner.candidate import Candidate, Plan
+from collage.partitioner.candidate import Plan
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.target import Target
-from collage.timing.request import HOPELESS_RATIO, NO_TIME
-from collage.timing.timed_plan import TimedPlan, clearly_faster, identity, shared_comparisons
+from collage.timing.decision import choose
+from collage.timing.estimates import Estimates
+from collage.timing.request import NO_TIME
+from collage.timing.timed_plan import TimedPlan, identity
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,15 @@ class Standings:
         """The plan that all ratios are taken to."""
         return self.entries[0]
 
+    @cached_property
+    def estimates(self) -> Estimates:
+        """How fast each plan is, by all comparisons."""
+        return Estimates(self.entries)
+
+    def ratio(self, entry: TimedPlan) -> float:
+        """The estimate of a timed plan's latency over the baseline's."""
+        return self.estimates.ratio(entry)
+
     def find(self, plan: Plan) -> list[TimedPlan]:
         """The entries of this very plan, whatever proposed them."""
         return [entry for entry in self.entries if identity(entry.plan) == identity(plan)]
@@ -56,16 +66,16 @@ class Standings:
         return entry.timed and exact_enough and self.eligible(entry.plan)
 
     def winner(self) -> TimedPlan:
-        """The fastest timed plan; where noise cannot tell, the simpler one (`complexity`).
+        """The plan to return, see `collage.timing.decision`.
 
         Raises:
             NoPlanError: no plan could be run; the message gives each one's failure.
         """
-        timed = [entry for entry in self.entries if self.may_win(entry) and entry.beats_its_origin]
+        timed = [entry for entry in self.entries if self.may_win(entry)]
         if not timed:
             failures = "; ".join(f"{entry.name}: {entry.failure}" for entry in self.entries)
             raise NoPlanError(f"no plan could be run end to end ({failures})")
-        return simplest_of_the_fastest(timed)
+        return choose(timed, self.estimates)
 
     def leaders(self) -> list[TimedPlan]:
         """The winner so far, where there is one."""
@@ -74,44 +84,7 @@ class Standings:
     def fastest(self) -> TimedPlan | None:
         """The plan that looks fastest so far, whether that is proven or not; None of none."""
         fit = [entry for entry in self.entries if self.may_win(entry)]
-        return min(fit, key=lambda entry: entry.ratio, default=None)
-
-
-def simplest_of_the_fastest(timed: Sequence[TimedPlan]) -> TimedPlan:
-    """The fastest of timed plans; where noise cannot tell, the simpler one (`complexity`)."""
-    fastest = min(timed, key=lambda entry: entry.ratio)
-    # Those that were dropped early have few samples, in which one disturbed round hides how slow they are. Of those
-    # that met it in several builds the interval says it.
-    near = [
-        e
-        for e in timed
-        if e.ratio <= fastest.ratio * HOPELESS_RATIO or len(shared_comparisons(e, fastest)) > 1
-    ]
-    simpler = [e for e in near if complexity(e.plan) < complexity(fastest.plan)]
-    beaten: list[TimedPlan] = []
-    for entry in sorted(simpler, key=lambda e: (*complexity(e.plan), e.ratio)):
-        # A plan that is slower than a clearly beaten one is beaten too, however much noise is on it.
-        if beaten and entry.ratio >= beaten[-1].ratio:
-            continue
-        if clearly_faster(fastest, entry):
-            beaten.append(entry)
-        elif all(
-            clearly_faster(entry, e) for e in beaten if complexity(e.plan) < complexity(entry.plan)
-        ):
-            return entry
-        # Else it ties with the fastest and with what that beats: it has proven nothing.
-    return fastest
-
-
-def complexity(plan: Plan) -> tuple[int, int]:
-    """Decides ties: how many partitions, and how many of them are mixed inside or rewritten."""
-    return len(plan.partitions), sum(map(_is_special, plan.partitions))
-
-
-def _is_special(partition: Candidate) -> bool:
-    backend = backend_of(partition.target)
-    _, others = backend.unmix(partition.target, partition.nodes)
-    return bool(others) or backend.rewriting(partition.target) is not None
+        return min(fit, key=self.ratio, default=None)
 
 
 def residuals(entries: Sequence[TimedPlan]) -> dict[tuple[int, Target], float]:

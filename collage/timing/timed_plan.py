@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
 from collage.backends.measurement.ratio import Ratio, compare_builds
 from collage.model.sub_models import RegionFiles
@@ -20,6 +21,8 @@ Identity = tuple[int, frozenset[tuple[int, Target]]]
 
 # So many comparisons judge a proposal without the one that chose it.
 _ENOUGH = 2
+# So many rounds without disturbance judge without the others.
+_ENOUGH_PAIRS = 3
 
 
 @dataclass
@@ -32,7 +35,7 @@ class TimedPlan:
         predicted_us: what the search predicted; None where it predicted nothing.
         timings: by the number of the comparison.
         baseline_ratios: its samples over the baseline's of the same round, by the number of the comparison.
-        challenges: the plan that it is a small change of; it wins only if it is clearly faster.
+        challenges: the plan that it is a small change of.
         refused: why the caller's own check did not let it pass, or None.
         regions: sub-models of its partitions, where they are not the timer's.
         screenings: the comparisons that were too short to judge.
@@ -55,6 +58,13 @@ class TimedPlan:
         """The comparisons that say how fast it is; those with the cores far apart only where there is no other."""
         ran = [comparison for comparison, timing in self.timings.items() if timing.samples_us]
         return [comparison for comparison in ran if not self.timings[comparison].far] or ran
+
+    @property
+    def judging(self) -> list[int]:
+        """The comparisons that count and judge: no screening, and not the one that chose it, where there are others."""
+        judging = [c for c in self.counting if c not in self.screenings] or self.counting
+        later = [c for c in judging if not self.proposed or c != self.first_comparison]
+        return later if len(later) >= _ENOUGH else judging
 
     @property
     def first_comparison(self) -> int | None:
@@ -80,12 +90,6 @@ class TimedPlan:
     def timed(self) -> bool:
         """True when it ran, verified, and was timed."""
         return bool(self.ratios) and self.failure is None
-
-    @property
-    def beats_its_origin(self) -> bool:
-        """False for a small change of a plan that is not clearly faster than that plan."""
-        origin = self.challenges
-        return origin is None or not origin.timed or clearly_faster(self, origin)
 
     @property
     def ratio(self) -> float:
@@ -121,32 +125,28 @@ def speedup(slow: TimedPlan, fast: TimedPlan) -> Ratio:
     Each comparison built both anew, in a process of its own.
     """
     builds = [
-        (slow.timings[comparison].samples_us, fast.timings[comparison].samples_us)
+        _quiet_pairs(slow.timings[comparison], fast.timings[comparison])
         for comparison in shared_comparisons(slow, fast)
     ]
     # They never met: both were timed beside the baseline, so their ratios to it are compared.
-    pairs = [
-        tuple(zip(a, b, strict=False)) for a, b in builds or [(tuple(slow.ratios), tuple(fast.ratios))]
-    ]
+    pairs = builds or [list(zip(slow.ratios, fast.ratios, strict=False))]
     return compare_builds([([a for a, _ in own], [b for _, b in own]) for own in pairs])
 
 
-def fastest_beside(entries: Sequence[TimedPlan], ours: TimedPlan) -> TimedPlan | None:
-    """The timed plan that is fastest by what `speedup` says of it and `ours`; None of none.
+def _quiet_pairs(one: PlanTiming, other: PlanTiming) -> list[tuple[float, float]]:
+    """The samples of rounds in which neither was disturbed, or all where these are too few."""
+    pairs = list(zip(one.samples_us, other.samples_us, strict=False))
+    quiet = [a and b for a, b in zip(one.quiet, other.quiet, strict=False)]
+    return list(compress(pairs, quiet)) if sum(quiet) >= _ENOUGH_PAIRS else pairs
 
-    By `TimedPlan.ratio`, the median of all rounds instead of builds, another of nearly equal plans may be the fastest.
-    """
-    return min(entries, key=lambda entry: speedup(entry, ours).ratio, default=None)
 
-
-def latency_beside(entry: TimedPlan, ours: TimedPlan) -> tuple[float, float, float]:
-    """What a plan takes at the pace that the machine had for `ours`: microseconds, and a 95 % interval.
-
-    Plans take part in different comparisons, and a machine may be half as fast a minute later. Medians of each plan's
-    own rounds would compare the minutes, so this is the median of `ours`, times the ratio where both ran.
-    """
-    times = speedup(entry, ours)
-    return ours.latency_us * times.ratio, ours.latency_us * times.low, ours.latency_us * times.high
+def wins(fast: TimedPlan, slow: TimedPlan) -> tuple[int, int]:
+    """In how many comparisons one plan was faster than another, and how many say how they compare."""
+    leads = [
+        statistics.median(a / b for a, b in _quiet_pairs(slow.timings[c], fast.timings[c]))
+        for c in shared_comparisons(slow, fast)
+    ]
+    return sum(lead > 1.0 for lead in leads), len(leads)
 
 
 def shared_comparisons(one: TimedPlan, other: TimedPlan) -> list[int]:

@@ -78,6 +78,7 @@ def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
         targets=request.targets,
         winner=winner,
         entries=entries,
+        estimates=refined.comparisons.standings.estimates,
         infeasible=whole_model_failures(known),
         candidates=refined.candidates,
         unique=refined.costs.unique(refined.candidates.candidates),
@@ -86,7 +87,9 @@ def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
         seconds=seconds,
         tolerance=refined.tolerance,
         metric=request.options.metric,
-        front=front(refined.model, entries, winner) if request.options.pareto else None,
+        front=front(refined.model, refined.comparisons.standings, winner)
+        if request.options.pareto
+        else None,
         sampled="seeded" if request.inputs is None else "given",
         warnings=_warnings(refined),
         known=known,

@@ -182,7 +182,7 @@ class JobRunner:
         request = Request(
             source=str(source),
             targets=list(job.spec["targets"]),
-            options=dict(job.spec["options"]),
+            options={"wait_for_quiet_s": self._settings.wait_for_quiet_s, **job.spec["options"]},
             database_url=self._settings.database_url,
             work_dir=str(work_dir),
             inputs=str(inputs) if inputs else None,

@@ -114,7 +114,8 @@ def test_plan_that_leaves_the_rounds_keeps_its_counted_times(
     monkeypatch.setattr("collage.timing.child.CoreWatch", Nearer([False] * 4 + [True]))
     monkeypatch.setattr("collage.timing.child.HOPELESS_RATIO", 0.0)
     first, *others = run_rounds(comparison, [])
-    assert len(first.samples_us) == comparison.rounds
+    # On a busy machine rounds are made up for.
+    assert comparison.rounds <= len(first.samples_us) <= 1.5 * comparison.rounds
     assert [len(timing.samples_us) for timing in others] == [4, 4]
 
 
@@ -134,11 +135,13 @@ def test_plan_that_takes_seconds_longer_is_called_once(
     monkeypatch.setattr("collage.timing.child._SLOW_US", 0.0)
     monkeypatch.setattr("collage.timing.child._FAR_BEHIND", 0.0)
     first, *others = run_rounds(comparison, [])
-    assert len(first.samples_us) == comparison.rounds
+    # On a busy machine rounds are made up for.
+    assert comparison.rounds <= len(first.samples_us) <= 1.5 * comparison.rounds
     assert [len(timing.samples_us) for timing in others] == [1, 1]
     assert all(len(timing.step_us) == 1 and timing.failure is None for timing in others)
     all_of_them = run_rounds(replace(comparison, prune=False), [])
-    assert [len(timing.samples_us) for timing in all_of_them] == [comparison.rounds] * 3
+    counts = {len(timing.samples_us) for timing in all_of_them}
+    assert len(counts) == 1 and comparison.rounds <= counts.pop() <= 1.5 * comparison.rounds
 
 
 def test_slightly_slower_plan_stays_in_the_rounds(comparison: TimingRequest) -> None:

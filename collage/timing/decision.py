@@ -1,0 +1,93 @@
+"""The rule by which a plan is chosen; docs/decision-rule.md states it.
+
+1. A plan counts by its estimate from all comparisons (`collage.timing.estimates`).
+2. A plan is left out where another one, no more complex, was faster in every comparison that it took part in.
+3. Among plans of equal complexity the best estimate wins, proven or not.
+4. A more complex plan takes its place only if it is proven to be faster.
+
+So noise on a plan never helps it: on a complex plan it makes the proof harder, and on a simple one it makes the proof
+against it no harder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from collage.backends.registry import backend_of
+from collage.partitioner.candidate import Candidate, Plan
+from collage.timing.estimates import Estimates
+from collage.timing.timed_plan import TimedPlan, identity, wins
+
+# Faster in every one of so many comparisons is a proof: by chance that happens in one of 32.
+_ALWAYS_FASTER = 5
+# So many standard errors are a proof; Student's 97.5 % quantile of about ten comparisons.
+_ERRORS = 2.2
+_ROUNDING = 1e-9
+
+
+def choose(entries: Sequence[TimedPlan], estimates: Estimates) -> TimedPlan:
+    """The plan to return.
+
+    Args:
+        entries: plans that were timed and may be returned.
+        estimates: of all plans that were timed.
+
+    Raises:
+        ValueError: there are no plans.
+    """
+    if not entries:
+        raise ValueError("there are no plans to choose from")
+
+    def order(entry: TimedPlan) -> tuple[float, str]:
+        lanes, partitions = identity(entry.plan)
+        return round(estimates.ratio(entry), 9), f"{lanes} {sorted(map(repr, partitions))}"
+
+    best: TimedPlan | None = None
+    for _, equal in groupby(sorted(entries, key=_complexity), key=_complexity):
+        fastest = next((e for e in sorted(equal, key=order) if not _is_dominated(e, entries)), None)
+        if fastest is not None and (best is None or proven(fastest, best, estimates)):
+            best = fastest
+    assert best is not None  # of the simplest plans, the fastest of a comparison is not dominated
+    return best
+
+
+def proven(fast: TimedPlan, slow: TimedPlan, estimates: Estimates) -> bool:
+    """True when a more complex plan is proven to be faster than a simpler one.
+
+    It must be faster by its estimate. The proof is one of: the confidence interval of their ratio where they ran side
+    by side, the estimate by `_ERRORS` standard errors, or the lead in every one of enough comparisons.
+    """
+    ratio = estimates.between(slow, fast)
+    if ratio.ratio <= 1.0 + _ROUNDING:
+        return False
+    won, met = wins(fast, slow)
+    by_estimate = ratio.ratio > 1.0 + _ERRORS * estimates.margin(fast, slow)
+    return ratio.low > 1.0 + _ROUNDING or by_estimate or won == met >= _ALWAYS_FASTER
+
+
+def complexity(plan: Plan) -> tuple[int, int]:
+    """How many partitions, and how many of them are mixed inside or rewritten."""
+    return len(plan.partitions), sum(map(_is_special, plan.partitions))
+
+
+def _complexity(entry: TimedPlan) -> tuple[int, int, bool]:
+    """A small change of another plan counts as more complex than that: one of many that were tried."""
+    return *complexity(entry.plan), entry.challenges is not None
+
+
+def _is_special(partition: Candidate) -> bool:
+    backend = backend_of(partition.target)
+    _, others = backend.unmix(partition.target, partition.nodes)
+    return bool(others) or backend.rewriting(partition.target) is not None
+
+
+def _is_dominated(entry: TimedPlan, entries: Sequence[TimedPlan]) -> bool:
+    """Whether another plan, no more complex, was faster in every comparison that an entry took part in."""
+    judging, own = set(entry.judging), _complexity(entry)
+    others = [e for e in entries if e is not entry and judging <= set(e.timings)]
+    for other in others:
+        won, met = wins(other, entry)
+        if won == met > 0 and _complexity(other) <= own:
+            return True
+    return False

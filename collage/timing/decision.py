@@ -1,7 +1,8 @@
 """The rule by which a plan is chosen; docs/decision-rule.md states it.
 
 1. A plan counts by its estimate from all comparisons (`collage.timing.estimates`).
-2. A plan is left out where another one, no more complex, was faster in every comparison that it took part in.
+2. A plan is left out where another one, no more complex, was faster in every comparison that it took part in, and in two
+   at least.
 3. Among plans of equal complexity the best estimate wins, proven or not.
 4. A more complex plan takes its place only if it is proven to be faster.
 
@@ -17,13 +18,15 @@ from itertools import groupby
 from collage.backends.registry import backend_of
 from collage.partitioner.candidate import Candidate, Plan
 from collage.timing.estimates import Estimates
-from collage.timing.timed_plan import TimedPlan, identity, wins
+from collage.timing.timed_plan import TimedPlan, identity, speedup, wins
 
 # Faster in every one of so many comparisons is a proof: by chance that happens in one of 32.
 _ALWAYS_FASTER = 5
 # So many standard errors are a proof; Student's 97.5 % quantile of about ten comparisons.
 _ERRORS = 2.2
 _ROUNDING = 1e-9
+# One comparison may be a lucky one of the other plan.
+_OFTEN = 2
 
 
 def choose(entries: Sequence[TimedPlan], estimates: Estimates) -> TimedPlan:
@@ -58,12 +61,13 @@ def proven(fast: TimedPlan, slow: TimedPlan, estimates: Estimates) -> bool:
     It must be faster by its estimate. The proof is one of: the confidence interval of their ratio where they ran side
     by side, the estimate by `_ERRORS` standard errors, or the lead in every one of enough comparisons.
     """
-    ratio = estimates.between(slow, fast)
-    if ratio.ratio <= 1.0 + _ROUNDING:
+    lead = estimates.between(slow, fast).ratio
+    if lead <= 1.0 + _ROUNDING:
         return False
     won, met = wins(fast, slow)
-    by_estimate = ratio.ratio > 1.0 + _ERRORS * estimates.margin(fast, slow)
-    return ratio.low > 1.0 + _ROUNDING or by_estimate or won == met >= _ALWAYS_FASTER
+    by_estimate = lead > 1.0 + _ERRORS * estimates.margin(fast, slow)
+    side_by_side = speedup(slow, fast).low > 1.0 + _ROUNDING
+    return side_by_side or by_estimate or won == met >= _ALWAYS_FASTER
 
 
 def complexity(plan: Plan) -> tuple[int, int]:
@@ -88,6 +92,6 @@ def _is_dominated(entry: TimedPlan, entries: Sequence[TimedPlan]) -> bool:
     others = [e for e in entries if e is not entry and judging <= set(e.timings)]
     for other in others:
         won, met = wins(other, entry)
-        if won == met > 0 and _complexity(other) <= own:
+        if won == met >= _OFTEN and _complexity(other) <= own:
             return True
     return False

@@ -33,6 +33,8 @@ _PRIOR_CELLS = 4
 _NOT_JUDGING = 1e-3
 # A comparison of so many rounds says half as much as one of very many.
 _HALF_ROUNDS = 2
+# The standard error of a median, over the median of absolute errors and the square root of their number.
+_OF_MEDIAN = 1.2533 * 1.4826
 _POLISHES, _STEPS, _CLOSE = 20, 50, 1e-9
 
 
@@ -44,12 +46,12 @@ class Estimates:
     """
 
     def __init__(self, entries: Sequence[TimedPlan]) -> None:
-        timed = [entry for entry in entries if entry.ratios]
+        timed = [entry for entry in entries if entry.samples_us]
         self._at = {id(entry): i for i, entry in enumerate(timed)}
         cells = _cells(timed)
         self._logs, errors = _fit(cells, len(timed))
         self._spreads, self._cells = _spreads(cells, errors, len(timed))
-        self._common = _common_spread(cells, errors, len(timed))
+        self._common = _common_spread(cells, errors, len(timed)) if cells else BUILD_SPREAD
 
     def knows(self, entry: TimedPlan) -> bool:
         """True where a plan has an estimate."""
@@ -86,8 +88,8 @@ class Estimates:
         return math.sqrt(own**2 / self._cells[mine] + self._common**2 / self._cells[other])
 
 
-Cell = tuple[int, int, float, float]
-"""Plan, comparison, log latency, weight."""
+Cell = tuple[int, int, float, float, float]
+"""Plan, comparison, log latency, its standard error over rounds, weight."""
 
 
 def _cells(timed: Sequence[TimedPlan]) -> list[Cell]:
@@ -100,17 +102,17 @@ def _cells(timed: Sequence[TimedPlan]) -> list[Cell]:
     cells = []
     for number, (comparison, plans) in enumerate(of_comparison.items()):
         timings = tuple(timed[i].timings[comparison] for i in plans)
-        for i, timing, level in zip(plans, timings, levels(timings), strict=True):
+        for i, timing, (level, error) in zip(plans, timings, levels(timings), strict=True):
             rounds = sum(timing.weights)
             weight = rounds / (rounds + _HALF_ROUNDS)
             judges = comparison in judging[i]
-            cells.append((i, number, level, weight if judges else weight * _NOT_JUDGING))
+            cells.append((i, number, level, error, weight if judges else weight * _NOT_JUDGING))
     return cells
 
 
 @lru_cache(maxsize=4096)
-def levels(timings: tuple[PlanTiming, ...]) -> tuple[float, ...]:
-    """The log latency of each plan of one comparison, by a median polish of plans and rounds."""
+def levels(timings: tuple[PlanTiming, ...]) -> tuple[tuple[float, float], ...]:
+    """The log latency of each plan of one comparison, by a median polish of plans and rounds, and its standard error."""
     logs = [np.log(np.asarray(timing.samples_us, float)) for timing in timings]
     weights = [np.asarray(timing.weights, float) for timing in timings]
     rounds = max(map(len, logs))
@@ -127,7 +129,9 @@ def levels(timings: tuple[PlanTiming, ...]) -> tuple[float, ...]:
         level = polished
         if done:
             break
-    return tuple(level.tolist())
+    off = np.abs(table - of_round - level[:, None])
+    errors = _OF_MEDIAN * _medians(off, weight) / np.sqrt(weight.sum(axis=1))
+    return tuple(zip(level.tolist(), errors.tolist(), strict=True))
 
 
 def _medians(table: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -148,7 +152,7 @@ def _fit(cells: Sequence[Cell], plans: int) -> tuple[np.ndarray, np.ndarray]:
     """The estimates, that of the first plan 0, and the errors of all cells."""
     if not cells:
         return np.zeros(plans), np.zeros(0)
-    plan, comparison, level, weight = (np.asarray(column) for column in zip(*cells, strict=True))
+    plan, comparison, level, _, weight = (np.asarray(column) for column in zip(*cells, strict=True))
     design = np.zeros((len(cells), plans + int(comparison.max()) + 1))
     design[np.arange(len(cells)), plan] = 1.0
     design[np.arange(len(cells)), plans + comparison] = 1.0
@@ -168,19 +172,21 @@ def _fit(cells: Sequence[Cell], plans: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _spreads(cells: Sequence[Cell], errors: np.ndarray, plans: int) -> tuple[np.ndarray, np.ndarray]:
     """The spread of each plan's cells, drawn towards that of all builds, and how many cells it has."""
-    squares, count = np.zeros(plans), np.zeros(plans)
-    for (plan, _, _, weight), error in zip(cells, errors, strict=True):
+    squares, of_rounds, count = np.zeros(plans), np.zeros(plans), np.zeros(plans)
+    for (plan, _, _, own, weight), error in zip(cells, errors, strict=True):
         if weight > _NOT_JUDGING:
             squares[plan] += weight * error**2
+            of_rounds[plan] += weight * own**2
             count[plan] += weight
-    spreads = np.sqrt((_PRIOR_CELLS * BUILD_SPREAD**2 + squares) / (_PRIOR_CELLS + count))
-    return spreads, np.maximum(count, _NOT_JUDGING)
+    count = np.maximum(count, _NOT_JUDGING)
+    of_builds = (_PRIOR_CELLS * BUILD_SPREAD**2 + squares) / (_PRIOR_CELLS + count)
+    return np.sqrt(of_builds + of_rounds / count), count
 
 
 def _common_spread(cells: Sequence[Cell], errors: np.ndarray, plans: int) -> float:
     """The spread of cells in the median over plans, as far as there are more cells than unknowns."""
     judged = [abs(e) for (*_, weight), e in zip(cells, errors, strict=True) if weight > _NOT_JUDGING]
-    free = len(judged) - plans - len({comparison for _, comparison, _, _ in cells}) + 1
+    free = len(judged) - plans - len({comparison for _, comparison, *_ in cells}) + 1
     if free <= 0:
         return BUILD_SPREAD
     scale = 1.4826 * float(np.median(judged)) * math.sqrt(len(judged) / free)

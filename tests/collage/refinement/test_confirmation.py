@@ -25,8 +25,8 @@ def test_plan_that_looks_faster_unproven_is_timed_again() -> None:
 def test_plan_that_only_looked_faster_loses() -> None:
     timer = StatedTimer({"searched 1": ((800.0, 1050.0), 1000.0, 1000.0, 1000.0)})
     assert len(refined(timer, World(24, 3)).plan.partitions) == 1
-    # Once more was enough: it did not look faster any longer.
-    assert sum("searched 1" in compared for compared in timer.comparisons) == 2
+    # Twice more was enough: it did not look faster any longer.
+    assert sum("searched 1" in compared for compared in timer.comparisons) == 3
 
 
 def test_successor_of_a_lucky_winner_is_timed_again_too() -> None:
@@ -72,8 +72,8 @@ def test_plan_far_ahead_needs_no_third_build() -> None:
 def test_a_quarter_in_two_builds_may_be_a_disturbance() -> None:
     timer = StatedTimer({"searched 1": (790.0, 800.0, 1050.0, 1060.0)})
     assert len(refined(timer, World(24, 3)).plan.partitions) == 1
-    # After four its median still looks faster.
-    assert len(timer.comparisons) == 5
+    # The first chose it, and by the three others together it is no faster.
+    assert len(timer.comparisons) == 4
 
 
 @pytest.mark.parametrize(

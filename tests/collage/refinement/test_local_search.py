@@ -12,7 +12,7 @@ import pytest
 
 from collage.cost_db.connections import Connections
 from collage.cost_db.database import CostDatabase
-from collage.events import Event
+from collage.events import Event, ignore
 from collage.partitioner.candidate import Candidate, Plan, bits
 from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.target import Target
@@ -49,11 +49,9 @@ class StatedTimer(PlanTimer):
     """A timer in which a plan takes what a function says, give or take less than a percent."""
 
     def __init__(self, cost: Callable[[Plan], float | None]) -> None:
-        self.entries: list[TimedPlan] = []
+        super().__init__(None, None, ignore)
         self.comparisons: list[tuple[int, int]] = []
         self._cost = cost
-        self._tolerance = None
-        self._eligible = lambda plan: True
 
     def time(
         self,

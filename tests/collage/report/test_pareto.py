@@ -14,15 +14,19 @@ from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.report.pareto import front
 from collage.timing.request import PlanTiming
+from collage.timing.standings import Standings
 from collage.timing.timed_plan import TimedPlan
 
 EXACT, REDUCED = Target("exact"), Target("reduced")
 
 
-def _entry(target: Target, latency_us: float, ratio: float, error: float) -> TimedPlan:
+def _entry(target: Target, error: float, **latency_us: float) -> TimedPlan:
+    """An entry with what it took in comparisons, by their number."""
     entry = TimedPlan(Plan((Candidate(0b11, target),)), str(target))
-    entry.timings[0] = PlanTiming((latency_us,) * 8, (latency_us,), error)
-    entry.baseline_ratios[0] = [ratio] * 8
+    for name, us in latency_us.items():
+        number = int(name.removeprefix("in_"))
+        entry.timings[number] = PlanTiming((us,) * 8, (us,), error)
+        entry.baseline_ratios[number] = [us / 1000.0] * 8
     return entry
 
 
@@ -32,9 +36,12 @@ def test_pareto_points_have_latencies_at_the_winners_pace(tmp_path: Path) -> Non
     proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 20]> {text}')
     onnx.save(proto, tmp_path / "model.onnx")
     model = Model.open(normalize(tmp_path / "model.onnx", tmp_path / "work", {}).path)
-    exact, faster = _entry(EXACT, 3000, 1.0, 1e-6), _entry(REDUCED, 1000, 0.5, 1e-2)
-    slower = _entry(REDUCED, 1100, 0.9, 5e-2)
-    points = front(model, [slower, faster, exact], faster)
+    exact, faster = (
+        _entry(EXACT, 1e-6, in_1=3000),
+        _entry(REDUCED, 1e-2, in_0=1000, in_1=1500, in_2=1000),
+    )
+    slower = _entry(REDUCED, 5e-2, in_0=1800)
+    points = front(model, Standings((faster, slower, exact)), faster)
     assert [point["latency_us"] for point in points] == pytest.approx([2000, 1000])
     assert [point["plan"]["partitions"][0]["latency_us"] for point in points] == pytest.approx(
         [2000, 1000]

@@ -91,7 +91,7 @@ def test_plan_that_loses_every_comparison_never_wins(
             continue
         won, met = wins(other, chosen)
         everywhere = set(chosen.timings) <= set(other.timings)
-        assert not (everywhere and met and won == met)
+        assert not (everywhere and won == met >= 2)
 
 
 @settings(max_examples=150, deadline=None)
@@ -197,8 +197,9 @@ def test_levels_are_paired_by_round() -> None:
     paces = [1.0, 5.0, 2.0, 9.0, 1.5, 4.0]
     all_rounds = PlanTiming(tuple(100 * pace for pace in paces))
     early = PlanTiming(tuple(150 * pace for pace in paces[:4]))
-    first, second = levels((all_rounds, early))
+    (first, _), (second, error) = levels((all_rounds, early))
     assert math.exp(second - first) == pytest.approx(1.5)
+    assert error == pytest.approx(0)
 
 
 def test_without_plans_nothing_is_chosen() -> None:

@@ -126,7 +126,8 @@ def test_partitions_have_costs_at_the_pace_of_their_plan() -> None:
 
 def test_noise_on_the_second_best_does_not_bring_it_back() -> None:
     best, noisy, mixed = _entry(1, 1000), _entry(1, 1000), _entry(3, 970)
-    samples = (900.0, 1110.0) * 8
+    noisy.plan = Plan((Candidate(1, TWO),))
+    samples = (900.0, 1110.0, 1110.0, 1010.0) * 4
     noisy.timings[0] = PlanTiming(samples, (), 0.0)
     noisy.baseline_ratios[0] = [us / 1000.0 for us in samples]
     assert clearly_faster(mixed, best) and not clearly_faster(mixed, noisy)

@@ -190,6 +190,8 @@ class PlanTimer:
         self._left_out += len(baseline.samples_us) if baseline.far else baseline.left_out
         self._waited_s += baseline.quiet_s
         self._loads.append((sum(baseline.samples_us), baseline.others))
+        if baseline.quiet_s >= 1:
+            self.say(f"waited {baseline.quiet_s:.0f} s for other processes to leave the cores alone")
         for entry, timing in zip(entries, timings, strict=True):
             if screening:
                 entry.screenings.add(self._comparisons)

@@ -29,16 +29,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from collage.backends.device_memory import DeviceBuffer
 from collage.backends.options import SHORT_CALL_US, THREADS, Option
-from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.rules.pattern import Pattern
 from collage.partitioner.target import HOST_MEMORY, Target
 from collage.partitioner.tensor import TensorSpec
+
+if TYPE_CHECKING:  # an artifact is loaded without what finds partitions
+    from collage.partitioner.graph.graph_index import GraphIndex
+    from collage.partitioner.rules.pattern import Pattern
 
 Style = Literal["library", "fusion", "graph"]
 Array = np.ndarray

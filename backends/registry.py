@@ -1,7 +1,7 @@
 """Which backends exist, and whether a target can be used here.
 
-Built-in backends are an explicit table of names and classes; a file is imported when the table is first
-read, a runtime only inside its backend's functions. Packages add backends by the entry-point group
+Built-in backends are an explicit table of names and classes; a file is imported when its backend is first
+asked for, a runtime only inside its backend's functions. Packages add backends by the entry-point group
 `collage.backends` (docs/write-a-backend.md). A name that occurs twice is an error. A plugin that cannot
 be imported stays in the table as an unavailable backend with the reason.
 
@@ -13,19 +13,20 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from collage.backends.contract import Backend, CompileContext, Executable, SubModel, Unavailable
 from collage.backends.options import HOST_LABEL, RULES, THREADS, Option
 from collage.partitioner.errors import CollageError, TargetError
-from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.rules.rule_file import load_rule
-from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.target import HOST_MEMORY, Target
+
+if TYPE_CHECKING:  # an artifact is loaded without what finds partitions
+    from collage.partitioner.graph.graph_index import GraphIndex
+    from collage.partitioner.rules.target_spec import TargetSpec
 
 GROUP = "collage.backends"
 
@@ -200,6 +201,9 @@ def target_spec(target: Target) -> TargetSpec:
         TargetError: the backend, an option or a value is unknown.
         BadInputError: the rule file that it names cannot be used.
     """
+    from collage.partitioner.rules.rule_file import load_rule
+    from collage.partitioner.rules.target_spec import TargetSpec
+
     backend = check_options(target)
 
     def supports(index: GraphIndex, node: int) -> str | None:
@@ -230,18 +234,38 @@ def _plugins(
 
 @lru_cache(maxsize=4)
 def _load(plugins: tuple[EntryPoint, ...]) -> Mapping[str, Backend]:
-    table: dict[str, Backend] = {}
-    for name, where in _BUILT_IN.items():
-        module, _, attribute = where.partition(":")
-        table[name] = getattr(importlib.import_module(module), attribute)()
+    found: dict[str, EntryPoint] = {}
     for plugin in plugins:
-        if plugin.name in table:
+        if plugin.name in found or plugin.name in _BUILT_IN:
             raise CollageError(
                 f"two backends are named {plugin.name!r}; the second one is {plugin.value} "
                 f"of package {_distribution(plugin)}: uninstall one of them"
             )
-        table[plugin.name] = _load_plugin(plugin)
-    return MappingProxyType(table)
+        found[plugin.name] = plugin
+    return _Table(found)
+
+
+class _Table(Mapping[str, Backend]):
+    """Backends by name; each is imported when it is first asked for, since an artifact needs few of them."""
+
+    def __init__(self, plugins: Mapping[str, EntryPoint]) -> None:
+        self._plugins = plugins
+        self._loaded: dict[str, Backend] = {}
+
+    def __getitem__(self, name: str) -> Backend:
+        if name not in self._loaded:
+            if name in _BUILT_IN:
+                module, _, attribute = _BUILT_IN[name].partition(":")
+                self._loaded[name] = getattr(importlib.import_module(module), attribute)()
+            else:
+                self._loaded[name] = _load_plugin(self._plugins[name])
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*_BUILT_IN, *self._plugins])
+
+    def __len__(self) -> int:
+        return len(_BUILT_IN) + len(self._plugins)
 
 
 def _load_plugin(plugin: EntryPoint) -> Backend:

@@ -23,7 +23,7 @@ import collage
 from benchmarks.support.models import benchmark_model
 from collage.artifact.artifact import Artifact
 from collage.backends.contract import Available
-from collage.backends.numerics.reference import seeded_inputs
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.registry import backends
 from collage.cli.progress import progress
 from collage.cli.summary import show_comparison, warnings

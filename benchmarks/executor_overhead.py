@@ -30,7 +30,7 @@ from benchmarks.support.interleave import compare
 from benchmarks.support.models import benchmark_model
 from collage.backends.contract import Executable
 from collage.backends.machine.process_policy import default_threads
-from collage.backends.numerics.reference import seeded_inputs
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.graph.linear_order import line
 from collage.partitioner.graph.model import Model

@@ -24,7 +24,8 @@ from typing import Any
 from benchmarks.support.models import benchmark_model
 from collage.artifact.artifact import crossing_values, make_verification, write_artifact
 from collage.backends.contract import Available
-from collage.backends.numerics.reference import run_reference, seeded_inputs
+from collage.backends.numerics.reference import run_reference
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.registry import resolve
 from collage.backends.sandbox.run import run_in_child
 from collage.partitioner.candidate import Candidate, Plan

@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from collage.backends.contract import (
     Arithmetic,
@@ -54,6 +53,7 @@ from collage.backends.support import patterns as p
 from collage.backends.support.profile_mapping import ProfileStep, op_times
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.lazy import ir
 from collage.partitioner.rules.pattern import Pattern
 from collage.partitioner.target import Target
 

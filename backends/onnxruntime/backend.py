@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from collage.backends.contract import (
     Arithmetic,
@@ -51,6 +50,7 @@ from collage.backends.support.ort_session import (
 from collage.backends.support.profile_mapping import op_times
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.lazy import ir
 from collage.partitioner.rules.pattern import Pattern
 from collage.partitioner.target import HOST_MEMORY, Target
 from collage.partitioner.tensor import TensorSpec

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
 from collage.backends.support.ort_session import GRAPH, WEIGHTS, save_optimized
 from collage.backends.support.profile_mapping import ProfileStep
+from collage.partitioner.lazy import ir
 
 _KERNEL = "_kernel_time"
 _BLOCKED = "_nchwc"  # appended to the name of an output when its node moves to the blocked layout

@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from collage.backends.contract import (
     Arithmetic,
@@ -47,6 +46,7 @@ from collage.backends.support import predicates
 from collage.backends.support.profile_mapping import ProfileStep, op_times
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
+from collage.partitioner.lazy import ir
 from collage.partitioner.rules.pattern import Pattern
 from collage.partitioner.target import Target
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 
 from collage.backends.numerics.reference import reference_session, run_session
+from collage.partitioner.lazy import ir
 
 Array = np.ndarray
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-import onnx_ir as ir
-
 from collage.backends.options import Option
 from collage.backends.quantization.bias_correction import constant_value, shift_name, take_place
 from collage.partitioner.candidate import bits
 from collage.partitioner.errors import CollageError
+from collage.partitioner.lazy import ir
 from collage.partitioner.target import Target
 
 _NAME, _NONE = "float", "none"

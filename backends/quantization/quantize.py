@@ -32,8 +32,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import onnx_ir as ir
-import onnx_ir.passes.common as passes
 
 from collage.backends.contract import CompileContext, Preparation, PreparedParts, SubModel
 from collage.backends.machine.hardware import hardware
@@ -51,11 +49,13 @@ from collage.backends.quantization.float_nodes import (
 )
 from collage.backends.quantization.static_int8 import RANGE_BITS, WEIGHTED, idle, write_static
 from collage.backends.quantization.weight_only_int8 import write_weights
-from collage.backends.support.conversion import cached, files_of, write_streamed
+from collage.backends.support.conversion import cached, write_streamed
+from collage.backends.support.file_digests import files_of
 from collage.backends.support.predicates import is_constant
 from collage.partitioner.candidate import bits
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
+from collage.partitioner.lazy import ir, passes
 from collage.partitioner.target import Target
 
 DYNAMIC, STATIC, WEIGHTS = "dynamic_int8", "static_int8", "weights_int8"

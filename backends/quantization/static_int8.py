@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 
 from collage.backends.quantization.float_nodes import CLIPPINGS
+from collage.partitioner.lazy import ir
 
 WEIGHTED = ("Conv", "MatMul", "Gemm")
 """Operators that become an integer kernel where their weights are constant."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 
 from collage.backends.numerics.reference import reference_session, run_session
 from collage.backends.quantization.bias_correction import constant_value
 from collage.backends.quantization.error_feedback import LARGEST, fed_back
 from collage.backends.support.conversion import write_streamed
+from collage.partitioner.lazy import ir
 
 Array = np.ndarray
 

@@ -16,7 +16,8 @@ import onnx
 from collage.backends.contract import CompileContext, SubModel
 from collage.backends.rewriting.graph import RewriteGraph
 from collage.backends.rewriting.table import CHANNELS_FIRST, PASSES, Pass, passes_of
-from collage.backends.support.conversion import cached, files_of
+from collage.backends.support.conversion import cached
+from collage.backends.support.file_digests import files_of
 from collage.backends.support.ort_session import (
     GRAPH,
     WEIGHTS,

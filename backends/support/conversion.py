@@ -16,11 +16,11 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import onnx_ir as ir
-
-from collage.backends.support.file_digests import remembered_digest
+from collage.backends.support.file_digests import files_of, remembered_digest
+from collage.partitioner.file_digest import file_digest
 from collage.partitioner.graph import weights
 from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
+from collage.partitioner.lazy import ir
 
 _SUMS = "SHA256SUMS"
 _TIMEOUT_S = 300
@@ -124,12 +124,6 @@ def converted(
     return cached(files_of(source), files, f"{converter} {_EDITION}", make, work_dir, cache_dir)
 
 
-def files_of(model: Path) -> list[Path]:
-    """A model's file, and the file of external weights where there is one."""
-    beside = model.with_name(f"{model.name}.weights")
-    return [model, beside] if beside.is_file() else [model]
-
-
 def cached(
     sources: Sequence[Path],
     files: Sequence[str],
@@ -175,7 +169,7 @@ def _is_whole(folder: Path, files: Sequence[str]) -> bool:
 
 def _sums(files: Sequence[Path]) -> str:
     # Always read: remembered digests miss damage by a crash of the machine.
-    return "".join(f"{weights.file_digest(file)} {file.name}\n" for file in files)
+    return "".join(f"{file_digest(file)} {file.name}\n" for file in files)
 
 
 def _keep(files: Sequence[Path], folder: Path) -> None:

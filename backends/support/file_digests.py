@@ -12,11 +12,17 @@ import hashlib
 import time
 from pathlib import Path
 
-from collage.partitioner.graph.weights import file_digest
+from collage.partitioner.file_digest import file_digest
 
 _FOLDER = "digests"
 _SETTLED_NS = 2_000_000_000
 _LENGTH = 64
+
+
+def files_of(model: Path) -> list[Path]:
+    """A model's file, and the file of external weights where there is one."""
+    beside = model.with_name(f"{model.name}.weights")
+    return [model, beside] if beside.is_file() else [model]
 
 
 def remembered_digest(path: Path, cache_dir: Path) -> str:

@@ -17,8 +17,9 @@ from typing import Any
 from collage.backends.contract import CompileContext, threads_of
 from collage.backends.machine import process_policy
 from collage.backends.sandbox.native_output import quiet
-from collage.backends.support.conversion import cached, files_of
+from collage.backends.support.conversion import cached
 from collage.backends.support.cuda_options import GRAPHS, TF32, is_on
+from collage.backends.support.file_digests import files_of
 from collage.partitioner.errors import CollageError
 from collage.partitioner.target import Target
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 import psutil
 import pytest
 
@@ -41,6 +40,7 @@ from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.backends.testing.conformance_cases import CASES, Case
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.lazy import ir
 from collage.partitioner.target import HOST_MEMORY, Target
 
 Check = Callable[[Backend, Target, str, float], None]

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from collage.backends.contract import Array
 from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.lazy import ir
 from collage.partitioner.tensor import TensorSpec
 
 

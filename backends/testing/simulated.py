@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-import onnx_ir as ir
 
 from collage.backends.contract import (
     Arithmetic,
@@ -29,6 +28,7 @@ from collage.backends.contract import (
 from collage.backends.onnxruntime.backend import OnnxRuntimeBackend
 from collage.backends.options import THREADS, Option
 from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.lazy import ir
 from collage.partitioner.target import Target
 
 _LOW = {"bf16": ir.DataType.BFLOAT16, "f16": ir.DataType.FLOAT16}

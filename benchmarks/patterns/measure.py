@@ -36,7 +36,8 @@ from collage.backends.contract import Available, CompileContext, SubModel
 from collage.backends.machine.process_policy import caller_kept, default_threads
 from collage.backends.measurement.measure import aligned
 from collage.backends.numerics.comparison import output_error
-from collage.backends.numerics.reference import run_reference, seeded_inputs
+from collage.backends.numerics.reference import run_reference
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.registry import canonical, resolve
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child, send_message
 from collage.partitioner.candidate import bits

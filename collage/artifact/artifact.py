@@ -10,7 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from collage.artifact.verification import Verification, digest_values, input_hashes
+from collage.artifact.verification import (
+    VERIFICATION_KEY,
+    Verification,
+    digest_values,
+    input_hashes,
+)
 from collage.backends.numerics.comparison import Expected
 from collage.partitioner.candidate import Plan
 from collage.partitioner.emit.annotate import SOURCE_PLAN_KEY, annotate, read_plan
@@ -20,7 +25,6 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.sub_graph import SubGraph
 
 REPORT_KEY = "collage.report"
-VERIFICATION_KEY = "collage.verification"
 
 # Other processors and versions round otherwise than those that made the artifact.
 _HEADROOM = 4.0

@@ -7,11 +7,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from collage.artifact.artifact import VERIFICATION_KEY, Artifact, read_report, write_artifact
+from collage.artifact.artifact import Artifact, read_report, write_artifact
 from collage.artifact.emit import verify_plan, versions_of
-from collage.artifact.verification import Verification
+from collage.artifact.verification import VERIFICATION_KEY, Verification
 from collage.backends.machine.process_policy import default_threads
-from collage.backends.numerics.reference import seeded_inputs, table_bounds
+from collage.backends.numerics.reference import table_bounds
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.model.preparation import calibrates, computed, prepared_plan
 from collage.model.reference import Reference
 from collage.model.sub_models import RegionFiles

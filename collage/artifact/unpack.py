@@ -20,13 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from collage.artifact.artifact import VERIFICATION_KEY
+from collage.artifact.verification import VERIFICATION_KEY
 from collage.backends.contract import SubModel
 from collage.backends.numerics.tensor_files import read_samples, write_samples
-from collage.backends.support.conversion import files_of
-from collage.backends.support.file_digests import remembered_digest
-from collage.model.sub_models import RegionFiles
-from collage.partitioner.emit.annotate import read_plan
+from collage.backends.support.file_digests import files_of, remembered_digest
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
@@ -85,6 +82,10 @@ def _digest(path: Path, cache_dir: Path) -> str:
 
 
 def _take_apart(path: Path, folder: Path) -> UnpackedArtifact:
+    # They read ONNX, which takes a second to import; an artifact that was unpacked before needs none of it.
+    from collage.model.sub_models import RegionFiles
+    from collage.partitioner.emit.annotate import read_plan
+
     stored = read_plan(path)
     model, index = stored.model, stored.model.index
     if VERIFICATION_KEY not in stored.metadata:

@@ -22,6 +22,7 @@ from collage.backends.numerics.comparison import Expected, Ranged, is_measured
 from collage.backends.numerics.tensor_files import content
 from collage.partitioner.errors import CollageError
 
+VERIFICATION_KEY = "collage.verification"
 _ELEMENTS = 256
 # Knuth's multiplier for hashing: coprime to every size below it, so no element comes twice early.
 _STRIDE = 2654435761

@@ -8,7 +8,7 @@ import numpy as np
 
 from collage.artifact.verification import Verification, VerificationError, input_hashes
 from collage.backends.contract import SubModel
-from collage.backends.numerics.reference import seeded_inputs
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from collage.artifact.session import load
-from collage.backends.numerics.reference import seeded_inputs
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.cli.tables import counted
 from collage.model.reference import read_samples
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from collage.backends.machine.process_policy import default_threads
-from collage.backends.numerics.reference import seeded_inputs, table_bounds
+from collage.backends.numerics.reference import table_bounds
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.events import Listener
 from collage.model.reference import Reference, Sample, read_samples
 from collage.options import TuneOptions

@@ -9,7 +9,8 @@ from typing import Any
 from collage.artifact.artifact import read_report
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.measurement.ratio import Ratio
-from collage.backends.numerics.reference import seeded_inputs, table_bounds
+from collage.backends.numerics.reference import table_bounds
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_samples
 from collage.events import Listener, ignore
 from collage.model.reference import Reference, ingest

@@ -24,8 +24,8 @@ from collage.events import Event, Listener
 from collage.options import TuneOptions
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.emit.plan_json import encode_plan
+from collage.partitioner.file_digest import file_digest
 from collage.partitioner.graph.model import Model
-from collage.partitioner.graph.weights import file_digest
 from collage.partitioner.target import Target
 
 _SCHEME = "collage-tuning-1"

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnx_ir as ir
-
 from collage.partitioner.errors import ModelError
 from collage.partitioner.graph import weights
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.sub_graph import SubGraph
+from collage.partitioner.lazy import ir
 from collage.partitioner.tensor import TensorSpec
 
 

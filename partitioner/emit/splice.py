@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-import onnx_ir as ir
 
 from collage.partitioner.candidate import Candidate, Plan, bits
 from collage.partitioner.errors import ModelError
 from collage.partitioner.graph import weights
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.sub_graph import SubGraph
+from collage.partitioner.lazy import ir
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-import onnx_ir as ir
+
+from collage.partitioner.lazy import ir
 
 
 def canonical_bytes(value: object) -> bytes:

@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import onnx_ir as ir
 
 from collage.partitioner.candidate import bits
 from collage.partitioner.errors import ModelError
 from collage.partitioner.graph.canonical import bodies_of, body_digest, plain_attribute
+from collage.partitioner.lazy import ir
 from collage.partitioner.tensor import TensorSpec
 
 _SMALL_ELEMENTS = 1024

@@ -13,8 +13,6 @@ from enum import IntEnum
 from functools import cache
 from importlib import resources
 
-import yaml
-
 
 class OpKind(IntEnum):
     """Kinds in fusing order; `op_kinds.yaml` says what each means."""
@@ -44,6 +42,8 @@ def operators(domain: str) -> tuple[str, ...]:
 
 @cache
 def _table() -> Mapping[tuple[str, str], OpKind]:
+    import yaml  # who loads an artifact has no need of it
+
     text = (
         resources.files("collage.partitioner.graph")
         .joinpath("op_kinds.yaml")

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
-import onnx_ir as ir
 
 from collage.partitioner.errors import ModelError
+from collage.partitioner.lazy import ir
 
 INLINE_LIMIT_BYTES = 1 << 30
 METADATA_PREFIX = "collage."
@@ -127,12 +127,6 @@ def digest(model: ir.Model) -> str:
         for chunk in chunks(tensor):
             hasher.update(chunk)
     return hasher.hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes as hex text."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _size_bytes(tensor: ir.TensorProtocol) -> int:

@@ -12,11 +12,11 @@ import math
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from onnxscript.optimizer import constant_folding
 
 from collage.partitioner.errors import ModelError
+from collage.partitioner.lazy import ir
 
 MAX_FOLDED_BYTES = 4 << 30
 MAX_VALUE_BYTES = 16 << 30

@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import onnx_ir as ir
 
 from collage.partitioner.errors import ModelError
+from collage.partitioner.lazy import ir
 
 
 def bind(model: ir.Model, dims: Mapping[str, int]) -> None:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from onnx_ir.passes.common.naming import SimpleNameGenerator
 
@@ -27,6 +26,7 @@ from collage.partitioner.graph import weights
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.ingest import constant_folding, dimensions, repair, safety, versions
 from collage.partitioner.ingest.source import model_file
+from collage.partitioner.lazy import ir
 from collage.partitioner.tensor import TensorSpec
 
 INLINE_LIMIT_BYTES = 32 << 20

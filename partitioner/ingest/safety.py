@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import onnx
-import onnx_ir as ir
 
 from collage.partitioner.errors import ModelError
 from collage.partitioner.ingest import repair
+from collage.partitioner.lazy import ir
 
 MAX_PROTOBUF_BYTES = (1 << 31) - 1
 KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})

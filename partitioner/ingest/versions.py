@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import onnx
-import onnx_ir as ir
 
 from collage.partitioner.errors import ModelError
 from collage.partitioner.graph import weights
+from collage.partitioner.lazy import ir
 
 MIN_IR, MAX_IR = 10, 13
 MAX_OPSET = 26

@@ -20,12 +20,12 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import onnx_ir as ir
-from onnxscript.rewriter import pattern as onnxscript_pattern
+from typing import TYPE_CHECKING, Any, Protocol
 
 from collage.partitioner.graph.graph_index import GraphIndex
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 Check = Callable[[GraphIndex, tuple[int, ...]], str | None]
 
@@ -61,6 +61,9 @@ class Pattern:
 
         The roots of a match lie at most as many steps apart as the pattern has nodes.
         """
+        # Who loads an artifact knows patterns by name, and finds none.
+        from onnxscript.rewriter import pattern as onnxscript_pattern
+
         with _BUILDING:
             matcher = onnxscript_pattern.Pattern(self.build, name=self.name)
         size = matcher._target_pattern.num_nodes()

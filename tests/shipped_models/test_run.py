@@ -9,7 +9,7 @@ import numpy as np
 from collage.backends.contract import CompileContext, Executable, SubModel
 from collage.backends.measurement.measure import measure
 from collage.backends.measurement.request import MeasureRequest
-from collage.backends.numerics.reference import seeded_inputs
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.onnxruntime.backend import OnnxRuntimeBackend
 from collage.backends.openvino.backend import OpenVinoBackend

@@ -20,7 +20,8 @@ from collage.backends.measurement.measure import (
     measure,
 )
 from collage.backends.measurement.protocol import Protocol
-from collage.backends.numerics.reference import run_reference, seeded_inputs
+from collage.backends.numerics.reference import run_reference
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.sandbox.run import run_in_child
 from collage.partitioner.cost import Infeasible, Measured

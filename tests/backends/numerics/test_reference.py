@@ -11,7 +11,8 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from collage.backends.numerics.reference import run_reference, seeded_inputs, table_bounds
+from collage.backends.numerics.reference import run_reference, table_bounds
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.sandbox.run import run_in_child
 from collage.partitioner.errors import ModelError
 from collage.partitioner.graph.graph_index import GraphIndex

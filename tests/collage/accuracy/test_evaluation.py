@@ -12,7 +12,8 @@ import pytest
 
 import collage
 from collage.accuracy.evaluation import Check, PlanSession, load_function
-from collage.backends.numerics.reference import reference_session, run_session, seeded_inputs
+from collage.backends.numerics.reference import reference_session, run_session
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.model.reference import ingest
 from collage.model.sub_models import RegionFiles
 from collage.options import TuneOptions

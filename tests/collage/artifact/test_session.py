@@ -17,7 +17,7 @@ import collage
 from benchmarks.load_time import make_artifact
 from collage.artifact.session import Session, default_cache_folder, usable_folder
 from collage.backends.contract import Available
-from collage.backends.numerics.reference import seeded_inputs
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.registry import resolve
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.errors import BadInputError
@@ -98,7 +98,7 @@ def test_closing_while_others_run_is_clear(artifact: Path, tmp_path: Path) -> No
 _CYCLES = """
 import sys, gc, psutil
 import collage
-from collage.backends.numerics.reference import seeded_inputs
+from collage.backends.numerics.seeded import seeded_inputs
 grown = []
 for i in range(20):
     with collage.load(sys.argv[1], cache_dir=sys.argv[2]) as session:

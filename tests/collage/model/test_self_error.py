@@ -9,9 +9,8 @@ import onnx
 import pytest
 
 import collage
-from collage.artifact.artifact import VERIFICATION_KEY
-from collage.artifact.verification import Verification
-from collage.backends.numerics.reference import seeded_inputs
+from collage.artifact.verification import VERIFICATION_KEY, Verification
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.events import Event, ignore
 from collage.model.reference import Reference, ingest
 from collage.model.self_error import allow_self_error, rounds_to_integers

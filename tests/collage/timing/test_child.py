@@ -12,7 +12,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from collage.backends.numerics.reference import seeded_inputs
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_samples
 from collage.model.reference import Reference
 from collage.model.sub_models import RegionFiles

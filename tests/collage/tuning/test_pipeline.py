@@ -14,7 +14,7 @@ import pytest
 
 import collage
 from collage.artifact.session import LoadError
-from collage.backends.numerics.reference import seeded_inputs
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.events import Event
 from collage.partitioner.emit.annotate import read_plan
 from collage.partitioner.errors import BadInputError, CancelledError, NoPlanError

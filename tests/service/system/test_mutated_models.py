@@ -16,7 +16,7 @@ import hypothesis
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from collage.backends.numerics.reference import seeded_inputs
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.registry import target_spec
 from collage.model.reference import Reference, ingest
 from collage.partitioner.errors import BadInputError, ModelError

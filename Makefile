@@ -1,7 +1,7 @@
 # Everything is installed into .venv from the pins in constraints.txt; Python 3.11+, pip and make are enough.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := mnn,ncnn,otel,postgresql,workers,dev
+EXTRAS := all,otel,dev
 STAMP := .venv/.installed
 PINS := pyproject.toml constraints.txt requirements/without-dependencies.txt
 

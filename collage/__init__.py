@@ -26,5 +26,15 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         import importlib
 
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        try:
+            return getattr(importlib.import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            from collage.extras import how_to_install
+
+            if (needed := how_to_install(error.name or "")) is None:
+                raise
+            # An AttributeError would hide the reason, and `from collage import tune` shows only an ImportError.
+            raise ModuleNotFoundError(
+                f"collage.{name} needs {error.name}, which is not installed: {needed}", name=error.name
+            ) from None
     raise AttributeError(f"module 'collage' has no attribute {name!r}")

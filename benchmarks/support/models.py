@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 
 from benchmarks.support.zoo import convolutional, nasnet, transformers
-from collage.backends.numerics import reference
+from collage.backends.numerics import reference, seeded
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 from tests import models as installed
@@ -119,7 +119,7 @@ def seeded_inputs(name: str, model: Model, seed: int = 0) -> dict[str, np.ndarra
     """Inputs of a normalized model, the same on every machine."""
     specs = [model.index.values[value] for value in model.index.inputs]
     if name not in names():
-        return reference.seeded_inputs(specs, seed, reference.table_bounds(model.index))
+        return seeded.seeded_inputs(specs, seed, reference.table_bounds(model.index))
     if name in installed.MODELS:
         return installed.sample_inputs(name, specs, seed)
     return {

@@ -46,11 +46,11 @@ def test_load_of_another_process_is_seen(busy: multiprocessing.Process) -> None:
 
 
 def test_own_work_is_no_load_of_others() -> None:
-    """Compared with what other tests take at the same time."""
-    meter, begin_s = LoadMeter(), time.process_time()
-    _spin(0.5)
-    assert time.process_time() - begin_s > 0.05
-    assert meter.others() <= len(cores()) - (time.process_time() - begin_s) / 0.6 + 0.3
+    """Whatever other tests take at the same time: all that the cores do is never counted twice."""
+    meter, begin_s, own_s = LoadMeter(), time.monotonic(), time.process_time()
+    _spin(1.0)
+    own = (time.process_time() - own_s) / (time.monotonic() - begin_s)
+    assert meter.others() <= len(cores()) - own + 0.1
 
 
 def test_process_that_shares_its_core_waits(busy: multiprocessing.Process) -> None:

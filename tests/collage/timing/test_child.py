@@ -159,5 +159,6 @@ def test_backward_round_builds_the_needed_plans_last_to_first(
         assert told[:3] == order
         assert all(timing.failure is None for timing in timings)
         # Turns are taken in the order of the plans, whichever was built first.
-        assert told[3:] == [0, 1, 2]
+        # A disturbed round is made up for.
+        assert told[3:6] == [0, 1, 2]
         told.clear()

@@ -1,0 +1,41 @@
+"""Which extra of this package installs a module that is missing."""
+
+from __future__ import annotations
+
+_SERVE = (
+    "fastapi",
+    "uvicorn",
+    "httptools",
+    "python_multipart",
+    "multipart",
+    "pydantic_settings",
+    "jinja2",
+    "prometheus_client",
+)
+_TUNE = (
+    *(
+        "onnxruntime",
+        "onnxscript",
+        "highspy",
+        "optuna",
+        "sqlalchemy",
+        "orjson",
+        "alembic",
+        "pydantic",
+        "httpx",
+    ),
+    *("typer", "rich", "psutil", "yaml", "jsonschema", "fsspec"),
+)
+_EXTRA_OF = {
+    **dict.fromkeys(_TUNE, "tune"),
+    **dict.fromkeys((*_SERVE, "structlog"), "serve"),
+    **dict.fromkeys(("dask", "distributed", "cryptography"), "workers"),
+    "psycopg": "postgresql",
+    "s3fs": "s3",
+}
+
+
+def how_to_install(module: str) -> str | None:
+    """The line that installs a missing module; None where no extra does."""
+    extra = _EXTRA_OF.get(module.partition(".")[0])
+    return None if extra is None else f"pip install 'collage-tuner[{extra}]'"

@@ -76,7 +76,7 @@ def _error_budget(known: Baselines) -> BudgetSearch | None:
         listener=run.listener,
         runner=run.runner,
         cancel=run.cancel,
-        span_s=(known.deadline_s - known.limit_s, known.deadline_s),
+        span_s=(known.deadline.search_s - known.limit_s, known.deadline.search_s),
     )
 
 
@@ -105,7 +105,7 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         constraints=budgeted.constraints,
         timer=timer,
         latencies_us=latencies_us,
-        deadline_s=budgeted.deadline_s,
+        deadline=budgeted.deadline,
     )
     if not budgeted.proposed and (not budgeted.request.searches or budgeted.out_of_time):
         corrections = Corrections(single_target_us=latencies_us)

@@ -20,8 +20,6 @@ from collage.timing.timed_plan import TimedPlan
 from collage.tuning.stages import Refined, Searched, Timed
 
 _MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
-# A winner is confirmed at length for so long, or for as long as the limit, after the time is up.
-_LEAST_PATIENCE_S = 10.0
 
 
 def search(timed: Timed) -> Searched:
@@ -39,7 +37,7 @@ def search(timed: Timed) -> Searched:
         estimates=timed.estimates,
         transitions=timed.transitions,
         constraints=constraints,
-        deadline_s=timed.deadline_s - _local_s(timed),
+        deadline_s=timed.deadline.search_s - _local_s(timed),
         listener=timed.run.listener,
         most_regions=options.most_regions,
         blocks=timed.blocks,
@@ -87,7 +85,6 @@ def _refinement(searched: Searched) -> Refinement:
     return Refinement(
         comparisons=searched.comparisons,
         local=LocalSettings(seconds=_local_s(searched), seed=seed, keep=keep),
-        patience_s=max(_LEAST_PATIENCE_S, searched.limit_s),
     )
 
 

@@ -17,6 +17,7 @@ child that was killed from outside is measured again, and errors of our own are 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +28,7 @@ from collage.backends.measurement.request import Measurement, MeasureRequest, ve
 from collage.backends.registry import check_options
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.partitioner.cost import Infeasible
-from collage.partitioner.errors import CollageError
+from collage.partitioner.errors import CollageError, OutOfTimeError
 from collage.partitioner.target import HOST_MEMORY
 
 __all__ = ["MeasureRequest", "Measurement", "aligned", "measure"]
@@ -56,6 +57,7 @@ def measure(
     Raises:
         TargetError: the target cannot be used here at all.
         CollageError: the child was killed from outside again and again, or our own code failed.
+        OutOfTimeError: it did not end within the request's limit.
     """
     for _ in range(_ATTEMPTS):
         stages = ["starting"]
@@ -68,6 +70,10 @@ def measure(
                 on_message=stages.append,
             )
         except ChildFailed as failure:
+            if failure.kind == "hang" and _is_short(request):
+                raise OutOfTimeError(
+                    f"measuring {request.target} was not done after {request.limit_s:.0f} s"
+                ) from None
             if failure.kind == "killed":
                 last = failure
                 continue
@@ -82,10 +88,14 @@ def measure(
     ) from last
 
 
+def _is_short(request: MeasureRequest) -> bool:
+    return request.limit_s is not None and request.limit_s < request.timeout_s
+
+
 def _limits(request: MeasureRequest) -> ChildLimits:
     on_host = check_options(request.target).memory_domain(request.target) == HOST_MEMORY
     return ChildLimits(
-        timeout_s=request.timeout_s,
+        timeout_s=min(request.timeout_s, math.inf if request.limit_s is None else request.limit_s),
         # GPU drivers reserve address space by the terabyte.
         memory_bytes=request.memory_bytes if on_host else 0,
     )

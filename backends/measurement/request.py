@@ -25,6 +25,8 @@ class MeasureRequest:
     metric: str = "max"  # how the error is measured (`collage.backends.numerics.comparison`)
     protocol: Protocol = field(default_factory=Protocol)  # how to time
     timeout_s: float = 120.0  # for all of it, import and compilation included
+    # for all of it, where others wait for theirs: fewer samples are taken, and it is given up rather than exceeded
+    limit_s: float | None = None
     profile: bool = False  # also run under the runtime's own profiler
     cache_dir: Path | None = None  # folder for compiled blobs, or None
     memory_bytes: int | None = None  # address space of the child; None for the machine's memory

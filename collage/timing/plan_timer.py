@@ -73,7 +73,7 @@ class PlanTimer:
         self._cancel = cancel
         self.entries: list[TimedPlan] = []
         self.seconds = self.latest_s = 0.0  # of all comparisons, and of the latest
-        self._plan_s = plan_s
+        self.plan_s = plan_s
         self._skipped: dict[str, None] = {}
         self._comparisons = 0
         self._rounds = self._left_out = 0
@@ -81,7 +81,7 @@ class PlanTimer:
 
     def expected_s(self, count: int) -> float:
         """Seconds that a comparison of so many plans takes, the baseline among them, by the latest one."""
-        return self._plan_s * count
+        return self.plan_s * count
 
     def skip(self, what: str) -> None:
         """Tell that something is left out since it does not fit into the time limit; the report says it too."""
@@ -160,7 +160,7 @@ class PlanTimer:
         self._comparisons += 1
         self.latest_s = time.monotonic() - begin
         built = sum(timing.failure != NO_TIME for timing in timings)
-        self._plan_s = self.latest_s / max(1, built)
+        self.plan_s = self.latest_s / max(1, built)
         self.seconds += self.latest_s
         self._tell(entries)
         return self.standings

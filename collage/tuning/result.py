@@ -94,6 +94,16 @@ def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
     )
 
 
+def _left_out(refined: Refined) -> list[str]:
+    """What did not fit into the time limit, in one line."""
+    skipped = refined.timer.skipped
+    if not skipped:
+        return []
+    return [
+        f"the time limit of {refined.limit_s:g} s left out: {', '.join(skipped)}; allow more with --time-limit"
+    ]
+
+
 def _warnings(refined: Refined) -> list[str]:
     warnings = [
         *refined.info.warnings,
@@ -102,6 +112,7 @@ def _warnings(refined: Refined) -> list[str]:
         *refined.single_targets.untried(),
         *refined.sampling.about_outputs(),
         *refined.timer.warnings(),
+        *_left_out(refined),
     ]
     if refined.request.inputs is None:
         has_budget = refined.error_limits.has_budget

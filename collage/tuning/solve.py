@@ -53,6 +53,8 @@ def search(timed: Timed) -> Searched:
     incumbent_us = min(allowed, default=float("inf")) * timed.comparisons.lead()
     with timed.run.stage("measure", "searching"):
         solution = lazy.run(options.plans, incumbent_us, corrections)
+    if lazy.out_of_time:
+        timed.timer.skip("the rest of the search")
     corrected = replace(timed, corrections=corrections)
     return Searched(**vars(corrected), lazy=lazy, solution=solution)
 

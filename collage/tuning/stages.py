@@ -122,11 +122,13 @@ class Baselines(Allowed):
         single_targets: the measurements.
         estimates: of what each node takes on each target.
         transitions: what borders cost.
+        plan_s: seconds that one plan of a comparison is expected to take.
     """
 
     single_targets: SingleTargets
     estimates: Estimates
     transitions: Transitions
+    plan_s: float
 
 
 @dataclass(frozen=True, kw_only=True)

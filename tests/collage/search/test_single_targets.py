@@ -13,6 +13,7 @@ import pytest
 
 from collage.backends.openvino import backend
 from collage.backends.openvino.backend import OpenVinoBackend
+from collage.deadline import Deadline
 from collage.partitioner.candidate import Candidate, bits
 from collage.partitioner.cost import Cost, Measured
 from collage.partitioner.graph.graph_index import GraphIndex
@@ -78,14 +79,11 @@ class ProfiledCosts(StatedCosts):
 
 @pytest.mark.parametrize("seconds", [math.inf, 3.0, 0.0])
 def test_blocks_without_a_profile_run_longest_first_within_their_seconds(
-    seconds: float, monkeypatch: pytest.MonkeyPatch
+    seconds: float,
 ) -> None:
     world = World(24, 0)
     everything = world.model.index.all_nodes
     now_s = [100.0]
-    monkeypatch.setattr(
-        "collage.search.single_targets.time", SimpleNamespace(monotonic=lambda: now_s[0])
-    )
 
     def truth(candidate: Candidate) -> Cost:
         now_s[0] += 1.0
@@ -93,7 +91,8 @@ def test_blocks_without_a_profile_run_longest_first_within_their_seconds(
 
     costs = ProfiledCosts(truth, most=len(world.candidates))
     whole = SingleTargets(world.model.index, TARGETS[:2], costs, seconds)
-    whole.measure(world.candidates, late=lambda: False)
+    deadline = Deadline(clock=lambda: now_s[0])
+    whole.measure(world.candidates, deadline)
     asked = [c for c in costs.asked if c.nodes != everything]
     assert {c.target for c in asked} <= {TARGETS[1]}
     assert min(len(asked), 4) == min(seconds, 4)
@@ -102,7 +101,7 @@ def test_blocks_without_a_profile_run_longest_first_within_their_seconds(
     assert whole.latencies_us() == {TARGETS[0]: 300.0, TARGETS[1]: 300.0}
     # Time that was spent stays spent when there are more targets.
     more = whole.joined_by(TARGETS[2:])
-    more.measure(world.candidates, late=lambda: False)
+    more.measure(world.candidates, deadline)
     assert list(more.latencies_us()) == list(TARGETS)
     again = [c for c in costs.asked if c.nodes != everything]
     assert (len(again) > len(asked)) == (seconds == math.inf)
@@ -115,5 +114,7 @@ def test_time_for_one_target_goes_to_one_that_may_be_returned(known: tuple[Targe
     costs.measure([Candidate(world.model.index.all_nodes, target) for target in known])
     whole = SingleTargets(world.model.index, TARGETS, costs)
     fit = (TARGETS[1],)
-    whole.measure(world.candidates, late=lambda: True, may_win=lambda plan: plan.targets == fit)
+    whole.measure(
+        world.candidates, deadline=Deadline(search_s=0.0), may_win=lambda plan: plan.targets == fit
+    )
     assert set(whole.latencies_us()) == {*known, *fit}

@@ -168,6 +168,16 @@ class Refinement:
             raise NoPlanError(f"the {entry.name} cannot be run: {same.failure}")
         return same
 
+    def checked(self) -> TimedPlan:
+        """The fastest of the plans that were timed before a search, confirmed; the baselines run where none did.
+
+        Raises:
+            NoPlanError: no plan could be run.
+        """
+        if not self.comparisons.standings.leaders():
+            self.comparisons.time_baselines([])
+        return self._confirmed(self.comparisons)
+
     def best_single(self) -> TimedPlan:
         """The fastest single target.
 

@@ -149,7 +149,8 @@ class PlanTimer:
             needed=max(1, len(known) + needed),
         )
         with self._runner.alone(self._cancel):
-            least_s = min(_LEAST_S, deadline.compare_left_s)
+            spare_s = deadline.compare_left_s - self.expected_s(request.needed)
+            least_s = max(0.0, min(_LEAST_S, spare_s))
             request = replace(request, prepare_s=max(least_s, share_of_time * deadline.left_s))
             timings = time_plans(request, self._cancel, self._runner.run)
         baseline = self._keep(entries, timings, screening=rounds < JUDGING_ROUNDS)

@@ -11,6 +11,7 @@ from collage.accuracy.target_choice import choose_targets
 from collage.backends.registry import target_spec
 from collage.costs.measurement_context import transitions_between
 from collage.events import Event
+from collage.partitioner.candidate import Candidate
 from collage.partitioner.rules.target_spec import enumerate_candidates
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
@@ -21,6 +22,7 @@ from collage.search.single_targets import SingleTargets, may_take_all
 from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import expected_plan_s, without_plans
 from collage.timing.timed_plan import TimedPlan
+from collage.tuning.early_end import early_end
 from collage.tuning.stages import Allowed, Baselines, Budgeted, Timed
 
 _PROBING_SHARE = 0.15  # the most for blocks of targets without a profile
@@ -155,10 +157,20 @@ def time_baselines(budgeted: Budgeted) -> Timed:
             comparisons = comparisons.joined_by(joined.specs, joined.single_targets.latencies_us())
         singles_us = joined.single_targets.corrected_us(comparisons.singles_us(), joined.estimates)
         exact_us = joined.single_targets.within(joined.error_limits.exact_limit, singles_us)
-        comparisons, blocks = lay_out(comparisons, joined.candidates, joined.estimates, exact_us)
+        blocks: Sequence[Candidate] = ()
+        ended_early = early_end(joined, comparisons, exact_us)
+        if ended_early is not None:
+            timer.say(ended_early)
+        elif joined.request.searches:
+            comparisons, blocks = lay_out(comparisons, joined.candidates, joined.estimates, exact_us)
     corrections = comparisons.corrected(Corrections(single_target_us=singles_us))
     return Timed(
-        **vars(joined), timer=timer, comparisons=comparisons, corrections=corrections, blocks=blocks
+        **vars(joined),
+        timer=timer,
+        comparisons=comparisons,
+        corrections=corrections,
+        blocks=blocks,
+        ended_early=ended_early,
     )
 
 

@@ -113,6 +113,7 @@ def _warnings(refined: Refined) -> list[str]:
         *refined.sampling.about_outputs(),
         *refined.timer.warnings(),
         *_left_out(refined),
+        *([refined.ended_early] if refined.ended_early else []),
     ]
     if refined.request.inputs is None:
         has_budget = refined.error_limits.has_budget

@@ -24,7 +24,7 @@ _MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best pl
 
 def search(timed: Timed) -> Searched:
     """Find the best plans by measured costs, where the strategy searches."""
-    if not timed.request.searches:
+    if not timed.request.searches or timed.ended_early is not None or _can_only_check(timed):
         return Searched(**vars(timed))
     constraints, options = timed.constraints, timed.request.options
     if timed.budget is not None:
@@ -57,6 +57,17 @@ def search(timed: Timed) -> Searched:
         timed.timer.skip("the rest of the search")
     corrected = replace(timed, corrections=corrections)
     return Searched(**vars(corrected), lazy=lazy, solution=solution)
+
+
+def _can_only_check(timed: Timed) -> bool:
+    """True when the time is up, and a single target is there to be returned."""
+    alone_us = timed.single_targets.latencies_us()
+    targets = timed.single_targets.within(timed.tolerance, alone_us)
+    fit = any(timed.keeps(single_plan(timed.model, target)) for target in targets)
+    if not timed.out_of_time or not fit:
+        return False
+    timed.timer.skip("the search")
+    return True
 
 
 def _local_s(timed: Timed) -> float:
@@ -96,7 +107,8 @@ def _given(searched: Searched, refinement: Refinement) -> TimedPlan:
 
 
 def _optimal(searched: Searched, refinement: Refinement) -> TimedPlan:
-    assert searched.lazy is not None and searched.solution is not None
+    if searched.lazy is None or searched.solution is None:
+        return refinement.checked()
     plans = searched.request.options.plans
     return refinement.refined(searched.lazy, searched.solution, plans, searched.corrections)
 

@@ -153,12 +153,14 @@ class Timed(Budgeted):
         comparisons: of whole plans.
         corrections: what these say of costs.
         blocks: of each target, to be looked at whatever profiles say of them.
+        ended_early: why no plans are searched; None where they are.
     """
 
     timer: PlanTimer
     comparisons: Comparisons
     corrections: Corrections
     blocks: Sequence[Candidate]
+    ended_early: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,6 +66,11 @@ class Deadline:
         return max(0.0, self.compare_s - self.clock())
 
     @property
+    def end_left_s(self) -> float:
+        """Seconds until the artifact should be written; never negative."""
+        return max(0.0, self.end_s - self.clock())
+
+    @property
     def has_passed(self) -> bool:
         """True when nothing new is to be looked for."""
         return self.left_s <= 0

@@ -28,6 +28,8 @@ from collage.tuning.stages import Allowed, Baselines, Budgeted, Timed
 _PROBING_SHARE = 0.15  # the most for blocks of targets without a profile
 # Time is kept for so many comparisons of so many plans, which confirm the winner.
 _CONFIRMING, _LEAST_PLANS = 1.5, 2
+# A plan that is far ahead runs in so many plans' comparisons before it is written.
+CHECKING_PLANS = 4
 # A target further behind will not be confirmed or written.
 _NEAR = 2.0
 # Writing an artifact takes so long, and compiling, and so many calls to verify it.
@@ -49,12 +51,15 @@ def measure_single_targets(allowed: Allowed) -> Baselines:
     plan_s, emit_s = _expected_s(single_targets, allowed)
     confirm_s = _CONFIRMING * _LEAST_PLANS * plan_s
     known = replace(allowed, deadline=allowed.deadline.reserving(confirm_s=confirm_s, emit_s=emit_s))
+    left_s = max(0.0, known.deadline.left_s) + 2 * confirm_s + emit_s
+    known.run.clock.expect(left_s if known.request.searches else confirm_s + emit_s)
     return Baselines(
         **vars(known),
         single_targets=single_targets,
         estimates=estimates,
         transitions=transitions_between(allowed.specs, allowed.copies),
         plan_s=plan_s,
+        emit_s=emit_s,
     )
 
 
@@ -161,6 +166,7 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         ended_early = early_end(joined, comparisons, exact_us)
         if ended_early is not None:
             timer.say(ended_early)
+            joined.run.clock.expect(timer.expected_s(CHECKING_PLANS) + joined.emit_s)
         elif joined.request.searches:
             comparisons, blocks = lay_out(comparisons, joined.candidates, joined.estimates, exact_us)
     corrections = comparisons.corrected(Corrections(single_target_us=singles_us))

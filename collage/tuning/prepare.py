@@ -36,13 +36,15 @@ def ingest(run: Run, request: TuneRequest) -> Ingested:
         model, info = reference.ingest(
             request.source, run.work_dir, options.dims, run.cancel, least_opset(facts)
         )
+    limit_s = options.limit_s(total_bytes(model.ir.graph.initializers.values()))
+    run.clock.expect(limit_s)
     return Ingested(
         run=run,
         request=replace(request, options=options),
         facts=facts,
         model=model,
         info=info,
-        limit_s=options.limit_s(total_bytes(model.ir.graph.initializers.values())),
+        limit_s=limit_s,
     )
 
 

@@ -42,6 +42,7 @@ def finish(refined: Refined) -> TuneResult:
         "total": refined.run.clock.total_s,
     }
     winner = refined.winner
+    refined.run.clock.expect(refined.emit_s)
     with refined.run.stage("emit", "writing the artifact"):
         report = build_report(_findings(refined, seconds))
         return _emit(refined, winner.plan, report, f"{winner.name} wins")

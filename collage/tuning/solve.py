@@ -11,6 +11,7 @@ from collage.options import Strategy
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.search.baselines import priority
 from collage.refinement import optuna_study
+from collage.refinement.confirmation import BUILDS
 from collage.refinement.exploration import explore
 from collage.refinement.local_search import LocalSettings
 from collage.refinement.refinement import Refinement
@@ -20,6 +21,7 @@ from collage.timing.timed_plan import TimedPlan
 from collage.tuning.stages import Refined, Searched, Timed
 
 _MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
+_CONFIRMED_PLANS = 3  # that usually run beside each other when a winner is confirmed
 
 
 def search(timed: Timed) -> Searched:
@@ -82,6 +84,10 @@ def refine(searched: Searched) -> Refined:
         NoPlanError: no plan could be run.
     """
     options = searched.request.options
+    confirming_s = BUILDS * searched.timer.expected_s(_CONFIRMED_PLANS)
+    if searched.lazy is not None:
+        rest_s = _local_s(searched) + confirming_s + searched.emit_s
+        searched.run.clock.expect(min(rest_s, searched.deadline.end_left_s))
     strategy = _given if options.plan is not None else STRATEGIES[options.strategy]
     with searched.run.stage("end_to_end", "timing whole plans in turn"):
         try:

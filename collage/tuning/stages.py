@@ -123,12 +123,14 @@ class Baselines(Allowed):
         estimates: of what each node takes on each target.
         transitions: what borders cost.
         plan_s: seconds that one plan of a comparison is expected to take.
+        emit_s: seconds that writing the artifact is expected to take.
     """
 
     single_targets: SingleTargets
     estimates: Estimates
     transitions: Transitions
     plan_s: float
+    emit_s: float
 
 
 @dataclass(frozen=True, kw_only=True)

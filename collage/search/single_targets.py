@@ -122,18 +122,18 @@ class SingleTargets:
         self._costs.recall(candidates)
         waiting = self._unknown(candidates)
         # To know all targets comes before the search, so it may take more than that has.
-        kept_s = (1 - _FIRST_SHARE) * deadline.compare_left_s
+        until_s = deadline.clock() + _FIRST_SHARE * deadline.compare_left_s
 
         def ends() -> bool:
-            return deadline.compare_left_s <= kept_s and not enough.isdisjoint(self.latencies_us())
+            return deadline.clock() >= until_s and not enough.isdisjoint(self.latencies_us())
 
         for position, candidate in enumerate(waiting):
-            share_s = (deadline.compare_left_s - kept_s) / (len(waiting) - position)
+            share_s = (until_s - deadline.clock()) / (len(waiting) - position)
             limit_s = max(_LEAST_FIRST_S, share_s)
             self._costs.measure([candidate], ends, None if math.isinf(limit_s) else limit_s)
         for candidate in self._unknown(waiting):
             if not enough.isdisjoint(self.latencies_us()):
-                left_s = deadline.compare_left_s - kept_s
+                left_s = until_s - deadline.clock()
                 if left_s > _LEAST_FIRST_S:
                     self._costs.measure([candidate], ends, None if math.isinf(left_s) else left_s)
             else:

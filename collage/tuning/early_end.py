@@ -6,7 +6,7 @@ search would not measure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
@@ -32,15 +32,31 @@ def early_end(
     if fastest is None or len(fastest.plan.partitions) != 1 or not known.request.searches:
         return None
     leader = fastest.plan.partitions[0].target
+    if known.budget is not None:
+        return None
+    return reason_to_end(
+        leader, single_target_us, lambda: _promise_us(known, comparisons.corrected(Corrections()))
+    )
+
+
+def reason_to_end(
+    leader: Target, single_target_us: Mapping[Target, float], promise_us: Callable[[], float]
+) -> str | None:
+    """Why a search beside a leading target cannot pay; None where it may.
+
+    Args:
+        leader: the fastest target.
+        single_target_us: the whole model on each.
+        promise_us: what the best mix would take, by optimistic estimates; asked only where a target is far ahead.
+    """
     best_us = single_target_us.get(leader)
-    if best_us is None or known.budget is not None:
+    if best_us is None:
         return None
     others = [us for t, us in single_target_us.items() if t.backend != leader.backend]
     lead = min(others, default=float("inf")) / best_us
     if not others or lead < _FAR_AHEAD:
         return None
-    promise_us = _promise_us(known, comparisons.corrected(Corrections()))
-    if promise_us < best_us * (1 - _WORTH_SEARCHING):
+    if promise_us() < best_us * (1 - _WORTH_SEARCHING):
         return None
     return (
         f"ended early: {leader} is {lead:.2g} times as fast as the next runtime, and no mix promises to save more than "

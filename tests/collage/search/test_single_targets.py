@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,6 +116,60 @@ def test_time_for_one_target_goes_to_one_that_may_be_returned(known: tuple[Targe
     whole = SingleTargets(world.model.index, TARGETS, costs)
     fit = (TARGETS[1],)
     whole.measure(
-        world.candidates, deadline=Deadline(search_s=0.0), may_win=lambda plan: plan.targets == fit
+        world.candidates,
+        deadline=Deadline(search_s=0.0, compare_s=0.0),
+        may_win=lambda plan: plan.targets == fit,
     )
     assert set(whole.latencies_us()) == {*known, *fit}
+
+
+class SlowCosts(ProfiledCosts):
+    """Costs that take time to find out; what takes longer than its limit stays unknown."""
+
+    def __init__(self, seconds: Mapping[Target, float]) -> None:
+        super().__init__(lambda candidate: Measured(300.0), most=9)
+        self.now_s, self._seconds = 0.0, seconds
+        self.tried: list[Target] = []
+
+    def measure(
+        self,
+        candidates: Sequence[Candidate],
+        stop: Callable[[], bool] = lambda: False,
+        limit_s: float | None = None,
+    ) -> None:
+        for candidate in candidates:
+            if stop():
+                return
+            self.tried.append(candidate.target)
+            needed_s = self._seconds[candidate.target]
+            if limit_s is not None and needed_s > limit_s:
+                self.now_s += limit_s
+            else:
+                self.now_s += needed_s
+                super().measure([candidate])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "known", "tried"),
+    [
+        # All fit.
+        ((5.0, 5.0, 5.0), (0, 1, 2), (0, 1, 2)),
+        # The first needs more than its share: it waits until the others have had theirs.
+        ((20.0, 5.0, 5.0), (1, 2, 0), (0, 1, 2, 0)),
+        # It does not fit at all, and takes nothing from the others.
+        ((500.0, 5.0, 5.0), (1, 2), (0, 1, 2, 0)),
+        # None does within its share, so one is measured however late it is.
+        ((500.0, 400.0, 600.0), (0,), (0, 1, 2, 0)),
+    ],
+)
+def test_first_timings_share_the_time(
+    seconds: tuple[float, ...], known: tuple[int, ...], tried: tuple[int, ...]
+) -> None:
+    world = World(24, 0)
+    costs = SlowCosts(dict(zip(TARGETS, seconds, strict=True)))
+    whole = SingleTargets(world.model.index, TARGETS, costs, probing_s=0.0)
+    deadline = Deadline(search_s=70.0, compare_s=70.0, clock=lambda: costs.now_s)
+    whole.measure(world.candidates, deadline)
+    assert [TARGETS.index(candidate.target) for candidate in costs.asked] == list(known)
+    assert [TARGETS.index(target) for target in costs.tried] == list(tried)
+    assert costs.now_s <= 70.0 or max(seconds) > 70.0

@@ -37,6 +37,8 @@ PROFILING = "profiling"
 _ALIGNMENT = 64
 # Of the time that is left, timing may take so much; so may the profile of what is left then.
 _TIMING_SHARE = 0.5
+# A measurement that is cut short has so many samples at the least.
+_FEWEST_RUNS = 2
 # So many runs are profiled, and fewer of a slow model.
 _PROFILE_RUNS, _PROFILE_S = 10, 2.0
 
@@ -152,7 +154,13 @@ def _shortened(protocol: Protocol, left_s: float) -> Protocol:
     if longest_s >= (1 + protocol.retries) * protocol.max_s:
         return protocol
     least_s = max(0.0, min(protocol.max_s, longest_s))
-    return replace(protocol, max_s=least_s, min_s=min(protocol.min_s, least_s), retries=0)
+    return replace(
+        protocol,
+        max_s=least_s,
+        min_s=min(protocol.min_s, least_s),
+        min_runs=_FEWEST_RUNS,
+        retries=0,
+    )
 
 
 def _profile_runs(run_s: float, left_s: float) -> int:

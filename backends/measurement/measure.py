@@ -17,7 +17,6 @@ child that was killed from outside is measured again, and errors of our own are 
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -70,9 +69,9 @@ def measure(
                 on_message=stages.append,
             )
         except ChildFailed as failure:
-            if failure.kind == "hang" and _is_short(request):
+            if failure.kind == "hang" and request.gives_up_s is not None:
                 raise OutOfTimeError(
-                    f"measuring {request.target} was not done after {request.limit_s:.0f} s"
+                    f"measuring {request.target} was not done after {request.gives_up_s:.0f} s"
                 ) from None
             if failure.kind == "killed":
                 last = failure
@@ -88,14 +87,10 @@ def measure(
     ) from last
 
 
-def _is_short(request: MeasureRequest) -> bool:
-    return request.limit_s is not None and request.limit_s < request.timeout_s
-
-
 def _limits(request: MeasureRequest) -> ChildLimits:
     on_host = check_options(request.target).memory_domain(request.target) == HOST_MEMORY
     return ChildLimits(
-        timeout_s=min(request.timeout_s, math.inf if request.limit_s is None else request.limit_s),
+        timeout_s=request.gives_up_s or request.timeout_s,
         # GPU drivers reserve address space by the terabyte.
         memory_bytes=request.memory_bytes if on_host else 0,
     )

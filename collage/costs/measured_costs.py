@@ -145,7 +145,7 @@ class MeasuredCosts:
         Args:
             candidates: in the order in which they matter.
             stop: asked before each measurement; True leaves the rest unknown.
-            limit_s: seconds for each measurement; one that takes longer leaves its cost unknown.
+            limit_s: seconds for each measurement; one that takes twice as long leaves its cost unknown.
 
         Raises:
             CancelledError: the run was cancelled; what was measured before stays in the database.

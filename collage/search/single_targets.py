@@ -22,7 +22,7 @@ from collage.search.blocks import blocks
 # A runtime may take a whole model of which our tables refuse it some nodes, which costs one attempt; of more it takes none.
 _MOST_REFUSED = 1 / 4
 # The first timings of all targets may take such a share of the time, in equal parts, but none less than so many seconds.
-_FIRST_SHARE, _LEAST_FIRST_S = 0.7, 3.0
+_FIRST_SHARE, _LEAST_FIRST_S = 0.7, 1.5
 # A target that is further behind as a whole is not looked into without a profile.
 _WORTH_PROBING = 3.0
 
@@ -135,7 +135,7 @@ class SingleTargets:
             if not enough.isdisjoint(self.latencies_us()):
                 left_s = until_s - deadline.clock()
                 if left_s > _LEAST_FIRST_S:
-                    self._costs.measure([candidate], ends, None if math.isinf(left_s) else left_s)
+                    self._costs.measure([candidate], ends, None if math.isinf(left_s) else left_s / 2)
             else:
                 self._costs.measure([candidate], ends)
 

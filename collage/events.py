@@ -18,6 +18,8 @@ class Event:
         done: how many steps of the stage are done, where they can be counted.
         total: how many steps the stage has.
         data: facts for programs: a measured cost, the best plan so far.
+        share_done: how much of the run's time has passed, from 0 to 1, where that is known; it never falls.
+        remaining_s: seconds that the rest takes at the most, where that is known.
     """
 
     stage: str
@@ -25,6 +27,8 @@ class Event:
     done: int | None = None
     total: int | None = None
     data: dict[str, Any] = field(default_factory=dict)
+    share_done: float | None = None
+    remaining_s: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The event as JSON-ready data."""

@@ -7,6 +7,7 @@ error.
 from __future__ import annotations
 
 import contextlib
+import math
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from collage.backends.contract import Backend, CompileContext, Executable, OpTime, SubModel, ready
+from collage.backends.measurement.protocol import Protocol
 from collage.backends.measurement.request import Measurement, MeasureRequest, versions_of
 from collage.backends.measurement.timing import Timing, preparation, time_runs
 from collage.backends.numerics.comparison import Comparison, Expected, compare_outputs
@@ -33,7 +35,12 @@ T = TypeVar("T")
 
 PROFILING = "profiling"
 _ALIGNMENT = 64
-_PROFILE_RUNS = 10
+# Of the time that is left, timing may take so much; so may the profile of what is left then.
+_TIMING_SHARE = 0.5
+# A measurement that is cut short has so many samples at the least.
+_FEWEST_RUNS = 2
+# So many runs are profiled, and fewer of a slow model.
+_PROFILE_RUNS, _PROFILE_S = 10, 2.0
 
 
 class _RefusedError(Exception):
@@ -44,11 +51,12 @@ def measure_here(request: MeasureRequest) -> Measurement:
     """Measure in this process, and send each stage as a message; the whole of a child's task."""
     folder = Path.cwd() / "work"
     folder.mkdir()
-    measurement = _measure(resolve(request.target), request, folder)
+    end_s = math.inf if request.limit_s is None else time.monotonic() + request.limit_s
+    measurement = _measure(resolve(request.target), request, folder, end_s)
     return replace(measurement, versions=versions_of(request.target))
 
 
-def _measure(backend: Backend, request: MeasureRequest, folder: Path) -> Measurement:
+def _measure(backend: Backend, request: MeasureRequest, folder: Path, end_s: float) -> Measurement:
     send_message("reading samples")
     model = request.model
     samples = read_samples(request.inputs_path, model.inputs)
@@ -67,7 +75,7 @@ def _measure(backend: Backend, request: MeasureRequest, folder: Path) -> Measure
         Infeasible("refused: nothing was measured"), compile_s=time.perf_counter() - begin
     )
     try:
-        measured = _measure_executable(executable, request, samples, expected, partial)
+        measured = _measure_executable(executable, request, samples, expected, partial, end_s)
     except _RefusedError as refusal:
         measured = replace(partial, cost=Infeasible(str(refusal)))
     measured = replace(measured, peak_memory_bytes=max(0, _peak_bytes() - memory_before))
@@ -82,6 +90,7 @@ def _measure_executable(
     samples: Sequence[dict[str, Array]],
     expected: Sequence[dict[str, Expected]],
     partial: Measurement,
+    end_s: float,
 ) -> Measurement:
     model = request.model
     inputs = [_like(samples[0][spec.name]) for spec in model.inputs]
@@ -100,10 +109,11 @@ def _measure_executable(
     if on_device:  # copies to and from the host are a border's cost and not the region's
         _attempt("bind", lambda: _bind_on_device(executable, model, inputs))
     values = [samples[-1][spec.name] for spec in model.inputs]
-    prepare = preparation(request.protocol, inputs, values, request.threads)
+    protocol = _shortened(request.protocol, end_s - time.monotonic())
+    prepare = preparation(protocol, inputs, values, request.threads)
     stated_us = executable.stated_latency_us
     timing: Timing = (
-        _attempt("run", lambda: time_runs(executable.run, request.protocol, prepare))
+        _attempt("run", lambda: time_runs(executable.run, protocol, prepare))
         if stated_us is None
         else Timing((stated_us,), yardstick_us=0.0, yardstick_moved=0.0, foreign_load=0.0)
     )
@@ -115,10 +125,13 @@ def _measure_executable(
         return _wrong(partial, found, request, f"after {len(timing.samples_us)} timed runs")
     ops: tuple[OpTime, ...] = ()
     failure = ""
-    if request.profile:
+    runs = _profile_runs(timing.median_us / 1e6, end_s - time.monotonic())
+    if request.profile and not runs:
+        failure = "there was no time left for it"
+    elif request.profile:
         send_message(PROFILING)
         try:
-            ops = tuple(_attempt("profile", lambda: executable.profile(_PROFILE_RUNS)))
+            ops = tuple(_attempt("profile", lambda: executable.profile(runs)))
         except _RefusedError as refusal:
             failure = str(refusal)
     return replace(
@@ -131,6 +144,29 @@ def _measure_executable(
         ops=ops,
         profile_failure=failure,
     )
+
+
+def _shortened(protocol: Protocol, left_s: float) -> Protocol:
+    """The same with fewer samples where so many seconds are left for timing, verifying once more and profiling."""
+    longest_s = _TIMING_SHARE * left_s
+    if longest_s >= (1 + protocol.retries) * protocol.max_s:
+        return protocol
+    least_s = max(0.0, min(protocol.max_s, longest_s))
+    return replace(
+        protocol,
+        max_s=least_s,
+        min_s=min(protocol.min_s, least_s),
+        min_runs=_FEWEST_RUNS,
+        retries=0,
+    )
+
+
+def _profile_runs(run_s: float, left_s: float) -> int:
+    """How many runs to profile when one takes `run_s` seconds and so many are left; 0 for none."""
+    fitting = _TIMING_SHARE * left_s / max(run_s, 1e-9)
+    if fitting < 1:
+        return 0
+    return int(max(1.0, min(_PROFILE_RUNS, _PROFILE_S / max(run_s, 1e-9), fitting)))
 
 
 def _verify(

@@ -27,7 +27,7 @@ from collage.backends.measurement.request import Measurement, MeasureRequest, ve
 from collage.backends.registry import check_options
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.partitioner.cost import Infeasible
-from collage.partitioner.errors import CollageError
+from collage.partitioner.errors import CollageError, OutOfTimeError
 from collage.partitioner.target import HOST_MEMORY
 
 __all__ = ["MeasureRequest", "Measurement", "aligned", "measure"]
@@ -56,6 +56,7 @@ def measure(
     Raises:
         TargetError: the target cannot be used here at all.
         CollageError: the child was killed from outside again and again, or our own code failed.
+        OutOfTimeError: it did not end within the request's limit.
     """
     for _ in range(_ATTEMPTS):
         stages = ["starting"]
@@ -68,6 +69,10 @@ def measure(
                 on_message=stages.append,
             )
         except ChildFailed as failure:
+            if failure.kind == "hang" and request.gives_up_s is not None:
+                raise OutOfTimeError(
+                    f"measuring {request.target} was not done after {request.gives_up_s:.0f} s"
+                ) from None
             if failure.kind == "killed":
                 last = failure
                 continue
@@ -85,7 +90,7 @@ def measure(
 def _limits(request: MeasureRequest) -> ChildLimits:
     on_host = check_options(request.target).memory_domain(request.target) == HOST_MEMORY
     return ChildLimits(
-        timeout_s=request.timeout_s,
+        timeout_s=request.gives_up_s or request.timeout_s,
         # GPU drivers reserve address space by the terabyte.
         memory_bytes=request.memory_bytes if on_host else 0,
     )

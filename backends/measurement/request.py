@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from collage.backends.measurement.protocol import Protocol
 from collage.backends.registry import check_options
 from collage.partitioner.cost import Cost
 from collage.partitioner.target import Target
+
+# So many times its limit a measurement may take.
+_PATIENCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -25,11 +29,19 @@ class MeasureRequest:
     metric: str = "max"  # how the error is measured (`collage.backends.numerics.comparison`)
     protocol: Protocol = field(default_factory=Protocol)  # how to time
     timeout_s: float = 120.0  # for all of it, import and compilation included
+    # for all of it, where others wait for theirs: fewer samples are taken, and after twice as long it is given up
+    limit_s: float | None = None
     profile: bool = False  # also run under the runtime's own profiler
     cache_dir: Path | None = None  # folder for compiled blobs, or None
     memory_bytes: int | None = None  # address space of the child; None for the machine's memory
     # of integers and text the share that differs is their error, instead of a wrong result
     count_labels: bool = False
+
+    @property
+    def gives_up_s(self) -> float | None:
+        """Seconds after which nothing is known of the sub-model; None where `timeout_s` ends it as a failure before."""
+        patience_s = math.inf if self.limit_s is None else _PATIENCE * self.limit_s
+        return patience_s if patience_s < self.timeout_s else None
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TimeElapsedColumn
 from rich.table import Column
+from rich.text import Text
 
 from collage.events import Event, Listener
 
@@ -32,19 +33,25 @@ class TuningProgress:
     Args:
         step: index of the current step.
         waits_for: why it waits; empty where it does not.
+        now: tells the time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.step = _READ
         self.waits_for = ""
         self._measured = self._unknown = self._most_nodes = 0
         self._alone_us: dict[str, float] = {}
         self._ratios: dict[tuple[str, str], float] = {}
         self._baseline_us = 0.0
+        self._now = now
+        self._end_s: float | None = None
+        self._share = 0.0
 
     def update(self, event: Event) -> None:
         """Take one more event into account."""
         self.waits_for = event.message if event.stage in _NEWS else ""
+        if event.remaining_s is not None and event.share_done is not None:
+            self._end_s, self._share = self._now() + event.remaining_s, event.share_done
         if event.stage == "measure":
             self._measure(event)
         elif event.stage == "search":
@@ -66,6 +73,9 @@ class TuningProgress:
         parts = [f"step {self.step + 1} of {len(_STEPS)}: {_STEPS[self.step]}"]
         if self.step == _SEARCH:
             parts.append(f"{self._measured} measured, {self._unknown} left")
+        if self._end_s is not None:
+            left_s = max(0.0, self._end_s - self._now())
+            parts.append(f"{self._share:.0%}, at most {left_s:.0f} s left")
         if best := self._best():
             parts.append(f"best so far {best}")
         return " · ".join(parts)
@@ -130,20 +140,31 @@ def _plain_lines() -> Listener:
     return show
 
 
+class _Line(ProgressColumn):
+    """What a run does now; the seconds left count down between its events."""
+
+    def __init__(self, now: TuningProgress, column: Column) -> None:
+        super().__init__(column)
+        self._now_doing = now
+
+    def render(self, task: Task) -> Text:
+        return Text(self._now_doing.describe())
+
+
 @contextmanager
 def _live_line(verbose: bool) -> Iterator[Listener]:
     now = TuningProgress()
     one_line = Column(no_wrap=True, overflow="ellipsis")
-    text = TextColumn("{task.description}", markup=False, table_column=one_line)
     console = Console(stderr=True)
-    with Progress(SpinnerColumn(), TimeElapsedColumn(), text, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
+    with Progress(
+        SpinnerColumn(), TimeElapsedColumn(), _Line(now, one_line), console=console, transient=True
+    ) as bar:
+        bar.add_task("", total=None)
 
         def show(event: Event) -> None:
             now.update(event)
             if verbose:
                 console.print(f"{event.stage}: {event.message}", markup=False, highlight=False)
-            bar.update(task, description=now.describe())
 
         yield show
 

@@ -18,7 +18,7 @@ import ssl
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,6 +30,7 @@ from collage.partitioner.errors import BadInputError, CollageError
 
 _RETRIES = 5
 _FINISHED = ("done", "failed", "cancelled")
+_EVENT_FIELDS = tuple(field.name for field in fields(Event))
 
 
 class ServerError(CollageError):
@@ -186,9 +187,7 @@ class Client:
                     for number, kind, data in _sse(_checked(answer)):
                         after, failures = number, 0
                         if kind == "progress":
-                            yield Event(
-                                **{k: data[k] for k in ("stage", "message", "done", "total", "data")}
-                            )
+                            yield Event(**{name: data[name] for name in _EVENT_FIELDS if name in data})
                         elif kind == "state":
                             yield Event(data["state"], data.get("reason") or f"job is {data['state']}")
                             if data["state"] in _FINISHED:

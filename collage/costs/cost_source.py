@@ -27,6 +27,9 @@ class CostSource(Protocol):
         """Look up what is stored of these candidates."""
 
     def measure(
-        self, candidates: Sequence[Candidate], stop: Callable[[], bool] = lambda: False
+        self,
+        candidates: Sequence[Candidate],
+        stop: Callable[[], bool] = lambda: False,
+        limit_s: float | None = None,
     ) -> None:
-        """Make costs known, in the order given, until `stop` says so."""
+        """Make costs known, in the order given, until `stop` says so; each within so many seconds, or it stays unknown."""

@@ -35,6 +35,7 @@ from collage.model.reference import Reference
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Candidate, bits
 from collage.partitioner.cost import Cost, Infeasible, Measured, Unknown
+from collage.partitioner.errors import OutOfTimeError
 from collage.partitioner.graph.fingerprint import fingerprint
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
@@ -134,19 +135,24 @@ class MeasuredCosts:
         self._remember(self._database.look_up(sorted(digests)))
 
     def measure(
-        self, candidates: Sequence[Candidate], stop: Callable[[], bool] = lambda: False
+        self,
+        candidates: Sequence[Candidate],
+        stop: Callable[[], bool] = lambda: False,
+        limit_s: float | None = None,
     ) -> None:
         """Make the cost of every candidate known, by measuring those that are not.
 
         Args:
             candidates: in the order in which they matter.
             stop: asked before each measurement; True leaves the rest unknown.
+            limit_s: seconds for each measurement; one that takes twice as long leaves its cost unknown.
 
         Raises:
             CancelledError: the run was cancelled; what was measured before stays in the database.
         """
         self.recall(candidates)
         wanted = {self.key(c).digest: c for c in candidates if self.key(c).digest not in self._rows}
+        late: set[str] = set()
         while wanted:
             claims = self._database.claim([self.key(c) for c in wanted.values()], self._owner, LEASE_S)
             self._remember(claims.known)
@@ -155,8 +161,10 @@ class MeasuredCosts:
                 for digest in granted:
                     if stop():
                         return
-                    self._measure_one(wanted[digest], claims.granted[digest])
-            wanted = {digest: c for digest, c in wanted.items() if digest not in self._rows}
+                    if not self._measure_one(wanted[digest], claims.granted[digest], limit_s):
+                        late.add(digest)
+            known = self._rows.keys() | late
+            wanted = {digest: c for digest, c in wanted.items() if digest not in known}
             if wanted:
                 wait_a_little(self._cancel)
 
@@ -164,11 +172,16 @@ class MeasuredCosts:
         """How many different keys these candidates have."""
         return len({self.key(candidate).digest for candidate in candidates})
 
-    def _measure_one(self, candidate: Candidate, fence: int) -> None:
-        request = self._request(candidate)
+    def _measure_one(self, candidate: Candidate, fence: int, limit_s: float | None) -> bool:
+        """Measure and store a cost; False where the time for it was not enough."""
+        request = replace(self._request(candidate), limit_s=limit_s)
         digest = self.key(candidate).digest
         begin = time.monotonic()
-        measurement = self._runner.measure(request, self._cancel)
+        try:
+            measurement = self._runner.measure(request, self._cancel)
+        except OutOfTimeError as error:
+            self._listener(Event("measure", f"{error}, and is left for later"))
+            return False
         seconds = time.monotonic() - begin
         row = self._to_row(candidate, measurement)
         # Another tuner may have taken over a late claim; then its row is stored.
@@ -178,6 +191,7 @@ class MeasuredCosts:
         self.counts.measured += 1
         self.counts.infeasible += row.outcome == "infeasible"
         self._tell(candidate, row, seconds)
+        return True
 
     def _unknown(self, digests: Sequence[str]) -> list[str]:
         return [digest for digest in digests if digest not in self._rows]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from collage.deadline import NO_DEADLINE, Deadline
 from collage.partitioner.candidate import Plan
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.graph.model import Model
@@ -20,6 +19,8 @@ from collage.timing.plan_timer import PlanTimer
 from collage.timing.standings import Standings, pace, residuals
 from collage.timing.timed_plan import TimedPlan, distinct
 
+# So many plans are compared however late it is.
+_FEWEST = 2
 # Plans that miss their tolerance are replaced so many times at the most.
 _MAX_REPLACEMENTS = 3
 
@@ -35,7 +36,7 @@ class Comparisons:
         timer: where plans are timed.
         singles: the whole model on each target that can run it, the fastest first.
         in_blocks: what targets take in blocks, where that was timed.
-        deadline_s: `time.monotonic()` after which nothing new is compiled; infinite for no bound.
+        deadline: of the run.
     """
 
     model: Model
@@ -44,7 +45,7 @@ class Comparisons:
     timer: PlanTimer
     singles: tuple[TimedPlan, ...]
     in_blocks: Mapping[Target, TimedPlan] = field(default_factory=dict)
-    deadline_s: float = math.inf
+    deadline: Deadline = NO_DEADLINE
 
     @classmethod
     def of(
@@ -54,7 +55,7 @@ class Comparisons:
         constraints: Constraints,
         timer: PlanTimer,
         latencies_us: Mapping[Target, float],
-        deadline_s: float = math.inf,
+        deadline: Deadline = NO_DEADLINE,
     ) -> Comparisons:
         """The comparisons of a run before the first one.
 
@@ -64,7 +65,7 @@ class Comparisons:
             constraints: what the caller asked for.
             timer: where plans are timed.
             latencies_us: of the whole model on the targets that can run it.
-            deadline_s: `time.monotonic()` after which nothing new is compiled; infinite for no bound.
+            deadline: of the run.
         """
         in_order = sorted(latencies_us.items(), key=lambda item: item[1])
         singles = [TimedPlan(single_plan(model, t), f"single {t}", us) for t, us in in_order]
@@ -74,7 +75,7 @@ class Comparisons:
             constraints=constraints,
             timer=timer,
             singles=tuple(singles),
-            deadline_s=deadline_s,
+            deadline=deadline,
         )
 
     @property
@@ -82,10 +83,17 @@ class Comparisons:
         """How the plans compare by now."""
         return self.timer.standings
 
-    @property
-    def late_s(self) -> float:
-        """For how long the time has been up; negative before."""
-        return time.monotonic() - self.deadline_s
+    def fits(self, count: int) -> bool:
+        """True when so many plans may be compared to find something faster."""
+        return self.deadline.fits(self.timer.expected_s(count))
+
+    def fits_before_confirming(self, count: int) -> bool:
+        """True when so many plans may be compared although the time for looking for plans may be up."""
+        return self.timer.expected_s(count) <= self.deadline.compare_left_s
+
+    def fits_confirming(self, count: int) -> bool:
+        """True when so many plans may be compared to confirm a winner."""
+        return self.deadline.fits_confirming(self.timer.expected_s(count))
 
     def time(
         self,
@@ -99,7 +107,7 @@ class Comparisons:
             plans,
             again=again,
             needed=needed,
-            deadline_s=self.deadline_s,
+            deadline=self.deadline,
             share_of_time=share_of_time,
         )
 
@@ -128,9 +136,15 @@ class Comparisons:
             self.time(instead, again=self.standings.leaders())
 
     def time_baselines(self, others: Sequence[TimedPlan], needed: int = 0) -> None:
-        """The first comparison: the baselines and so many of the others are timed however late it is."""
+        """The first comparison: the baselines and so many of the others are timed however late it is.
+
+        Where that takes longer than there is, the two fastest single targets are.
+        """
         baselines = distinct([*self.singles, *self._greedy()])
-        self.time(distinct([*baselines, *others]), needed=len(baselines) + needed)
+        count = len(baselines) + needed
+        if not self.fits_before_confirming(count):
+            count = _FEWEST
+        self.time(distinct([*baselines, *others]), needed=count)
 
     def _greedy(self) -> list[TimedPlan]:
         try:

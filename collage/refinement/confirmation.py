@@ -5,7 +5,6 @@ The single targets that are nearly as fast run beside it, and so do plans that l
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from collage.refinement.comparisons import Comparisons
@@ -18,8 +17,8 @@ from collage.timing.timed_plan import TimedPlan, distinct, shared_comparisons, s
 # A winner is timed in so many processes beside the single targets that are nearly the best, or in two where it is
 # far ahead: builds of the same plans differ, and a busy machine shifts ratios for minutes (docs/results/comparing-plans.md).
 BUILDS, _FAR_AHEAD, _NEARLY_THE_BEST = 4, 1.5, 1.05
-# So many comparisons may confirm one winner, and so many when it is so late that the caller has waited enough.
-_MAX_CONFIRMATIONS, _WHEN_LATE = 8, 2
+# So many comparisons may confirm one winner.
+_MAX_CONFIRMATIONS = 8
 # So many plans that look faster than the winner, and are not proven to be, are timed beside it, in so many times
 # as many processes: the interval of a small gain needs that many (docs/results/comparing-plans.md).
 _MOST_UNPROVEN, _UNPROVEN_BUILDS = 2, 2.5
@@ -31,7 +30,6 @@ def confirm(
     comparisons: Comparisons,
     winner: TimedPlan,
     builds: int = BUILDS,
-    patience_s: float = math.inf,
 ) -> TimedPlan:
     """Time a winner again, and the plans that may win instead, until each ran in enough processes.
 
@@ -39,7 +37,6 @@ def confirm(
         comparisons: of the run.
         winner: the plan.
         builds: in how many processes.
-        patience_s: from so long after the time was up on, two comparisons at the most confirm a winner.
 
     Returns:
         The plan that wins then.
@@ -51,7 +48,7 @@ def confirm(
     rivals += _joined(comparisons, winner)
     # Chosen once: of many plans that are nearly alike another one is ahead after each comparison.
     hopeful = [winner, *_hopeful(comparisons.standings, winner)]
-    for count in range(_MAX_CONFIRMATIONS):
+    for _ in range(_MAX_CONFIRMATIONS):
         others = [entry for entry in rivals if entry is not winner]
         unproven = [
             entry
@@ -61,11 +58,11 @@ def confirm(
         ]
         if not unproven and not _in_doubt(winner, others, builds):
             break
-        if count >= _WHEN_LATE and comparisons.late_s > patience_s:
-            comparisons.timer.say(f"the time is up: {winner.name} is confirmed no further")
-            break
         origins = [e.challenges for e in (winner, *unproven) if e.challenges is not None]
         again = distinct([*others, *origins, winner, *unproven])
+        if not comparisons.fits_confirming(len(again)):
+            comparisons.timer.skip("further confirmation of the winner")
+            break
         winner = comparisons.time([], again=again).winner()
     return winner
 
@@ -82,7 +79,8 @@ def _joined(comparisons: Comparisons, winner: TimedPlan) -> list[TimedPlan]:
     index = comparisons.model.index
     plan = winner.plan if winner.plan.lanes > 1 else joined(index, winner.plan)
     found = comparisons.standings.find(plan)
-    if not found and comparisons.allows(plan) and sensible(index, plan):
+    affordable = comparisons.fits_confirming(3)
+    if not found and affordable and comparisons.allows(plan) and sensible(index, plan):
         found = [TimedPlan(plan, f"{winner.name}, joined")]
         comparisons.time(found, again=[winner])
     standings = comparisons.standings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -50,7 +49,10 @@ def lay_out(
     in_blocks = {target: TimedPlan(plans[target], f"{target} in blocks") for target in near}
     entries = comparisons.new(list(in_blocks.values()))
     if len(entries) > 1 and comparisons.standings.leaders():
-        comparisons.time(entries, share_of_time=_LAYOUTS_SHARE)
+        if comparisons.fits(len(entries) + 1):
+            comparisons.time(entries, share_of_time=_LAYOUTS_SHARE)
+        else:
+            comparisons.timer.skip("targets in blocks")
     blocks = [block for target, plan in plans.items() for block in own_blocks(plan, target)]
     return replace(comparisons, in_blocks=in_blocks), blocks
 
@@ -75,15 +77,18 @@ def explore(comparisons: Comparisons, lazy: LazySearch, corrections: Corrections
     Returns:
         What is known of costs after it.
     """
-    left_s = max(0.0, -comparisons.late_s)
-    end_s = time.monotonic() + _EXPLORING_SHARE * left_s
+    deadline = comparisons.deadline
+    end_s = deadline.clock() + _EXPLORING_SHARE * max(0.0, deadline.left_s)
     propose, count, idle = lazy.plans_of_blocks, 0, 0
-    while (best := comparisons.standings.fastest()) and idle < _FRUITLESS and time.monotonic() < end_s:
+    while (best := comparisons.standings.fastest()) and idle < _FRUITLESS and deadline.clock() < end_s:
         limit_us = comparisons.at_known_pace_us(best) * (1 - WORTH_MEASURING)
         plans = [s.plan for s in propose(corrections) if s.objective_us < limit_us]
         unknown = comparisons.new([TimedPlan(plan, "explored", proposed=True) for plan in plans])
         new = [replace(e, name=f"explored {count + i}") for i, e in enumerate(unknown, 1)]
         count += len(new)
+        if new and not comparisons.fits(len(new) + 2):
+            comparisons.timer.skip("mixes whose parts were not measured")
+            break
         if new:
             comparisons.time(new, again=[best], share_of_time=_LAYOUTS_SHARE)
             corrections = comparisons.corrected(corrections)

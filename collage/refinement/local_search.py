@@ -14,7 +14,6 @@ all rounds that both ran; the same seed and the same times give the same moves.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +21,7 @@ import optuna
 from optuna.trial import Trial, TrialState
 
 from collage.backends.options import THREADS
+from collage.deadline import NO_DEADLINE, Deadline
 from collage.partitioner.candidate import Plan
 from collage.partitioner.target import Target
 from collage.refinement.local_moves import LocalMoves, Move
@@ -30,7 +30,7 @@ from collage.timing.plan_timer import JUDGING_ROUNDS, PlanTimer
 from collage.timing.timed_plan import TimedPlan, clearly_faster, speedup
 
 # The proposals of a screening; so many are those that were asked for first, the others those that are the fastest by prediction.
-_PER_SCREENING, _UNGUIDED = 4, 2
+PER_SCREENING, _UNGUIDED = 4, 2
 _SCREENING_ROUNDS = 6
 # A proposal that gains so much in a screening is timed at length however late it is: six rounds do not prove it.
 PROMISING = 1.02
@@ -66,7 +66,7 @@ class LocalSearch:
         settings: how.
         out_of_time: looked at before each comparison.
         predict_us: what a plan would take by what is known of its parts; infinite where that says nothing.
-        deadline_s: `time.monotonic()` after which the timer compiles nothing new.
+        deadline: of the timer's comparisons.
     """
 
     moves: LocalMoves
@@ -74,14 +74,14 @@ class LocalSearch:
     settings: LocalSettings
     out_of_time: Callable[[], bool]
     predict_us: Callable[[Plan], float]
-    deadline_s: float = math.inf
+    deadline: Deadline = NO_DEADLINE
     _count: int = field(default=0, init=False)
 
     def improve(self, incumbent: TimedPlan) -> TimedPlan:
         """The best plan that local moves reach from a timed one; that one itself when none is faster."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(
-            seed=self.settings.seed, n_startup_trials=2 * _PER_SCREENING
+            seed=self.settings.seed, n_startup_trials=2 * PER_SCREENING
         )
         study = optuna.create_study(sampler=sampler, direction="minimize")
         best = incumbent
@@ -111,7 +111,7 @@ class LocalSearch:
             if improved and challenger is not None:
                 best, idle = challenger, 0
                 options = self.moves.settable(best.plan)
-            elif len(proposals) < _PER_SCREENING:
+            elif len(proposals) < PER_SCREENING:
                 break  # nearly all that is near was tried, and asking on would take longer than timing
         self.settings.keep(study)
         return best
@@ -122,7 +122,7 @@ class LocalSearch:
         again: Sequence[TimedPlan],
         rounds: int = JUDGING_ROUNDS,
     ) -> None:
-        self.timer.time(proposals, again=again, rounds=rounds, deadline_s=self.deadline_s)
+        self.timer.time(proposals, again=again, rounds=rounds, deadline=self.deadline)
 
     def _propose(self, study: optuna.Study, best: TimedPlan) -> list[tuple[Trial, TimedPlan]]:
         """The moves that were asked for first, and the fastest of all others by prediction."""
@@ -136,7 +136,7 @@ class LocalSearch:
                 continue
             found[plan] = trial, move
         ranked = sorted(list(found)[_UNGUIDED:], key=self.predict_us)
-        chosen = [*list(found)[:_UNGUIDED], *ranked][:_PER_SCREENING]
+        chosen = [*list(found)[:_UNGUIDED], *ranked][:PER_SCREENING]
         proposals = []
         for plan, (trial, move) in found.items():
             if plan not in chosen:

@@ -12,8 +12,6 @@ the sum itself is corrected.
 
 from __future__ import annotations
 
-import math
-import time
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,7 +20,7 @@ from collage.partitioner.search.search import Solution
 from collage.refinement.comparisons import Comparisons
 from collage.refinement.confirmation import BUILDS, confirm
 from collage.refinement.local_moves import KINDS, Kind, LocalMoves
-from collage.refinement.local_search import LocalSearch, LocalSettings, worth_a_search
+from collage.refinement.local_search import PER_SCREENING, LocalSearch, LocalSettings, worth_a_search
 from collage.refinement.target_variants import offered_options
 from collage.search.corrections import NO_CORRECTIONS, Corrections
 from collage.search.fixed_plans import sensible
@@ -43,12 +41,10 @@ class Refinement:
         comparisons: of the run so far.
         local: how small changes of the best plan are tried at the end, in time of their own; None for
             not at all.
-        patience_s: from so long after the time was up on, two comparisons at the most confirm a winner.
     """
 
     comparisons: Comparisons
     local: LocalSettings | None = None
-    patience_s: float = math.inf
 
     def refined(
         self,
@@ -76,15 +72,18 @@ class Refinement:
             predicted = self._predicted_faster(solution, comparisons.at_known_pace_us(leaders[0]))
         if not comparisons.standings.entries:
             comparisons.time_baselines(predicted)
-        elif predicted:
+        elif predicted and comparisons.fits(len(predicted) + 2):
             comparisons.time(predicted, again=leaders)
         corrections = self._search_again(lazy, predicted, plans, corrections)
         if self.local is not None:
             # Half of the builds before and half after, since disturbances last for a while.
             self._confirmed(comparisons, BUILDS // 2)
             # When it is late, the time set apart for small changes is all there is, and a comparison may not fit in.
-            if comparisons.late_s >= 0 and comparisons.timer.latest_s > self.local.seconds:
-                comparisons.timer.say("the time is up: small changes of the best plan are left out")
+            is_late = comparisons.deadline.has_passed
+            if (is_late and comparisons.timer.latest_s > self.local.seconds) or not (
+                comparisons.fits_before_confirming(PER_SCREENING + 2)
+            ):
+                comparisons.timer.skip("small changes of the best plan")
             else:
                 comparisons = self._try_neighbors(lazy, self.local, corrections)
         return self._confirmed(comparisons)
@@ -103,7 +102,7 @@ class Refinement:
             corrections = comparisons.corrected(replace(corrections, border_us=border_us))
             best_us = comparisons.at_known_pace_us(best)
             predicted = self._predicted_faster(lazy.run(plans, best_us, corrections), best_us)
-            if not predicted:
+            if not predicted or not comparisons.fits(len(predicted) + 2):
                 break
             comparisons.time(predicted, again=[best])
         return corrections
@@ -117,7 +116,7 @@ class Refinement:
         ]
 
     def _confirmed(self, comparisons: Comparisons, builds: int = BUILDS) -> TimedPlan:
-        return confirm(comparisons, comparisons.standings.winner(), builds, self.patience_s)
+        return confirm(comparisons, comparisons.standings.winner(), builds)
 
     def _try_neighbors(
         self, lazy: LazySearch, local: LocalSettings, corrections: Corrections
@@ -138,17 +137,21 @@ class Refinement:
             threads=timer.threads,
             kinds=KINDS if near else _ON_THE_SPOT,
         )
-        end_s = time.monotonic() + local.seconds
-        later = replace(comparisons, deadline_s=max(comparisons.deadline_s, end_s))
+        deadline = comparisons.deadline
+        end_s = deadline.clock() + local.seconds
+        later = replace(comparisons, deadline=deadline.extended_to(end_s))
         if moves.kinds:
             known = comparisons.corrected(corrections)
             LocalSearch(
                 moves=moves,
                 timer=timer,
                 settings=local,
-                out_of_time=lambda: time.monotonic() >= end_s,
+                out_of_time=lambda: (
+                    deadline.clock() >= end_s
+                    or not comparisons.fits_before_confirming(PER_SCREENING + 2)
+                ),
                 predict_us=partial(lazy.predict_us, corrections=known),
-                deadline_s=later.deadline_s,
+                deadline=later.deadline,
             ).improve(best)
         return later
 
@@ -164,6 +167,16 @@ class Refinement:
         if not same.timed:
             raise NoPlanError(f"the {entry.name} cannot be run: {same.failure}")
         return same
+
+    def checked(self) -> TimedPlan:
+        """The fastest of the plans that were timed before a search, confirmed; the baselines run where none did.
+
+        Raises:
+            NoPlanError: no plan could be run.
+        """
+        if not self.comparisons.standings.leaders():
+            self.comparisons.time_baselines([])
+        return self._confirmed(self.comparisons)
 
     def best_single(self) -> TimedPlan:
         """The fastest single target.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from collage.cost_db.costs.row import CostRow
 from collage.costs.cost_source import CostSource
 from collage.costs.estimates import Estimates
+from collage.deadline import NO_DEADLINE, Deadline
 from collage.partitioner.candidate import Candidate, Plan, bits
-from collage.partitioner.cost import Measured
+from collage.partitioner.cost import Measured, Unknown
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.rules.target_spec import TargetSpec
@@ -21,6 +21,8 @@ from collage.search.blocks import blocks
 
 # A runtime may take a whole model of which our tables refuse it some nodes, which costs one attempt; of more it takes none.
 _MOST_REFUSED = 1 / 4
+# The first timings of all targets may take such a share of the time, in equal parts, but none less than so many seconds.
+_FIRST_SHARE, _LEAST_FIRST_S = 0.7, 1.5
 # A target that is further behind as a whole is not looked into without a profile.
 _WORTH_PROBING = 3.0
 
@@ -69,7 +71,7 @@ class SingleTargets:
     def measure(
         self,
         candidates: CandidateSet,
-        late: Callable[[], bool],
+        deadline: Deadline = NO_DEADLINE,
         hopeful: Collection[Target] = (),
         may_win: Callable[[Plan], bool] = lambda plan: True,
     ) -> Estimates:
@@ -77,7 +79,7 @@ class SingleTargets:
 
         Args:
             candidates: what the targets offer.
-            late: True when the time is up; one target that may be returned is measured all the same.
+            deadline: of the run; one target that may be returned is measured however late it is.
             hopeful: targets to try after these, though they refuse nodes (`may_take_all`).
             may_win: whether a plan may be returned.
         """
@@ -87,10 +89,7 @@ class SingleTargets:
         # Those that may be returned come first, since there may be time for one only.
         fit = [c for c in self._wanted if may_win(Plan((c,)))]
         others = [c for c in (*self._wanted, *tried) if c not in fit]
-        targets = {c.target for c in fit or others}
-        self._costs.measure(
-            [*fit, *others], stop=lambda: late() and not targets.isdisjoint(self.latencies_us())
-        )
+        self._measure_in_turn([*fit, *others], {c.target for c in fit or others}, deadline)
         estimates = Estimates(self._index)
         unprofiled = self.latencies_us()
         for target, row in self.rows().items():
@@ -98,16 +97,50 @@ class SingleTargets:
                 estimates.learn(target, dict(enumerate(row.node_times_us)))
                 unprofiled.pop(target, None)
         best_us = min(self.latencies_us().values(), default=0.0)
-        end_s = time.monotonic() + self._probing_s
+        clock = deadline.clock
+        end_s = clock() + self._probing_s
         for target, latency_us in unprofiled.items():
             if latency_us <= _WORTH_PROBING * best_us:
                 own = blocks(self._index, candidates.candidates, target, estimates)
                 shares_us = estimates.shares_us()
                 own.sort(key=lambda block: -sum(shares_us[node] for node in bits(block.nodes)))
-                self._costs.measure(own, stop=lambda: late() or time.monotonic() >= end_s)
+                self._costs.measure(own, stop=lambda: deadline.has_passed or clock() >= end_s)
             estimates.spread(target, latency_us)
-        self._probing_s = end_s - time.monotonic()
+        self._probing_s = end_s - clock()
         return estimates
+
+    def _measure_in_turn(
+        self, candidates: Sequence[Candidate], enough: set[Target], deadline: Deadline
+    ) -> None:
+        """Measure each, none at the expense of the others: those that need more than their share come last.
+
+        Args:
+            candidates: whole models, the most important first.
+            enough: of these targets one is measured however late it is.
+            deadline: of the run.
+        """
+        self._costs.recall(candidates)
+        waiting = self._unknown(candidates)
+        # To know all targets comes before the search, so it may take more than that has.
+        until_s = deadline.clock() + _FIRST_SHARE * deadline.compare_left_s
+
+        def ends() -> bool:
+            return deadline.clock() >= until_s and not enough.isdisjoint(self.latencies_us())
+
+        for position, candidate in enumerate(waiting):
+            share_s = (until_s - deadline.clock()) / (len(waiting) - position)
+            limit_s = max(_LEAST_FIRST_S, share_s)
+            self._costs.measure([candidate], ends, None if math.isinf(limit_s) else limit_s)
+        for candidate in self._unknown(waiting):
+            if not enough.isdisjoint(self.latencies_us()):
+                left_s = until_s - deadline.clock()
+                if left_s > _LEAST_FIRST_S:
+                    self._costs.measure([candidate], ends, None if math.isinf(left_s) else left_s / 2)
+            else:
+                self._costs.measure([candidate], ends)
+
+    def _unknown(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        return [c for c in candidates if isinstance(self._costs.cost(c), Unknown)]
 
     def joined_by(self, targets: Sequence[Target]) -> SingleTargets:
         """These targets and more; what time was spent on blocks stays spent."""

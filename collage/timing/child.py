@@ -31,10 +31,18 @@ from collage.backends.sandbox.run import send_message
 from collage.runtime.compiled import CompiledRegions, in_short
 from collage.runtime.executor import Executor
 from collage.runtime.step import Step
-from collage.timing.request import DISTURBED, HOPELESS_RATIO, NO_TIME, PlanTiming, TimingRequest
+from collage.timing.request import (
+    DISTURBED,
+    FEWEST_CALLS,
+    HOPELESS_RATIO,
+    NO_TIME,
+    PlanTiming,
+    TimingRequest,
+)
 
-_MIN_CALLS = 3
 _MIN_ROUNDS = 3
+# Of plans so slow that these rounds take longer than there is, one call is a block, and so many rounds do.
+_SLOW_ROUNDS = 2
 # Rounds that do not count are made up for, until there were so many times as many.
 _MOST_ROUNDS = 1.5
 _MAX_CALLS = 60
@@ -154,7 +162,7 @@ def _prepare(
     plan.executor.run()
     once_s = max(time.perf_counter() - begin, 1e-7)
     plan.once_us = once_s * 1e6
-    plan.calls = int(min(_MAX_CALLS, max(_MIN_CALLS, request.block_s / once_s)))
+    plan.calls = int(min(_MAX_CALLS, max(FEWEST_CALLS, request.block_s / once_s)))
     return plan
 
 
@@ -168,6 +176,7 @@ def _take_turns(
     """Time rounds; which of them had the cores near."""
     begin = time.perf_counter()
     active = _taking_part(request, built)
+    fewest = _SLOW_ROUNDS if _call_once(request, active) else _MIN_ROUNDS
     # What is near is known better with each round, so distances are kept.
     distances_us: list[float] = []
     near: list[bool] = []
@@ -177,7 +186,7 @@ def _take_turns(
         # Rounds that cannot be made up for in that time are not waited for.
         if len(near) >= request.rounds * (_MOST_ROUNDS if any(near) else 1):
             break
-        if len(near) >= _MIN_ROUNDS and time.perf_counter() - begin > request.budget_s:
+        if len(near) >= fewest and time.perf_counter() - begin > request.budget_s:
             break
         before_us = watch.settle() if watched else 0.0
         # Rotating the order spreads what one plan leaves behind in caches and thread pools.
@@ -221,6 +230,16 @@ def _taking_part(request: TimingRequest, built: list[_BuiltPlan]) -> list[_Built
     return active
 
 
+def _call_once(request: TimingRequest, active: Sequence[_BuiltPlan]) -> bool:
+    """Make blocks of single calls where the fewest rounds of longer ones would take longer than there is."""
+    blocks_s = sum((plan.calls + 2) * plan.once_us / 1e6 for plan in active if not plan.stated_us)
+    if _MIN_ROUNDS * blocks_s <= request.budget_s:
+        return False
+    for plan in active:
+        plan.calls = min(plan.calls, 1 if plan.once_us >= request.block_s * 1e6 else plan.calls)
+    return True
+
+
 def _time_block(plan: _BuiltPlan, sample: Mapping[str, np.ndarray]) -> None:
     if plan.stated_us:
         plan.samples.append(sum(plan.stated_us))
@@ -230,9 +249,17 @@ def _time_block(plan: _BuiltPlan, sample: Mapping[str, np.ndarray]) -> None:
     executor = plan.executor
     executor.bind()
     executor.feed(sample)
+    clock = time.perf_counter_ns
+    if plan.calls == 1:
+        # A call that takes long hides what a first call costs more, and what the clock costs between steps.
+        waits = WaitMeter()
+        begin = clock()
+        plan.steps.append(executor.run_timed())
+        plan.samples.append((clock() - begin) / 1e3)
+        plan.waits.append(waits.lap())
+        return
     executor.run()
     times = []
-    clock = time.perf_counter_ns
     waits = WaitMeter()
     for _ in range(plan.calls):
         begin = clock()

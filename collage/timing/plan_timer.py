@@ -8,7 +8,6 @@ Invariant: a plan that is returned was timed here.
 
 from __future__ import annotations
 
-import math
 import statistics
 import threading
 import time
@@ -16,12 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from collage.backends.machine.load import QUIET_SHARE, cores
+from collage.deadline import NO_DEADLINE, Deadline
 from collage.events import Event, Listener
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.runner import Runner
 from collage.timing.interleaved import time_plans
 from collage.timing.request import (
+    NO_TIME,
     PlanStep,
     PlanSteps,
     PlanTiming,
@@ -50,6 +51,7 @@ class PlanTimer:
         tolerance: plans with a larger error are timed where the template lets them, but never returned;
             None for no bound.
         runner: where plans run.
+        plan_s: seconds that one plan of a comparison takes, as long as none was timed.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class PlanTimer:
         eligible: Callable[[Plan], bool] = lambda plan: True,
         tolerance: float | None = None,
         runner: Runner | None = None,
+        plan_s: float = 0.0,
     ) -> None:
         self._tolerance = tolerance
         self._runner = runner or Runner()
@@ -71,6 +74,8 @@ class PlanTimer:
         self._cancel = cancel
         self.entries: list[TimedPlan] = []
         self.seconds = self.latest_s = 0.0  # of all comparisons, and of the latest
+        self.plan_s = plan_s
+        self._skipped: dict[str, None] = {}
         self._comparisons = 0
         self._rounds = self._left_out = 0
         self._loads: list[
@@ -79,6 +84,20 @@ class PlanTimer:
         self._waited_s = 0.0
         self._standings: tuple[object, Standings] = ((), Standings())
         self._seen_us: tuple[float, ...] = ()
+
+    def expected_s(self, count: int) -> float:
+        """Seconds that a comparison of so many plans takes, the baseline among them, by the latest one."""
+        return self.plan_s * count
+
+    def skip(self, what: str) -> None:
+        """Tell that something is left out since it does not fit into the time limit; the report says it too."""
+        self._skipped[what] = None
+        self.say(f"the time is up: {what} left out")
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """What was left out for lack of time."""
+        return tuple(self._skipped)
 
     @property
     def threads(self) -> int:
@@ -112,7 +131,7 @@ class PlanTimer:
         again: Sequence[TimedPlan] = (),
         rounds: int = JUDGING_ROUNDS,
         needed: int = 0,
-        deadline_s: float = math.inf,
+        deadline: Deadline = NO_DEADLINE,
         share_of_time: float = 1.0,
     ) -> Standings:
         """Time new plans together with the baseline and some known ones.
@@ -122,7 +141,7 @@ class PlanTimer:
             again: known plans to time once more beside them.
             rounds: blocks per plan at the most.
             needed: so many of the new plans are compiled however late it is, and the known ones.
-            deadline_s: `time.monotonic()` after which nothing else is compiled; infinite for no bound.
+            deadline: after its search nothing else is compiled.
             share_of_time: of what is left until then, for compiling.
 
         Returns:
@@ -139,8 +158,9 @@ class PlanTimer:
             needed=max(1, len(known) + needed),
         )
         with self._runner.alone(self._cancel):
-            left_s = share_of_time * (deadline_s - time.monotonic())
-            request = replace(request, prepare_s=max(_LEAST_S, left_s))
+            spare_s = deadline.compare_left_s - self.expected_s(request.needed)
+            least_s = max(0.0, min(_LEAST_S, spare_s))
+            request = replace(request, prepare_s=max(least_s, share_of_time * deadline.left_s))
             timings = time_plans(request, self._cancel, self._runner.run)
         baseline = self._keep(entries, timings, screening=rounds < JUDGING_ROUNDS)
         self.entries.extend(plans)
@@ -149,6 +169,8 @@ class PlanTimer:
             self.entries.sort(key=lambda entry: entry.timings.get(self._comparisons) is not baseline)
         self._comparisons += 1
         self.latest_s = time.monotonic() - begin
+        built = sum(timing.failure != NO_TIME for timing in timings)
+        self.plan_s = self.latest_s / max(1, built)
         self.seconds += self.latest_s
         self._tell(entries)
         return self.standings

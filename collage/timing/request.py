@@ -19,6 +19,11 @@ from collage.partitioner.tensor import TensorSpec
 
 # Time for timing the plans of one request: a share of the time limit, within bounds.
 _COMPARISON_S, _LEAST_S, _SHARE = 20.0, 3.0, 0.15
+# The rounds of a comparison, the calls of a plan in one, and a plan's share of starting a process, as estimates have it.
+_ROUNDS, _START_S = 12, 0.5
+FEWEST_CALLS = 3
+# Waiting for other processes takes at most such a share of a time limit.
+_WAITING_SHARE = 0.2
 # The failure of a plan that was not tried.
 NO_TIME = "there was no time left to compile it"
 # A plan this much slower in its best block than the best plan in its median cannot win.
@@ -157,9 +162,8 @@ def without_plans(
         write_samples(
             expected, [value for known in sampling.compared for value in known.expected(made)]
         )
-    share_s = _SHARE * (sampling.options.time_limit_s or math.inf)
     return TimingRequest(
-        budget_s=max(_LEAST_S, min(_COMPARISON_S, share_s)),
+        budget_s=_budget_s(sampling.options.time_limit_s),
         plans=(),
         regions={},
         inputs=sampling.info.inputs,
@@ -170,6 +174,30 @@ def without_plans(
         error_limit=error_limit,
         prune=prune,
         threads=sampling.threads,
-        patience_s=sampling.options.wait_for_quiet_s,
+        patience_s=min(
+            sampling.options.wait_for_quiet_s,
+            _WAITING_SHARE * (sampling.options.time_limit_s or math.inf),
+        ),
         cache_dir=sampling.cache_dir,
     )
+
+
+def expected_plan_s(
+    *, compile_s: float, latency_s: float, samples: int, limit_s: float | None
+) -> float:
+    """Seconds that one of a few plans takes in a comparison, before any was made.
+
+    Args:
+        compile_s: what compiling took.
+        latency_s: of one call.
+        samples: that it is verified on.
+        limit_s: the caller's limit for the run, or None.
+    """
+    block_s = (FEWEST_CALLS + 2) * latency_s + TimingRequest.block_s
+    rounds_s = min(_ROUNDS * block_s, _budget_s(limit_s) / 2)
+    return _START_S + compile_s + (samples + 2) * latency_s + rounds_s
+
+
+def _budget_s(limit_s: float | None) -> float:
+    """Time for the rounds of one comparison."""
+    return max(_LEAST_S, min(_COMPARISON_S, _SHARE * (limit_s or math.inf)))

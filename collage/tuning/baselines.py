@@ -11,6 +11,7 @@ from collage.accuracy.target_choice import choose_targets
 from collage.backends.registry import target_spec
 from collage.costs.measurement_context import transitions_between
 from collage.events import Event
+from collage.partitioner.candidate import Candidate
 from collage.partitioner.rules.target_spec import enumerate_candidates
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
@@ -19,11 +20,20 @@ from collage.refinement.target_variants import single_variants, worth_mixing
 from collage.search.corrections import Corrections
 from collage.search.single_targets import SingleTargets, may_take_all
 from collage.timing.plan_timer import PlanTimer
-from collage.timing.request import without_plans
+from collage.timing.request import expected_plan_s, without_plans
 from collage.timing.timed_plan import TimedPlan
+from collage.tuning.early_end import early_end
 from collage.tuning.stages import Allowed, Baselines, Budgeted, Timed
 
 _PROBING_SHARE = 0.15  # the most for blocks of targets without a profile
+# Time is kept for so many comparisons of so many plans, which confirm the winner.
+_CONFIRMING, _LEAST_PLANS = 1.5, 2
+# A plan that is far ahead runs in so many plans' comparisons before it is written.
+CHECKING_PLANS = 4
+# A target further behind will not be confirmed or written.
+_NEAR = 2.0
+# Writing an artifact takes so long, and compiling, and so many calls to verify it.
+_EMIT_S, _EMIT_CALLS = 2.0, 5
 
 
 def measure_single_targets(allowed: Allowed) -> Baselines:
@@ -34,16 +44,42 @@ def measure_single_targets(allowed: Allowed) -> Baselines:
     )
     estimates = single_targets.measure(
         candidates,
-        late=lambda: allowed.out_of_time,
+        deadline=allowed.deadline,
         hopeful=may_take_all(index, allowed.specs, candidates),
         may_win=allowed.keeps,
     )
+    plan_s, emit_s = _expected_s(single_targets, allowed)
+    confirm_s = _CONFIRMING * _LEAST_PLANS * plan_s
+    known = replace(allowed, deadline=allowed.deadline.reserving(confirm_s=confirm_s, emit_s=emit_s))
+    left_s = max(0.0, known.deadline.left_s) + 2 * confirm_s + emit_s
+    known.run.clock.expect(left_s if known.request.searches else confirm_s + emit_s)
     return Baselines(
-        **vars(allowed),
+        **vars(known),
         single_targets=single_targets,
         estimates=estimates,
         transitions=transitions_between(allowed.specs, allowed.copies),
+        plan_s=plan_s,
+        emit_s=emit_s,
     )
+
+
+def _expected_s(single_targets: SingleTargets, allowed: Allowed) -> tuple[float, float]:
+    """Seconds of one plan in a comparison, and of writing an artifact, by what whole models took.
+
+    That is of the slowest of the targets that may still win.
+    """
+    samples = sum(len(known.samples) for known in allowed.sampling.compared)
+    limit_s = allowed.request.options.time_limit_s
+    rows = [row for row in single_targets.rows().values() if row is not None]
+    known = [(row.latency_us / 1e6, row.compile_s or 0.0) for row in rows if row.latency_us]
+    least_s = min((latency_s for latency_s, _ in known), default=0.0)
+    near = [pair for pair in known if pair[0] <= _NEAR * least_s]
+    plan_s = [
+        expected_plan_s(compile_s=compile_s, latency_s=latency_s, samples=samples, limit_s=limit_s)
+        for latency_s, compile_s in near
+    ]
+    emit_s = [_EMIT_S + compile_s + _EMIT_CALLS * latency_s for latency_s, compile_s in near]
+    return max(plan_s, default=0.0), max(emit_s, default=_EMIT_S)
 
 
 def propose_plans(baselines: Baselines) -> Budgeted:
@@ -76,7 +112,7 @@ def _error_budget(known: Baselines) -> BudgetSearch | None:
         listener=run.listener,
         runner=run.runner,
         cancel=run.cancel,
-        span_s=(known.deadline_s - known.limit_s, known.deadline_s),
+        span_s=(known.deadline.search_s - known.limit_s, known.deadline.search_s),
     )
 
 
@@ -105,9 +141,11 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         constraints=budgeted.constraints,
         timer=timer,
         latencies_us=latencies_us,
-        deadline_s=budgeted.deadline_s,
+        deadline=budgeted.deadline,
     )
     if not budgeted.proposed and (not budgeted.request.searches or budgeted.out_of_time):
+        if budgeted.request.searches:
+            timer.skip("targets in turn before the search")
         corrections = Corrections(single_target_us=latencies_us)
         return Timed(
             **vars(budgeted), timer=timer, comparisons=comparisons, corrections=corrections, blocks=()
@@ -124,10 +162,21 @@ def time_baselines(budgeted: Budgeted) -> Timed:
             comparisons = comparisons.joined_by(joined.specs, joined.single_targets.latencies_us())
         singles_us = joined.single_targets.corrected_us(comparisons.singles_us(), joined.estimates)
         exact_us = joined.single_targets.within(joined.error_limits.exact_limit, singles_us)
-        comparisons, blocks = lay_out(comparisons, joined.candidates, joined.estimates, exact_us)
+        blocks: Sequence[Candidate] = ()
+        ended_early = early_end(joined, comparisons, exact_us)
+        if ended_early is not None:
+            timer.say(ended_early)
+            joined.run.clock.expect(timer.expected_s(CHECKING_PLANS) + joined.emit_s)
+        elif joined.request.searches:
+            comparisons, blocks = lay_out(comparisons, joined.candidates, joined.estimates, exact_us)
     corrections = comparisons.corrected(Corrections(single_target_us=singles_us))
     return Timed(
-        **vars(joined), timer=timer, comparisons=comparisons, corrections=corrections, blocks=blocks
+        **vars(joined),
+        timer=timer,
+        comparisons=comparisons,
+        corrections=corrections,
+        blocks=blocks,
+        ended_early=ended_early,
     )
 
 
@@ -141,6 +190,7 @@ def _timer(budgeted: Budgeted) -> PlanTimer:
         eligible=budgeted.keeps,
         tolerance=budgeted.tolerance,
         runner=run.runner,
+        plan_s=budgeted.plan_s,
     )
 
 
@@ -154,6 +204,6 @@ def _joined_by(budgeted: Budgeted, variants: Sequence[Target]) -> Budgeted:
         specs=specs,
         candidates=candidates,
         single_targets=single_targets,
-        estimates=single_targets.measure(candidates, late=lambda: budgeted.out_of_time),
+        estimates=single_targets.measure(candidates, budgeted.deadline),
         transitions=transitions_between(specs, budgeted.copies),
     )

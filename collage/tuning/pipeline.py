@@ -32,7 +32,7 @@ def run_tuning(request: TuneRequest, run: Run) -> TuneResult:
         NoPlanError: no target takes some node, or no plan runs.
         CancelledError: `cancel` was set.
     """
-    prepared = prepare(propose(ingest(run, request)))
+    prepared = prepare(propose(ingest(run.telling_time(), request)))
     cache = _cache(prepared)
     if cache is None:
         return finish(_winner(prepared))

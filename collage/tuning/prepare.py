@@ -9,6 +9,7 @@ from collage.backends.registry import target_spec
 from collage.costs.copy_costs import copy_costs
 from collage.costs.measured_costs import CostSettings, MeasuredCosts
 from collage.costs.measurement_context import protocol_for
+from collage.deadline import Deadline
 from collage.disk_space import DiskBudget
 from collage.model import reference
 from collage.model.preparation import calibrates, least_opset
@@ -35,13 +36,15 @@ def ingest(run: Run, request: TuneRequest) -> Ingested:
         model, info = reference.ingest(
             request.source, run.work_dir, options.dims, run.cancel, least_opset(facts)
         )
+    limit_s = options.limit_s(total_bytes(model.ir.graph.initializers.values()))
+    run.clock.expect(limit_s)
     return Ingested(
         run=run,
         request=replace(request, options=options),
         facts=facts,
         model=model,
         info=info,
-        limit_s=options.limit_s(total_bytes(model.ir.graph.initializers.values())),
+        limit_s=limit_s,
     )
 
 
@@ -124,5 +127,9 @@ def allow(prepared: Prepared, waited_s: float = 0.0) -> Allowed:
         error_limits=error_limits,
         notes=notes,
         copies=copy_costs(prepared.specs, sampling.threads, run.runner.run),
-        deadline_s=run.clock.begin_s + prepared.limit_s + waited_s,
+        deadline=Deadline.of(
+            begin_s=run.clock.begin_s + waited_s,
+            limit_s=prepared.limit_s,
+            is_strict=request.options.time_limit_s is not None,
+        ),
     )

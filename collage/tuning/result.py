@@ -42,6 +42,7 @@ def finish(refined: Refined) -> TuneResult:
         "total": refined.run.clock.total_s,
     }
     winner = refined.winner
+    refined.run.clock.expect(refined.emit_s)
     with refined.run.stage("emit", "writing the artifact"):
         report = build_report(_findings(refined, seconds))
         return _emit(refined, winner.plan, report, f"{winner.name} wins")
@@ -97,6 +98,16 @@ def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
     )
 
 
+def _left_out(refined: Refined) -> list[str]:
+    """What did not fit into the time limit, in one line."""
+    skipped = refined.timer.skipped
+    if not skipped:
+        return []
+    return [
+        f"the time limit of {refined.limit_s:g} s left out: {', '.join(skipped)}; allow more with --time-limit"
+    ]
+
+
 def _warnings(refined: Refined) -> list[str]:
     warnings = [
         *refined.info.warnings,
@@ -105,6 +116,8 @@ def _warnings(refined: Refined) -> list[str]:
         *refined.single_targets.untried(),
         *refined.sampling.about_outputs(),
         *refined.timer.warnings(),
+        *_left_out(refined),
+        *([refined.ended_early] if refined.ended_early else []),
     ]
     if refined.request.inputs is None:
         has_budget = refined.error_limits.has_budget

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from collage.accuracy.evaluation import Check
@@ -45,16 +45,23 @@ class TuneRequest:
 
 
 class Clock:
-    """When a run began, and how long each stage has taken."""
+    """When a run began, how long each stage has taken, and when it is expected to be over at the latest.
 
-    def __init__(self) -> None:
-        self.begin_s = time.monotonic()
+    Args:
+        now: tells the time.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self.begin_s = now()
         self._seconds: dict[str, float] = {}
+        self._end_s: float | None = None
+        self._share = 0.0
 
     @property
     def total_s(self) -> float:
         """Seconds since the run began."""
-        return time.monotonic() - self.begin_s
+        return self._now() - self.begin_s
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -64,6 +71,37 @@ class Clock:
     def add(self, stage: str, seconds: float) -> None:
         """Count time as a stage's."""
         self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
+
+    def expect(self, seconds: float) -> None:
+        """Note that the rest of the run takes so long at the most."""
+        self._end_s = self._now() + seconds
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds that the rest takes at the most, never negative; None before anything is known of it."""
+        return None if self._end_s is None else max(0.0, self._end_s - self._now())
+
+    @property
+    def share_done(self) -> float | None:
+        """Which share of the run's time has passed; it never falls, and is 1 only when nothing is left."""
+        left_s = self.remaining_s
+        if left_s is None:
+            return None
+        self._share = max(self._share, self.total_s / max(self.total_s + left_s, 1e-9))
+        return self._share
+
+    def marked(self, event: Event) -> Event:
+        """An event with what is known of the time left."""
+        if event.stage == "done":
+            return replace(event, share_done=1.0, remaining_s=0.0)
+        share, left_s = self.share_done, self.remaining_s
+        if share is None or left_s is None:
+            return event
+        return replace(event, share_done=round(min(share, _ALMOST), 3), remaining_s=round(left_s, 1))
+
+
+# A run that takes longer than expected is never said to be over.
+_ALMOST = 0.99
 
 
 @dataclass(frozen=True)
@@ -85,6 +123,10 @@ class Run:
     listener: Listener = ignore
     cancel: threading.Event | None = None
     clock: Clock = field(default_factory=Clock)
+
+    def telling_time(self) -> Run:
+        """The same, whose listener also hears how much time is left."""
+        return replace(self, listener=lambda event: self.listener(self.clock.marked(event)))
 
     @contextmanager
     def stage(self, name: str, message: str) -> Iterator[None]:

@@ -11,6 +11,7 @@ from collage.options import Strategy
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.search.baselines import priority
 from collage.refinement import optuna_study
+from collage.refinement.confirmation import BUILDS
 from collage.refinement.exploration import explore
 from collage.refinement.local_search import LocalSettings
 from collage.refinement.refinement import Refinement
@@ -20,13 +21,12 @@ from collage.timing.timed_plan import TimedPlan
 from collage.tuning.stages import Refined, Searched, Timed
 
 _MOST_LOCAL_S, _LOCAL_SHARE = 20.0, 0.2  # kept for small changes of the best plan
-# A winner is confirmed at length for so long, or for as long as the limit, after the time is up.
-_LEAST_PATIENCE_S = 10.0
+_CONFIRMED_PLANS = 3  # that usually run beside each other when a winner is confirmed
 
 
 def search(timed: Timed) -> Searched:
     """Find the best plans by measured costs, where the strategy searches."""
-    if not timed.request.searches:
+    if not timed.request.searches or timed.ended_early is not None or _can_only_check(timed):
         return Searched(**vars(timed))
     constraints, options = timed.constraints, timed.request.options
     if timed.budget is not None:
@@ -39,7 +39,7 @@ def search(timed: Timed) -> Searched:
         estimates=timed.estimates,
         transitions=timed.transitions,
         constraints=constraints,
-        deadline_s=timed.deadline_s - _local_s(timed),
+        deadline_s=timed.deadline.search_s - _local_s(timed),
         listener=timed.run.listener,
         most_regions=options.most_regions,
         blocks=timed.blocks,
@@ -55,8 +55,21 @@ def search(timed: Timed) -> Searched:
     incumbent_us = min(allowed, default=float("inf")) * timed.comparisons.lead()
     with timed.run.stage("measure", "searching"):
         solution = lazy.run(options.plans, incumbent_us, corrections)
+    if lazy.out_of_time:
+        timed.timer.skip("the rest of the search")
     corrected = replace(timed, corrections=corrections)
     return Searched(**vars(corrected), lazy=lazy, solution=solution)
+
+
+def _can_only_check(timed: Timed) -> bool:
+    """True when the time is up, and a single target is there to be returned."""
+    alone_us = timed.single_targets.latencies_us()
+    targets = timed.single_targets.within(timed.tolerance, alone_us)
+    fit = any(timed.keeps(single_plan(timed.model, target)) for target in targets)
+    if not timed.out_of_time or not fit:
+        return False
+    timed.timer.skip("the search")
+    return True
 
 
 def _local_s(timed: Timed) -> float:
@@ -71,6 +84,10 @@ def refine(searched: Searched) -> Refined:
         NoPlanError: no plan could be run.
     """
     options = searched.request.options
+    confirming_s = BUILDS * searched.timer.expected_s(_CONFIRMED_PLANS)
+    if searched.lazy is not None:
+        rest_s = _local_s(searched) + confirming_s + searched.emit_s
+        searched.run.clock.expect(min(rest_s, searched.deadline.end_left_s))
     strategy = _given if options.plan is not None else STRATEGIES[options.strategy]
     with searched.run.stage("end_to_end", "timing whole plans in turn"):
         try:
@@ -87,7 +104,6 @@ def _refinement(searched: Searched) -> Refinement:
     return Refinement(
         comparisons=searched.comparisons,
         local=LocalSettings(seconds=_local_s(searched), seed=seed, keep=keep),
-        patience_s=max(_LEAST_PATIENCE_S, searched.limit_s),
     )
 
 
@@ -97,7 +113,8 @@ def _given(searched: Searched, refinement: Refinement) -> TimedPlan:
 
 
 def _optimal(searched: Searched, refinement: Refinement) -> TimedPlan:
-    assert searched.lazy is not None and searched.solution is not None
+    if searched.lazy is None or searched.solution is None:
+        return refinement.checked()
     plans = searched.request.options.plans
     return refinement.refined(searched.lazy, searched.solution, plans, searched.corrections)
 

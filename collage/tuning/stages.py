@@ -6,7 +6,6 @@ found; so the last one has everything that the report says.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from collage.accuracy.budget_search import BudgetSearch
 from collage.accuracy.error_limits import ErrorLimits
 from collage.costs.estimates import Estimates
 from collage.costs.measured_costs import MeasuredCosts
+from collage.deadline import Deadline
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Candidate, Plan
@@ -99,19 +99,19 @@ class Allowed(Prepared):
         error_limits: what follows from it.
         notes: what the report says of it.
         copies: what it costs to bring values from one memory into another.
-        deadline_s: `time.monotonic()` at which no better plan is looked for.
+        deadline: until when plans are looked for, compared, and confirmed.
     """
 
     tolerance: float
     error_limits: ErrorLimits
     notes: Sequence[str]
     copies: Mapping[tuple[str, str], CopyCost]
-    deadline_s: float
+    deadline: Deadline
 
     @property
     def out_of_time(self) -> bool:
-        """True when the deadline has passed."""
-        return time.monotonic() >= self.deadline_s
+        """True when nothing new is to be looked for."""
+        return self.deadline.has_passed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +122,15 @@ class Baselines(Allowed):
         single_targets: the measurements.
         estimates: of what each node takes on each target.
         transitions: what borders cost.
+        plan_s: seconds that one plan of a comparison is expected to take.
+        emit_s: seconds that writing the artifact is expected to take.
     """
 
     single_targets: SingleTargets
     estimates: Estimates
     transitions: Transitions
+    plan_s: float
+    emit_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,12 +155,14 @@ class Timed(Budgeted):
         comparisons: of whole plans.
         corrections: what these say of costs.
         blocks: of each target, to be looked at whatever profiles say of them.
+        ended_early: why no plans are searched; None where they are.
     """
 
     timer: PlanTimer
     comparisons: Comparisons
     corrections: Corrections
     blocks: Sequence[Candidate]
+    ended_early: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

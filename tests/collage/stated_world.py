@@ -38,7 +38,10 @@ class StatedCosts:
         pass
 
     def measure(
-        self, candidates: Sequence[Candidate], stop: Callable[[], bool] = lambda: False
+        self,
+        candidates: Sequence[Candidate],
+        stop: Callable[[], bool] = lambda: False,
+        limit_s: float | None = None,
     ) -> None:
         for candidate in candidates:
             if stop():

@@ -25,7 +25,7 @@ from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.sandbox.run import run_in_child
 from collage.partitioner.cost import Infeasible, Measured
-from collage.partitioner.errors import CancelledError, CollageError, TargetError
+from collage.partitioner.errors import CancelledError, CollageError, OutOfTimeError, TargetError
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 
@@ -190,3 +190,24 @@ def test_buffers_are_aligned(dtype: str) -> None:
         buffer = aligned(shape, np.dtype(dtype))
         assert (buffer.shape, buffer.dtype.name) == (shape, dtype)
         assert buffer.size == 0 or buffer.ctypes.data % 64 == 0
+
+
+def test_a_measurement_over_its_limit_says_nothing_of_the_target(tmp_path: Path, faulty: None) -> None:
+    request = replace(_request(tmp_path, "faulty -fault=hang"), limit_s=0.5)
+    begin = time.monotonic()
+    with pytest.raises(OutOfTimeError, match="not done after 1 s"):
+        measure(request)
+    assert time.monotonic() - begin < 20
+
+
+def test_a_slow_model_is_called_less_often_within_a_limit(tmp_path: Path, faulty: None) -> None:
+    """Two calls verify it, two warm up, two are timed and one verifies again; there is no time for a profile."""
+    slow = _request(tmp_path, "faulty -sleep_us=500000")
+    protocol = Protocol(retries=0)
+    found = measure(replace(slow, protocol=protocol, limit_s=4.0, profile=True))
+    assert isinstance(found.cost, Measured) and found.cost.samples < protocol.min_runs
+    assert not found.ops and "no time" in found.profile_failure
+    free = measure(replace(slow, protocol=protocol, profile=True))
+    assert isinstance(free.cost, Measured) and free.cost.samples >= protocol.min_runs
+    # Ten runs of a slow model would take long, so fewer are profiled.
+    assert 1 <= len(free.ops) <= 5

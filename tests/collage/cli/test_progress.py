@@ -101,3 +101,14 @@ def test_verbose_tells_every_event(capsys: pytest.CaptureFixture[str]) -> None:
             listener(event)
     told = capsys.readouterr().err.splitlines()
     assert told == [f"{event.stage}: {event.message}" for event in RUN]
+
+
+def test_seconds_left_count_down_between_events_to_zero() -> None:
+    now_s = [100.0]
+    line = TuningProgress(lambda: now_s[0])
+    line.update(Event("measure", "measuring", share_done=0.25, remaining_s=30.0))
+    assert line.describe().endswith(" · 25%, at most 30 s left")
+    now_s[0] = 110.0
+    assert line.describe().endswith(" · 25%, at most 20 s left")
+    now_s[0] = 500.0
+    assert line.describe().endswith(" · 25%, at most 0 s left")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 
 from collage.costs.estimates import Estimates
+from collage.deadline import NO_DEADLINE, Deadline
 from collage.events import ignore
 from collage.partitioner.candidate import Candidate, bits
 from collage.partitioner.rules.target_spec import TargetSpec
@@ -37,7 +37,7 @@ class StatedTimer(PlanTimer):
         self.comparisons: list[set[str]] = []
 
     def time(
-        self, plans: Sequence[TimedPlan], again: Sequence[TimedPlan] = (), **_: float
+        self, plans: Sequence[TimedPlan], again: Sequence[TimedPlan] = (), **_: object
     ) -> Standings:
         known = self.entries[:1] + [entry for entry in again if entry is not self.entries[0]]
         for entry in [*known, *plans]:
@@ -57,16 +57,15 @@ def refined(
     timer: PlanTimer,
     world: World,
     kind: type[Refinement] = Refinement,
-    patience_s: float = math.inf,
-    deadline_s: float = math.inf,
+    deadline: Deadline = NO_DEADLINE,
 ) -> TimedPlan:
     costs = StatedCosts(world.truth, most=len(world.candidates))
     solution = world.search(costs).run(2, INFINITE)
     specs = [TargetSpec(target, "graph", lambda index, node: None) for target in TARGETS]
     local = LocalSettings() if kind is not Refinement else None
-    comparisons = Comparisons.of(world.model, specs, Constraints(), timer, SINGLES, deadline_s)
+    comparisons = Comparisons.of(world.model, specs, Constraints(), timer, SINGLES, deadline)
     late = world.search(costs, deadline_s=0.0)
-    return kind(comparisons, local, patience_s).refined(late, solution, 2)
+    return kind(comparisons, local).refined(late, solution, 2)
 
 
 def laid_out(timer: PlanTimer, slowest_us: float) -> tuple[Comparisons, list[Candidate]]:
@@ -90,7 +89,7 @@ class TrueTimer(PlanTimer):
         self.comparisons: list[int] = []
 
     def time(
-        self, plans: Sequence[TimedPlan], again: Sequence[TimedPlan] = (), **_: float
+        self, plans: Sequence[TimedPlan], again: Sequence[TimedPlan] = (), **_: object
     ) -> Standings:
         known = self.entries[:1] + [entry for entry in again if entry is not self.entries[0]]
         for entry in [*known, *plans]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from collage.deadline import Deadline
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.search.constraints import Constraints
 from collage.refinement.comparisons import Comparisons
@@ -53,14 +54,16 @@ def test_a_small_gain_is_returned_when_every_build_has_it() -> None:
     assert len(timer.comparisons) == 5
 
 
-def test_when_it_is_late_a_winner_is_confirmed_twice() -> None:
-    times = {"searched 1": (930.0, 950.0, 940.0, 945.0, 945.0)}
-    late, patient = StatedTimer(dict(times)), StatedTimer(dict(times))
-    refined(late, World(24, 3), patience_s=1.0, deadline_s=0.0)
-    refined(patient, World(24, 3), deadline_s=0.0)
-    assert (len(late.comparisons), len(patient.comparisons)) == (3, 5)
-    assert late.said == ["the time is up: searched 1 is confirmed no further"]
-    assert not patient.said
+@pytest.mark.parametrize(("confirm_s", "comparisons"), [(0.0, 1), (25.0, 2), (37.0, 3), (1e3, 5)])
+def test_a_winner_is_confirmed_while_comparisons_fit(confirm_s: float, comparisons: int) -> None:
+    """A confirming comparison is expected to take 8 s, and takes 10."""
+    timer = StatedTimer({"searched 1": (930.0, 950.0, 940.0, 945.0, 945.0)})
+    timer.plan_s = 2.0
+    deadline = Deadline(search_s=0.0, confirm_s=confirm_s, clock=lambda: 10.0 * len(timer.comparisons))
+    refined(timer, World(24, 3), deadline=deadline)
+    assert len(timer.comparisons) == comparisons
+    is_cut = comparisons < 5
+    assert timer.skipped == (("further confirmation of the winner",) if is_cut else ())
 
 
 def test_plan_far_ahead_needs_no_third_build() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import pytest
 
+from collage.deadline import NO_DEADLINE, Deadline
 from collage.events import ignore
 from collage.partitioner.candidate import Plan
 from collage.partitioner.errors import NoPlanError
@@ -49,14 +49,19 @@ def test_move_that_looks_faster_in_screening_is_timed_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("latest_s", "deadline_s", "tried"),
-    [(1.0, 0.0, True), (60.0, 0.0, False), (60.0, math.inf, True)],
+    ("latest_s", "deadline", "tried"),
+    [
+        (1.0, Deadline(search_s=0.0), True),
+        (60.0, Deadline(search_s=0.0), False),
+        (60.0, NO_DEADLINE, True),
+        (1.0, Deadline(search_s=0.0, compare_s=0.0), False),
+    ],
 )
 def test_local_moves_longer_than_their_time_are_left_out(
-    latest_s: float, deadline_s: float, tried: bool
+    latest_s: float, deadline: Deadline, tried: bool
 ) -> None:
     timer = StatedTimer({"searched 1": (700.0,) * 9})
-    timer.latest_s = latest_s
+    timer.latest_s, timer.plan_s = latest_s, 1.0
     asked = []
 
     class Asked(Refinement):
@@ -66,11 +71,9 @@ def test_local_moves_longer_than_their_time_are_left_out(
             asked.append(local)
             return self.comparisons
 
-    assert refined(timer, World(24, 3), Asked, deadline_s=deadline_s).name == "searched 1"
+    assert refined(timer, World(24, 3), Asked, deadline=deadline).name == "searched 1"
     assert bool(asked) is tried
-    assert timer.said == (
-        [] if tried else ["the time is up: small changes of the best plan are left out"]
-    )
+    assert timer.said == ([] if tried else ["the time is up: small changes of the best plan left out"])
 
 
 def test_second_search_is_judged_at_the_pace_of_its_promise() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 
 from collage.backends.openvino import backend
 from collage.backends.openvino.backend import OpenVinoBackend
+from collage.deadline import Deadline
 from collage.partitioner.candidate import Candidate, bits
 from collage.partitioner.cost import Cost, Measured
 from collage.partitioner.graph.graph_index import GraphIndex
@@ -78,14 +80,11 @@ class ProfiledCosts(StatedCosts):
 
 @pytest.mark.parametrize("seconds", [math.inf, 3.0, 0.0])
 def test_blocks_without_a_profile_run_longest_first_within_their_seconds(
-    seconds: float, monkeypatch: pytest.MonkeyPatch
+    seconds: float,
 ) -> None:
     world = World(24, 0)
     everything = world.model.index.all_nodes
     now_s = [100.0]
-    monkeypatch.setattr(
-        "collage.search.single_targets.time", SimpleNamespace(monotonic=lambda: now_s[0])
-    )
 
     def truth(candidate: Candidate) -> Cost:
         now_s[0] += 1.0
@@ -93,7 +92,8 @@ def test_blocks_without_a_profile_run_longest_first_within_their_seconds(
 
     costs = ProfiledCosts(truth, most=len(world.candidates))
     whole = SingleTargets(world.model.index, TARGETS[:2], costs, seconds)
-    whole.measure(world.candidates, late=lambda: False)
+    deadline = Deadline(clock=lambda: now_s[0])
+    whole.measure(world.candidates, deadline)
     asked = [c for c in costs.asked if c.nodes != everything]
     assert {c.target for c in asked} <= {TARGETS[1]}
     assert min(len(asked), 4) == min(seconds, 4)
@@ -102,7 +102,7 @@ def test_blocks_without_a_profile_run_longest_first_within_their_seconds(
     assert whole.latencies_us() == {TARGETS[0]: 300.0, TARGETS[1]: 300.0}
     # Time that was spent stays spent when there are more targets.
     more = whole.joined_by(TARGETS[2:])
-    more.measure(world.candidates, late=lambda: False)
+    more.measure(world.candidates, deadline)
     assert list(more.latencies_us()) == list(TARGETS)
     again = [c for c in costs.asked if c.nodes != everything]
     assert (len(again) > len(asked)) == (seconds == math.inf)
@@ -115,5 +115,62 @@ def test_time_for_one_target_goes_to_one_that_may_be_returned(known: tuple[Targe
     costs.measure([Candidate(world.model.index.all_nodes, target) for target in known])
     whole = SingleTargets(world.model.index, TARGETS, costs)
     fit = (TARGETS[1],)
-    whole.measure(world.candidates, late=lambda: True, may_win=lambda plan: plan.targets == fit)
+    whole.measure(
+        world.candidates,
+        deadline=Deadline(search_s=0.0, compare_s=0.0),
+        may_win=lambda plan: plan.targets == fit,
+    )
     assert set(whole.latencies_us()) == {*known, *fit}
+
+
+class SlowCosts(ProfiledCosts):
+    """Costs that take time to find out; what takes twice its limit stays unknown."""
+
+    def __init__(self, seconds: Mapping[Target, float]) -> None:
+        super().__init__(lambda candidate: Measured(300.0), most=9)
+        self.now_s, self._seconds = 0.0, seconds
+        self.tried: list[Target] = []
+
+    def measure(
+        self,
+        candidates: Sequence[Candidate],
+        stop: Callable[[], bool] = lambda: False,
+        limit_s: float | None = None,
+    ) -> None:
+        for candidate in candidates:
+            if stop():
+                return
+            # What was converted is kept, so that a second try is shorter.
+            needed_s = self._seconds[candidate.target] / (10 if candidate.target in self.tried else 1)
+            self.tried.append(candidate.target)
+            if limit_s is not None and needed_s > 2 * limit_s:
+                self.now_s += 2 * limit_s
+            else:
+                self.now_s += needed_s
+                super().measure([candidate])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "known", "tried"),
+    [
+        # All fit.
+        ((5.0, 5.0, 5.0), (0, 1, 2), (0, 1, 2)),
+        # The first needs more than its share: it waits until the others have had theirs.
+        ((40.0, 5.0, 5.0), (1, 2, 0), (0, 1, 2, 0)),
+        # It does not fit at all, and takes nothing from the others.
+        ((500.0, 5.0, 5.0), (1, 2), (0, 1, 2, 0)),
+        # None does within its share, so one is measured however late it is.
+        ((500.0, 400.0, 600.0), (0,), (0, 1, 2, 0)),
+    ],
+)
+def test_first_timings_share_the_time(
+    seconds: tuple[float, ...], known: tuple[int, ...], tried: tuple[int, ...]
+) -> None:
+    world = World(24, 0)
+    costs = SlowCosts(dict(zip(TARGETS, seconds, strict=True)))
+    whole = SingleTargets(world.model.index, TARGETS, costs, probing_s=0.0)
+    deadline = Deadline(search_s=70.0, compare_s=70.0, clock=lambda: costs.now_s)
+    whole.measure(world.candidates, deadline)
+    assert [TARGETS.index(candidate.target) for candidate in costs.asked] == list(known)
+    assert [TARGETS.index(target) for target in costs.tried] == list(tried)
+    assert costs.now_s <= 70.0 or max(seconds) > 70.0

@@ -19,6 +19,7 @@ from collage.model.sub_models import RegionFiles
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
+from collage.runtime.executor import Executor
 from collage.timing.child import run_rounds
 from collage.timing.request import PlanStep, PlanSteps, TimingRequest
 
@@ -162,3 +163,23 @@ def test_backward_round_builds_the_needed_plans_last_to_first(
         # A disturbed round is made up for.
         assert told[3:6] == [0, 1, 2]
         told.clear()
+
+
+def test_plans_too_slow_for_the_budget_are_called_once_a_round(
+    comparison: TimingRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With single calls as blocks, two rounds compare what three longer ones have no time for."""
+    calls: list[int] = []
+    timed = Executor.run_timed
+
+    def counted(executor: Executor) -> list[float]:
+        calls.append(1)
+        return timed(executor)
+
+    monkeypatch.setattr(Executor, "run_timed", counted)
+    slow = replace(comparison, prune=False, budget_s=0.0, block_s=0.0)
+    timings = run_rounds(slow, [])
+    assert [len(timing.samples_us) for timing in timings] == [2, 2, 2]
+    assert len(calls) == 6
+    for timing in timings:
+        assert timing.latency_us >= sum(timing.step_us)

@@ -12,7 +12,7 @@ from collage.events import Event
 from collage.options import TuneOptions
 from collage.partitioner.errors import CancelledError
 from collage.partitioner.target import Target
-from collage.tuning.run import Run, TuneRequest
+from collage.tuning.run import Clock, Run, TuneRequest
 
 
 @pytest.fixture
@@ -58,3 +58,31 @@ def test_only_the_optimal_strategy_without_a_plan_searches(
 ) -> None:
     request = TuneRequest(Path("m.onnx"), (Target("null"),), TuneOptions.from_json(options))
     assert request.searches is searches
+
+
+def test_time_left_is_known_of_each_event_and_never_negative(
+    database: CostDatabase, tmp_path: Path
+) -> None:
+    now_s = [0.0]
+    told: list[Event] = []
+    run = Run(database, tmp_path, listener=told.append, clock=Clock(lambda: now_s[0])).telling_time()
+
+    def tell(stage: str, at_s: float) -> Event:
+        now_s[0] = at_s
+        run.listener(Event(stage, "said"))
+        return told[-1]
+
+    assert tell("ingest", 1.0).remaining_s is tell("ingest", 1.0).share_done is None
+    run.clock.expect(39.0)
+    first = tell("measure", 10.0)
+    assert (first.remaining_s, first.share_done) == (30.0, 0.25)
+    # A stage that ends early shortens the rest, and one that takes longer never takes back what was done.
+    run.clock.expect(10.0)
+    assert tell("search", 10.0).share_done == 0.5
+    run.clock.expect(90.0)
+    assert tell("search", 10.0).share_done == 0.5
+    late = tell("emit", 500.0)
+    assert late.remaining_s == 0.0 and late.share_done == 0.99
+    done = tell("done", 501.0)
+    assert (done.remaining_s, done.share_done) == (0.0, 1.0)
+    database.close()

@@ -1,0 +1,103 @@
+"""Until when a tuning run looks for plans, compares them, confirms the winner, and writes it.
+
+Terms: the *limit* is what the caller allows. The *end* is somewhat later: a run that looked for plans until the limit
+still has to confirm and write the best of them. What that takes is reserved ahead, from what was measured so far.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+# A limit that the caller set is exceeded by such a share of it and so many seconds at the most (docs/tune.md says a
+# little more, since estimates are never exact).
+_GRACE_SHARE, _GRACE_S = 0.2, 8.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadline:
+    """The ends of the stages of a run, in order, as its clock tells them.
+
+    Args:
+        search_s: nothing new is looked for from then on.
+        compare_s: comparisons that look for something faster are over by then.
+        confirm_s: comparisons that confirm the winner are over by then.
+        end_s: the artifact is written by then.
+        clock: tells the time.
+    """
+
+    search_s: float = math.inf
+    compare_s: float = math.inf
+    confirm_s: float = math.inf
+    end_s: float = math.inf
+    clock: Callable[[], float] = time.monotonic
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        begin_s: float,
+        limit_s: float,
+        is_strict: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Deadline:
+        """The deadline of a run before anything is reserved.
+
+        Args:
+            begin_s: when it began.
+            limit_s: seconds for looking for plans.
+            is_strict: the caller set that limit. Else the winner may be confirmed for as long again.
+            clock: tells the time.
+        """
+        grace_s = _GRACE_SHARE * limit_s + _GRACE_S if is_strict else max(_GRACE_S, limit_s)
+        search_s, end_s = begin_s + limit_s, begin_s + limit_s + grace_s
+        return cls(search_s=search_s, compare_s=end_s, confirm_s=end_s, end_s=end_s, clock=clock)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds for looking for plans; negative when that time is up."""
+        return self.search_s - self.clock()
+
+    @property
+    def compare_left_s(self) -> float:
+        """Seconds for comparing plans before the winner has to be confirmed; never negative."""
+        return max(0.0, self.compare_s - self.clock())
+
+    @property
+    def end_left_s(self) -> float:
+        """Seconds until the artifact should be written; never negative."""
+        return max(0.0, self.end_s - self.clock())
+
+    @property
+    def has_passed(self) -> bool:
+        """True when nothing new is to be looked for."""
+        return self.left_s <= 0
+
+    def reserving(self, *, confirm_s: float, emit_s: float) -> Deadline:
+        """The same with seconds kept for confirming the winner and for writing it."""
+        last_s = self.end_s - emit_s
+        compare_s = last_s - confirm_s
+        return replace(
+            self, search_s=min(self.search_s, compare_s), compare_s=compare_s, confirm_s=last_s
+        )
+
+    def ending_by(self, seconds: float) -> Deadline:
+        """The same with the search over so many seconds earlier."""
+        return replace(self, search_s=self.search_s - seconds)
+
+    def extended_to(self, search_s: float) -> Deadline:
+        """The same with a search until then, where that is later."""
+        return replace(self, search_s=max(self.search_s, min(search_s, self.compare_s)))
+
+    def fits(self, seconds: float) -> bool:
+        """True when something new may be looked for, and a comparison of so many seconds ends in time."""
+        return not self.has_passed and self.clock() + seconds <= self.compare_s
+
+    def fits_confirming(self, seconds: float) -> bool:
+        """True when a comparison of so many seconds leaves time for writing the winner."""
+        return self.clock() + seconds <= self.confirm_s
+
+
+NO_DEADLINE = Deadline()

@@ -1,0 +1,80 @@
+"""When a search cannot pay: one single target is far ahead, and nothing promises a gain.
+
+Invariant: only the optimistic estimates that the search itself would start from decide. What they do not promise, the
+search would not measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from collage.partitioner.target import Target
+from collage.refinement.comparisons import Comparisons
+from collage.search.corrections import Corrections
+from collage.search.lazy_search import LazySearch
+from collage.tuning.stages import Budgeted
+
+# The other runtimes take at least so many times as long, and no mix promises to save more than such a share.
+_FAR_AHEAD, _WORTH_SEARCHING = 1.5, 0.02
+
+
+def early_end(
+    known: Budgeted, comparisons: Comparisons, single_target_us: Mapping[Target, float]
+) -> str | None:
+    """Why the search is left out, in words for the report; None where it is worth its time.
+
+    Args:
+        known: the run, with the variants that joined.
+        comparisons: of the single targets in turn.
+        single_target_us: the whole model on each, as they compare.
+    """
+    fastest = comparisons.standings.fastest()
+    if fastest is None or len(fastest.plan.partitions) != 1 or not known.request.searches:
+        return None
+    leader = fastest.plan.partitions[0].target
+    if known.budget is not None:
+        return None
+    return reason_to_end(
+        leader, single_target_us, lambda: _promise_us(known, comparisons.corrected(Corrections()))
+    )
+
+
+def reason_to_end(
+    leader: Target, single_target_us: Mapping[Target, float], promise_us: Callable[[], float]
+) -> str | None:
+    """Why a search beside a leading target cannot pay; None where it may.
+
+    Args:
+        leader: the fastest target.
+        single_target_us: the whole model on each.
+        promise_us: what the best mix would take, by optimistic estimates; asked only where a target is far ahead.
+    """
+    best_us = single_target_us.get(leader)
+    if best_us is None:
+        return None
+    others = [us for t, us in single_target_us.items() if t.backend != leader.backend]
+    lead = min(others, default=float("inf")) / best_us
+    if not others or lead < _FAR_AHEAD:
+        return None
+    if promise_us() < best_us * (1 - _WORTH_SEARCHING):
+        return None
+    return (
+        f"ended early: {leader} is {lead:.2g} times as fast as the next runtime, and no mix promises to save more than "
+        f"{_WORTH_SEARCHING:.0%}"
+    )
+
+
+def _promise_us(known: Budgeted, corrections: Corrections) -> float:
+    """What the best plan would take by optimistic estimates; infinite where there is none."""
+    lazy = LazySearch(
+        index=known.model.index,
+        candidates=known.candidates,
+        costs=known.costs,
+        estimates=known.estimates,
+        transitions=known.transitions,
+        constraints=known.constraints,
+        deadline_s=known.deadline.search_s,
+        listener=lambda event: None,
+    )
+    promised = [plan.objective_us for plan in lazy.plans_by_estimates(corrections)]
+    return min(promised, default=float("inf"))

@@ -1,0 +1,71 @@
+"""A limit and what it leaves for each stage, with a clock that stands where a test puts it."""
+
+from __future__ import annotations
+
+import pytest
+
+from collage.deadline import NO_DEADLINE, Deadline
+
+
+def _at(now_s: float, limit_s: float = 100.0, is_strict: bool = True) -> Deadline:
+    return Deadline.of(begin_s=0.0, limit_s=limit_s, is_strict=is_strict, clock=lambda: now_s)
+
+
+@pytest.mark.parametrize("limit_s", [1.0, 20.0, 40.0, 100.0, 600.0])
+def test_end_of_a_given_limit_stays_within_what_is_promised(limit_s: float) -> None:
+    assert limit_s < _at(0.0, limit_s).end_s <= 1.25 * limit_s + 10
+
+
+def test_default_limit_leaves_as_long_again_for_confirming() -> None:
+    assert _at(0.0, 150.0, is_strict=False).end_s == 300.0
+
+
+@pytest.mark.parametrize("confirm_s", [0.0, 10.0, 60.0, 500.0])
+@pytest.mark.parametrize("emit_s", [0.0, 3.0, 40.0])
+def test_reserved_stages_come_in_order(confirm_s: float, emit_s: float) -> None:
+    before = _at(0.0)
+    after = before.reserving(confirm_s=confirm_s, emit_s=emit_s)
+    assert after.search_s <= after.compare_s <= after.confirm_s <= after.end_s == before.end_s
+    assert after.search_s <= before.search_s
+    assert after.end_s - after.confirm_s == emit_s
+    assert after.confirm_s - after.compare_s == confirm_s
+
+
+def test_little_to_reserve_takes_nothing_from_the_search() -> None:
+    assert _at(0.0).reserving(confirm_s=10.0, emit_s=3.0).search_s == 100.0
+    assert _at(0.0).reserving(confirm_s=60.0, emit_s=3.0).search_s == 65.0
+
+
+@pytest.mark.parametrize(
+    ("now_s", "seconds", "fits", "confirms"),
+    [
+        (50.0, 40.0, True, True),
+        # It would end while the winner is to be confirmed.
+        (90.0, 30.0, False, True),
+        # Nothing new is begun after the limit, however short it is.
+        (101.0, 1.0, False, True),
+        (110.0, 20.0, False, False),
+    ],
+)
+def test_comparison_fits_when_it_ends_in_time(
+    now_s: float, seconds: float, fits: bool, confirms: bool
+) -> None:
+    deadline = _at(now_s).reserving(confirm_s=10.0, emit_s=3.0)
+    assert (deadline.fits(seconds), deadline.fits_confirming(seconds)) == (fits, confirms)
+
+
+def test_time_that_is_left_is_never_negative_but_of_the_search() -> None:
+    late = _at(500.0)
+    assert (late.compare_left_s, late.end_left_s) == (0.0, 0.0)
+    assert late.left_s == -400.0 and late.has_passed
+
+
+def test_extended_search_never_takes_what_is_reserved() -> None:
+    deadline = _at(95.0).reserving(confirm_s=10.0, emit_s=3.0)
+    assert deadline.extended_to(110.0).search_s == 110.0
+    assert deadline.extended_to(200.0).search_s == deadline.compare_s
+    assert deadline.extended_to(50.0).search_s == deadline.search_s
+
+
+def test_without_a_limit_everything_fits() -> None:
+    assert NO_DEADLINE.fits(1e9) and NO_DEADLINE.fits_confirming(1e9) and not NO_DEADLINE.has_passed

@@ -1,0 +1,56 @@
+"""What a short limit leaves of a tuning of a slow model: each target's first timing, and what did not fit, said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+from collage.events import Event
+from tests.tuning import tuned
+
+TARGETS = ("onnxruntime", "openvino")
+_WIDTH, _SIDE = 64, 256
+
+
+def _slow_model() -> onnx.ModelProto:
+    """Convolutions that take some tenths of a second on two cores."""
+    weights = f"float[{_WIDTH},{_WIDTH},3,3] w = {{{', '.join(['0.01'] * (_WIDTH * _WIDTH * 9))}}}"
+    body = "  ".join(f"v{i + 1} = Conv<pads = [1,1,1,1]>(v{i}, w)" for i in range(6))
+    shape = f"1,{_WIDTH},{_SIDE},{_SIDE}"
+    return onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 17]>
+        g (float[{shape}] v0) => (float[{shape}] v6) <{weights}> {{ {body} }}"""
+    )
+
+
+@pytest.mark.slow
+def test_a_short_limit_leaves_out_the_search_and_says_so(tmp_path: Path) -> None:
+    events: list[Event] = []
+    artifact = tuned(
+        _slow_model(), TARGETS, tmp_path, time_limit_s=1.0, on_event=events.append, threads=1
+    )
+    report = artifact.report
+    (left_out,) = [w for w in report["warnings"] if w.startswith("the time limit of 1 s left out:")]
+    assert "the search" in left_out
+    assert not any(event.stage == "search" for event in events)
+    # What nothing else says has begun on each target that there was time for, before any has its blocks.
+    nodes = [e.data["nodes"] for e in events if e.stage == "measure" and "nodes" in e.data]
+    assert set(nodes) == {6}
+    shares = [event.share_done for event in events if event.share_done is not None]
+    assert shares == sorted(shares) and shares[-1] == 1.0
+    assert all(event.remaining_s is None or event.remaining_s >= 0 for event in events)
+
+
+@pytest.mark.slow
+def test_a_long_limit_times_each_target_before_anything_else(tmp_path: Path) -> None:
+    events: list[Event] = []
+    artifact = tuned(
+        _slow_model(), TARGETS, tmp_path, time_limit_s=40.0, on_event=events.append, threads=1
+    )
+    measured = [e.data for e in events if e.stage == "measure" and "nodes" in e.data]
+    assert [data["target"] for data in measured[:2]] == list(TARGETS)
+    assert [data["nodes"] for data in measured[:2]] == [6, 6]
+    assert all("latency_us" in baseline for baseline in artifact.report["baselines"])

@@ -59,6 +59,7 @@ _GROUP = 64
 # name), and the reader.
 _FORMAT = r"(?:[A-Ga-g]+(?:\d+[a-g])*|[fuis]\d+|bf16|)"
 _REORDER = re.compile(f"(.+)_{_FORMAT}_{_FORMAT}_(.+)")
+_AXES_MISREAD = ("ReduceL1", "ReduceLogSum", "ReduceLogSumExp")
 _REFUSED_DTYPES = ("object", "bfloat16", "complex64", "complex128")
 
 
@@ -127,6 +128,7 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
             predicates.refuse_other_ops(OPERATORS),
             predicates.refuse_dtypes(_REFUSED_DTYPES),
             _refuse_open_loops,
+            _refuse_axes_as_attribute,
         )
 
     def patterns(self, target: Target) -> tuple[Pattern, ...]:
@@ -170,6 +172,13 @@ def _refuse_open_loops(index: GraphIndex, node: NodeInfo) -> str | None:
     if given and all(name in index.constants for name in given):
         return None
     return "Loop may make no trip, for which OpenVINO returns the results of the run before"
+
+
+def _refuse_axes_as_attribute(index: GraphIndex, node: NodeInfo) -> str | None:
+    """Refuse reductions of which OpenVINO reads the axes only where opset 18 has them, as an input."""
+    if node.op not in _AXES_MISREAD or not 13 <= node.opset < 18 or "axes" not in node.attributes:
+        return None
+    return f"{node.op} of opset {node.opset} reduces all axes in OpenVINO, whatever its attribute says"
 
 
 class OpenVinoExecutable(Executable):

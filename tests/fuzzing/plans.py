@@ -32,6 +32,7 @@ def random_plan(index: GraphIndex, targets: Sequence[Target], rng: random.Random
         able = [spec.target for spec in specs if spec.supports(index, node) is None]
         sets.append(1 << node)
         owners.append(rng.choice(able) if able else HOME)
+    _join_sequences(index, sets, owners)
     joining = rng.choice([0.0, 0.5, 0.9, 1.0])
     for _ in range(2 * len(sets)):
         pairs = [
@@ -54,6 +55,21 @@ def random_plan(index: GraphIndex, targets: Sequence[Target], rng: random.Random
         if resolve(target).refuse_region(index, nodes, target) is not None:
             owners[position] = HOME
     return ordered(index, dict(zip(sets, owners, strict=True)), lanes=rng.choice([1, 1, 2]))
+
+
+def _join_sequences(index: GraphIndex, sets: list[int], owners: list[Target]) -> None:
+    """Put the nodes that hand a sequence on into one partition of ONNX Runtime: no other value than a tensor crosses."""
+    for name, maker in index.producer.items():
+        if index.values[name].dtype != "unknown":
+            continue
+        linked = 1 << maker | index.consumers.get(name, 0)
+        joined = linked
+        for position in reversed(range(len(sets))):
+            if sets[position] & linked:
+                joined |= sets.pop(position)
+                owners.pop(position)
+        sets.append(joined)
+        owners.append(HOME)
 
 
 def ordered(index: GraphIndex, placed: Mapping[int, Target], lanes: int = 1) -> Plan:

@@ -47,11 +47,18 @@ def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
         return f"MNN's {kind} selects the first index only"
     if kind == "Dropout" and len(node.outputs) > 1:
         return "MNN takes Dropout without its mask only"
+    if kind == "Slice" and _goes_backward(index, node):
+        return "MNN reads beyond the data of Slice with negative steps"
     if kind == "BatchNormalization" and node.attributes.get("training_mode"):
         return "MNN takes BatchNormalization for inference only"
     if kind == "BatchNormalization" and not _has_constant_parameters(index, node):
         return "MNN crashes on BatchNormalization whose parameters are no constants"
     return None
+
+
+def _goes_backward(index: GraphIndex, node: NodeInfo) -> bool:
+    steps = index.constant_values.get(node.inputs[4]) if len(node.inputs) > 4 else None
+    return steps is not None and bool((steps < 0).any())
 
 
 def _has_constant_parameters(index: GraphIndex, node: NodeInfo) -> bool:

@@ -128,6 +128,7 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
             predicates.refuse_other_ops(OPERATORS),
             predicates.refuse_dtypes(_REFUSED_DTYPES),
             _refuse_open_loops,
+            _refuse_empty,
             _refuse_axes_as_attribute,
         )
 
@@ -165,13 +166,25 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
 
 
 def _refuse_open_loops(index: GraphIndex, node: NodeInfo) -> str | None:
-    """Refuse loops that may make no trip: OpenVINO then returns what the latest run with trips collected."""
-    if node.op_type != "Loop" or node.domain:
+    """Refuse loops that may make no trip: OpenVINO then returns what the latest run with trips collected, or crashes."""
+    if node.op != "Loop":
         return None
-    given = [name for name in node.inputs[:2] if name]
-    if given and all(name in index.constants for name in given):
+    given = [index.constant_values.get(name) for name in node.inputs[:2] if name]
+    if given and all(value is not None and value.reshape(-1)[:1].all() for value in given):
         return None
     return "Loop may make no trip, for which OpenVINO returns the results of the run before"
+
+
+def _refuse_empty(index: GraphIndex, node: NodeInfo) -> str | None:
+    """Refuse empty tensors where OpenVINO divides by zero, or reads an empty constant as a scalar."""
+    if node.op not in ("Gather", "Identity"):
+        return None
+    for spec in predicates.input_specs(index, node):
+        if spec.shape and 0 in spec.shape and (node.op == "Gather" or spec.name in index.constants):
+            return (
+                f"{node.op} has the empty tensor {spec.name!r}, for which OpenVINO crashes or is wrong"
+            )
+    return None
 
 
 def _refuse_axes_as_attribute(index: GraphIndex, node: NodeInfo) -> str | None:

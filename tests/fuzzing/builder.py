@@ -154,10 +154,7 @@ class Builder:
         if found and self.rng.random() < 0.7:
             return self.rng.choice(found)
         kept = value.shape[self.rng.randint(0, value.rank) :]
-        sizes = [
-            size if isinstance(size, int) and self.rng.random() < 0.7 else 1
-            for size in kept
-        ]
+        sizes = [size if isinstance(size, int) and self.rng.random() < 0.7 else 1 for size in kept]
         return self.constant(self.array(sizes, value.dtype))
 
     def axis(self, value: Value, fixed: bool = False) -> int:

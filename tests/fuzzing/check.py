@@ -223,8 +223,11 @@ def _culprit(model: Model, plan: Plan, sampling: Sampling, folder: Path) -> tupl
             names = [spec.name for spec in region.inputs]
             try:
                 executable = compiled.get(str(position), region, part.target)
+                made = [
+                    np.zeros(o.static_shape, o.dtype) if o.is_static else None for o in region.outputs
+                ]
                 for sample in sampling.seeded.values(names):
-                    executable.bind([sample[name] for name in names], [None] * len(region.outputs))
+                    executable.bind([sample[name] for name in names], made)
                     executable.run()
                     assert len(executable.results) == len(region.outputs)
             except Exception as error:
@@ -233,7 +236,9 @@ def _culprit(model: Model, plan: Plan, sampling: Sampling, folder: Path) -> tupl
                 return position, f"{type(error).__name__}: {error}"
     finally:
         compiled.close()
-    raise AssertionError(f"each partition runs alone, but not all together: {described(model.index, plan)}")
+    raise AssertionError(
+        f"each partition runs alone, but not all together: {described(model.index, plan)}"
+    )
 
 
 def _without(model: Model, plan: Plan, position: int, why: str, progress: _Progress) -> Plan:

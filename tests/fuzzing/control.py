@@ -9,7 +9,7 @@ import onnx
 from onnx import helper
 
 from tests.fuzzing import elementwise, layers, movement
-from tests.fuzzing.builder import N, Builder, NoFitError, Value, like
+from tests.fuzzing.builder import Builder, N, NoFitError, Value, like
 
 _INSIDE = (
     *(elementwise.smooth, elementwise.binary, elementwise.exact_unary, elementwise.clip),
@@ -38,13 +38,17 @@ def _grown(body: Builder, count: int) -> None:
 
 def _ending(body: Builder, value: Value, shape: Sequence[object]) -> Value:
     """A value made in the body with this shape, from whatever is there."""
-    same = [v for v in body.values if v.dtype == value.dtype and v.shape == tuple(shape) and v.bound <= 1e3]
+    same = [
+        v for v in body.values if v.dtype == value.dtype and v.shape == tuple(shape) and v.bound <= 1e3
+    ]
     chosen = body.rng.choice(same) if same else value
     # A copy, since a body may not return what it does not make.
     return body.add("Tanh", [chosen], like(chosen, exact=False, bound=1))
 
 
-def _graph(body: Builder, name: str, inputs: Sequence[Value], outputs: Sequence[Value]) -> onnx.GraphProto:
+def _graph(
+    body: Builder, name: str, inputs: Sequence[Value], outputs: Sequence[Value]
+) -> onnx.GraphProto:
     return helper.make_graph(
         body.nodes, name, [typed(v) for v in inputs], [typed(v) for v in outputs], body.weights
     )
@@ -68,9 +72,16 @@ def looped(b: Builder) -> None:
     """A body that runs as often as a weight or an input says, and what it makes at each turn."""
     value = b.pick("float32", rank=(0, 3))
     counts = [v for v in b.inputs if v.dtype == "int64" and not v.shape]
-    trips = b.rng.choice(counts) if counts and b.rng.random() < 0.6 else b.constant(b.rng.choice([0, 1, 3]), "int64")
+    trips = (
+        b.rng.choice(counts)
+        if counts and b.rng.random() < 0.6
+        else b.constant(b.rng.choice([0, 1, 3]), "int64")
+    )
     body = _body(b)
-    turn, before = (Value(body.name("i"), "int64", (), True, 8), Value(body.name("c"), "bool", (), True, 1))
+    turn, before = (
+        Value(body.name("i"), "int64", (), True, 8),
+        Value(body.name("c"), "bool", (), True, 1),
+    )
     state = Value(body.name("s"), "float32", value.shape, False, value.bound)
     body.values.append(state)
     _grown(body, b.rng.randint(1, 3))
@@ -82,7 +93,12 @@ def looped(b: Builder) -> None:
         outputs.append(body.add("Neg", [result], like(result)))
         made.append(like(value, shape=(None, *value.shape), exact=False, bound=value.bound + 2))
     graph = _graph(body, body.prefix, [turn, before, state], outputs)
-    b.add("Loop", [trips, b.constant(True, "bool") if b.rng.random() < 0.5 else None, value], *made, body=graph)
+    b.add(
+        "Loop",
+        [trips, b.constant(True, "bool") if b.rng.random() < 0.5 else None, value],
+        *made,
+        body=graph,
+    )
 
 
 def scanned(b: Builder) -> None:
@@ -101,14 +117,23 @@ def scanned(b: Builder) -> None:
     other = body.add("Mul", [part, _ending(body, part, row)], like(part))
     graph = _graph(body, body.prefix, [state, part], [result, other])
     made = like(value, exact=False)
-    b.add("Scan", [start, value], like(value, shape=row, exact=False, bound=1), made, body=graph, num_scan_inputs=1)
+    b.add(
+        "Scan",
+        [start, value],
+        like(value, shape=row, exact=False, bound=1),
+        made,
+        body=graph,
+        num_scan_inputs=1,
+    )
 
 
 def in_sequence(b: Builder) -> None:
     """A value taken apart into a sequence, of which one part is read, or all are joined again."""
     value = b.pick("float32", rank=(2, 4), fits=lambda v: v.is_fixed and (v.shape[0] or 0) > 1)
     name = b.name("q")
-    b.nodes.append(helper.make_node("SplitToSequence", [value.name], [name], b.name("SplitToSequence"), axis=0))
+    b.nodes.append(
+        helper.make_node("SplitToSequence", [value.name], [name], b.name("SplitToSequence"), axis=0)
+    )
     sequence = Value(name, "sequence", (None,))
     if b.rng.random() < 0.5:
         at = b.constant(b.rng.choice([0, 1, -1]), "int64")

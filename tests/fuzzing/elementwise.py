@@ -203,7 +203,9 @@ def tested(b: Builder) -> None:
 def leaky(b: Builder) -> None:
     """A slope for each channel."""
     value = b.pick("float32", rank=(1, 5))
-    sizes = [size if isinstance(size, int) and axis == 1 else 1 for axis, size in enumerate(value.shape)]
+    sizes = [
+        size if isinstance(size, int) and axis == 1 else 1 for axis, size in enumerate(value.shape)
+    ]
     slope = b.constant(b.array(sizes[1:] or [1]))
     b.add("PRelu", [value, slope], like(value, exact=False))
 
@@ -219,7 +221,18 @@ def dropped(b: Builder) -> None:
 _NUMBER = {"float32": 1, "uint8": 2, "int32": 6, "int64": 7, "bool": 9, "float64": 11}
 
 RECIPES: tuple[Callable[[Builder], None], ...] = (
-    *(smooth, smooth, smooth, growing, of_positive, of_bounded, exact_unary, exact_unary, jumping, clip),
+    *(
+        smooth,
+        smooth,
+        smooth,
+        growing,
+        of_positive,
+        of_bounded,
+        exact_unary,
+        exact_unary,
+        jumping,
+        clip,
+    ),
     *(binary, binary, binary, binary, divided, variadic, compared, compared, logical, bitwise, chosen),
     *(cast, cast, tested, leaky, dropped),
 )

@@ -11,7 +11,7 @@ import onnx
 from onnx import helper
 
 from tests.fuzzing import control, elementwise, layers, movement
-from tests.fuzzing.builder import N, Builder, NoFitError, Shape, Value
+from tests.fuzzing.builder import Builder, N, NoFitError, Shape, Value
 from tests.fuzzing.control import typed
 
 _OPSETS = (13, 16, 17, 18, 20, 21, 22)
@@ -60,7 +60,9 @@ def _give_inputs(b: Builder, is_free: bool) -> None:
     """One to three inputs of numbers, and now and then a truth value or a count."""
     shape = _shape(b, is_free)
     for position in range(b.rng.randint(1, 3)):
-        dtype = b.rng.choice(["float32"] * 6 + ["int64", "int32", "float64", "bool", "uint8", "float16"])
+        dtype = b.rng.choice(
+            ["float32"] * 6 + ["int64", "int32", "float64", "bool", "uint8", "float16"]
+        )
         if position == 0:
             dtype = "float32"
         elif b.rng.random() < 0.6:
@@ -68,7 +70,9 @@ def _give_inputs(b: Builder, is_free: bool) -> None:
         else:
             shape = _shape(b, is_free)
         number = dtype.startswith("float")
-        b.inputs.append(Value(b.name("x"), dtype, shape, True, 4 if number else 7, distinct=dtype == "float32"))
+        b.inputs.append(
+            Value(b.name("x"), dtype, shape, True, 4 if number else 7, distinct=dtype == "float32")
+        )
     for dtype in ("bool", "int64"):
         if b.rng.random() < 0.2:
             b.inputs.append(Value(b.name("x"), dtype, (), True, 7))

@@ -40,7 +40,9 @@ def reduced(b: Builder) -> None:
 
 def extreme(b: Builder) -> None:
     """Where the largest or smallest number is, or several of them."""
-    value = b.pick("float32", rank=(1, 4), fits=lambda v: v.distinct and v.is_known and 0 not in v.shape)
+    value = b.pick(
+        "float32", rank=(1, 4), fits=lambda v: v.distinct and v.is_known and 0 not in v.shape
+    )
     axis = b.axis(value, fixed=True)
     size = value.shape[axis]
     assert isinstance(size, int)
@@ -53,7 +55,9 @@ def extreme(b: Builder) -> None:
         b.add("TopK", given, like(value, shape=shape), places, axis=axis, largest=largest)
     else:
         shape = replaced(value.shape, axis, 1)
-        b.add(b.rng.choice(["ArgMax", "ArgMin"]), [value], Value("", "int64", shape, True, 64), axis=axis)
+        b.add(
+            b.rng.choice(["ArgMax", "ArgMin"]), [value], Value("", "int64", shape, True, 64), axis=axis
+        )
 
 
 def summed(b: Builder) -> None:
@@ -74,26 +78,40 @@ def normalized(b: Builder) -> None:
 
 def product(b: Builder) -> None:
     """A matrix product with a weight, or of two values."""
-    value = b.pick("float32", rank=(1, 4), fits=lambda v: isinstance(v.shape[-1], int) and v.shape[-1] > 0)
+    value = b.pick(
+        "float32", rank=(1, 4), fits=lambda v: isinstance(v.shape[-1], int) and v.shape[-1] > 0
+    )
     depth, width = value.shape[-1], b.rng.choice([1, 3, 4, 8])
     assert isinstance(depth, int)
     made = like(value, shape=(*value.shape[:-1], width), exact=False, bound=depth * value.bound)
     if b.rng.random() < 0.25 and value.rank >= 2 and value.is_known:
         order = [*range(value.rank - 2), value.rank - 1, value.rank - 2]
-        turned = b.add("Transpose", [value], like(value, shape=tuple(value.shape[a] for a in order)), perm=order)
+        turned = b.add(
+            "Transpose", [value], like(value, shape=tuple(value.shape[a] for a in order)), perm=order
+        )
         square = (*value.shape[:-1], value.shape[-2])
-        b.add("MatMul", [value, turned], like(value, shape=square, exact=False, bound=depth * value.bound**2))
+        b.add(
+            "MatMul",
+            [value, turned],
+            like(value, shape=square, exact=False, bound=depth * value.bound**2),
+        )
         return
     b.add("MatMul", [value, b.constant(b.array([depth, width]))], made)
 
 
 def affine(b: Builder) -> None:
     """Gemm with factors, a turned weight and a bias that is broadcast."""
-    value = b.pick("float32", rank=(2, 2), fits=lambda v: isinstance(v.shape[1], int) and v.shape[1] > 0)
+    value = b.pick(
+        "float32", rank=(2, 2), fits=lambda v: isinstance(v.shape[1], int) and v.shape[1] > 0
+    )
     depth, width, turned = value.shape[1], b.rng.choice([1, 3, 4]), b.rng.randint(0, 1)
     assert isinstance(depth, int)
     weight = b.constant(b.array([width, depth] if turned else [depth, width]))
-    bias = [b.constant(b.array(b.rng.choice([[width], [1, width], [1], []])))] if b.rng.random() < 0.8 else []
+    bias = (
+        [b.constant(b.array(b.rng.choice([[width], [1, width], [1], []])))]
+        if b.rng.random() < 0.8
+        else []
+    )
     made = like(value, shape=(value.shape[0], width), exact=False, bound=depth * value.bound + 1)
     b.add("Gemm", [value, weight, *bias], made, transB=turned, alpha=b.rng.choice([1.0, 0.5]), beta=1.0)
 
@@ -103,16 +121,27 @@ def einsum(b: Builder) -> None:
     value = b.pick("float32", rank=(3, 3), fits=_fixed)
     i, j, k = (int(s or 1) for s in value.shape)
     text, other, shape = b.rng.choice(
-        [("abc,cd->abd", (k, 2), (i, j, 2)), ("abc,bd->acd", (j, 2), (i, k, 2)), ("abc,ac->ab", (i, k), (i, j))]
+        [
+            ("abc,cd->abd", (k, 2), (i, j, 2)),
+            ("abc,bd->acd", (j, 2), (i, k, 2)),
+            ("abc,ac->ab", (i, k), (i, j)),
+        ]
     )
     weight = b.constant(b.array(other))
-    b.add("Einsum", [value, weight], like(value, shape=shape, exact=False, bound=16 * value.bound), equation=text)
+    b.add(
+        "Einsum",
+        [value, weight],
+        like(value, shape=shape, exact=False, bound=16 * value.bound),
+        equation=text,
+    )
 
 
 def _image(b: Builder) -> tuple[Value, int, int]:
     """A value with batch, channels and one to three axes of space; its channels; how many axes."""
     value = b.pick(
-        "float32", rank=(3, 5), fits=lambda v: all(isinstance(s, int) and s > 0 for s in v.shape[1:]) and v.shape[0] != 0
+        "float32",
+        rank=(3, 5),
+        fits=lambda v: all(isinstance(s, int) and s > 0 for s in v.shape[1:]) and v.shape[0] != 0,
     )
     channels = value.shape[1]
     assert isinstance(channels, int)
@@ -148,7 +177,16 @@ def convolution(b: Builder) -> None:
     weight = b.constant(b.array([made, channels // group, *kernel]))
     bias = [b.constant(b.array([made]))] if b.rng.random() < 0.6 else []
     spec = like(value, shape=(value.shape[0], made, *out), exact=False, bound=16 * value.bound)
-    b.add("Conv", [value, weight, *bias], spec, group=group, kernel_shape=kernel, strides=strides, dilations=dilations, pads=pads)
+    b.add(
+        "Conv",
+        [value, weight, *bias],
+        spec,
+        group=group,
+        kernel_shape=kernel,
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+    )
 
 
 def transposed_convolution(b: Builder) -> None:
@@ -166,7 +204,14 @@ def transposed_convolution(b: Builder) -> None:
     made = b.rng.choice([1, 2, 3])
     weight = b.constant(b.array([channels, made, *kernel]))
     spec = like(value, shape=(value.shape[0], made, *out), exact=False, bound=16 * value.bound)
-    b.add("ConvTranspose", [value, weight], spec, kernel_shape=kernel, strides=strides, output_padding=extra)
+    b.add(
+        "ConvTranspose",
+        [value, weight],
+        spec,
+        kernel_shape=kernel,
+        strides=strides,
+        output_padding=extra,
+    )
 
 
 def pooled(b: Builder) -> None:
@@ -200,7 +245,13 @@ def normed(b: Builder) -> None:
     """Normalization of batches, instances, layers, groups, neighbors or lengths."""
     value, channels, _ = _image(b)
     vectors = [b.constant(b.array([channels], low=0.2)) for _ in range(4)]
-    ops = ["BatchNormalization", "BatchNormalization", "InstanceNormalization", "LRN", "LpNormalization"]
+    ops = [
+        "BatchNormalization",
+        "BatchNormalization",
+        "InstanceNormalization",
+        "LRN",
+        "LpNormalization",
+    ]
     if b.opset >= 17:
         ops.append("LayerNormalization")
     op = b.rng.choice(ops)
@@ -212,11 +263,21 @@ def normed(b: Builder) -> None:
     elif op == "LRN" and value.rank == 4:
         b.add(op, [value], made, size=3, alpha=0.1)
     elif op == "LpNormalization":
-        more = b.add("Exp", [b.add("Tanh", [value], like(value, exact=False, bound=1))], like(value, exact=False, bound=3))
+        more = b.add(
+            "Exp",
+            [b.add("Tanh", [value], like(value, exact=False, bound=1))],
+            like(value, exact=False, bound=3),
+        )
         b.add(op, [more], made, axis=b.axis(value), p=b.rng.choice([1, 2]))
     elif op == "LayerNormalization" and isinstance(value.shape[-1], int) and value.shape[-1] > 2:
         size = value.shape[-1]
-        b.add(op, [value, b.constant(b.array([size])), b.constant(b.array([size]))], made, axis=-1, epsilon=1e-2)
+        b.add(
+            op,
+            [value, b.constant(b.array([size])), b.constant(b.array([size]))],
+            made,
+            axis=-1,
+            epsilon=1e-2,
+        )
     else:
         raise NoFitError
 
@@ -226,10 +287,24 @@ def resized(b: Builder) -> None:
     value = b.pick("float32", rank=(4, 4), fits=_fixed)
     batch, channels, height, width = (int(s or 1) for s in value.shape)
     sizes = [batch, channels, b.rng.choice([height, 2 * height]), b.rng.choice([width, 2 * width])]
-    mode, place = b.rng.choice([("nearest", "asymmetric"), ("linear", "half_pixel"), ("linear", "asymmetric"), ("linear", "align_corners")])
+    mode, place = b.rng.choice(
+        [
+            ("nearest", "asymmetric"),
+            ("linear", "half_pixel"),
+            ("linear", "asymmetric"),
+            ("linear", "align_corners"),
+        ]
+    )
     more = {"nearest_mode": "floor"} if mode == "nearest" else {}
     given = [value, None, None, b.constant(sizes, "int64")]
-    b.add("Resize", given, like(value, shape=tuple(sizes), exact=False), mode=mode, coordinate_transformation_mode=place, **more)
+    b.add(
+        "Resize",
+        given,
+        like(value, shape=tuple(sizes), exact=False),
+        mode=mode,
+        coordinate_transformation_mode=place,
+        **more,
+    )
 
 
 def recurrent(b: Builder) -> None:
@@ -249,7 +324,9 @@ def recurrent(b: Builder) -> None:
     whole = like(value, shape=(steps, ways, batch, width), exact=False, bound=1)
     last = like(value, shape=(ways, batch, width), exact=False, bound=1)
     cell = like(last, bound=8)
-    outputs = b.rng.choice([[whole], [whole, last], [None, last], [whole, last, cell] if op == "LSTM" else [whole]])
+    outputs = b.rng.choice(
+        [[whole], [whole, last], [None, last], [whole, last, cell] if op == "LSTM" else [whole]]
+    )
     more = {"linear_before_reset": b.rng.randint(0, 1)} if op == "GRU" else {}
     b.add(op, given, *outputs, hidden_size=width, direction=direction, **more)
 
@@ -265,15 +342,41 @@ def quantized(b: Builder) -> None:
 
 def integer_product(b: Builder) -> None:
     """A product of integers of eight bits."""
-    value = b.pick("uint8", rank=(2, 3), fits=lambda v: isinstance(v.shape[-1], int) and v.shape[-1] > 0)
+    value = b.pick(
+        "uint8", rank=(2, 3), fits=lambda v: isinstance(v.shape[-1], int) and v.shape[-1] > 0
+    )
     width = b.rng.choice([2, 4])
     weight = b.constant(b.array([int(value.shape[-1] or 1), width], "int8"))
     shape = (*value.shape[:-1], width)
-    b.add("MatMulInteger", [value, weight], like(value, dtype="int32", shape=shape, exact=True, bound=900))
+    b.add(
+        "MatMulInteger", [value, weight], like(value, dtype="int32", shape=shape, exact=True, bound=900)
+    )
 
 
 RECIPES: tuple[Callable[[Builder], None], ...] = (
-    *(reduced, reduced, reduced, extreme, extreme, summed, normalized, product, product, affine, einsum),
-    *(convolution, convolution, convolution, transposed_convolution, pooled, pooled, normed, normed, resized),
+    *(
+        reduced,
+        reduced,
+        reduced,
+        extreme,
+        extreme,
+        summed,
+        normalized,
+        product,
+        product,
+        affine,
+        einsum,
+    ),
+    *(
+        convolution,
+        convolution,
+        convolution,
+        transposed_convolution,
+        pooled,
+        pooled,
+        normed,
+        normed,
+        resized,
+    ),
     *(recurrent, quantized, integer_product),
 )

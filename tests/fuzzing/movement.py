@@ -53,7 +53,9 @@ def flattened(b: Builder) -> None:
 
 def kept_first(b: Builder) -> None:
     """A reshape that copies the first size, which may be free."""
-    value = b.pick(*MOVED, rank=(2, 5), fits=lambda v: all(isinstance(s, int) and s for s in v.shape[1:]))
+    value = b.pick(
+        *MOVED, rank=(2, 5), fits=lambda v: all(isinstance(s, int) and s for s in v.shape[1:])
+    )
     if value.shape[0] == 0:
         raise NoFitError
     sizes = _factors(b, math.prod(value.shape[1:]))
@@ -188,7 +190,12 @@ def by_elements(b: Builder) -> None:
     shape = replaced(value.shape, axis, 1)
     rows = b.array([int(s or 0) for s in shape], "int64") % size
     updates = b.constant(b.array([int(s or 0) for s in shape], value.dtype))
-    b.add("ScatterElements", [value, b.constant(rows), updates], like(value, bound=value.bound + 8), axis=axis)
+    b.add(
+        "ScatterElements",
+        [value, b.constant(rows), updates],
+        like(value, bound=value.bound + 8),
+        axis=axis,
+    )
 
 
 def by_positions(b: Builder) -> None:
@@ -209,7 +216,9 @@ def by_positions(b: Builder) -> None:
 
 def padded(b: Builder) -> None:
     """More elements at the ends, or fewer."""
-    value = b.pick("float32", rank=(1, 4), fits=lambda v: v.is_fixed and all(int(s or 0) > 1 for s in v.shape))
+    value = b.pick(
+        "float32", rank=(1, 4), fits=lambda v: v.is_fixed and all(int(s or 0) > 1 for s in v.shape)
+    )
     mode = b.rng.choice(["constant", "constant", "edge", "reflect"])
     low = -1 if mode == "constant" else 0
     pads = [b.rng.randint(low, 1) for _ in range(2 * value.rank)]
@@ -261,7 +270,9 @@ def found(b: Builder) -> None:
     """Positions of what is not zero: only a run tells how many."""
     value = b.pick("bool", "int64", "float32", rank=(1, 3), exact=True)
     if value.dtype == "bool" and value.rank == 1 and b.rng.random() < 0.5:
-        data = b.pick("float32", "int64", rank=(1, 3), fits=lambda v: v.is_known and v.shape[0] == value.shape[0])
+        data = b.pick(
+            "float32", "int64", rank=(1, 3), fits=lambda v: v.is_known and v.shape[0] == value.shape[0]
+        )
         b.add("Compress", [data, value], like(data, shape=replaced(data.shape, 0, None)), axis=0)
         return
     b.add("NonZero", [value], Value("", "int64", (value.rank, None), True, 16))
@@ -285,12 +296,20 @@ def one_hot(b: Builder) -> None:
 
 def blocks(b: Builder) -> None:
     """Channels into space, or space into channels."""
-    value = b.pick("float32", rank=(4, 4), fits=lambda v: all(isinstance(s, int) and s for s in v.shape[1:]))
+    value = b.pick(
+        "float32", rank=(4, 4), fits=lambda v: all(isinstance(s, int) and s for s in v.shape[1:])
+    )
     batch, channels, height, width = value.shape
     assert isinstance(channels, int) and isinstance(height, int) and isinstance(width, int)
     if channels % 4 == 0 and b.rng.random() < 0.5:
         shape: Shape = (batch, channels // 4, height * 2, width * 2)
-        b.add("DepthToSpace", [value], like(value, shape=shape), blocksize=2, mode=b.rng.choice(["DCR", "CRD"]))
+        b.add(
+            "DepthToSpace",
+            [value],
+            like(value, shape=shape),
+            blocksize=2,
+            mode=b.rng.choice(["DCR", "CRD"]),
+        )
     elif height % 2 == 0 and width % 2 == 0:
         shape = (batch, channels * 4, height // 2, width // 2)
         b.add("SpaceToDepth", [value], like(value, shape=shape), blocksize=2)
@@ -301,13 +320,47 @@ def blocks(b: Builder) -> None:
 def reversed_rows(b: Builder) -> None:
     """Sequences turned around up to their lengths."""
     value = b.pick("float32", rank=(2, 4), fits=lambda v: v.is_fixed and 0 not in v.shape)
-    lengths = b.constant([b.rng.randint(1, int(value.shape[0] or 1)) for _ in range(int(value.shape[1] or 1))], "int64")
+    lengths = b.constant(
+        [b.rng.randint(1, int(value.shape[0] or 1)) for _ in range(int(value.shape[1] or 1))], "int64"
+    )
     b.add("ReverseSequence", [value, lengths], like(value), time_axis=0, batch_axis=1)
 
 
 RECIPES: tuple[Callable[[Builder], None], ...] = (
-    *(transposed, transposed, reshaped, reshaped, flattened, kept_first, squeezed, unsqueezed, expanded),
-    *(tiled, concatenated, concatenated, split, split, sliced, sliced, gathered, looked_up, by_elements),
-    *(by_positions, padded, measured, reshaped_alike, filled, triangular, found, unique, one_hot, blocks),
+    *(
+        transposed,
+        transposed,
+        reshaped,
+        reshaped,
+        flattened,
+        kept_first,
+        squeezed,
+        unsqueezed,
+        expanded,
+    ),
+    *(
+        tiled,
+        concatenated,
+        concatenated,
+        split,
+        split,
+        sliced,
+        sliced,
+        gathered,
+        looked_up,
+        by_elements,
+    ),
+    *(
+        by_positions,
+        padded,
+        measured,
+        reshaped_alike,
+        filled,
+        triangular,
+        found,
+        unique,
+        one_hot,
+        blocks,
+    ),
     *(reversed_rows,),
 )

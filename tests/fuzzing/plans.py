@@ -91,5 +91,6 @@ def moved_home(plan: Plan, position: int) -> Plan:
 def described(index: GraphIndex, plan: Plan) -> str:
     """The plan in one line: the operators of each partition, and its target."""
     return " | ".join(
-        f"{part.target}: {' '.join(index.nodes[i].op for i in bits(part.nodes))}" for part in plan.partitions
+        f"{part.target}: {' '.join(index.nodes[i].op for i in bits(part.nodes))}"
+        for part in plan.partitions
     )

@@ -29,3 +29,14 @@ def test_slices_that_go_backward_are_refused(
     model, _ = ingest(saved(_slice(first, last, step, size), tmp_path), tmp_path)
     reason = MnnBackend().supports(model.index, 0, Target("mnn"))
     assert (reason is None) is is_taken, reason
+
+
+@pytest.mark.parametrize(
+    ("pads", "width", "is_taken"), [("0, -1, 0, 1", 8, False), ("0, 1, 0, 1", 10, True)]
+)
+def test_pads_that_cut_off_are_refused(pads: str, width: int, is_taken: bool, tmp_path: Path) -> None:
+    """MNN 3.6 crashes there."""
+    text = f"m (float[2, 8] x) => (float[2, {width}] y) <int64[4] pads = {{{pads}}}> {{ y = Pad(x, pads) }}"
+    model, _ = ingest(saved(text, tmp_path), tmp_path)
+    reason = MnnBackend().supports(model.index, 0, Target("mnn"))
+    assert (reason is None) is is_taken, reason

@@ -47,11 +47,22 @@ def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
         return f"MNN's {kind} selects the first index only"
     if kind == "Dropout" and len(node.outputs) > 1:
         return "MNN takes Dropout without its mask only"
+    if kind == "Slice" and _has_negative(index, node, 4):
+        return "MNN reads beyond the data of Slice with negative steps"
+    if kind == "Pad" and _has_negative(index, node, 1):
+        return "MNN writes beyond its memory for Pad with negative pads"
     if kind == "BatchNormalization" and node.attributes.get("training_mode"):
         return "MNN takes BatchNormalization for inference only"
     if kind == "BatchNormalization" and not _has_constant_parameters(index, node):
         return "MNN crashes on BatchNormalization whose parameters are no constants"
     return None
+
+
+def _has_negative(index: GraphIndex, node: NodeInfo, position: int) -> bool:
+    """Whether a small constant input has a negative number."""
+    name = node.inputs[position] if len(node.inputs) > position else ""
+    values = index.constant_values.get(name)
+    return values is not None and bool((values < 0).any())
 
 
 def _has_constant_parameters(index: GraphIndex, node: NodeInfo) -> bool:

@@ -105,8 +105,9 @@ def session_types(model_path: Path, names: Sequence[str]) -> dict[str, TensorSpe
     for node in session.get_outputs():
         match = _TENSOR.fullmatch(node.type)
         if node.name in names and match is not None and match[1] in _NUMPY_OF:
+            # It says the same of a scalar and of a value whose rank it does not know.
             shape = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in node.shape)
-            found[node.name] = TensorSpec(node.name, _NUMPY_OF[match[1]], shape)
+            found[node.name] = TensorSpec(node.name, _NUMPY_OF[match[1]], shape or None)
     return found
 
 
@@ -130,7 +131,8 @@ def run_session(session: Any, inputs: Mapping[str, Array], outputs: Sequence[str
     """Run a session with values that numpy may have no type for."""
     given = {}
     for node in session.get_inputs():
-        array = np.ascontiguousarray(inputs[node.name])
+        # `np.ascontiguousarray` would make a row of a scalar.
+        array = np.asarray(inputs[node.name], order="C")
         is_widened = array.dtype == np.float16 and node.type == "tensor(float)"
         given[node.name] = array.astype(np.float32) if is_widened else array
     if any(array.dtype.hasobject for array in given.values()):  # text cannot be bound

@@ -46,9 +46,10 @@ def seeded_inputs(
             )
         bits = np.random.PCG64([seed, position])
         bound = (bounds or {}).get(spec.name, ID_BOUND)
-        values[spec.name] = _random(spec, bits, max(1, bound))
+        # Of a scalar numpy makes a number, which is no array.
+        values[spec.name] = np.asarray(_random(spec, bits, max(1, bound)))
         if by_name:
-            values[spec.name] = _as_named(spec.name, values[spec.name])
+            values[spec.name] = np.asarray(_as_named(spec.name, values[spec.name]))
     return values
 
 

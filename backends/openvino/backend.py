@@ -59,6 +59,7 @@ _GROUP = 64
 # name), and the reader.
 _FORMAT = r"(?:[A-Ga-g]+(?:\d+[a-g])*|[fuis]\d+|bf16|)"
 _REORDER = re.compile(f"(.+)_{_FORMAT}_{_FORMAT}_(.+)")
+_AXES_MISREAD = ("ReduceL1", "ReduceLogSum", "ReduceLogSumExp")
 _REFUSED_DTYPES = ("object", "bfloat16", "complex64", "complex128")
 
 
@@ -127,6 +128,8 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
             predicates.refuse_other_ops(OPERATORS),
             predicates.refuse_dtypes(_REFUSED_DTYPES),
             _refuse_open_loops,
+            _refuse_empty,
+            _refuse_axes_as_attribute,
         )
 
     def patterns(self, target: Target) -> tuple[Pattern, ...]:
@@ -163,13 +166,32 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
 
 
 def _refuse_open_loops(index: GraphIndex, node: NodeInfo) -> str | None:
-    """Refuse loops that may make no trip: OpenVINO then returns what the latest run with trips collected."""
-    if node.op_type != "Loop" or node.domain:
+    """Refuse loops that may make no trip: OpenVINO then returns what the latest run with trips collected, or crashes."""
+    if node.op != "Loop":
         return None
-    given = [name for name in node.inputs[:2] if name]
-    if given and all(name in index.constants for name in given):
+    given = [index.constant_values.get(name) for name in node.inputs[:2] if name]
+    if given and all(value is not None and value.reshape(-1)[:1].all() for value in given):
         return None
     return "Loop may make no trip, for which OpenVINO returns the results of the run before"
+
+
+def _refuse_empty(index: GraphIndex, node: NodeInfo) -> str | None:
+    """Refuse empty tensors where OpenVINO divides by zero, or reads an empty constant as a scalar."""
+    if node.op not in ("Gather", "Identity"):
+        return None
+    for spec in predicates.input_specs(index, node):
+        if spec.shape and 0 in spec.shape and (node.op == "Gather" or spec.name in index.constants):
+            return (
+                f"{node.op} has the empty tensor {spec.name!r}, for which OpenVINO crashes or is wrong"
+            )
+    return None
+
+
+def _refuse_axes_as_attribute(index: GraphIndex, node: NodeInfo) -> str | None:
+    """Refuse reductions of which OpenVINO reads the axes only where opset 18 has them, as an input."""
+    if node.op not in _AXES_MISREAD or not 13 <= node.opset < 18 or "axes" not in node.attributes:
+        return None
+    return f"{node.op} of opset {node.opset} reduces all axes in OpenVINO, whatever its attribute says"
 
 
 class OpenVinoExecutable(Executable):

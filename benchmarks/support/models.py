@@ -103,7 +103,7 @@ def benchmark_model(name: str, cache: Path | None = None) -> BenchmarkModel:
         return BenchmarkModel(name, Path(file["path"]), {dim: int(size) for dim, size in given.items()})
     if name in _TRAINED:
         return BenchmarkModel(name, installed.model_path(name), installed.default_dims(name))
-    folder = cache or _default_cache()
+    folder = cache or default_cache()
     path = folder / f"{name}-{_EDITION}.onnx"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,8 @@ def seeded_inputs(name: str, model: Model, seed: int = 0) -> dict[str, np.ndarra
     }
 
 
-def _default_cache() -> Path:
+def default_cache() -> Path:
+    """The folder of what benchmarks build and download."""
     folder = os.environ.get("COLLAGE_BENCHMARK_CACHE")
     return Path(folder) if folder else Path.home() / ".cache" / "collage" / "benchmarks"
 

@@ -84,7 +84,7 @@ class Executor:
             if spec.name in self._buffers:
                 np.copyto(self._buffers[spec.name], values[spec.name])
             else:
-                self._dynamic[spec.name] = np.ascontiguousarray(values[spec.name])
+                self._dynamic[spec.name] = np.asarray(values[spec.name], order="C")
         for copy in self._device_values.feeds:
             copy()
 
@@ -120,9 +120,10 @@ class Executor:
 
     def check_each(self, check: Callable[[int, str, np.ndarray], None]) -> None:
         """Run once and hand every value a step makes to `check(step, name, value)` right after it."""
-        for position, (step, run) in enumerate(zip(self._steps, self._runs, strict=True)):
-            run()
-            for spec in step.outputs:
+        # In the order of waves, by which memory is shared; it may differ from that of the steps.
+        for position in (step for wave in self._waves for step in wave):
+            self._runs[position]()
+            for spec in self._steps[position].outputs:
                 check(position, spec.name, self.value(spec.name))
 
     def check_outputs(self, check: Callable[[int, str, np.ndarray], None]) -> None:
@@ -147,8 +148,8 @@ class Executor:
     def _run_dynamic(self, step: Step) -> None:
         inputs = [self.value(spec.name) for spec in step.inputs]
         outputs = [self._buffers.get(spec.name) for spec in step.outputs]
-        bound = self._bound.get(id(step), [])
-        if len(bound) != len(inputs) or any(a is not b for a, b in zip(bound, inputs, strict=True)):
+        bound = self._bound.get(id(step))
+        if bound is None or any(a is not b for a, b in zip(bound, inputs, strict=True)):
             step.executable.bind(inputs, outputs)
             self._bound[id(step)] = inputs
         step.executable.run()

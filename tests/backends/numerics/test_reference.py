@@ -11,7 +11,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from collage.backends.numerics.reference import run_reference, table_bounds
+from collage.backends.numerics.reference import run_reference, session_types, table_bounds
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.sandbox.run import run_in_child
 from collage.partitioner.errors import ModelError
@@ -52,6 +52,35 @@ def test_types_that_numpy_does_not_have(tmp_path: Path) -> None:
     y = run_in_child(run_reference, path, {"x": x}, ["y"])["y"]
     assert y.dtype == x.dtype
     np.testing.assert_array_equal(y, x)
+
+
+def test_scalars_stay_scalars(tmp_path: Path) -> None:
+    """A row of one number instead would give other outputs another rank."""
+    path = _save(
+        tmp_path,
+        """<ir_version: 10, opset_import: ["" : 18]>
+        g (float x) => (float y, int64[r] s) { y = Neg(x)  s = Shape(x) }""",
+    )
+    (inputs,) = [seeded_inputs((TensorSpec("x", "float32", ()),), 0)]
+    assert isinstance(inputs["x"], np.ndarray)
+    made = run_in_child(run_reference, path, inputs, ["y", "s"])
+    assert (made["y"].shape, made["s"].shape) == ((), (0,))
+
+
+def test_rank_that_the_runtime_does_not_know_stays_unknown(tmp_path: Path) -> None:
+    path = _save(
+        tmp_path,
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1] x, int64 m) => (float[] y) {
+            y = Loop(m, , x) <body = b (int64 i, bool c, float[1] s) => (bool d, float[1] r) {
+                r = Neg(s)  d = Identity(c)
+            }>
+        }""",
+    )
+    model = onnx.load(path)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(model, path)
+    assert run_in_child(session_types, path, ["y"])["y"].shape is None
 
 
 def test_ids_stay_within_short_tables() -> None:

@@ -46,6 +46,20 @@ class NumpyExecutable(Executable):
         self._inputs = ()
 
 
+class _NeedsBinding(NumpyExecutable):
+    """As the runtimes' own, it cannot run before it is bound."""
+
+    _is_bound = False
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
+        super().bind(inputs, outputs)
+        self._is_bound = True
+
+    def run(self) -> None:
+        assert self._is_bound
+        super().run()
+
+
 def _spec(name: str, *shape: int | None) -> TensorSpec:
     return TensorSpec(name, "float32", shape)
 
@@ -103,6 +117,29 @@ def test_values_of_unknown_shape_pass_through() -> None:
         executor.feed({"x": np.array(values, np.float32)})
         executor.run()
         np.testing.assert_array_equal(executor.results()["y"], np.array(wanted, np.float32))
+
+
+def test_step_without_inputs_makes_a_value_of_unknown_shape() -> None:
+    x, made, y = _spec("x", 2), _spec("made", None), _spec("y", None)
+    steps = [
+        Step(_NeedsBinding(lambda: np.ones(2, np.float32)), (), (made,)),
+        Step(NumpyExecutable(lambda v, w: v + w), (made, x), (y,)),
+    ]
+    executor = Executor(steps, [x], ["y"])
+    executor.bind()
+    for _ in range(2):
+        executor.feed({"x": np.ones(2, np.float32)})
+        executor.run()
+        np.testing.assert_array_equal(executor.results()["y"], [2, 2])
+
+
+def test_scalar_of_a_dynamic_input_stays_a_scalar() -> None:
+    text, y = TensorSpec("text", "unknown", None), _spec("y", None)
+    executor = Executor([Step(NumpyExecutable(lambda v: v + 1), (text,), (y,))], [text], ["y"])
+    executor.bind()
+    executor.feed({"text": np.array(1, np.float32)})
+    executor.run()
+    assert executor.results()["y"].shape == ()
 
 
 def test_two_executors_share_executables_when_bound_again() -> None:
@@ -196,3 +233,31 @@ def test_single_lane_keeps_the_given_order() -> None:
     assert waves(reads, makes, 1) == [(0,), (1,), (2,), (3,), (4,)]
     assert waves(reads, makes, 2) == [(0, 4), (1, 2), (3,)]
     assert waves(reads, makes, 3) == [(0, 4), (1, 2), (3,)]
+
+
+def test_values_are_checked_in_the_order_of_waves() -> None:
+    """Steps 1 and 2 wait for step 0, step 3 for nobody: it runs in the first wave, and memory is shared by waves."""
+    x = _spec("x", 4)
+    names = ("a", "b", "c", "d", "e")
+    a, b, c, d, e = (_spec(name, 4) for name in names)
+    steps = [
+        Step(NumpyExecutable(lambda v: v + 1), (x,), (a,)),
+        Step(NumpyExecutable(lambda v: v + 2), (a,), (b,)),
+        Step(NumpyExecutable(lambda v: v + 3), (b,), (c,)),
+        Step(NumpyExecutable(lambda v: v + 4), (x,), (d,)),
+        Step(NumpyExecutable(lambda v, w: v + w), (c, d), (e,)),
+    ]
+    executor = Executor(steps, [x], ["e"], lanes=2)
+    executor.bind()
+    executor.feed({"x": np.zeros(4, np.float32)})
+    found: dict[str, float] = {}
+    order: list[int] = []
+
+    def keep(position: int, name: str, value: Array) -> None:
+        found[name] = float(value[0])
+        order.append(position)
+
+    executor.check_each(keep)
+    assert found == {"a": 1, "b": 3, "c": 6, "d": 4, "e": 10}
+    assert order == [0, 3, 1, 2, 4]
+    executor.close()

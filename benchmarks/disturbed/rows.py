@@ -1,0 +1,90 @@
+"""Rows of the benchmark: one JSON line for each tuning, and the tables that they give."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.disturbed.load import KINDS
+from benchmarks.support.results import geomean
+
+# A returned plan below this share of the best single target's speed is a wrong answer.
+LEAST = 0.97
+Row = Mapping[str, Any]
+
+
+def read_rows(path: Path, settings: Mapping[str, Any]) -> list[Row]:
+    """The rows of a file; none where there is no file.
+
+    Raises:
+        SystemExit: some were measured otherwise; the file is left as it is.
+    """
+    if not path.is_file():
+        return []
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    for row in rows:
+        for name, value in settings.items():
+            if row[name] != value:
+                raise SystemExit(
+                    f"{path} has results of {name} {row[name]!r}, this would be {value!r}: give another --output"
+                )
+    return rows
+
+
+def append_row(path: Path, row: Row) -> None:
+    """Add a row to a file, which is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def tables(rows: Sequence[Row], settings: Mapping[str, Any]) -> str:
+    """By kind how often the plan was too slow, its speed and the seconds; then each model alone."""
+    done = [row for row in rows if "speedup" in row]
+    quiet = _by_model([row for row in done if row["kind"] == "none"])
+    lines = [
+        f"{settings['hardware']}; `{'`, `'.join(settings['targets'])}`; limit {settings['time_limit_s']:g} s. "
+        "Speeds are those of the returned plan over the best single target, both timed in quiet.",
+        "",
+        f"| other work | tunings | below {LEAST} | geomean | over quiet tuning's | median seconds | most | failed |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for kind, chosen in KINDS.items():
+        mine = [row for row in done if row["kind"] == kind]
+        failed = sum(row["kind"] == kind and "error" in row for row in rows)
+        if not mine:
+            continue
+        below = sum(row["speedup"] < LEAST for row in mine)
+        models = _by_model(mine)
+        over = [geomean(models[m]) / geomean(quiet[m]) for m in models if m in quiet]
+        seconds = [row["seconds"] for row in mine]
+        lines.append(
+            f"| {chosen.text} | {len(mine)} | {below} ({below / len(mine):.0%}) "
+            f"| {geomean([row['speedup'] for row in mine]):.3f} | {f'{geomean(over):.3f}' if over else ''} "
+            f"| {statistics.median(seconds):.0f} | {max(seconds):.0f} | {failed} |"
+        )
+    lines += ["", f"| model | {' | '.join(KINDS)} |", "|---|" + "---|" * len(KINDS)]
+    for model in dict.fromkeys(row["model"] for row in done):
+        cells = [
+            _cell([r for r in done if r["model"] == model and r["kind"] == kind]) for kind in KINDS
+        ]
+        lines.append(f"| {model} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _by_model(rows: Sequence[Row]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["model"], []).append(row["speedup"])
+    return found
+
+
+def _cell(rows: Sequence[Row]) -> str:
+    """Geomean and least speed."""
+    if not rows:
+        return ""
+    speeds = [row["speedup"] for row in rows]
+    return f"{geomean(speeds):.3f} (least {min(speeds):.3f})"

@@ -1,0 +1,1 @@
+"""Random graphs with random plans, whose results are compared with the reference."""

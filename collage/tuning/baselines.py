@@ -202,8 +202,9 @@ def _timer(budgeted: Budgeted) -> PlanTimer:
 
 def _joined_by(budgeted: Budgeted, variants: Sequence[Target]) -> Budgeted:
     """The same with variants as targets of their own; their whole models are measured."""
-    specs = (*budgeted.specs, *map(target_spec, variants))
-    candidates = enumerate_candidates(budgeted.model, specs)
+    joining = tuple(map(target_spec, variants))
+    specs = (*budgeted.specs, *joining)
+    candidates = enumerate_candidates(budgeted.model, joining, budgeted.candidates)
     single_targets = budgeted.single_targets.joined_by(variants)
     return replace(
         budgeted,

@@ -67,6 +67,7 @@ class SingleTargets:
         self._probing_s = probing_s
         self._candidates = [Candidate(index.all_nodes, target, "whole") for target in targets]
         self._wanted: list[Candidate] = []
+        self.seconds: dict[Target, float] = {}  # that measuring each took now, all included
 
     def measure(
         self,
@@ -124,20 +125,24 @@ class SingleTargets:
         # To know all targets comes before the search, so it may take more than that has.
         until_s = deadline.clock() + _FIRST_SHARE * deadline.compare_left_s
 
+        def measure(candidate: Candidate, limit_s: float) -> None:
+            begin_s = deadline.clock()
+            self._costs.measure([candidate], ends, None if math.isinf(limit_s) else limit_s)
+            self.seconds[candidate.target] = deadline.clock() - begin_s
+
         def ends() -> bool:
             return deadline.clock() >= until_s and not enough.isdisjoint(self.latencies_us())
 
         for position, candidate in enumerate(waiting):
             share_s = (until_s - deadline.clock()) / (len(waiting) - position)
-            limit_s = max(_LEAST_FIRST_S, share_s)
-            self._costs.measure([candidate], ends, None if math.isinf(limit_s) else limit_s)
+            measure(candidate, max(_LEAST_FIRST_S, share_s))
         for candidate in self._unknown(waiting):
             if not enough.isdisjoint(self.latencies_us()):
                 left_s = until_s - deadline.clock()
                 if left_s > _LEAST_FIRST_S:
-                    self._costs.measure([candidate], ends, None if math.isinf(left_s) else left_s / 2)
+                    measure(candidate, left_s / 2)
             else:
-                self._costs.measure([candidate], ends)
+                measure(candidate, math.inf)
 
     def _unknown(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         return [c for c in candidates if isinstance(self._costs.cost(c), Unknown)]

@@ -70,16 +70,22 @@ def _expected_s(single_targets: SingleTargets, allowed: Allowed) -> tuple[float,
     """
     samples = sum(len(known.samples) for known in allowed.sampling.compared)
     limit_s = allowed.request.options.time_limit_s
-    rows = [row for row in single_targets.rows().values() if row is not None]
-    known = [(row.latency_us / 1e6, row.compile_s or 0.0) for row in rows if row.latency_us]
-    least_s = min((latency_s for latency_s, _ in known), default=0.0)
-    near = [pair for pair in known if pair[0] <= _NEAR * least_s]
-    plan_s = [
-        expected_plan_s(compile_s=compile_s, latency_s=latency_s, samples=samples, limit_s=limit_s)
-        for latency_s, compile_s in near
-    ]
-    emit_s = [_EMIT_S + compile_s + _EMIT_CALLS * latency_s for latency_s, compile_s in near]
-    return max(plan_s, default=0.0), max(emit_s, default=_EMIT_S)
+    known = {target: row for target, row in single_targets.rows().items() if row and row.latency_us}
+    least_us = min((row.latency_us or math.inf for row in known.values()), default=0.0)
+    plan_s, emit_s = 0.0, _EMIT_S
+    for target, row in known.items():
+        latency_us, compile_s = row.latency_us or math.inf, row.compile_s or 0.0
+        if latency_us > _NEAR * least_us:
+            continue
+        latency_s = latency_us / 1e6
+        # On a busy machine, to start a process takes long as well.
+        seen_s = single_targets.seconds.get(target, 0.0)
+        formula_s = expected_plan_s(
+            compile_s=compile_s, latency_s=latency_s, samples=samples, limit_s=limit_s
+        )
+        plan_s = max(plan_s, seen_s, formula_s)
+        emit_s = max(emit_s, seen_s, _EMIT_S + compile_s + _EMIT_CALLS * latency_s)
+    return plan_s, emit_s
 
 
 def propose_plans(baselines: Baselines) -> Budgeted:
@@ -196,8 +202,9 @@ def _timer(budgeted: Budgeted) -> PlanTimer:
 
 def _joined_by(budgeted: Budgeted, variants: Sequence[Target]) -> Budgeted:
     """The same with variants as targets of their own; their whole models are measured."""
-    specs = (*budgeted.specs, *map(target_spec, variants))
-    candidates = enumerate_candidates(budgeted.model, specs)
+    joining = tuple(map(target_spec, variants))
+    specs = (*budgeted.specs, *joining)
+    candidates = enumerate_candidates(budgeted.model, joining, budgeted.candidates)
     single_targets = budgeted.single_targets.joined_by(variants)
     return replace(
         budgeted,

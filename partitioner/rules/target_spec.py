@@ -68,11 +68,19 @@ def rule_for(spec: TargetSpec) -> Rule:
     return UnionRule(tuple(rules))
 
 
-def enumerate_candidates(model: IndexedModel, specs: Sequence[TargetSpec]) -> CandidateSet:
-    """Every candidate of the targets' rules, and a reason for each node and target without one."""
-    found: list[Candidate] = []
-    refusals: dict[tuple[int, Target], str] = {}
-    notes: list[str] = []
+def enumerate_candidates(
+    model: IndexedModel, specs: Sequence[TargetSpec], known: CandidateSet | None = None
+) -> CandidateSet:
+    """Every candidate of the targets' rules, and a reason for each node and target without one.
+
+    Args:
+        model: whose nodes they cover.
+        specs: the targets.
+        known: candidates of other targets, which come first.
+    """
+    found = list(known.candidates) if known else []
+    refusals = dict(known.refusals) if known else {}
+    notes = list(known.notes) if known else []
     for spec in specs:
         scope = Scope(model, spec.supports)
         proposals = rule_for(spec).candidates(scope)

@@ -88,6 +88,12 @@ def test_several_targets_stand_side_by_side() -> None:
     assert {(4, Target("library")), (4, Target("graph"))} == set(found.refusals)
 
 
+def test_targets_that_join_later_give_what_all_at_once_give() -> None:
+    first, later = spec("library", CONV_RELU), spec("fusion", CONV_RELU)
+    known = enumerate_candidates(MODEL, [first])
+    assert enumerate_candidates(MODEL, [later], known) == enumerate_candidates(MODEL, [first, later])
+
+
 def test_notes_name_the_target_whose_bound_was_hit() -> None:
     steps = " ".join(f"v{i + 1} = Relu(v{i})" for i in range(80))
     model = text_model(f"g (float[4] v0) => (float[4] v80) {{ {steps} }}")

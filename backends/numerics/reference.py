@@ -109,7 +109,8 @@ def session_types(model_path: Path, names: Sequence[str]) -> dict[str, TensorSpe
         match = _TENSOR.fullmatch(node.type)
         if node.name in names and match is not None and match[1] in _NUMPY_OF:
             shape = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in node.shape)
-            found[node.name] = TensorSpec(node.name, _NUMPY_OF[match[1]], shape)
+            # Of an unknown rank it says the same as of a scalar.
+            found[node.name] = TensorSpec(node.name, _NUMPY_OF[match[1]], shape or None)
     return found
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 
 import collage
@@ -78,3 +82,46 @@ def test_empty_cache_of_a_decoder_is_a_size_like_any_other(tmp_path: Path) -> No
     with collage.load(artifact.path) as session:
         (made,) = session.run(None, sample)
     np.testing.assert_array_equal(made, sample["x"])
+
+
+def test_a_call_costs_what_the_plain_runtime_costs(tmp_path: Path) -> None:
+    """Outputs whose shape no file tells, as of decision trees; a tuning compares by the same call."""
+    path = saved(
+        "m (float[4, 8] x) => (int64[2, n] i, float total) { i = NonZero(x)  total = ReduceSum<keepdims = 0>(x) }",
+        tmp_path,
+    )
+    target = "onnxruntime -threads=1"
+    database = f"sqlite:///{tmp_path}/c.db"
+    artifact = collage.tune(
+        path, [target], output=tmp_path / "a.onnx", database=database, time_limit_s=2
+    )
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    plain = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    feed = {"x": np.ones((4, 8), np.float32)}
+    with collage.load(artifact.path) as session:
+        blocks = [
+            (
+                _median_us(session.run, feed),
+                _median_us(plain.run, feed),
+                _median_us(_call(session), feed),
+            )
+            for _ in range(15)
+        ]
+    ours_us, plain_us, timed_us = (statistics.median(times) for times in zip(*blocks, strict=True))
+    assert ours_us <= max(plain_us + 5.0, plain_us * 1.1)
+    assert timed_us <= max(plain_us + 2.0, plain_us * 1.1)
+
+
+def _call(session: collage.Session) -> Callable[..., object]:
+    """What a tuning times, of one target as of several."""
+    return lambda outputs, feed: session._executor.run()
+
+
+def _median_us(run: Callable[..., object], feed: dict[str, np.ndarray]) -> float:
+    times = []
+    for _ in range(200):
+        begin = time.perf_counter_ns()
+        run(None, feed)
+        times.append(time.perf_counter_ns() - begin)
+    return statistics.median(times) / 1e3

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from collage.backends.contract import (
 )
 from collage.backends.device_memory import DeviceBuffer, cuda_devices
 from collage.backends.numerics.reference import ort_value
-from collage.backends.onnxruntime import device, kernels, profile
+from collage.backends.onnxruntime import device, kernels, profile, saturation
 from collage.backends.options import THREADS, Option
 from collage.backends.quantization import quantize as quantization
 from collage.backends.quantization.backend import QuantizingBackend
@@ -94,6 +94,7 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
         TF32,
         GRAPHS,
         REWRITE_OR_WINOGRAD,
+        saturation.U8S8,
         *quantization.options(quantization.DYNAMIC, quantization.STATIC),
     )
 
@@ -111,6 +112,8 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
             return ROUNDS_TOO_MUCH
         if ep != "cuda" and (is_on(target, TF32) or is_on(target, GRAPHS)):
             return "-tf32 and -graphs are for -ep=cuda"
+        if ep != "cpu" and saturation.is_exact(target):
+            return "-u8s8 is for the CPU's integer kernels; use it without -ep"
         present = ort().get_available_providers()
         if PROVIDERS[ep] in present:
             return _refuse_device(target) if ep in ON_CUDA else quantization.refuse_float(target)
@@ -145,6 +148,14 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
         if kind is None:
             return cuda_options.arithmetic(target)
         return Arithmetic(quantization.numbers(target), True, quantization.sense(kind))
+
+    def exact_forms(
+        self, target: Target, index: GraphIndex, features: Collection[str]
+    ) -> tuple[Target, ...]:
+        if target.option("ep", "cpu") != "cpu":
+            return ()
+        found = saturation.exact_form(target, index, features)
+        return (found,) if found is not None else ()
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         dtypes = [predicates.numpy_dtype(spec) for spec in (*model.inputs, *model.outputs)]

@@ -48,6 +48,38 @@ def test_given_inputs_prove_a_model_that_no_seed_can_run(tmp_path: Path) -> None
     np.testing.assert_allclose(z, np.tanh(1.0), rtol=1e-6)
 
 
+def test_noise_that_inputs_switch_off_is_tuned_and_run(tmp_path: Path) -> None:
+    """The kind of a text-to-speech model: noise decides values and lengths unless its scale is zero."""
+    path = saved(
+        """
+        m (float[8] x, float scale) => (float[1, n] y) <float one = {1}> {
+            a = Tanh(x)
+            noise = RandomNormalLike(a)
+            k = Mul(noise, scale)
+            b = Add(a, k)
+            keep = Greater(b, one)
+            not = Not(keep)
+            i = NonZero(not)
+            y = Cast<to = 1>(i)
+        }
+        """,
+        tmp_path,
+    )
+    sample = {"x": np.arange(8, dtype=np.float32), "scale": np.zeros((), np.float32)}
+    np.savez(tmp_path / "in.npz", **sample)
+    artifact = collage.tune(
+        path,
+        ["onnxruntime", "openvino"],
+        output=tmp_path / "a.onnx",
+        inputs=tmp_path / "in.npz",
+        database=f"sqlite:///{tmp_path}/c.db",
+        time_limit_s=3,
+    )
+    with collage.load(artifact.path) as session:
+        (made,) = session.run(None, sample)
+    np.testing.assert_array_equal(made, [np.arange(8)])
+
+
 def test_without_targets_all_installed_runtimes_are_compared(tmp_path: Path) -> None:
     assert installed() and not any(map(for_tests, installed()))
     path = saved("m (float[b, 8] x) => (float[b, 8] y) { y = Relu(x) }", tmp_path)

@@ -26,7 +26,7 @@ Source: optuna `storages/_base.py` for the manner of the contract; TVM BYOC for 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
@@ -285,6 +285,21 @@ class Backend(ABC):
     def arithmetic(self, target: Target) -> Arithmetic:
         """The target's number format on this machine."""
         return Arithmetic()
+
+    def exact_forms(
+        self, target: Target, index: GraphIndex, features: Collection[str]
+    ) -> tuple[Target, ...]:
+        """Targets to compare beside this one, which may compute wrong values of a model on some processors.
+
+        Args:
+            target: one of the user's.
+            index: the model.
+            features: instruction sets of the processor (`Hardware.features`).
+
+        Returns:
+            Forms of the target that compute right; by default none.
+        """
+        return ()
 
     def variants(self, target: Target, model: WholeModel) -> tuple[Target, ...]:
         """Targets that compute the same as this one and may run the whole model faster.

@@ -225,7 +225,8 @@ def _attempt(what: str, call: Callable[[], T]) -> T:
         raise _RefusedError(f"out of memory: {what}: {error}") from error
     except Exception as error:
         text = one_line(str(error)) or type(error).__name__
-        category = "out of memory" if "bad_alloc" in text or "allocate" in text else "refused"
+        failed = text.replace("pre-allocated", "")
+        category = "out of memory" if "bad_alloc" in text or "allocate" in failed else "refused"
         raise _RefusedError(f"{category}: {what}: {text}") from error
 
 

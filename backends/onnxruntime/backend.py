@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from collage.backends.contract import (
 )
 from collage.backends.device_memory import DeviceBuffer, cuda_devices
 from collage.backends.numerics.reference import ort_value
-from collage.backends.onnxruntime import device, kernels, profile
+from collage.backends.onnxruntime import device, kernels, profile, saturation
 from collage.backends.options import THREADS, Option
 from collage.backends.quantization import quantize as quantization
 from collage.backends.quantization.backend import QuantizingBackend
@@ -63,6 +63,8 @@ _WHEEL: Mapping[str, str] = {
     "dml": "pip install onnxruntime-directml (on Windows)",
 }
 
+_MOST_COPIED_BYTES = 1 << 16
+
 
 class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
     """ONNX Runtime through IOBinding."""
@@ -92,6 +94,7 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
         TF32,
         GRAPHS,
         REWRITE_OR_WINOGRAD,
+        saturation.U8S8,
         *quantization.options(quantization.DYNAMIC, quantization.STATIC),
     )
 
@@ -109,6 +112,8 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
             return ROUNDS_TOO_MUCH
         if ep != "cuda" and (is_on(target, TF32) or is_on(target, GRAPHS)):
             return "-tf32 and -graphs are for -ep=cuda"
+        if ep != "cpu" and saturation.is_exact(target):
+            return "-u8s8 is for the CPU's integer kernels; use it without -ep"
         present = ort().get_available_providers()
         if PROVIDERS[ep] in present:
             return _refuse_device(target) if ep in ON_CUDA else quantization.refuse_float(target)
@@ -144,6 +149,14 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
             return cuda_options.arithmetic(target)
         return Arithmetic(quantization.numbers(target), True, quantization.sense(kind))
 
+    def exact_forms(
+        self, target: Target, index: GraphIndex, features: Collection[str]
+    ) -> tuple[Target, ...]:
+        if target.option("ep", "cpu") != "cpu":
+            return ()
+        found = saturation.exact_form(target, index, features)
+        return (found,) if found is not None else ()
+
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         dtypes = [predicates.numpy_dtype(spec) for spec in (*model.inputs, *model.outputs)]
         if any(dtype.hasobject for dtype in dtypes):
@@ -174,6 +187,10 @@ class OnnxRuntimeExecutable(Executable):
         # A binding copies inputs to a device once, when they are bound.
         self._rebinds = self._on_device is None and domain != HOST_MEMORY
         self._binding: Any = None
+        # A plain call costs less than a binding whose outputs are bound anew at each run.
+        self._is_called = domain == HOST_MEMORY and _is_called(model)
+        self._names = [spec.name for spec in model.outputs]
+        self._feed: dict[str, Array] = {}
         self._inputs: tuple[Array, ...] = ()
         self._bound: tuple[Array | None, ...] = ()
         self._own: list[int] = []
@@ -186,7 +203,9 @@ class OnnxRuntimeExecutable(Executable):
         self._inputs, self._bound = tuple(inputs), tuple(outputs)
         self._own = [i for i, output in enumerate(outputs) if output is None]
         self._results = tuple(outputs) if not self._own else ()  # type: ignore[arg-type]
-        if self._on_device is None:
+        if self._is_called:
+            self._feed = dict(zip((spec.name for spec in self._model.inputs), inputs, strict=True))
+        elif self._on_device is None:
             self._binding = self._bound_to(self._session)
         else:
             self._on_device.bind(inputs, outputs)
@@ -203,6 +222,9 @@ class OnnxRuntimeExecutable(Executable):
         self._on_device.bind_device(inputs, outputs)
 
     def run(self) -> None:
+        if self._is_called:
+            self._results = _received(self._session.run(self._names, self._feed), self._bound)
+            return
         if self._on_device is not None:
             self._results = self._on_device.run()
             return
@@ -234,7 +256,7 @@ class OnnxRuntimeExecutable(Executable):
 
     def close(self) -> None:
         self._session = self._binding = self._on_device = None
-        self._kept, self._inputs, self._bound, self._results = [], (), (), ()
+        self._kept, self._feed, self._inputs, self._bound, self._results = [], {}, (), (), ()
 
     def _bound_to(self, session: Any) -> Any:
         binding = session.io_binding()
@@ -282,11 +304,7 @@ class TextExecutable(Executable):
         specs = self._model.inputs
         given = {spec.name: array for spec, array in zip(specs, self._inputs, strict=True)}
         made = self._session.run([spec.name for spec in self._model.outputs], given)
-        for bound, value in zip(self._outputs, made, strict=True):
-            if bound is not None:
-                np.copyto(bound, value)
-        pairs = zip(self._outputs, made, strict=True)
-        self._results = tuple(value if bound is None else bound for bound, value in pairs)
+        self._results = _received(made, self._outputs)
 
     @property
     def results(self) -> tuple[Array, ...]:
@@ -295,6 +313,27 @@ class TextExecutable(Executable):
     def close(self) -> None:
         self._session = None
         self._inputs, self._outputs, self._results = (), (), ()
+
+
+def _is_called(model: SubModel) -> bool:
+    """Whether a model has an output that cannot be bound, and little else that would have to be copied."""
+    static = sum(spec.size_bytes for spec in model.outputs)
+    plain = all(
+        np.dtype(spec.dtype).kind in "biufc"
+        for spec in (*model.inputs, *model.outputs)
+        if spec.dtype != "unknown"
+    )
+    return plain and static <= _MOST_COPIED_BYTES and any(not s.is_static for s in model.outputs)
+
+
+def _received(made: Sequence[Array], bound: Sequence[Array | None]) -> tuple[Array, ...]:
+    """Results of a call; those with a place are copied to it."""
+    results = []
+    for value, place in zip(made, bound, strict=True):
+        if place is not None:
+            np.copyto(place, value)
+        results.append(value if place is None else place)
+    return tuple(results)
 
 
 def _refuse_device(target: Target) -> str | None:

@@ -72,7 +72,13 @@ def options_of(target: Target, context: CompileContext, level: str | None = None
     options.add_session_config_entry("session.force_spinning_stop", stops)
     if target.option("ep", "cpu") != "cpu":
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    if _is_exact(target):
+        options.add_session_config_entry("session.x64quantprecision", "1")
     return options
+
+
+def _is_exact(target: Target) -> bool:
+    return target.option("u8s8", "fast") == "exact"
 
 
 def save_optimized(options: Any, folder: Path) -> None:
@@ -119,6 +125,7 @@ def _optimized(model: Path, target: Target, context: CompileContext, cache_dir: 
         (folder / WEIGHTS).touch()  # not written where no weight is large enough
 
     maker = f"onnxruntime-{ort().__version__}-{target.option('opt', 'all')}"
+    maker += "-u8s8" if _is_exact(target) else ""
     folder = cached(files_of(model), [GRAPH, WEIGHTS], maker, make, context.work_dir, cache_dir)
     return folder / GRAPH
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -100,6 +100,8 @@ class Session:
             executable = self._compiled.get(model.path.parent.name, model, target)
             steps.append(Step(executable, model.inputs, model.outputs))
         self.inputs, self._outputs, self._constants = parts.inputs, parts.outputs, parts.constants
+        self._wanted = {spec.name: (np.dtype(spec.dtype), _fixed(spec)) for spec in self.inputs}
+        self._names = [spec.name for spec in self._outputs]
         made = [spec.name for spec in parts.outputs if spec.name not in parts.constants]
         self._executor = Executor(steps, self.inputs, made, parts.lanes)
         self._owned.callback(self._executor.close)
@@ -158,11 +160,10 @@ class Session:
             BadInputError: an input is missing, unknown, or of a wrong type or shape; an output is
                 unknown.
         """
-        names = [spec.name for spec in self._outputs] if output_names is None else list(output_names)
-        known = {spec.name for spec in self._outputs}
-        unknown = [name for name in names if name not in known]
+        names = self._names if output_names is None else list(output_names)
+        unknown = [name for name in names if name not in self._names]
         if unknown:
-            raise BadInputError(f"unknown outputs {unknown}; the model has {sorted(known)}")
+            raise BadInputError(f"unknown outputs {unknown}; the model has {sorted(self._names)}")
         self._check_feed(feed)
         with self._lock:
             if self._closed:
@@ -170,30 +171,20 @@ class Session:
             self._executor.feed(feed)
             self._executor.run()
             made = {
-                name: np.array(self._executor.value(name))
-                for name in names
-                if name not in self._constants
+                name: self._executor.value(name).copy() for name in names if name not in self._constants
             }
         return [made[name] if name in made else self._constants[name].copy() for name in names]
 
     def _check_feed(self, feed: Mapping[str, np.ndarray]) -> None:
-        wanted = {spec.name: spec for spec in self.inputs}
-        if feed.keys() != wanted.keys():
-            missing, unknown = sorted(wanted.keys() - feed.keys()), sorted(feed.keys() - wanted.keys())
+        if feed.keys() != self._wanted.keys():
+            known = self._wanted.keys()
+            missing, unknown = sorted(known - feed.keys()), sorted(feed.keys() - known)
             raise BadInputError(f"inputs missing: {missing or 'none'}, unknown: {unknown or 'none'}")
-        for name, spec in wanted.items():
+        for name, (dtype, shape) in self._wanted.items():
             value = feed[name]
-            if isinstance(value, np.generic):
-                value = np.asarray(value)
-            if not isinstance(value, np.ndarray) or value.dtype.name != spec.dtype:
-                found = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
-                raise BadInputError(
-                    f"input {name!r} must be a numpy array of {spec.dtype}, not {found}"
-                )
-            if spec.is_static and value.shape != spec.static_shape:
-                raise BadInputError(
-                    f"input {name!r} must have shape {spec.static_shape}, not {value.shape}"
-                )
+            if type(value) is np.ndarray and value.dtype == dtype and shape in (None, value.shape):
+                continue
+            _check_input(name, value, dtype, shape)
 
     def close(self) -> None:
         """Give back memory and threads; may be called twice."""
@@ -208,6 +199,24 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_input(name: str, value: object, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> None:
+    if isinstance(value, np.generic):
+        value = np.asarray(value)
+    if not isinstance(value, np.ndarray):
+        found = type(value).__name__
+        raise BadInputError(f"input {name!r} must be a numpy array of {dtype.name}, not {found}")
+    if value.dtype.name != dtype.name:  # of another byte order it is the same
+        raise BadInputError(
+            f"input {name!r} must be a numpy array of {dtype.name}, not {value.dtype.name}"
+        )
+    if shape is not None and value.shape != shape:
+        raise BadInputError(f"input {name!r} must have shape {shape}, not {value.shape}")
+
+
+def _fixed(spec: TensorSpec) -> tuple[int, ...] | None:
+    return spec.static_shape if spec.is_static else None
 
 
 def load(

@@ -14,9 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 
 from collage.backends.numerics.comparison import Expected
-from collage.backends.numerics.reference import reference_session, run_session, session_types
+from collage.backends.numerics.reference import (
+    reference_session,
+    run_reference,
+    run_session,
+    session_types,
+    table_bounds,
+)
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import read_samples as stored_samples
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
@@ -24,9 +32,10 @@ from collage.events import Event, Listener, ignore
 from collage.model.numeric_ties import Choices, NumericTies, find_choices, find_ties
 from collage.partitioner.emit.extract import with_outputs
 from collage.partitioner.errors import BadInputError, ModelError
+from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.sub_graph import SubGraph
-from collage.partitioner.ingest.normalize import NormalizedInfo, normalize
+from collage.partitioner.ingest.normalize import NormalizedInfo, Runtime, normalize
 from collage.partitioner.tensor import TensorSpec
 
 Sample = Mapping[str, np.ndarray]
@@ -92,9 +101,21 @@ def _normalize(
     source: Path, destination: Path, dims: dict[str, int], least_opset: int
 ) -> NormalizedInfo | str:
     try:
-        return normalize(source, destination, dims, least_opset, types_from=session_types)
+        runtime = Runtime(types=session_types, shapes=_seeded_shapes)
+        return normalize(source, destination, dims, least_opset, runtime)
     except ModelError as error:
         return str(error)
+
+
+def _seeded_shapes(path: Path, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The shapes of outputs in a run on seeded inputs; nothing where the model does not run on these."""
+    try:
+        index = GraphIndex.from_ir(ir.load(path))
+        specs = [index.values[name] for name in index.inputs]
+        inputs = seeded_inputs(specs, 0, table_bounds(index))
+        return {n: v.shape for n, v in run_reference(path, inputs, names).items()}
+    except Exception:  # the reference run reports why, with the inputs that are given
+        return {}
 
 
 class Reference:

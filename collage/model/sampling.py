@@ -86,7 +86,10 @@ class Sampling:
         made = [name for name in self.model.index.outputs if name in self.model.index.producer]
         try:
             if not any(
-                map(_has_nan, (v for known in self.seeded.values(made) for v in known.values()))
+                map(
+                    _has_nan,
+                    (v for known in self.seeded.values(made, last=True) for v in known.values()),
+                )
             ):
                 return self.seeded
         except ModelError:

@@ -10,6 +10,7 @@ Executors may share executables, so `bind` must be called after another one has 
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -53,8 +54,6 @@ class Executor:
         self._runs: list[Callable[[], None]] = []
         self._turns: list[Callable[[], None]] = []
         self._dynamic: dict[str, np.ndarray] = {}
-        # What a step of values without a fixed shape was bound to last; arrays that are kept stay who they are.
-        self._bound: dict[int, list[np.ndarray]] = {}
 
     @property
     def is_concurrent(self) -> bool:
@@ -64,7 +63,6 @@ class Executor:
     def bind(self) -> None:
         """Bind every step's buffers; once, or after another executor used the same executables."""
         self._runs = []
-        self._bound = {}
         for step in self._steps:
             if self._device_values.is_on_device(step):
                 self._runs.append(self._device_values.bind(step))
@@ -75,7 +73,7 @@ class Executor:
                 )
                 self._runs.append(self._device_values.copying(step, step.executable.run))
             else:
-                self._runs.append(self._device_values.copying(step, partial(self._run_dynamic, step)))
+                self._runs.append(self._device_values.copying(step, self._dynamic_run(step)))
         self._turns = self._in_waves(self._runs)
 
     def feed(self, values: Mapping[str, np.ndarray]) -> None:
@@ -145,17 +143,29 @@ class Executor:
             for wave in self._waves
         ]
 
-    def _run_dynamic(self, step: Step) -> None:
-        inputs = [self.value(spec.name) for spec in step.inputs]
-        outputs = [self._buffers.get(spec.name) for spec in step.outputs]
-        bound = self._bound.get(id(step))
-        if bound is None or any(a is not b for a, b in zip(bound, inputs, strict=True)):
-            step.executable.bind(inputs, outputs)
-            self._bound[id(step)] = inputs
-        step.executable.run()
-        for spec, made in zip(step.outputs, step.executable.results, strict=True):
-            if spec.name not in self._buffers:
-                self._dynamic[spec.name] = made
+    def _dynamic_run(self, step: Step) -> Callable[[], None]:
+        """The call that runs a step of which some value has no place before the run."""
+        executable, buffers, dynamic = step.executable, self._buffers, self._dynamic
+        outputs = [buffers.get(spec.name) for spec in step.outputs]
+        made = [(i, spec.name) for i, spec in enumerate(step.outputs) if spec.name not in buffers]
+        read = [(spec.name, buffers.get(spec.name)) for spec in step.inputs]
+        # Arrays that are kept stay who they are, so that nothing is bound twice.
+        bound: list[np.ndarray] | None = None
+
+        def run() -> None:
+            nonlocal bound
+            if moves or bound is None:
+                inputs = [dynamic[name] if place is None else place for name, place in read]
+                if bound is None or any(map(operator.is_not, bound, inputs)):
+                    executable.bind(inputs, outputs)
+                    bound = inputs
+            executable.run()
+            results = executable.results
+            for i, name in made:
+                dynamic[name] = results[i]
+
+        moves = any(place is None for _, place in read)
+        return run
 
 
 def _lives(

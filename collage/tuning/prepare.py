@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from collage.accuracy.error_limits import ErrorLimits
-from collage.backends.registry import target_spec
+from collage.backends.registry import backend_of, target_spec
 from collage.costs.copy_costs import copy_costs
 from collage.costs.measured_costs import CostSettings, MeasuredCosts
 from collage.costs.measurement_context import protocol_for
 from collage.deadline import Deadline
 from collage.disk_space import DiskBudget
+from collage.events import Event
 from collage.model import reference
 from collage.model.preparation import calibrates, least_opset
 from collage.model.sampling import Sampling
 from collage.model.self_error import allow_self_error
 from collage.model.sub_models import RegionFiles
+from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.weights import total_bytes
 from collage.partitioner.rules.target_spec import enumerate_candidates
+from collage.partitioner.target import Target
 from collage.search.fixed_plans import check_covered
 from collage.tuning.run import Run, TuneRequest
 from collage.tuning.stages import Allowed, Ingested, Prepared, Proposed
@@ -38,14 +42,35 @@ def ingest(run: Run, request: TuneRequest) -> Ingested:
         )
     limit_s = options.limit_s(total_bytes(model.ir.graph.initializers.values()))
     run.clock.expect(limit_s)
+    targets = _with_exact_forms(run, request.targets, model)
     return Ingested(
         run=run,
-        request=replace(request, options=options),
-        facts=facts,
+        request=replace(request, options=options, targets=targets),
+        facts=facts if targets == request.targets else run.runner.check(targets),
         model=model,
         info=info,
         limit_s=limit_s,
     )
+
+
+def _with_exact_forms(run: Run, targets: Sequence[Target], model: Model) -> tuple[Target, ...]:
+    """The targets, and exact forms of those that may compute wrong values of this model on this processor."""
+    features = run.runner.hardware.features
+    found = [
+        form
+        for t in targets
+        for form in backend_of(t).exact_forms(t, model.index, features)
+        if form not in targets
+    ]
+    if found:
+        named = ", ".join(map(str, found))
+        run.listener(
+            Event(
+                "ingest",
+                f"compared too: {named}, since without that option values may be wrong on this processor",
+            )
+        )
+    return (*targets, *found)
 
 
 def propose(ingested: Ingested) -> Proposed:

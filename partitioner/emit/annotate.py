@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import onnx_ir as ir
+
 from collage.partitioner.candidate import Plan, bits
 from collage.partitioner.emit import plan_json
 from collage.partitioner.emit.plan_json import PartitionNote
@@ -86,6 +88,15 @@ def annotate(
     return destination
 
 
+def _is_plain(path: Path) -> bool:
+    """Whether a file that is not normalized is an ONNX model without a plan."""
+    try:
+        model = ir.load(path)
+    except Exception:  # no ONNX model at all
+        return False
+    return len(model.graph) > 0 and PLAN_KEY not in model.metadata_props
+
+
 def read_plan(path: Path | str) -> ArtifactPlan:
     """Open an artifact and read its plan.
 
@@ -93,20 +104,17 @@ def read_plan(path: Path | str) -> ArtifactPlan:
         ModelError: the file is not a normalized ONNX model.
         BadInputError: it holds no plan, or a plan that is damaged or not for this model.
     """
+    name = Path(path).name
+    plain = BadInputError(f"{name} is a plain ONNX model; make an artifact with collage tune")
     try:
         model = Model.open(path)
     except ModelError as error:
-        name = Path(path).name
-        if "is missing or not unique" in str(error):
-            raise BadInputError(
-                f"{name} is a plain ONNX model; make an artifact with collage tune"
-            ) from None
+        if _is_plain(Path(path)):
+            raise plain from None
         raise ModelError(f"{name} is no artifact: {error}; make one with collage tune") from None
     found = model.ir.metadata_props
     if PLAN_KEY not in found:
-        raise BadInputError(
-            f"{Path(path).name} is a plain ONNX model; make an artifact with collage tune"
-        )
+        raise plain
     try:
         content = plan_json.decode_plan(model, found[PLAN_KEY])
     except BadInputError as error:

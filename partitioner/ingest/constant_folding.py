@@ -114,8 +114,7 @@ def fold(model: ir.Model, notes: list[str]) -> ir.Model:
     budget = _Budget()
     lift_constants(model)
     for _ in range(_MAX_ROUNDS):
-        passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
-        _mark_sequences(model)
+        infer(model)
         before = model.clone()
         try:
             folder = _MainGraphFolder(
@@ -139,6 +138,12 @@ def fold(model: ir.Model, notes: list[str]) -> ir.Model:
     _name_constant_outputs(model)
     _refuse_huge_values(model)
     return model
+
+
+def infer(model: ir.Model) -> None:
+    """Infer types and shapes of all values, in place."""
+    passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    _mark_sequences(model)
 
 
 def _mark_sequences(model: ir.Model) -> None:

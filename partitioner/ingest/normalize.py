@@ -25,14 +25,25 @@ from collage.partitioner.errors import ModelError
 from collage.partitioner.graph import weights
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.ingest import constant_folding, dimensions, repair, safety, versions
+from collage.partitioner.ingest.declared_shapes import DeclaredShapes
 from collage.partitioner.ingest.source import model_file
 from collage.partitioner.lazy import ir
 from collage.partitioner.tensor import TensorSpec
 
 INLINE_LIMIT_BYTES = 32 << 20
 
-TypeSource = Callable[[Path, Sequence[str]], Mapping[str, TensorSpec]]
-"""What a runtime knows of values of a model file: their types and shapes by name."""
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a runtime says of a model file.
+
+    Args:
+        types: the types and shapes that it infers of outputs, given the file and their names.
+        shapes: the shapes that outputs have in a run, given the file and their names; nothing where it cannot run.
+    """
+
+    types: Callable[[Path, Sequence[str]], Mapping[str, TensorSpec]]
+    shapes: Callable[[Path, Sequence[str]], Mapping[str, Sequence[int]]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ def normalize(
     destination: Path,
     dims: Mapping[str, int],
     least_opset: int = 0,
-    types_from: TypeSource | None = None,
+    runtime: Runtime | None = None,
 ) -> NormalizedInfo:
     """Check a source and write it as `destination/model.onnx`.
 
@@ -64,7 +75,7 @@ def normalize(
         source: an ONNX file, or a zip with one and its external data.
         dims: sizes of free dimensions by name or by `input:axis`.
         least_opset: an older model is converted up to this one where that can be done.
-        types_from: asked for the types of values that ONNX cannot infer, such as those of runtimes' operators.
+        runtime: asked for what ONNX cannot infer, such as the types of runtimes' own operators.
 
     Raises:
         ModelError: the source cannot be taken; the message says why and what to change.
@@ -73,7 +84,7 @@ def normalize(
     scratch = destination / ".source"
     try:
         path = destination / "model.onnx"
-        return _normalize(source, path, scratch, dims, least_opset, types_from)
+        return _normalize(source, path, scratch, dims, least_opset, runtime)
     except MemoryError:
         raise ModelError(f"{source.name} needs more memory than ingest may use") from None
     finally:
@@ -86,7 +97,7 @@ def _normalize(
     scratch: Path,
     dims: Mapping[str, int],
     least_opset: int,
-    types_from: TypeSource | None,
+    runtime: Runtime | None,
 ) -> NormalizedInfo:
     file = model_file(source, scratch)
     proto = safety.read_checked(file)
@@ -98,15 +109,22 @@ def _normalize(
     model = versions.convert(model, notes, least_opset)
     dimensions.bind(model, dims)
     names = [value.name for value in (*model.graph.inputs, *model.graph.outputs)]
+    declared = DeclaredShapes(model)
     model = constant_folding.fold(model, notes)
     _finish(model)
     if names != [value.name for value in (*model.graph.inputs, *model.graph.outputs)]:
         raise ModelError("normalizing changed the names of inputs or outputs; please report this model")
 
     initializers = list(model.graph.initializers.values())
-    if types_from is not None and (bare := _without_type(model)):
+    if runtime is not None and (bare := _without_type(model)):
         weights.write(_with_outputs(model, bare), initializers, path, INLINE_LIMIT_BYTES)
-        _give_types(bare, types_from(path, [value.name or "" for value in bare]))
+        _give_types(bare, runtime.types(path, [value.name or "" for value in bare]))
+        constant_folding.infer(model)
+    seen: Mapping[str, Sequence[int]] = {}
+    if runtime is not None and (unproven := declared.open_values(model)):
+        weights.write(_with_outputs(model, unproven), initializers, path, INLINE_LIMIT_BYTES)
+        seen = runtime.shapes(path, [value.name or "" for value in unproven])
+    declared.fill(model, seen, notes)
     weights.write(weights.whole_structure(model), initializers, path, INLINE_LIMIT_BYTES)
     try:
         repair.check(onnx.load(path, load_external_data=False), path, changed=False)
@@ -151,7 +169,8 @@ def _finish(model: ir.Model) -> None:
 
 def _without_type(model: ir.Model) -> list[ir.Value]:
     """The values of the main graph of which ONNX infers no type or no rank."""
-    made = [value for node in model.graph for value in node.outputs if value.name and value.uses()]
+    outputs = set(model.graph.outputs)
+    made = [v for n in model.graph for v in n.outputs if v.name and (v.uses() or v in outputs)]
     return [value for value in made if value.dtype is None or value.shape is None]
 
 

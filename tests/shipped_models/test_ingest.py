@@ -138,6 +138,22 @@ def test_output_without_a_shape_gets_the_inferred_one(tmp_path: Path) -> None:
     assert model.index.values["o"].shape == (None, 3)
 
 
+def test_unknown_rank_is_not_taken_for_a_scalar(tmp_path: Path) -> None:
+    """ONNX Runtime says `[]` of both."""
+    path = saved(
+        """
+        m (float[5, 2] x) => (float[n, 2] y) {
+            s = ai.onnx.ml.Scaler<offset = [1.0, 1.0], scale = [2.0, 2.0]>(x)
+            y = ai.onnx.ml.Normalizer<norm = "L2">(s)
+        }
+        """,
+        tmp_path,
+    )
+    model, info = ingest(path, tmp_path)
+    assert (model.index.values["s"].dtype, model.index.values["s"].shape) == ("float32", None)
+    assert not any("contradict" in text for text in info.warnings)
+
+
 def test_maps_are_refused_with_the_remedy(tmp_path: Path) -> None:
     path = saved(
         """

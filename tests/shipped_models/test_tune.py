@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 
 import collage
@@ -44,6 +48,38 @@ def test_given_inputs_prove_a_model_that_no_seed_can_run(tmp_path: Path) -> None
     np.testing.assert_allclose(z, np.tanh(1.0), rtol=1e-6)
 
 
+def test_noise_that_inputs_switch_off_is_tuned_and_run(tmp_path: Path) -> None:
+    """The kind of a text-to-speech model: noise decides values and lengths unless its scale is zero."""
+    path = saved(
+        """
+        m (float[8] x, float scale) => (float[1, n] y) <float one = {1}> {
+            a = Tanh(x)
+            noise = RandomNormalLike(a)
+            k = Mul(noise, scale)
+            b = Add(a, k)
+            keep = Greater(b, one)
+            not = Not(keep)
+            i = NonZero(not)
+            y = Cast<to = 1>(i)
+        }
+        """,
+        tmp_path,
+    )
+    sample = {"x": np.arange(8, dtype=np.float32), "scale": np.zeros((), np.float32)}
+    np.savez(tmp_path / "in.npz", **sample)
+    artifact = collage.tune(
+        path,
+        ["onnxruntime", "openvino"],
+        output=tmp_path / "a.onnx",
+        inputs=tmp_path / "in.npz",
+        database=f"sqlite:///{tmp_path}/c.db",
+        time_limit_s=3,
+    )
+    with collage.load(artifact.path) as session:
+        (made,) = session.run(None, sample)
+    np.testing.assert_array_equal(made, [np.arange(8)])
+
+
 def test_without_targets_all_installed_runtimes_are_compared(tmp_path: Path) -> None:
     assert installed() and not any(map(for_tests, installed()))
     path = saved("m (float[b, 8] x) => (float[b, 8] y) { y = Relu(x) }", tmp_path)
@@ -78,3 +114,46 @@ def test_empty_cache_of_a_decoder_is_a_size_like_any_other(tmp_path: Path) -> No
     with collage.load(artifact.path) as session:
         (made,) = session.run(None, sample)
     np.testing.assert_array_equal(made, sample["x"])
+
+
+def test_a_call_costs_what_the_plain_runtime_costs(tmp_path: Path) -> None:
+    """Outputs whose shape no file tells, as of decision trees; a tuning compares by the same call."""
+    path = saved(
+        "m (float[4, 8] x) => (int64[2, n] i, float total) { i = NonZero(x)  total = ReduceSum<keepdims = 0>(x) }",
+        tmp_path,
+    )
+    target = "onnxruntime -threads=1"
+    database = f"sqlite:///{tmp_path}/c.db"
+    artifact = collage.tune(
+        path, [target], output=tmp_path / "a.onnx", database=database, time_limit_s=2
+    )
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    plain = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    feed = {"x": np.ones((4, 8), np.float32)}
+    with collage.load(artifact.path) as session:
+        blocks = [
+            (
+                _median_us(session.run, feed),
+                _median_us(plain.run, feed),
+                _median_us(_call(session), feed),
+            )
+            for _ in range(15)
+        ]
+    ours_us, plain_us, timed_us = (statistics.median(times) for times in zip(*blocks, strict=True))
+    assert ours_us <= max(plain_us + 5.0, plain_us * 1.1)
+    assert timed_us <= max(plain_us + 2.0, plain_us * 1.1)
+
+
+def _call(session: collage.Session) -> Callable[..., object]:
+    """What a tuning times, of one target as of several."""
+    return lambda outputs, feed: session._executor.run()
+
+
+def _median_us(run: Callable[..., object], feed: dict[str, np.ndarray]) -> float:
+    times = []
+    for _ in range(200):
+        begin = time.perf_counter_ns()
+        run(None, feed)
+        times.append(time.perf_counter_ns() - begin)
+    return statistics.median(times) / 1e3

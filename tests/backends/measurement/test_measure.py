@@ -13,6 +13,7 @@ import onnx.parser
 import pytest
 
 from collage.backends.contract import OpTime, SubModel
+from collage.backends.measurement import child
 from collage.backends.measurement.measure import (
     Measurement,
     MeasureRequest,
@@ -126,6 +127,21 @@ def test_each_fault_has_its_reason(tmp_path: Path, faulty: None, fault: str, rea
     assert _reason(found).startswith(reason)
     assert found.versions == {"faulty": "6.66"}
     assert "\n" not in _reason(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "category"),
+    [
+        ("Failed to allocate 8 TiB", "out of memory"),
+        ("when calling with pre-allocated outputs", "refused"),
+    ],
+)
+def test_only_a_failed_allocation_is_out_of_memory(text: str, category: str) -> None:
+    def fails() -> None:
+        raise RuntimeError(text)
+
+    with pytest.raises(Exception, match=f"^{category}: run: "):
+        child._attempt("run", fails)
 
 
 def test_a_crash_at_the_end_is_a_crash(tmp_path: Path, faulty: None) -> None:

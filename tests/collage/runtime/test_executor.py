@@ -142,6 +142,34 @@ def test_scalar_of_a_dynamic_input_stays_a_scalar() -> None:
     assert executor.results()["y"].shape == ()
 
 
+class CountingExecutable(NumpyExecutable):
+    binds = 0
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
+        self.binds += 1
+        super().bind(inputs, outputs)
+
+
+def test_what_stays_the_same_is_bound_once() -> None:
+    """Binding costs more than a small model's run."""
+    x, kept, y = _spec("x", 4), _spec("kept", None), _spec("y", None)
+    first, second = CountingExecutable(lambda v: v[v > 0]), CountingExecutable(lambda v: v * 10)
+    executor = Executor([Step(first, (x,), (kept,)), Step(second, (kept,), (y,))], [x], ["y"])
+    executor.bind()
+    executor.feed({"x": np.ones(4, np.float32)})
+    for _ in range(3):
+        executor.run()
+    assert (first.binds, second.binds) == (1, 3)
+
+
+def test_step_without_inputs_is_bound() -> None:
+    y = _spec("y", None)
+    executor = Executor([Step(NumpyExecutable(lambda: np.ones(3, np.float32)), (), (y,))], [], ["y"])
+    executor.bind()
+    executor.run()
+    assert executor.results()["y"].shape == (3,)
+
+
 def test_two_executors_share_executables_when_bound_again() -> None:
     x, y = _spec("x", 4), _spec("y", 4)
     shared = NumpyExecutable(lambda v: v + 1)

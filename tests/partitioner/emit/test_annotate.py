@@ -114,6 +114,13 @@ class TestReading:
         with pytest.raises(BadInputError, match=r"is a plain ONNX model"):
             read_plan(normalized("silero_16k").path)
 
+    def test_a_model_that_no_run_has_normalized(self, tmp_path: Path) -> None:
+        """Its nodes have no names and stand in no order."""
+        text = '<ir_version: 8, opset_import: ["" : 17]> m (float[4] x) => (float[4] y) { y = Neg(a)  a = Relu(x) }'
+        onnx.save(onnx.parser.parse_model(text), tmp_path / "a.onnx")
+        with pytest.raises(BadInputError, match=r"a.onnx is a plain ONNX model"):
+            read_plan(tmp_path / "a.onnx")
+
     def test_no_model_at_all(self, tmp_path: Path) -> None:
         (tmp_path / "a.onnx").write_bytes(b"nonsense")
         with pytest.raises(ModelError, match="not an ONNX model"):

@@ -64,6 +64,8 @@ def create_app(
         job_cores: the cores that jobs run on; by default those of this process.
         on_started: called before the first request.
     """
+    if not structlog.is_configured():  # the default prints local variables
+        logs.configure(settings.log_level, settings.log_format)
     metrics = Metrics()
     traces = tracing or Tracing.from_environment()
 
@@ -128,7 +130,7 @@ def serve(settings: Settings) -> None:
         app,
         host=settings.host,
         port=settings.port,
-        log_level="warning",
+        log_config=None,
         access_log=False,
         server_header=False,
         ssl_certfile=settings.tls_certificate,

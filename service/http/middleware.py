@@ -13,8 +13,10 @@ from typing import Any
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from collage.service.http import problems
 from collage.service.telemetry.metrics import Metrics
 from collage.service.telemetry.tracing import Span, Tracing
 
@@ -36,8 +38,15 @@ _HEADERS = {
 _log = structlog.get_logger("collage.http")
 
 
+# How logs and metrics name an answer that nobody waited for.
+_CLIENT_LEFT = 499
+
+
 class RequestContext:
-    """Gives a request its id (the caller's, if it is harmless), logs and counts it."""
+    """Gives a request its id (the caller's, if it is harmless), logs and counts it.
+
+    No error leaves it: a crash is logged once and answered, and a client that leaves is no error.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing) -> None:
         self.app = app
@@ -54,11 +63,19 @@ class RequestContext:
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         status = 500
+        started = left = False
         begin = time.perf_counter()
 
+        async def receive_on() -> Message:
+            nonlocal left
+            message = await receive()
+            left = left or message["type"] == "http.disconnect"
+            return message
+
         async def send_on(message: Message) -> None:
-            nonlocal status
+            nonlocal status, started
             if message["type"] == "http.response.start":
+                started = True
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = request_id
@@ -68,7 +85,16 @@ class RequestContext:
 
         with self._tracing.request(scope["method"], Headers(scope=scope)) as span:
             try:
-                await self.app(scope, receive, send_on)
+                await self.app(scope, receive_on, send_on)
+            except Exception as error:
+                if left or isinstance(error, ClientDisconnect):
+                    status = _CLIENT_LEFT
+                    if not isinstance(error, ClientDisconnect):
+                        _log.info("failed after the client left", error=type(error).__name__)
+                else:
+                    answer = await problems.unexpected(Request(scope), error)
+                    if not started:
+                        await answer(scope, receive_on, send_on)
             finally:
                 self._note(scope, span, status, time.perf_counter() - begin)
 

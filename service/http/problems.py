@@ -149,12 +149,13 @@ async def _invalid(request: Request, error: Exception) -> Response:
 async def _system(request: Request, error: Exception) -> Response:
     assert isinstance(error, OSError)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return await _unexpected(request, error)
+        return await unexpected(request, error)
     _log.error("no space left", path=request.url.path, error=str(error))
     return response(request, 507, "no-space", "the server has no space left on its disk")
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
+async def unexpected(request: Request, error: Exception) -> Response:
+    """Log a crash, and answer nothing of it but the request's id."""
     _log.error("request crashed", path=request.url.path, exc_info=error)
     return response(
         request,
@@ -171,4 +172,3 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(OSError, _system)
-    app.add_exception_handler(Exception, _unexpected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from collage.service.cluster.target_catalog import TargetCatalog
 from collage.service.cluster.workers import RemoteWorkers
 from collage.service.http.rates import Rates
 from collage.service.http.token_watch import TokenWatch
+from collage.service.http.upload_slots import UploadSlots
 from collage.service.jobs.event_feed import EventFeed
 from collage.service.jobs.runner import JobRunner
 from collage.service.settings import Settings
@@ -46,7 +46,7 @@ class Services:
     graphs: GraphCache
     metrics: Metrics
     rates: Rates
-    uploads: asyncio.Semaphore
+    uploads: UploadSlots
 
     @classmethod
     def build(cls, settings: Settings, metrics: Metrics, tracing: Tracing) -> Services:
@@ -75,7 +75,7 @@ class Services:
             graphs=GraphCache(files, spool),
             metrics=metrics,
             rates=Rates(),
-            uploads=asyncio.Semaphore(settings.max_parallel_uploads),
+            uploads=UploadSlots(settings.max_parallel_uploads, settings.max_uploads_each),
         )
 
     def close(self) -> None:

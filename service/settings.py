@@ -35,7 +35,10 @@ class Settings(BaseSettings):
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     max_upload_bytes: int = Field(default=4096 * MIB, ge=1)
-    max_parallel_uploads: int = Field(default=4, ge=1)
+    max_parallel_uploads: int = Field(default=16, ge=1)
+    max_uploads_each: int = Field(default=4, ge=1)
+    min_upload_bytes_s: int = Field(default=1000, ge=0)
+    upload_time_limit_s: float = Field(default=3600.0, gt=0)
     max_event_streams: int = Field(default=500, ge=1)
     runners: int = Field(default=1, ge=0, le=64)
     server_cores: int = Field(default=0, ge=0)

@@ -20,6 +20,7 @@ _DESCRIPTIONS = {
     403: "The token lacks the scope, or the request comes from another web site",
     404: "No such thing",
     405: "This path does not take this method",
+    408: "The body comes too slowly",
     409: "Not possible in the job's state",
     410: "The file is not kept any more",
     413: "More bytes than allowed",
@@ -33,7 +34,7 @@ _DESCRIPTIONS = {
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route: these statuses as RFC 9457 problems, and those any route may give."""
-    every = sorted({400, 401, 403, 405, 422, 429, 503, 507, *statuses})
+    every = sorted({400, 401, 403, 405, 408, 422, 429, 503, 507, *statuses})
     return {
         status: {
             "model": Problem,

@@ -119,7 +119,7 @@ async def create_job(
             from_stored, services, body.model_sha256, body.targets, body.options
         )
     else:
-        form = await receive_form(request, services, FORM_FILES, FORM_FIELDS)
+        form = await receive_form(request, services, caller, FORM_FILES, FORM_FIELDS)
         wanted = await asyncio.to_thread(from_form, services, caller, form)
     job = await asyncio.to_thread(submit, services, caller, wanted, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{job.id}"

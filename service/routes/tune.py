@@ -59,7 +59,7 @@ async def tune(
     With `Prefer: respond-async` the answer is the queued job (202). If the caller goes away while
     waiting, the job goes on; the same `Idempotency-Key` finds it again.
     """
-    form = await receive_form(request, services, FORM_FILES, FORM_FIELDS)
+    form = await receive_form(request, services, caller, FORM_FILES, FORM_FIELDS)
     wanted = await asyncio.to_thread(from_form, services, caller, form)
     job = await asyncio.to_thread(submit, services, caller, wanted, idempotency_key)
     headers = {"Location": f"/v1/jobs/{job.id}"}

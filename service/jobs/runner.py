@@ -117,7 +117,8 @@ class JobRunner:
                 self.current[worker] = job.id
                 self._run(job)
             except Exception as error:  # a database away for long must not end the thread
-                _log.error("runner failed; it goes on", worker=worker, error=str(error), exc_info=error)
+                trace = None if isinstance(error, CollageError) else error
+                _log.error("runner failed; it goes on", worker=worker, error=str(error), exc_info=trace)
                 self._stopping.wait(2.0)
             finally:
                 self.current.pop(worker, None)

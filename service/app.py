@@ -22,6 +22,7 @@ from collage.cluster.connection import check_installed, security
 from collage.cost_db.database import CostDatabase
 from collage.partitioner.errors import BadInputError
 from collage.service.http import problems
+from collage.service.http.head import HeadAsGet
 from collage.service.http.middleware import RequestContext, SameOrigin
 from collage.service.http.pace import BodyPace, Pace
 from collage.service.jobs.cpu_affinity import keep_for_server
@@ -100,6 +101,7 @@ def create_app(
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
     # The last one added is the outermost.
+    app.add_middleware(HeadAsGet)
     app.add_middleware(BodyPace, pace=Pace(settings.min_upload_bytes_s, settings.upload_time_limit_s))
     app.add_middleware(SameOrigin, hosts=_hosts(settings), refuse=_refusal)
     app.add_middleware(RequestContext, metrics=metrics, tracing=traces)

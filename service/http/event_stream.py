@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from collage.partitioner.errors import CollageError
+from collage.service.http.head import is_head
 
 # How often `chunks` should give an empty chunk where it has nothing to say.
 TICK_S = 2.0
@@ -37,8 +38,10 @@ class EventStreamResponse(Response):
         del self.headers["content-length"]
         self._chunks = chunks
         self._allowed = allowed
+        self._is_head = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._is_head = is_head(scope)
         sender = asyncio.create_task(self._send_all(send))
         listener = asyncio.create_task(_until_left(receive))
         try:
@@ -54,6 +57,10 @@ class EventStreamResponse(Response):
     async def _send_all(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         await send(start)
+        if self._is_head:
+            await self._chunks.aclose()
+            await send({"type": "http.response.body", "body": b""})
+            return
         loop = asyncio.get_running_loop()
         ping_at = loop.time() + _PING_S
         try:

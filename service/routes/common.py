@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Query
-from fastapi.responses import StreamingResponse
 
+from collage.service.http.blob_response import BlobResponse
 from collage.service.http.problems import MEDIA_TYPE, Problem
 from collage.service.services import Services
 
@@ -25,10 +25,17 @@ _DESCRIPTIONS = {
     410: "The file is not kept any more",
     413: "More bytes than allowed",
     415: "Not a media type that is taken here",
+    416: "The file has none of the bytes asked for",
     422: "The request is understood but cannot be used; `detail` says why",
     429: "A quota is used up, or requests come too fast",
     503: "Not now; try again after `Retry-After` seconds",
     507: "The server has no space left on its disk",
+}
+
+
+FILE_STATUSES: dict[int | str, dict[str, Any]] = {
+    206: {"description": "The bytes that `Range` asks for"},
+    304: {"description": "It is still what `If-None-Match` names"},
 }
 
 
@@ -51,17 +58,12 @@ def blob_response(
     media_type: str,
     file_name: str,
     headers: dict[str, str] | None = None,
-) -> StreamingResponse:
+) -> BlobResponse:
     """A stored file as an answer, streamed."""
-    size_bytes = services.files.size_bytes(sha256)
-    chunks: Iterator[bytes] = services.files.chunks(sha256)
-    return StreamingResponse(
-        chunks,
+    return BlobResponse(
+        partial(services.files.chunks, sha256),
+        size_bytes=services.files.size_bytes(sha256),
+        etag=sha256,
         media_type=media_type,
-        headers={
-            "Content-Length": str(size_bytes),
-            "Content-Disposition": f'attachment; filename="{file_name}"',
-            "ETag": f'"{sha256}"',
-            **(headers or {}),
-        },
+        headers={"Content-Disposition": f'attachment; filename="{file_name}"', **(headers or {})},
     )

@@ -18,7 +18,7 @@ from collage.service.http.event_stream import TICK_S, EventStreamResponse
 from collage.service.http.problems import ProblemError, not_found
 from collage.service.jobs.runner import ARTIFACT_TYPE, JSON_TYPE
 from collage.service.routes.authentication import Reader, Tuner
-from collage.service.routes.common import Cursor, Limit, blob_response, problems
+from collage.service.routes.common import FILE_STATUSES, Cursor, Limit, blob_response, problems
 from collage.service.routes.submission import Submission, from_form, from_stored, receive_form, submit
 from collage.service.services import InjectedServices, Services
 from collage.service.views import job_view, job_views
@@ -72,7 +72,8 @@ _EVENT = {
 }
 _JSON_FILE: dict[int | str, dict[str, Any]] = {
     200: {"content": {JSON_TYPE: {"schema": {"type": "object"}}}},
-    **problems(404, 409, 410),
+    **FILE_STATUSES,
+    **problems(404, 409, 410, 416),
 }
 
 
@@ -195,7 +196,7 @@ async def watch_job(
     "/{job_id}/artifact",
     operation_id="getArtifact",
     response_class=StreamingResponse,
-    responses={200: {"content": {ARTIFACT_TYPE: {}}}, **problems(404, 409, 410)},
+    responses={200: {"content": {ARTIFACT_TYPE: {}}}, **FILE_STATUSES, **problems(404, 409, 410, 416)},
 )
 def get_artifact(services: InjectedServices, caller: Reader, job_id: JobId) -> StreamingResponse:
     """The partitioned ONNX file."""

@@ -58,14 +58,17 @@ class Connections:
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         self._patience_s = patience_s
         self._has_worked = False
+        self._path: Path | None = None
+        self._file_id: tuple[int, int] | None = None
         if self.is_sqlite:
             assert parsed.database is not None
+            self._path = Path(parsed.database).expanduser()
             try:
-                Path(parsed.database).expanduser().parent.mkdir(parents=True, exist_ok=True)
+                self._path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise DatabaseError(f"cannot make the folder of database {self.url}: {error}") from None
             self.engine = sa.create_engine(
-                parsed.set(database=str(Path(parsed.database).expanduser())),
+                parsed.set(database=str(self._path)),
                 connect_args={"timeout": _BUSY_TIMEOUT_S},
                 json_deserializer=orjson.loads,
             )
@@ -102,6 +105,10 @@ class Connections:
 
     def is_up(self) -> bool:
         """Whether the database answers now, without waiting for one that is away."""
+        try:
+            self._check_file()
+        except DatabaseUnavailableError:
+            return False
         for _ in range(2):  # after a restart the first try finds only that the old connections are dead
             try:
                 with self._reader.connect() as connection:
@@ -126,8 +133,10 @@ class Connections:
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
+                self._check_file()
                 with engine.connect() as connection, connection.begin():
                     result = work(connection)
+                self._check_file()
                 self._has_worked = True
                 return result
             except SQLAlchemyError as error:
@@ -135,6 +144,32 @@ class Connections:
                 if not repeatable or not self._has_worked or time.monotonic() > deadline:
                     raise problem from error
                 time.sleep(0.1)
+
+    def _check_file(self) -> None:
+        """Refuse a SQLite file that is not the one opened first: what is written there would be lost.
+
+        Open connections go on with a deleted file, and new ones would make an empty one.
+        """
+        if self._path is None:
+            return
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            if self._file_id is None:
+                return  # about to be made
+            raise DatabaseUnavailableError(
+                f"the file of database {self.url} was deleted while it was open: put it back, or "
+                "restore a backup and start again"
+            ) from None
+        except OSError as error:
+            raise DatabaseUnavailableError(f"database {self.url}: {error}") from None
+        file_id = (found.st_dev, found.st_ino)
+        if self._file_id is None and found.st_size:
+            self._file_id = file_id
+        elif self._file_id not in (None, file_id):
+            raise DatabaseUnavailableError(
+                f"the file of database {self.url} was replaced while it was open: start again to use it"
+            )
 
     def _judge(self, error: SQLAlchemyError) -> tuple[DatabaseError, bool]:
         cause = error.orig if isinstance(error, DBAPIError) else error

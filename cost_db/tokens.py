@@ -122,6 +122,12 @@ class TokenStore:
         token = _read(row)
         return token if token.is_valid else None
 
+    def is_valid(self, token_id: str) -> bool:
+        """Whether there is such a token, neither revoked nor expired."""
+        statement = sa.select(tokens).where(tokens.c.id == plain("token id", token_id))
+        row = self._connections.read(lambda connection: connection.execute(statement).first())
+        return row is not None and _read(row).is_valid
+
     def revoke(self, token_id: str) -> bool:
         """Revoke a token; False where there is none, or it is revoked already."""
         statement = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -18,9 +19,12 @@ from starlette.types import ASGIApp
 from collage.backends.sandbox.landlock import confinable
 from collage.backends.sandbox.run import network_isolated, runs_as_root
 from collage.cluster.connection import check_installed, security
+from collage.cost_db.database import CostDatabase
 from collage.partitioner.errors import BadInputError
 from collage.service.http import problems
+from collage.service.http.head import HeadAsGet
 from collage.service.http.middleware import RequestContext, SameOrigin
+from collage.service.http.pace import BodyPace, Pace
 from collage.service.jobs.cpu_affinity import keep_for_server
 from collage.service.routes import costs, health, jobs, machines, models, pages, tune
 from collage.service.services import Services
@@ -64,6 +68,8 @@ def create_app(
         job_cores: the cores that jobs run on; by default those of this process.
         on_started: called before the first request.
     """
+    if not structlog.is_configured():  # the default prints local variables
+        logs.configure(settings.log_level, settings.log_format)
     metrics = Metrics()
     traces = tracing or Tracing.from_environment()
 
@@ -95,6 +101,8 @@ def create_app(
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
     # The last one added is the outermost.
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(BodyPace, pace=Pace(settings.min_upload_bytes_s, settings.upload_time_limit_s))
     app.add_middleware(SameOrigin, hosts=_hosts(settings), refuse=_refusal)
     app.add_middleware(RequestContext, metrics=metrics, tracing=traces)
     return app
@@ -118,23 +126,51 @@ def serve(settings: Settings) -> None:
         _log.warning("children that run models are root like this server: start it as another user")
     if not confinable():
         _log.warning("children that run models see all files of the server's user: no Landlock here")
-    app = create_app(
-        settings, job_cores=keep_for_server(settings.server_cores), on_started=_spare_collector
-    )
-    scheme = "https" if settings.tls_certificate else "http"
-    tokens = "tokens needed" if settings.needs_tokens else "no tokens on loopback"
-    print(f"collage serves on {scheme}://{settings.host}:{settings.port} ({tokens})", file=sys.stderr)
-    uvicorn.run(
-        app,
-        host=settings.host,
-        port=settings.port,
-        log_level="warning",
+    cores = keep_for_server(settings.server_cores)
+    CostDatabase(settings.database_url).close()  # what is wrong with it is one line here
+    listener = _listen(settings.host, settings.port)
+
+    def started() -> None:
+        _spare_collector()
+        scheme = "https" if settings.tls_certificate else "http"
+        tokens = "tokens needed" if settings.needs_tokens else "no tokens on loopback"
+        address = f"{scheme}://{settings.host}:{listener.getsockname()[1]}"
+        print(f"collage serves on {address} ({tokens})", file=sys.stderr)
+
+    config = uvicorn.Config(
+        create_app(settings, job_cores=cores, on_started=started),
+        log_config=None,
         access_log=False,
         server_header=False,
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
         timeout_graceful_shutdown=5,
     )
+    try:
+        config.load()
+    except OSError as error:  # of the certificate and its key
+        raise BadInputError(f"COLLAGE_TLS_CERTIFICATE and COLLAGE_TLS_KEY: {error}") from None
+    server = uvicorn.Server(config)
+    server.run(sockets=[listener])
+    if not server.started:
+        sys.exit(1)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound, so that nobody is told of a server that cannot be reached."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        # Now, for two servers may be bound to one address until one of them listens.
+        listener.listen(2048)
+    except OSError as error:
+        raise BadInputError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; "
+            "choose with COLLAGE_HOST and COLLAGE_PORT, or --host and --port"
+        ) from None
+    return listener
 
 
 def _spare_collector() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -15,6 +14,8 @@ from collage.cost_db.tokens import TokenStore
 from collage.service.cluster.target_catalog import TargetCatalog
 from collage.service.cluster.workers import RemoteWorkers
 from collage.service.http.rates import Rates
+from collage.service.http.token_watch import TokenWatch
+from collage.service.http.upload_slots import UploadSlots
 from collage.service.jobs.event_feed import EventFeed
 from collage.service.jobs.runner import JobRunner
 from collage.service.settings import Settings
@@ -34,6 +35,7 @@ class Services:
     jobs: JobStore
     models: ModelStore
     tokens: TokenStore
+    token_watch: TokenWatch
     register: BlobRegister
     files: BlobFiles
     spool: Spool
@@ -44,7 +46,7 @@ class Services:
     graphs: GraphCache
     metrics: Metrics
     rates: Rates
-    uploads: asyncio.Semaphore
+    uploads: UploadSlots
 
     @classmethod
     def build(cls, settings: Settings, metrics: Metrics, tracing: Tracing) -> Services:
@@ -54,24 +56,26 @@ class Services:
         files = BlobFiles(settings.resolved_blob_url, spool.path)
         jobs = JobStore(database)
         register = BlobRegister(database)
+        tokens = TokenStore(database)
         remote_workers = RemoteWorkers(settings)
         return cls(
             settings=settings,
             database=database,
             jobs=jobs,
             models=ModelStore(database),
-            tokens=TokenStore(database),
+            tokens=tokens,
+            token_watch=TokenWatch(tokens.is_valid, settings.needs_tokens),
             register=register,
             files=files,
             spool=spool,
             runner=JobRunner(settings, jobs, register, files, spool, metrics, tracing),
-            feed=EventFeed(jobs.events, settings.poll_s),
+            feed=EventFeed(jobs.events, jobs.event_counts, settings.poll_s),
             remote_workers=remote_workers,
             catalog=TargetCatalog(remote_workers),
             graphs=GraphCache(files, spool),
             metrics=metrics,
             rates=Rates(),
-            uploads=asyncio.Semaphore(settings.max_parallel_uploads),
+            uploads=UploadSlots(settings.max_parallel_uploads, settings.max_uploads_each),
         )
 
     def close(self) -> None:

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from collage.cost_db.connections import default_url
+from collage.partitioner.errors import BadInputError
 
 MIB = 1 << 20
+
+_PREFIX = "COLLAGE_"
+# Names that other programs of ours read.
+_OTHERS = (
+    "DATABASE_HOST",
+    "DATABASE_PASSWORD_FILE",
+    "HOST_LABEL",
+    "RUNTIME_DIR",
+    "TOKEN",
+    "WORKER_FOLDER",
+)
+_HOST_NAME = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])\Z")
 
 
 def _data_dir() -> Path:
@@ -23,7 +39,7 @@ def _data_dir() -> Path:
 class Settings(BaseSettings):
     """Settings of one server; each field has its line in docs/settings.md."""
 
-    model_config = SettingsConfigDict(env_prefix="COLLAGE_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="ignore", frozen=True)
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
@@ -35,7 +51,10 @@ class Settings(BaseSettings):
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     max_upload_bytes: int = Field(default=4096 * MIB, ge=1)
-    max_parallel_uploads: int = Field(default=4, ge=1)
+    max_parallel_uploads: int = Field(default=16, ge=1)
+    max_uploads_each: int = Field(default=4, ge=1)
+    min_upload_bytes_s: int = Field(default=1000, ge=0)
+    upload_time_limit_s: float = Field(default=3600.0, gt=0)
     max_event_streams: int = Field(default=500, ge=1)
     runners: int = Field(default=1, ge=0, le=64)
     server_cores: int = Field(default=0, ge=0)
@@ -47,6 +66,16 @@ class Settings(BaseSettings):
     job_time_limit_s: float | None = Field(default=None, gt=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _are_host_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not _HOST_NAME.match(name):
+                raise ValueError(
+                    f"{name!r} is no name of a host; write it without scheme, port and path"
+                )
+        return names
 
     @property
     def resolved_blob_url(self) -> str:
@@ -72,3 +101,38 @@ class Settings(BaseSettings):
     def needs_tokens(self) -> bool:
         """True unless the server is bound to loopback and `authentication` is `auto`."""
         return self.authentication == "on" or not self.is_loopback
+
+
+def read_settings(**given: Any) -> Settings:
+    """The settings of the environment; `given` take precedence.
+
+    Raises:
+        BadInputError: a value is wrong, or a name is misspelled.
+    """
+    check_names(os.environ)
+    try:
+        return Settings(**given)
+    except SettingsError as error:
+        field = re.search(r'field "(\w+)"', str(error))
+        name = _PREFIX + field[1].upper() if field else "a setting"
+        raise BadInputError(f'{name}: write a JSON list, such as ["tuner.example.org"]') from None
+    except ValidationError as error:
+        faults = (
+            f"{_PREFIX}{str(fault['loc'][0]).upper()}: {fault['msg']}, not {str(fault['input'])!r}"
+            for fault in error.errors()
+        )
+        raise BadInputError("; ".join(faults)) from None
+
+
+def check_names(environment: Mapping[str, str]) -> None:
+    """Refuse a variable that looks like a misspelled setting.
+
+    Raises:
+        BadInputError: with the setting that is probably meant.
+    """
+    known = [name.upper() for name in Settings.model_fields] + list(_OTHERS)
+    for name in sorted(environment):
+        if not name.upper().startswith(_PREFIX) or (short := name[len(_PREFIX) :].upper()) in known:
+            continue
+        if meant := difflib.get_close_matches(short, known, n=1, cutoff=0.7):
+            raise BadInputError(f"{name} is no setting; {_PREFIX}{meant[0]} is probably meant")

@@ -12,7 +12,11 @@ import hypothesis
 import pytest
 
 from collage.cost_db.database import CostDatabase
+from tests.chromium import pytest_runtest_makereport
 from tests.postgres import Postgres
+from tests.secrets_made import no_secret_in_any_log, pytest_runtest_logreport
+
+__all__ = ["no_secret_in_any_log", "pytest_runtest_logreport", "pytest_runtest_makereport"]
 
 # The same examples each time, however slow the machine: a change is judged by what it changed.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)

@@ -176,7 +176,7 @@ def serve(
     import importlib
 
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    settings = importlib.import_module("collage.service.settings").Settings(**given)
+    settings = importlib.import_module("collage.service.settings").read_settings(**given)
     importlib.import_module("collage.service.app").serve(settings)
 
 

@@ -228,6 +228,12 @@ class JobStore:
             lambda connection: read_events(connection, job_id, after_seq, limit)
         )
 
+    def event_counts(self, job_ids: Sequence[str]) -> dict[str, int]:
+        """How many events each of these jobs has; a job that is gone is left out."""
+        statement = sa.select(jobs.c.id, jobs.c.event_count).where(jobs.c.id.in_(job_ids))
+        rows = self._connections.read(lambda connection: connection.execute(statement).all())
+        return {row.id: row.event_count for row in rows}
+
     def finish(
         self,
         job_id: str,

@@ -13,8 +13,10 @@ from typing import Any
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from collage.service.http import problems
 from collage.service.telemetry.metrics import Metrics
 from collage.service.telemetry.tracing import Span, Tracing
 
@@ -28,7 +30,8 @@ _HEADERS = {
         "form-action 'self'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    # Not "no-referrer": with it Chromium sends `Origin: null` with our own forms.
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
@@ -36,8 +39,15 @@ _HEADERS = {
 _log = structlog.get_logger("collage.http")
 
 
+# How logs and metrics name an answer that nobody waited for.
+_CLIENT_LEFT = 499
+
+
 class RequestContext:
-    """Gives a request its id (the caller's, if it is harmless), logs and counts it."""
+    """Gives a request its id (the caller's, if it is harmless), logs and counts it.
+
+    No error leaves it: a crash is logged once and answered, and a client that leaves is no error.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing) -> None:
         self.app = app
@@ -54,11 +64,19 @@ class RequestContext:
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         status = 500
+        started = left = False
         begin = time.perf_counter()
 
+        async def receive_on() -> Message:
+            nonlocal left
+            message = await receive()
+            left = left or message["type"] == "http.disconnect"
+            return message
+
         async def send_on(message: Message) -> None:
-            nonlocal status
+            nonlocal status, started
             if message["type"] == "http.response.start":
+                started = True
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = request_id
@@ -68,7 +86,16 @@ class RequestContext:
 
         with self._tracing.request(scope["method"], Headers(scope=scope)) as span:
             try:
-                await self.app(scope, receive, send_on)
+                await self.app(scope, receive_on, send_on)
+            except Exception as error:
+                if left or isinstance(error, ClientDisconnect):
+                    status = _CLIENT_LEFT
+                    if not isinstance(error, ClientDisconnect):
+                        _log.info("failed after the client left", error=type(error).__name__)
+                else:
+                    answer = await problems.unexpected(Request(scope), error)
+                    if not started:
+                        await answer(scope, receive_on, send_on)
             finally:
                 self._note(scope, span, status, time.perf_counter() - begin)
 
@@ -98,7 +125,8 @@ class SameOrigin:
 
     A server on loopback has no tokens, and a browser sends the page's cookie by itself. `Host` is
     checked against `hosts`, names without port (against DNS rebinding; empty: any), `Origin` of writing
-    requests against `Host`.
+    requests against `Host`. A proxy's policy may hide the origin; then `Sec-Fetch-Site`, which no page
+    can forge, must say that the page is ours.
     """
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...], refuse: Callable[[str], ASGIApp]) -> None:
@@ -119,6 +147,8 @@ class SameOrigin:
             return f"this server does not go by the name {name!r}; add it to COLLAGE_ALLOWED_HOSTS"
         origin = headers.get("origin")
         if scope["method"] in ("GET", "HEAD", "OPTIONS") or origin is None:
+            return None
+        if origin == "null" and headers.get("sec-fetch-site") == "same-origin":
             return None
         if origin.split("://", 1)[-1] != host:
             return f"a page of {origin!r} may not write here"

@@ -31,6 +31,12 @@ MEDIA_TYPE = "application/problem+json"
 # RFC 9110's names, where Python's have changed between its versions.
 _TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}
 
+# What strangers are told where the error itself names files, addresses or SQL; the log has it.
+_TOLD = {
+    "database-unavailable": "the database cannot be used now; the server's log says why",
+    "internal": "the server made a mistake; its log has the reason under the request id",
+}
+
 _log = structlog.get_logger()
 
 
@@ -118,7 +124,7 @@ async def _collage(request: Request, error: Exception) -> Response:
     if status >= 500:
         _log.error("request failed", error=str(error), path=request.url.path)
     headers = {"Retry-After": "5"} if status in (429, 503) else None
-    return response(request, status, kind, str(error), headers)
+    return response(request, status, kind, _TOLD.get(kind, str(error)), headers)
 
 
 async def _http(request: Request, error: Exception) -> Response:
@@ -149,18 +155,19 @@ async def _invalid(request: Request, error: Exception) -> Response:
 async def _system(request: Request, error: Exception) -> Response:
     assert isinstance(error, OSError)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return await _unexpected(request, error)
+        return await unexpected(request, error)
     _log.error("no space left", path=request.url.path, error=str(error))
     return response(request, 507, "no-space", "the server has no space left on its disk")
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
+async def unexpected(request: Request, error: Exception) -> Response:
+    """Log a crash, and answer nothing of it but the request's id."""
     _log.error("request crashed", path=request.url.path, exc_info=error)
     return response(
         request,
         500,
         "internal",
-        "the server made a mistake; its log has the trace under the request id",
+        _TOLD["internal"],
     )
 
 
@@ -171,4 +178,3 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(OSError, _system)
-    app.add_exception_handler(Exception, _unexpected)

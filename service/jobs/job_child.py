@@ -1,4 +1,4 @@
-"""The server's side of a job's process: starts it, reads its messages, and makes sure that it ends."""
+"""The server's side of a job's process: gives it a request, reads its messages, and makes sure that it ends."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import psutil
 
 from collage.service.jobs.job_process import STOP_S, Request, request_line
+from collage.service.jobs.warm_process import WarmProcess
 
 # Beyond the time the process gives itself, before it is killed from outside.
 _KILL_AFTER_S = STOP_S + 0.3
@@ -25,32 +24,28 @@ _OUTPUT_BYTES = 2000
 
 
 class JobChild:
-    """A running job process. Use as a context manager: on leaving, the process and its group are gone.
+    """A running job. Use as a context manager: on leaving, the process and its group are gone.
 
-    `directory` gets its output; the process must write only there and into its work folder.
+    `warm` gets the request and belongs to this from now on; the process must write only into its
+    output and its work folder.
     """
 
-    def __init__(self, request: Request, directory: Path) -> None:
-        self._output = directory / "output.txt"
-        read_end, write_end = os.pipe()
-        with self._output.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "collage.service.jobs.job_process", str(write_end)],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                pass_fds=(write_end,),
-                start_new_session=True,
-            )
-        os.close(write_end)
+    def __init__(self, request: Request, warm: WarmProcess) -> None:
+        try:
+            line = request_line(request)
+        except BaseException:  # what cannot be written leaves no process
+            warm.discard()
+            raise
+        self._output = warm.output
+        self._process = warm.process
         assert self._process.stdin is not None
         # A process that was killed by now reads nothing; its end is reported as usual.
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(request_line(request))
+            self._process.stdin.write(line)
             self._process.stdin.flush()
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._reader = threading.Thread(
-            target=self._read, args=(read_end,), name="job-messages", daemon=True
+            target=self._read, args=(warm.messages,), name="job-messages", daemon=True
         )
         self._reader.start()
         self._kill_at: float | None = None
@@ -118,3 +113,4 @@ class JobChild:
         with contextlib.suppress(BrokenPipeError):  # of what could not be written
             self._process.stdin.close()
         self._reader.join()
+        self._output.unlink(missing_ok=True)

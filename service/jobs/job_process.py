@@ -4,25 +4,28 @@ The server's process never parses a model, solves a program or loads a runtime. 
 what users sent, in sandboxed children of this process. So a crash here is one failed job, a job can always be
 cancelled, and requests are answered while a search runs.
 
-Protocol: one JSON line on stdin says what to do (`Request`); stdin then stays open, and its end means
-that the server died: so does the job. JSON lines go to the file descriptor named on the command line:
+Protocol: the process loads its libraries; then one JSON line on stdin says what to do (`Request`); stdin then stays open, and its end means
+that the server died: so does the job. JSON lines go to the file descriptor named on the command line,
+before the cores to run on:
 `{"event": …}` as they happen, then one `{"result": …}` or `{"error": …}`. SIGTERM asks to stop.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from collage.backends.machine.process_policy import apply_environment
+from collage.backends.sandbox.fork_server import fork_server
 
 # How long the tuner may take to stop by itself when asked to; then the process ends regardless.
 STOP_S = 1.0
@@ -30,10 +33,7 @@ STOP_S = 1.0
 
 @dataclass(frozen=True)
 class Request:
-    """What the process is to do; all paths are local, and no `cores` means the server's.
-
-    With a scheduler, its workers measure.
-    """
+    """What the process is to do; all paths are local. With a scheduler, its workers measure."""
 
     source: str
     targets: list[str]
@@ -41,7 +41,6 @@ class Request:
     database_url: str
     work_dir: str
     inputs: str | None = None
-    cores: list[int] = field(default_factory=list)
     scheduler: str | None = None
     certificates: str | None = None
 
@@ -55,13 +54,15 @@ def main() -> None:
         with lock:
             out.write(json.dumps({kind: data}, default=str) + "\n")
 
+    # First: what is loaded from now on counts the cores and reads the environment once.
+    if sys.argv[2]:
+        os.sched_setaffinity(0, [int(core) for core in sys.argv[2].split(",")])
+    apply_environment()
+    _warm_up()
     line = sys.stdin.readline()
     if not line:
         return  # the server ended before it had a job for us
     request = Request(**json.loads(line))
-    if request.cores:
-        os.sched_setaffinity(0, request.cores)
-    apply_environment()
     cancel = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: cancel.set())
     threading.Thread(target=_end_with_server, name="server-watch", daemon=True).start()
@@ -69,6 +70,15 @@ def main() -> None:
         target=_end_when_cancelled, args=(cancel,), name="cancel-watch", daemon=True
     ).start()
     _tune(request, cancel, say)
+
+
+def _warm_up() -> None:
+    """Load what every job needs, and start the helper of sandboxed children meanwhile."""
+    helper = threading.Thread(target=fork_server, name="helper-start", daemon=True)
+    helper.start()
+    importlib.import_module("collage.api")
+    importlib.import_module("collage.service.http.problems")
+    helper.join()
 
 
 def _tune(request: Request, cancel: threading.Event, say: Callable[[str, object], None]) -> None:

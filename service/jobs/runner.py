@@ -31,6 +31,7 @@ from collage.partitioner.errors import CollageError
 from collage.service.jobs.job_child import JobChild
 from collage.service.jobs.job_process import Request
 from collage.service.jobs.summary import as_json_bytes, summarize
+from collage.service.jobs.warm_process import WarmProcesses
 from collage.service.settings import Settings
 from collage.service.storage.blobs import BlobFiles
 from collage.service.storage.spool import Spool
@@ -73,7 +74,7 @@ class JobRunner:
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._cores: list[int] = []
+        self._warm = WarmProcesses(spool.path)
         self.name = f"{platform.node()}-{uuid.uuid4().hex[:8]}"
         self.current: dict[str, str] = {}
 
@@ -84,7 +85,7 @@ class JobRunner:
 
     def start(self, cores: Sequence[int] = ()) -> None:
         """Start the threads; their jobs run on these cores, by default on those of this process."""
-        self._cores = list(cores)
+        self._warm.cores = list(cores)
         self._threads = [
             threading.Thread(target=self._run_jobs, args=(worker,), name=worker, daemon=True)
             for worker in self.workers
@@ -101,6 +102,7 @@ class JobRunner:
         self._wake.set()
         for thread in self._threads:
             thread.join(timeout=10)
+        self._warm.close()
 
     def wake(self) -> None:
         """Look at the queue now."""
@@ -111,13 +113,16 @@ class JobRunner:
             try:
                 job = self._jobs.next_queued(worker, self._settings.lease_s)
                 if job is None:
+                    if not self.current:  # beside a job it would disturb measurements
+                        self._warm.fill(len(self.workers))
                     self._wake.wait(self._settings.poll_s)
                     self._wake.clear()
                     continue
                 self.current[worker] = job.id
                 self._run(job)
             except Exception as error:  # a database away for long must not end the thread
-                _log.error("runner failed; it goes on", worker=worker, error=str(error), exc_info=error)
+                trace = None if isinstance(error, CollageError) else error
+                _log.error("runner failed; it goes on", worker=worker, error=str(error), exc_info=trace)
                 self._stopping.wait(2.0)
             finally:
                 self.current.pop(worker, None)
@@ -186,11 +191,10 @@ class JobRunner:
             database_url=self._settings.database_url,
             work_dir=str(work_dir),
             inputs=str(inputs) if inputs else None,
-            cores=self._cores,
             scheduler=self._settings.scheduler,
             certificates=_text(self._settings.scheduler_certificates),
         )
-        with JobChild(request, directory) as child:
+        with JobChild(request, self._warm.take()) as child:
             return self._attend(job, child, span)
 
     def _attend(self, job: Job, child: JobChild, span: Span) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Query
-from fastapi.responses import StreamingResponse
 
+from collage.service.http.blob_response import BlobResponse
 from collage.service.http.problems import MEDIA_TYPE, Problem
 from collage.service.services import Services
 
@@ -20,10 +20,12 @@ _DESCRIPTIONS = {
     403: "The token lacks the scope, or the request comes from another web site",
     404: "No such thing",
     405: "This path does not take this method",
+    408: "The body comes too slowly",
     409: "Not possible in the job's state",
     410: "The file is not kept any more",
     413: "More bytes than allowed",
     415: "Not a media type that is taken here",
+    416: "The file has none of the bytes asked for",
     422: "The request is understood but cannot be used; `detail` says why",
     429: "A quota is used up, or requests come too fast",
     503: "Not now; try again after `Retry-After` seconds",
@@ -31,9 +33,15 @@ _DESCRIPTIONS = {
 }
 
 
+FILE_STATUSES: dict[int | str, dict[str, Any]] = {
+    206: {"description": "The bytes that `Range` asks for"},
+    304: {"description": "It is still what `If-None-Match` names"},
+}
+
+
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route: these statuses as RFC 9457 problems, and those any route may give."""
-    every = sorted({400, 401, 403, 405, 422, 429, 503, 507, *statuses})
+    every = sorted({400, 401, 403, 405, 408, 422, 429, 503, 507, *statuses})
     return {
         status: {
             "model": Problem,
@@ -50,17 +58,12 @@ def blob_response(
     media_type: str,
     file_name: str,
     headers: dict[str, str] | None = None,
-) -> StreamingResponse:
+) -> BlobResponse:
     """A stored file as an answer, streamed."""
-    size_bytes = services.files.size_bytes(sha256)
-    chunks: Iterator[bytes] = services.files.chunks(sha256)
-    return StreamingResponse(
-        chunks,
+    return BlobResponse(
+        partial(services.files.chunks, sha256),
+        size_bytes=services.files.size_bytes(sha256),
+        etag=sha256,
         media_type=media_type,
-        headers={
-            "Content-Length": str(size_bytes),
-            "Content-Disposition": f'attachment; filename="{file_name}"',
-            "ETag": f'"{sha256}"',
-            **(headers or {}),
-        },
+        headers={"Content-Disposition": f'attachment; filename="{file_name}"', **(headers or {})},
     )

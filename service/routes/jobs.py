@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import ValidationError
 
 from collage.cost_db.jobs.job import Job
 from collage.service.api_models import JobRequest, JobState, JobView, PageView
+from collage.service.http.event_stream import TICK_S, EventStreamResponse
 from collage.service.http.problems import ProblemError, not_found
 from collage.service.jobs.runner import ARTIFACT_TYPE, JSON_TYPE
 from collage.service.routes.authentication import Reader, Tuner
-from collage.service.routes.common import Cursor, Limit, blob_response, problems
+from collage.service.routes.common import FILE_STATUSES, Cursor, Limit, blob_response, problems
 from collage.service.routes.submission import Submission, from_form, from_stored, receive_form, submit
 from collage.service.services import InjectedServices, Services
 from collage.service.views import job_view, job_views
@@ -61,9 +62,18 @@ FORM_SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 _JSON_BYTES = 1 << 20
+_EVENT = {
+    "type": "object",
+    "properties": {
+        "data": {"type": "string"},
+        "event": {"type": "string"},
+        "id": {"type": "string"},
+    },
+}
 _JSON_FILE: dict[int | str, dict[str, Any]] = {
     200: {"content": {JSON_TYPE: {"schema": {"type": "object"}}}},
-    **problems(404, 409, 410),
+    **FILE_STATUSES,
+    **problems(404, 409, 410, 416),
 }
 
 
@@ -110,7 +120,7 @@ async def create_job(
             from_stored, services, body.model_sha256, body.targets, body.options
         )
     else:
-        form = await receive_form(request, services, FORM_FILES, FORM_FIELDS)
+        form = await receive_form(request, services, caller, FORM_FILES, FORM_FIELDS)
         wanted = await asyncio.to_thread(from_form, services, caller, form)
     job = await asyncio.to_thread(submit, services, caller, wanted, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
@@ -156,31 +166,37 @@ def _watchable(services: InjectedServices, job_id: JobId) -> str:
 @router.get(
     "/{job_id}/events",
     operation_id="watchJob",
-    response_class=EventSourceResponse,
-    responses=problems(404),
+    status_code=200,
+    response_class=EventStreamResponse,
+    responses={200: {"content": {"text/event-stream": {"itemSchema": _EVENT}}}, **problems(404)},
 )
 async def watch_job(
     services: InjectedServices,
     caller: Reader,
     job_id: Annotated[str, Depends(_watchable)],
     last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,9}$")] = None,
-) -> AsyncIterator[ServerSentEvent]:
+) -> EventStreamResponse:
     """A job's events from the first (or from after `Last-Event-ID`) to its end, as they happen.
 
-    `event: progress` tells a step, `event: state` a change of state; the stream ends with the job.
+    `event: progress` tells a step, `event: state` a change of state; the stream ends with the job, and
+    soon after the token is revoked or expires.
     """
-    after = int(last_event_id or 0)
-    with services.metrics.event_streams.track_inprogress():
-        async for event in services.feed.events(job_id, after):
-            data = {"at": event.created_at.isoformat(), **event.data}
-            yield ServerSentEvent(data=data, event=event.kind, id=str(event.seq))
+
+    async def counted() -> AsyncGenerator[bytes, None]:
+        chunks = services.feed.chunks(job_id, int(last_event_id or 0), TICK_S)
+        with services.metrics.event_streams.track_inprogress():
+            async with contextlib.aclosing(chunks):
+                async for chunk in chunks:
+                    yield chunk
+
+    return EventStreamResponse(counted(), lambda: services.token_watch.allows(caller.owner))
 
 
 @router.get(
     "/{job_id}/artifact",
     operation_id="getArtifact",
     response_class=StreamingResponse,
-    responses={200: {"content": {ARTIFACT_TYPE: {}}}, **problems(404, 409, 410)},
+    responses={200: {"content": {ARTIFACT_TYPE: {}}}, **FILE_STATUSES, **problems(404, 409, 410, 416)},
 )
 def get_artifact(services: InjectedServices, caller: Reader, job_id: JobId) -> StreamingResponse:
     """The partitioned ONNX file."""

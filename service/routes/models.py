@@ -45,7 +45,7 @@ async def upload_model(
     request: Request, response: Response, services: InjectedServices, caller: Tuner
 ) -> ModelView:
     """Upload a model; its name is the SHA-256 of its bytes, so a second upload changes nothing."""
-    form = await receive_form(request, services, ["model"], [])
+    form = await receive_form(request, services, caller, ["model"], [])
     sha256 = await asyncio.to_thread(keep_model, services, caller, form.files["model"])
     stored = await asyncio.to_thread(services.models.get, sha256, caller.owner)
     response.headers["Location"] = f"/v1/models/{sha256}"

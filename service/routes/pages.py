@@ -38,12 +38,10 @@ def _visitor(request: Request, services: InjectedServices) -> Caller:
     except ProblemError as error:
         if error.status != 401:
             raise
-        raise ProblemError(
-            303,
-            "sign-in",
-            "sign in first",
-            {"Location": f"/login?{urlencode({'then': request.url.path})}"},
-        ) from None
+        sign_in = f"/login?{urlencode({'then': request.url.path})}"
+        if "hx-request" in request.headers:  # a part of a page: all of it must go
+            raise ProblemError(401, "unauthorized", str(error), {"HX-Redirect": sign_in}) from None
+        raise ProblemError(303, "sign-in", "sign in first", {"Location": sign_in}) from None
     if not caller.may("read"):
         raise ProblemError(403, "forbidden", "the token lacks the scope 'read'")
     return caller

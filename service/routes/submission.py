@@ -13,7 +13,7 @@ from collage.options import TuneOptions, chosen_targets, plan_targets
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.target import Target
 from collage.service.cluster.target_catalog import refuse_files
-from collage.service.http.problems import ProblemError, not_found
+from collage.service.http.problems import not_found
 from collage.service.http.uploads import Form, UploadedFile, bad_form, receive
 from collage.service.routes.authentication import Caller
 from collage.service.services import Services
@@ -37,12 +37,12 @@ class Submission:
 
 
 async def receive_form(
-    request: Request, services: Services, files: list[str], fields: list[str]
+    request: Request, services: Services, caller: Caller, files: list[str], fields: list[str]
 ) -> Form:
     """Read an upload, unless too many run now."""
-    if services.uploads.locked():
-        raise ProblemError(503, "busy", "too many uploads at once; try again", {"Retry-After": "5"})
-    async with services.uploads:
+    # Without tokens all have one owner: then each address counts as a caller.
+    address = request.client.host if request.client else ""
+    with services.uploads.taken_by(caller.owner if services.settings.needs_tokens else address):
         limit = services.settings.max_upload_bytes
         return await receive(request, services.files, files=files, fields=fields, limit_bytes=limit)
 

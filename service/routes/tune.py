@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request
@@ -58,7 +59,7 @@ async def tune(
     With `Prefer: respond-async` the answer is the queued job (202). If the caller goes away while
     waiting, the job goes on; the same `Idempotency-Key` finds it again.
     """
-    form = await receive_form(request, services, FORM_FILES, FORM_FIELDS)
+    form = await receive_form(request, services, caller, FORM_FILES, FORM_FIELDS)
     wanted = await asyncio.to_thread(from_form, services, caller, form)
     job = await asyncio.to_thread(submit, services, caller, wanted, idempotency_key)
     headers = {"Location": f"/v1/jobs/{job.id}"}
@@ -77,9 +78,10 @@ async def tune(
 async def _wait(services: Services, job: Job) -> tuple[Job, str]:
     """The job after its end, and the kind of its failure."""
     kind = "job-failed"
-    async for event in services.feed.events(job.id, 0):
-        if event.kind == "failure":
-            kind = str(event.data["kind"])
-        elif ends_job(event) and event.data["state"] == "cancelled":
-            kind = "job-cancelled"
+    async with contextlib.aclosing(services.feed.events(job.id, 0)) as events:
+        async for event in events:
+            if event.kind == "failure":
+                kind = str(event.data["kind"])
+            elif ends_job(event) and event.data["state"] == "cancelled":
+                kind = "job-cancelled"
     return await asyncio.to_thread(find_job, services, job.id), kind

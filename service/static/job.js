@@ -98,4 +98,8 @@
       say("job is " + event.state);
     }
   });
+  // A stream that was refused is not tried again: where the token has ended, the page leads to the sign-in.
+  source.addEventListener("error", async () => {
+    if (source.readyState === EventSource.CLOSED && (await fetch("/v1/targets")).status === 401) location.reload();
+  });
 })();

@@ -156,10 +156,13 @@ class BlobFiles:
         except FileNotFoundError:
             raise BlobMissingError(f"blob {sha256[:12]} is not in the store any more") from None
 
-    def chunks(self, sha256: str) -> Iterator[bytes]:
-        """The bytes of a blob, piece by piece."""
+    def chunks(self, sha256: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """The bytes of a blob from `begin` to before `end`, piece by piece."""
         with self._open(sha256) as file:
-            while chunk := file.read(_CHUNK_BYTES):
+            file.seek(begin)
+            left = (self.size_bytes(sha256) if end is None else end) - begin
+            while chunk := file.read(min(left, _CHUNK_BYTES)):
+                left -= len(chunk)
                 yield chunk
 
     def read(self, sha256: str) -> bytes:

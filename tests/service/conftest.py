@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import io
 import shutil
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,19 +18,46 @@ import httpx
 import numpy as np
 import onnx
 import pytest
-import structlog
 import uvicorn
 from onnx import helper, numpy_helper
 
 from collage.service.app import create_app
 from collage.service.services import Services
 from collage.service.settings import Settings
+from collage.service.telemetry import logs
 from collage.service.telemetry.tracing import Tracing
 
-# Servers that tests share log between tests too, where pytest does not catch it.
-structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 # Loading the authorities that a machine trusts takes longer than a request, and no test here needs them.
 _TRUST_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+class _ServerLog(io.TextIOBase):
+    """Keeps all lines in a file, and shows warnings and errors on stderr too."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8")
+
+    def write(self, line: str) -> int:
+        if not any(f'"level": "{level}"' in line for level in ("debug", "info")):
+            sys.stderr.write(line)
+        return self._file.write(line)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def server_log(tmp_path_factory: pytest.TempPathFactory, no_secret_in_any_log: None) -> Iterator[Path]:
+    """The file with all that servers in this process log; secrets are looked for in it at the end."""
+    path = tmp_path_factory.mktemp("server") / "server.log"
+    log = _ServerLog(path)
+    logs.configure("debug", "json", log)
+    yield path
+    logs.configure("warning", "text")
+    log.close()
 
 
 class _PromptServer(uvicorn.Server):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from collage.service.settings import Settings, check_names, read_settings
 
 
 @pytest.mark.slow
@@ -16,10 +20,16 @@ import pytest
     [
         ("TLS_KEY", "key", "COLLAGE_TLS_CERTIFICATE and COLLAGE_TLS_KEY need each other"),
         ("SERVER_CORES", "4096", "COLLAGE_SERVER_CORES is 4096, and of"),
+        ("RUNERS", "2", "COLLAGE_RUNERS is no setting; COLLAGE_RUNNERS is probably meant"),
+        ("ALLOWED_HOSTS", "tuner.example.org", "COLLAGE_ALLOWED_HOSTS: write a JSON list, such as"),
+        ("ALLOWED_HOSTS", '["a.org:8000"]', "COLLAGE_ALLOWED_HOSTS: Value error, 'a.org:8000' is no"),
+        ("RUNNERS", "many", "COLLAGE_RUNNERS: Input should be a valid integer"),
+        ("HOST", "no.such.host.invalid", "cannot listen on no.such.host.invalid:"),
+        ("DATABASE_URL", "mysql://a/b", "databases of kind 'mysql'"),
     ],
 )
 def test_a_wrong_setting_is_one_line(name: str, value: str, said: str, tmp_path: Path) -> None:
-    environment = {**os.environ, f"COLLAGE_{name}": value, "COLLAGE_DATA_DIR": str(tmp_path)}
+    environment = {**os.environ, **_data_in(tmp_path), f"COLLAGE_{name}": value}
     done = subprocess.run(
         [sys.executable, "-m", "collage", "serve"],
         env=environment,
@@ -30,6 +40,39 @@ def test_a_wrong_setting_is_one_line(name: str, value: str, said: str, tmp_path:
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"collage: {said}")
+    assert "serves on" not in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "collage", "serve", "--port", port],
+            env={**os.environ, **_data_in(tmp_path)},
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+    assert done.returncode == 2
+    assert f"collage: cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
+    assert "serves on" not in done.stderr and "Traceback" not in done.stderr
+
+
+def _data_in(folder: Path) -> dict[str, str]:
+    return {"COLLAGE_DATA_DIR": str(folder), "COLLAGE_DATABASE_URL": f"sqlite:///{folder / 'costs.db'}"}
+
+
+def test_names_of_other_programs_are_no_mistakes() -> None:
+    check_names({"COLLAGE_HOST_LABEL": "x", "COLLAGE_MY_OWN_THING": "x", "PATH": "x"})
+    for name in Settings.model_fields:
+        check_names({f"COLLAGE_{name.upper()}": "x"})
+
+
+@pytest.mark.parametrize("names", ['["a.org", "[::1]", "10.0.0.1"]', "[]"])
+def test_names_of_hosts_are_taken(names: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLAGE_ALLOWED_HOSTS", names)
+    assert list(read_settings().allowed_hosts) == json.loads(names)
 
 
 @pytest.mark.slow

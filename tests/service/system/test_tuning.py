@@ -137,6 +137,8 @@ def test_cancel_stops_a_running_job_within_two_seconds(running: RunningServer) -
 
 def test_a_job_whose_process_is_killed_fails_with_a_reason(running: RunningServer) -> None:
     job = post_job(running, small_model(), data=_FORM).json()
+    _until(running, job["links"]["self"], "running")
+    time.sleep(0.5)  # until then the process may still be one that waits for any job
     while not (processes := _descendants()):
         time.sleep(0.01)
     os.kill(processes[0].pid, signal.SIGKILL)

@@ -1,0 +1,94 @@
+"""Streams of events: they end with the job, with their client, and with their token."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from collage.cost_db.jobs.job_events import JobEvent
+from collage.service.jobs.event_feed import encode
+from tests.service.conftest import RunningServer, StartServer, post_job
+
+
+def _tell(server: RunningServer, job: str, times: int) -> None:
+    for number in range(times):
+        server.services.jobs.append_event(job, "progress", {"stage": "x", "message": str(number)})
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+def test_a_stream_ends_soon_after_its_token(start_server: StartServer, how: str) -> None:
+    server = start_server(authentication="on")
+    ends = datetime.now(UTC) + timedelta(seconds=3) if how == "expired" else None
+    token, secret = server.services.tokens.create("watcher", ["tune"], expires_at=ends)
+    headers = {"Authorization": f"Bearer {secret}"}
+    job = post_job(server, headers=headers).json()["id"]
+    after_end = 0
+    with server.http.stream("GET", f"/v1/jobs/{job}/events", headers=headers, timeout=20) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        if how == "revoked":
+            server.services.tokens.revoke(token.id)
+        ended = time.monotonic() + (3 if ends else 0)
+        for number, line in enumerate(lines):
+            if line.startswith("event: progress") and time.monotonic() > ended + 3:
+                after_end += 1
+            if number % 4 == 0:
+                _tell(server, job, 1)
+            assert time.monotonic() < ended + 12, "the stream goes on"
+    assert after_end == 0
+    again = server.http.get(f"/v1/jobs/{job}/events", headers=headers)
+    assert again.status_code == 401
+
+
+def test_a_quiet_stream_ends_with_its_token_too(start_server: StartServer) -> None:
+    server = start_server(authentication="on")
+    token, secret = server.services.tokens.create("watcher", ["tune"])
+    headers = {"Authorization": f"Bearer {secret}"}
+    job = post_job(server, headers=headers).json()["id"]
+    begin = time.monotonic()
+    with server.http.stream("GET", f"/v1/jobs/{job}/events", headers=headers, timeout=20) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        server.services.tokens.revoke(token.id)
+        for _ in lines:
+            pass
+    assert time.monotonic() - begin < 8
+
+
+def test_a_stream_goes_on_after_the_last_event_seen(server: RunningServer) -> None:
+    job = post_job(server).json()["id"]
+    _tell(server, job, 1200)
+    server.http.delete(f"/v1/jobs/{job}")
+    whole = server.http.get(f"/v1/jobs/{job}/events")
+    assert whole.headers["content-type"].startswith("text/event-stream")
+    assert [line for line in whole.text.splitlines() if line.startswith("id: ")] == [
+        f"id: {number}" for number in range(1, 1203)
+    ]
+    rest = server.http.get(f"/v1/jobs/{job}/events", headers={"Last-Event-ID": "1200"})
+    assert [line for line in rest.text.splitlines() if line.startswith("id: ")] == [
+        "id: 1201",
+        "id: 1202",
+    ]
+
+
+def test_streams_that_are_left_are_forgotten(server: RunningServer) -> None:
+    job = post_job(server).json()["id"]
+    _tell(server, job, 2000)
+    for _ in range(10):
+        with httpx.stream("GET", f"{server.url}/v1/jobs/{job}/events") as stream:
+            next(stream.iter_lines())
+    deadline = time.monotonic() + 5
+    while server.services.feed.watchers:
+        assert time.monotonic() < deadline, "streams without a client stay open"
+        time.sleep(0.05)
+
+
+def test_an_event_that_no_json_can_hold_is_told_as_such() -> None:
+    deep: object = 1
+    for _ in range(400):
+        deep = [deep]
+    event = JobEvent(3, "progress", {"data": deep}, datetime.now(UTC))
+    assert b"cannot be shown" in encode(event) and encode(event).startswith(b"event: progress\nid: 3\n")

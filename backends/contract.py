@@ -29,7 +29,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -201,6 +201,23 @@ class OpTime:
     latency_us: float
 
 
+@dataclass(frozen=True)
+class Standalone:
+    """What runs an executable without this package: the input of `collage.deploy.runner`.
+
+    Args:
+        runtime: the class of the runner that reads it.
+        distribution: the Python package of the runtime.
+        files: by role; each is copied with what `<name>.weights` holds beside it.
+        settings: what the runner passes to the runtime; JSON-ready.
+    """
+
+    runtime: str
+    distribution: str
+    files: Mapping[str, Path]
+    settings: Mapping[str, Any]
+
+
 class Executable(ABC):
     """A compiled sub-model.
 
@@ -239,6 +256,10 @@ class Executable(ABC):
     @property
     def stated_latency_us(self) -> float | None:
         """The stated time of a call in simulations; None for every real runtime, which is measured."""
+        return None
+
+    def standalone(self) -> Standalone | None:
+        """What runs it without this package; None where only this package can."""
         return None
 
     def profile(self, runs: int) -> list[OpTime]:

@@ -37,6 +37,7 @@ from collage.backends.contract import (
     CompileContext,
     Executable,
     OpTime,
+    Standalone,
     SubModel,
     Unavailable,
     threads_of,
@@ -157,6 +158,8 @@ class MnnExecutable(Executable):
             "normal": self._expr.PrecisionMode.Normal,
             "high": self._expr.PrecisionMode.High,
         }[target.option("precision", "normal")]
+        self._threads = (context.threads, threads_of(target, context))
+        self._winograd = [_WINOGRAD_LEVEL, _LEVEL_OF[target.option("winograd", "exact")]]
         self._runtime = _runtime(nn, target, context)
         self._module: Any = self._load(nn, precision)
         self._variables = [
@@ -205,6 +208,15 @@ class MnnExecutable(Executable):
     @property
     def results(self) -> tuple[Array, ...]:
         return self._results
+
+    def standalone(self) -> Standalone:
+        settings = {
+            "threads": [max(self._threads), self._threads[-1]],
+            "precision": self._session_config["precision"],
+            "winograd": self._winograd,
+            "at_border": [_AT_BORDER[spec.dtype] for spec in self._model.inputs],
+        }
+        return Standalone("mnn", "MNN", {"model": self._path}, settings)
 
     def profile(self, runs: int) -> list[OpTime]:
         with quiet():

@@ -34,6 +34,7 @@ from collage.backends.contract import (
     Available,
     CompileContext,
     Executable,
+    Standalone,
     SubModel,
     Unavailable,
     threads_of,
@@ -160,16 +161,10 @@ class NcnnExecutable(Executable):
         self._batched = [_is_batched(script, i) for i in range(len(model.inputs))]
         _check_layers(ncnn, parameters)
         self._net = ncnn.Net()
-        options = self._net.opt
-        options.num_threads = threads_of(target, context)
-        options.openmp_blocktime = 0
-        options.use_vulkan_compute = False
-        # 16-bit storage is ncnn's default wherever the CPU has it; precision is the target's choice.
-        options.use_fp16_packed = options.use_fp16_storage = options.use_fp16_arithmetic = False
-        precision = target.option("precision", "f32")
-        options.use_fp16_storage = precision == "f16"
-        options.use_bf16_storage = options.use_bf16_packed = precision == "bf16"
-        options.use_winograd_convolution = target.option("winograd", "on") == "on"
+        self._files = {"parameters": parameters, "weights": weights}
+        self._options = _options(target, context)
+        for name, value in self._options.items():
+            setattr(self._net.opt, name, value)
         with quiet():
             failed = self._net.load_param(str(parameters)) or self._net.load_model(str(weights))
         if failed:
@@ -198,6 +193,10 @@ class NcnnExecutable(Executable):
     def results(self) -> tuple[Array, ...]:
         return self._results
 
+    def standalone(self) -> Standalone:
+        settings = {"options": self._options, "batched": self._batched}
+        return Standalone("ncnn", "ncnn", self._files, settings)
+
     def close(self) -> None:
         if self._net is not None:
             self._views, self._matrices = [], []
@@ -223,6 +222,23 @@ class NcnnExecutable(Executable):
         result = np.empty(spec.static_shape, np.float32) if bound is None else bound
         np.copyto(result, seen.reshape(result.shape))
         return result
+
+
+def _options(target: Target, context: CompileContext) -> dict[str, Any]:
+    """The net's options by name."""
+    precision = target.option("precision", "f32")
+    return {
+        "num_threads": threads_of(target, context),
+        "openmp_blocktime": 0,
+        "use_vulkan_compute": False,
+        # 16-bit storage is ncnn's default wherever the CPU has it; precision is the target's choice.
+        "use_fp16_packed": False,
+        "use_fp16_arithmetic": False,
+        "use_fp16_storage": precision == "f16",
+        "use_bf16_storage": precision == "bf16",
+        "use_bf16_packed": precision == "bf16",
+        "use_winograd_convolution": target.option("winograd", "on") == "on",
+    }
 
 
 def _ncnn() -> Any:

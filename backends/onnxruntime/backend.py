@@ -23,6 +23,7 @@ from collage.backends.contract import (
     CompileContext,
     Executable,
     OpTime,
+    Standalone,
     SubModel,
     Unavailable,
 )
@@ -46,6 +47,7 @@ from collage.backends.support.ort_session import (
     options_of,
     ort,
     preload_cuda,
+    session_settings,
 )
 from collage.backends.support.profile_mapping import op_times
 from collage.partitioner.errors import CollageError
@@ -238,6 +240,16 @@ class OnnxRuntimeExecutable(Executable):
     @property
     def results(self) -> tuple[Array, ...]:
         return self._results
+
+    def standalone(self) -> Standalone | None:
+        if self._target.option("ep", "cpu") != "cpu":
+            return None
+        return Standalone(
+            "onnxruntime",
+            "onnxruntime",
+            {"model": self._path},
+            session_settings(self._target, self._context),
+        )
 
     def profile(self, runs: int) -> list[OpTime]:
         if is_on(self._target, GRAPHS):  # it sees one launch of a graph

@@ -29,6 +29,7 @@ from collage.backends.contract import (
     CompileContext,
     Executable,
     OpTime,
+    Standalone,
     SubModel,
     Unavailable,
     threads_of,
@@ -238,6 +239,16 @@ class OpenVinoExecutable(Executable):
     @property
     def results(self) -> tuple[Array, ...]:
         return self._results
+
+    def standalone(self) -> Standalone | None:
+        if self._target.option("precision", "f32") != "f32":
+            return None  # the model is changed in memory when it is read
+        settings = {
+            "properties": _properties(self._target, self._context),
+            "ports": list(self._ports),
+            "passed": {str(output): given for output, given in self._passed.items()},
+        }
+        return Standalone("openvino", "openvino", {"model": self._read.path}, settings)
 
     def profile(self, runs: int) -> list[OpTime]:
         properties = _properties(self._target, self._context) | {"PERF_COUNT": True}

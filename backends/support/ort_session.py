@@ -59,22 +59,36 @@ def ort() -> Any:
 
 def options_of(target: Target, context: CompileContext, level: str | None = None) -> Any:
     """Session options for a target; `level` of optimization in place of the target's own."""
+    settings = session_settings(target, context, level)
     options = ort().SessionOptions()
     options.log_severity_level = 4
-    options.intra_op_num_threads = threads_of(target, context)
+    options.intra_op_num_threads = settings["threads"]
     options.inter_op_num_threads = 1
     options.execution_mode = ort().ExecutionMode.ORT_SEQUENTIAL
-    chosen = _LEVELS[level or target.option("opt", "all")]
-    options.graph_optimization_level = getattr(ort().GraphOptimizationLevel, chosen)
-    spinning = target.option("spinning", "run")
-    spins, stops = str(int(spinning != "off")), str(int(spinning == "run"))
-    options.add_session_config_entry("session.intra_op.allow_spinning", spins)
-    options.add_session_config_entry("session.force_spinning_stop", stops)
-    if target.option("ep", "cpu") != "cpu":
-        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    if _is_exact(target):
-        options.add_session_config_entry("session.x64quantprecision", "1")
+    options.graph_optimization_level = getattr(ort().GraphOptimizationLevel, settings["level"])
+    for name, value in settings["entries"].items():
+        options.add_session_config_entry(name, value)
     return options
+
+
+def session_settings(
+    target: Target, context: CompileContext, level: str | None = None
+) -> dict[str, Any]:
+    """`threads`, `level` of optimization and session `entries` of a target, as plain values."""
+    spinning = target.option("spinning", "run")
+    entries = {
+        "session.intra_op.allow_spinning": str(int(spinning != "off")),
+        "session.force_spinning_stop": str(int(spinning == "run")),
+    }
+    if target.option("ep", "cpu") != "cpu":
+        entries["session.disable_cpu_ep_fallback"] = "1"
+    if _is_exact(target):
+        entries["session.x64quantprecision"] = "1"
+    return {
+        "threads": threads_of(target, context),
+        "level": _LEVELS[level or target.option("opt", "all")],
+        "entries": entries,
+    }
 
 
 def _is_exact(target: Target) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -41,17 +41,7 @@ def prove(
         VerificationError: the seeded inputs cannot be made again as they were.
     """
     errors: dict[str, float] = {}
-    for position, seed in enumerate(verification.seeds):
-        given = verification.given
-        sample = given[position] if given else seeded_inputs(inputs, seed, verification.bounds)
-        if input_hashes(sample) != dict(verification.inputs[position]):
-            # As version 0.1 made them.
-            sample = seeded_inputs(inputs, seed, verification.bounds, by_name=False)
-        if input_hashes(sample) != dict(verification.inputs[position]):
-            raise VerificationError(
-                f"the inputs of seed {seed} cannot be made again with this version of numpy, so the "
-                "artifact cannot be verified; tune the model again with the versions installed here"
-            )
+    for position, sample in enumerate(samples_of(verification, inputs)):
 
         def judge(step: int, name: str, value: np.ndarray, position: int = position) -> None:
             error = verification.error_of(position, name, value)
@@ -68,6 +58,30 @@ def prove(
         if executor.is_concurrent:
             executor.check_outputs(judge)
     return errors
+
+
+def samples_of(
+    verification: Verification, inputs: Sequence[TensorSpec]
+) -> list[Mapping[str, np.ndarray]]:
+    """The inputs by which an artifact is verified.
+
+    Raises:
+        VerificationError: the seeded inputs cannot be made again as they were.
+    """
+    samples: list[Mapping[str, np.ndarray]] = []
+    for position, seed in enumerate(verification.seeds):
+        given = verification.given
+        sample = given[position] if given else seeded_inputs(inputs, seed, verification.bounds)
+        if input_hashes(sample) != dict(verification.inputs[position]):
+            # As version 0.1 made them.
+            sample = seeded_inputs(inputs, seed, verification.bounds, by_name=False)
+        if input_hashes(sample) != dict(verification.inputs[position]):
+            raise VerificationError(
+                f"the inputs of seed {seed} cannot be made again with this version of numpy, so the "
+                "artifact cannot be verified; tune the model again with the versions installed here"
+            )
+        samples.append(sample)
+    return samples
 
 
 def observe_errors(

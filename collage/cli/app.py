@@ -79,6 +79,27 @@ def run(
 
 
 @app.command()
+def package(
+    artifact: Annotated[Path, typer.Argument(help="A partitioned model.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", help="Folder; a package of the same model there gets a variant."
+        ),
+    ],
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Threads of one call [all cores].")
+    ] = None,
+) -> None:
+    """Write ARTIFACT as a folder that runs without Collage."""
+    from collage.deploy.package import write_package
+
+    written = write_package(artifact, output, threads)
+    typer.echo(f"wrote {written.folder}: variant {written.variant}, beside {', '.join(written.others)}")
+    typer.echo("on the machine that runs it: pip install -r requirements.txt, then python runner.py")
+
+
+@app.command()
 def bench(
     artifact: Annotated[Path, typer.Argument(help="A partitioned model.")],
     against: Annotated[

@@ -1,0 +1,1 @@
+"""Artifacts as folders that run without this package."""

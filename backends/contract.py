@@ -29,12 +29,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from collage.backends.device_memory import DeviceBuffer
 from collage.backends.options import SHORT_CALL_US, THREADS, Option
+from collage.backends.standalone import Standalone
 from collage.partitioner.target import HOST_MEMORY, Target
 from collage.partitioner.tensor import TensorSpec
 
@@ -199,23 +200,6 @@ class OpTime:
     nodes: tuple[str, ...]
     kind: str
     latency_us: float
-
-
-@dataclass(frozen=True)
-class Standalone:
-    """What runs an executable without this package: the input of `collage.deploy.runner`.
-
-    Args:
-        runtime: the class of the runner that reads it.
-        distribution: the Python package of the runtime.
-        files: by role; each is copied with what `<name>.weights` holds beside it.
-        settings: what the runner passes to the runtime; JSON-ready.
-    """
-
-    runtime: str
-    distribution: str
-    files: Mapping[str, Path]
-    settings: Mapping[str, Any]
 
 
 class Executable(ABC):

@@ -34,7 +34,6 @@ from collage.backends.contract import (
     Available,
     CompileContext,
     Executable,
-    Standalone,
     SubModel,
     Unavailable,
     threads_of,
@@ -48,6 +47,7 @@ from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.rewrite import rewritten
 from collage.backends.rewriting.table import REWRITE
 from collage.backends.sandbox.native_output import quiet
+from collage.backends.standalone import Standalone
 from collage.backends.support import conversion, predicates
 from collage.backends.support import patterns as p
 from collage.partitioner.candidate import bits

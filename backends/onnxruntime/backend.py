@@ -23,7 +23,6 @@ from collage.backends.contract import (
     CompileContext,
     Executable,
     OpTime,
-    Standalone,
     SubModel,
     Unavailable,
 )
@@ -36,6 +35,7 @@ from collage.backends.quantization.backend import QuantizingBackend
 from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.rewrite import rewritten
 from collage.backends.rewriting.table import REWRITE_OR_WINOGRAD, ROUNDS_TOO_MUCH, WINOGRAD, rewriting
+from collage.backends.standalone import Standalone
 from collage.backends.support import cuda_options, predicates
 from collage.backends.support import patterns as p
 from collage.backends.support.cuda_options import GRAPHS, TF32, is_on

@@ -29,7 +29,6 @@ from collage.backends.contract import (
     CompileContext,
     Executable,
     OpTime,
-    Standalone,
     SubModel,
     Unavailable,
     threads_of,
@@ -42,6 +41,7 @@ from collage.backends.quantization.backend import QuantizingBackend
 from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.rewrite import rewritten
 from collage.backends.rewriting.table import REWRITE_OR_WINOGRAD, ROUNDS_TOO_MUCH, WINOGRAD, rewriting
+from collage.backends.standalone import Standalone
 from collage.backends.support import patterns as p
 from collage.backends.support import predicates
 from collage.backends.support.profile_mapping import ProfileStep, op_times

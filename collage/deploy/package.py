@@ -25,9 +25,9 @@ from collage.artifact.session import load
 from collage.artifact.unpack import UnpackedArtifact, unpack
 from collage.artifact.verification import Verification
 from collage.artifact.verify import samples_of
-from collage.backends.contract import Standalone
 from collage.backends.machine.hardware import hardware
 from collage.backends.machine.process_policy import default_threads
+from collage.backends.standalone import Standalone
 from collage.backends.support.file_digests import files_of
 from collage.deploy import runner
 from collage.partitioner.emit.annotate import read_plan

@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("partitioner", "backends", "cost_db", "collage", "service")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
+# It is copied into packages, which run without the backends.
+RUNNER = "collage/deploy/runner.py"
 # Runtime module → the files that may import it. The reference is computed by ONNX Runtime.
 RUNTIMES = {
     "onnxruntime": (
@@ -20,10 +22,11 @@ RUNTIMES = {
         "backends/support/ort_session.py",
         "backends/quantization/",
         "backends/numerics/reference.py",
+        RUNNER,
     ),
-    "openvino": ("backends/openvino/",),
-    "MNN": ("backends/mnn/",),
-    "ncnn": ("backends/ncnn/",),
+    "openvino": ("backends/openvino/", RUNNER),
+    "MNN": ("backends/mnn/", RUNNER),
+    "ncnn": ("backends/ncnn/", RUNNER),
     "pnnx": ("backends/ncnn/",),
     "torch": ("backends/torch/",),
     "onnx2fx": ("backends/torch/",),

@@ -1,10 +1,10 @@
-"""A server with 200 clients while it tunes: how fast it answers, and if measurements are disturbed.
+"""A server with 300 clients while it tunes: how fast it answers, and if measurements are disturbed.
 
     python -m benchmarks.server_load
 
-The same 20 jobs run twice on a server with two job processes over empty databases. The first time, a
-hundred clients poll and a hundred keep an event stream open; the second time, there are no clients. All
-run on one machine over loopback. The server has one core for itself (`COLLAGE_SERVER_CORES=1`), which
+The same 20 jobs run twice on a server with two job processes over empty databases. The first time, half
+of the clients poll, and half follow jobs by event streams, which most leave in the middle and come back;
+at the end all leave at once. The second time, there are no clients (`--alone` leaves that out). All run on one machine over loopback. The server has one core for itself (`COLLAGE_SERVER_CORES=1`), which
 the clients share. Costs that both runs measured are compared by key: the calibration run's time and the
 latencies.
 """
@@ -36,6 +36,8 @@ _FORM = {"targets": '["onnxruntime"]', "options": '{"time_limit_s": 5}'}
 # People come one after the other, not at the moment in which a server has just started; each at a time of its own
 # within the seconds that it counts.
 _ARRIVAL_S, _GOLDEN = 10.0, 0.618034
+# How long a stream is followed that is left in the middle, about.
+_STAY_S = 4.0
 _POLLED = ("/v1/jobs?limit=20", "/v1/jobs/{job}", "/v1/costs?limit=20", "/", "/healthz")
 
 
@@ -47,11 +49,17 @@ class Watch:
         seconds: time of each GET, by the path's pattern.
         events: server-sent events that came.
         errors: what was no answer of status 200.
+        left: streams that were left in the middle.
+        after_s: time of `/healthz` after all have left at once.
+        load: the machine's load average at the beginning and at the end.
     """
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
     events: int = 0
     errors: list[str] = field(default_factory=list)
+    left: int = 0
+    after_s: float = 0.0
+    load: list[float] = field(default_factory=lambda: [os.getloadavg()[0]])
 
 
 class Connection:
@@ -73,14 +81,19 @@ class Connection:
             await reader.readline()
         return status
 
-    async def stream(self, path: str, watch: Watch) -> int:
-        """Count events until the stream ends."""
+    async def stream(self, path: str, watch: Watch, stay_s: float) -> int:
+        """Count events until the stream ends, or is left after `stay_s` without a word."""
         reader, writer = await self._send(path)
         status, _ = await self._head(reader)
-        while status == 200 and (size := int(await reader.readline() or b"0", 16)):
-            watch.events += (await reader.readexactly(size + 2)).count(b"data: ")
-        writer.close()
-        self._streams = None
+        try:
+            async with asyncio.timeout(stay_s):
+                while status == 200 and (size := int(await reader.readline() or b"0", 16)):
+                    watch.events += (await reader.readexactly(size + 2)).count(b"data: ")
+        except TimeoutError:
+            watch.left += 1
+        finally:
+            writer.transport.abort()
+            self._streams = None
         return status
 
     async def _send(self, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -123,7 +136,9 @@ async def crowd(port: int, jobs: list[str], clients: int, interval_s: float, sec
     async def follow(number: int) -> None:
         await asyncio.sleep(arrival_s(number))
         while loop.time() < end:
-            status = await Connection(port).stream(f"/v1/jobs/{jobs[number % len(jobs)]}/events", watch)
+            path = f"/v1/jobs/{jobs[number % len(jobs)]}/events"
+            stay_s = _STAY_S * (0.2 + number * _GOLDEN % 1) if number % 5 else seconds
+            status = await Connection(port).stream(path, watch, stay_s)
             if status != 200:
                 watch.errors.append(f"events: {status}")
             await asyncio.sleep(interval_s)
@@ -131,17 +146,25 @@ async def crowd(port: int, jobs: list[str], clients: int, interval_s: float, sec
 
     async def guarded(work: Any) -> None:
         try:
-            await asyncio.wait_for(work, seconds + 5)
+            async with asyncio.timeout_at(end):
+                await work
         except TimeoutError:
-            pass  # a stream of a job that still runs
+            pass  # all leave at the end
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             watch.errors.append(repr(error))
 
     async def wait() -> None:
         await asyncio.sleep(seconds)
 
+    async def look_after() -> None:
+        begin = loop.time()
+        await Connection(port).get("/healthz")
+        watch.after_s = loop.time() - begin
+        watch.load.append(os.getloadavg()[0])
+
     work: list[Any] = [(poll if number % 2 else follow)(number) for number in range(clients)]
     await asyncio.gather(wait(), *map(guarded, work))
+    await look_after()
     return watch
 
 
@@ -223,6 +246,11 @@ def tell(watch: Watch) -> None:
     """Print what the clients saw."""
     times = sorted(second for each in watch.seconds.values() for second in each)
     print(f"  {len(times)} GETs, {watch.events} events, {len(watch.errors)} errors {watch.errors[:3]}")
+    begin, end = watch.load[0], watch.load[-1]
+    print(
+        f"  {watch.left} streams were left; after all left at once, an answer took {watch.after_s * 1e3:.0f} ms"
+    )
+    print(f"  load average {begin:.1f} to {end:.1f}")
     for name, each in [("all", times), *sorted(watch.seconds.items())]:
         ordered = sorted(each)
         median, p99 = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
@@ -232,18 +260,21 @@ def tell(watch: Watch) -> None:
 def main() -> None:
     """Watched, then unwatched, then the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--clients", type=int, default=300)
     parser.add_argument("--interval-s", type=float, default=1.0, help="between the polls of one client")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--alone", action="store_true", help="no second run without clients")
     given = parser.parse_args()
     costs = []
-    for clients in (given.clients, 0):
+    for clients in (given.clients,) if given.alone else (given.clients, 0):
         print(f"{clients} clients:", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             watch, found = run(Path(folder), clients, given.interval_s, given.seconds)
         if clients:
             tell(watch)
         costs.append(found)
+    if given.alone:
+        return
     watched, alone = costs
     both = sorted(watched.keys() & alone.keys())
     print(

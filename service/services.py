@@ -85,8 +85,9 @@ class Services:
         self.spool.close()
 
 
-def get_services(request: Request) -> Services:
+async def get_services(request: Request) -> Services:
     """The services of the app that answers this request."""
+    # Async, though it waits for nothing: FastAPI would call it in a thread.
     services = request.app.state.services
     assert isinstance(services, Services)
     return services

@@ -6,6 +6,7 @@ ago comes first. Each owner's last turn is a number that grows with every job ta
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import sqlalchemy as sa
@@ -48,9 +49,16 @@ def take_turn(connection: sa.Connection) -> str | None:
 
 def places(connection: sa.Connection, job_ids: Sequence[str]) -> dict[str, int]:
     """Places in the queue, from 1, of those of the jobs that wait."""
+    rows = connection.execute(_places(), {"job_ids": list(job_ids)})
+    return {row.id: row.place for row in rows}
+
+
+@functools.cache
+def _places() -> sa.Select[tuple[str, int]]:
+    # Made once: to make it takes longer than to run it, and every look at a job asks.
     order = _order().subquery()
-    statement = sa.select(order.c.id, order.c.place).where(order.c.id.in_(job_ids))
-    return {row.id: row.place for row in connection.execute(statement)}
+    wanted = order.c.id.in_(sa.bindparam("job_ids", expanding=True))
+    return sa.select(order.c.id, order.c.place).where(wanted)
 
 
 def _order() -> sa.Select[tuple[str, str, int]]:

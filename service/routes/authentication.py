@@ -10,8 +10,9 @@ token as a cookie that no script can read and that no other site can make them s
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -67,11 +68,14 @@ def identify(request: Request, services: Services, secret: str | None) -> Caller
     return Caller(token.id, scopes)
 
 
-def require(scope: str) -> Callable[..., Caller]:
+def require(scope: str) -> Callable[..., Awaitable[Caller]]:
     """A dependency that gives the caller if it has the scope."""
 
-    def caller(request: Request, services: InjectedServices, credentials: _Credentials) -> Caller:
-        found = identify(request, services, credentials.credentials if credentials else None)
+    async def caller(request: Request, services: InjectedServices, credentials: _Credentials) -> Caller:
+        found = LOCAL
+        if services.settings.needs_tokens:  # a thread only where the database is asked
+            secret = credentials.credentials if credentials else None
+            found = await asyncio.to_thread(identify, request, services, secret)
         if not found.may(scope):
             raise ProblemError(403, "forbidden", f"the token lacks the scope {scope!r}")
         return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Query
+from fastapi import Query, Response
+from pydantic import BaseModel
 
 from collage.service.http.blob_response import BlobResponse
 from collage.service.http.problems import MEDIA_TYPE, Problem
@@ -50,6 +51,11 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
         }
         for status in every
     }
+
+
+def json_response(model: BaseModel) -> Response:
+    """A model as an answer; FastAPI would check it again in another thread, for what is polled most."""
+    return Response(model.model_dump_json(by_alias=True), media_type="application/json")
 
 
 def blob_response(

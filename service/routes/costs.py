@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Body, Depends, Query, Request
+from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime, BeforeValidator
 
@@ -20,7 +20,7 @@ from collage.service.api_models import (
 )
 from collage.service.http.problems import ProblemError
 from collage.service.routes.authentication import Admin, Reader
-from collage.service.routes.common import Cursor, Limit, problems
+from collage.service.routes.common import Cursor, Limit, json_response, problems
 from collage.service.services import InjectedServices
 
 router = APIRouter(prefix="/v1/costs", tags=["costs"])
@@ -55,7 +55,7 @@ def _check_names(request: Request) -> None:
             raise ProblemError(422, "invalid-request", f"filter {name!r} is given more than once")
 
 
-def cost_filter(
+async def cost_filter(
     request: Request,
     target: Text = None,
     backend: Text = None,
@@ -96,10 +96,11 @@ def list_costs(
     wanted: Filter,
     cursor: Cursor = None,
     limit: Limit = 100,
-) -> PageView[CostView]:
+) -> Response:
     """Costs, newest first."""
     page = services.database.query(wanted, cursor, limit)
-    return PageView(items=[CostView.of(row) for row in page.items], next=page.next)
+    items = [CostView.of(row) for row in page.items]
+    return json_response(PageView[CostView](items=items, next=page.next))
 
 
 @router.get("/stats", operation_id="getCostStats", response_model=CostStatsView, responses=problems())

@@ -18,7 +18,14 @@ from collage.service.http.event_stream import TICK_S, EventStreamResponse
 from collage.service.http.problems import ProblemError, not_found
 from collage.service.jobs.runner import ARTIFACT_TYPE, JSON_TYPE
 from collage.service.routes.authentication import Reader, Tuner
-from collage.service.routes.common import FILE_STATUSES, Cursor, Limit, blob_response, problems
+from collage.service.routes.common import (
+    FILE_STATUSES,
+    Cursor,
+    Limit,
+    blob_response,
+    json_response,
+    problems,
+)
 from collage.service.routes.submission import Submission, from_form, from_stored, receive_form, submit
 from collage.service.services import InjectedServices, Services
 from collage.service.views import job_view, job_views
@@ -135,16 +142,16 @@ def list_jobs(
     owner: Annotated[str | None, Query(max_length=200)] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
-) -> PageView[JobView]:
+) -> Response:
     """Jobs, newest first."""
     page = services.jobs.list(owner, state, cursor, limit)
-    return PageView(items=job_views(services, page.items), next=page.next)
+    return json_response(PageView[JobView](items=job_views(services, page.items), next=page.next))
 
 
 @router.get("/{job_id}", operation_id="getJob", response_model=JobView, responses=problems(404))
-def get_job(services: InjectedServices, caller: Reader, job_id: JobId) -> JobView:
+def get_job(services: InjectedServices, caller: Reader, job_id: JobId) -> Response:
     """A job as it is now."""
-    return job_view(services, find_job(services, job_id))
+    return json_response(job_view(services, find_job(services, job_id)))
 
 
 @router.delete("/{job_id}", operation_id="cancelJob", response_model=JobView, responses=problems(404))
@@ -156,11 +163,11 @@ def cancel_job(services: InjectedServices, caller: Tuner, job_id: JobId) -> JobV
     return job_view(services, services.jobs.request_cancel(job.id))
 
 
-def _watchable(services: InjectedServices, job_id: JobId) -> str:
+async def _watchable(services: InjectedServices, job_id: JobId) -> str:
     # A stream has answered 200 before its first event: what can be refused is refused here.
     if services.feed.watchers >= services.settings.max_event_streams:
         raise ProblemError(503, "busy", "too many event streams; try again", {"Retry-After": "5"})
-    return find_job(services, job_id).id
+    return (await asyncio.to_thread(find_job, services, job_id)).id
 
 
 @router.get(

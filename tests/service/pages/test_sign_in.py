@@ -175,7 +175,9 @@ def test_a_skipped_browser_test_fails_in_ci(
     tmp_path: Path, environment: dict[str, str], status: int
 ) -> None:
     marks = "pytestmark = [pytest.mark.browser, pytest.mark.skipif(True, reason='none here')]"
-    (tmp_path / "test_it.py").write_text(f"import pytest\n{marks}\ndef test_it():\n    pass\n", "utf-8")
+    (tmp_path / "test_it.py").write_text(
+        f"import pytest\n{marks}\ndef test_it():\n    pass\n", encoding="utf-8"
+    )
     command = [sys.executable, "-m", "pytest", "-p", "tests.chromium", "-p", "no:schemathesis"]
     config = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path)]
     done = subprocess.run(

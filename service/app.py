@@ -15,8 +15,8 @@ from fastapi import FastAPI, Request
 from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from collage.backends.sandbox.landlock import confinable
-from collage.backends.sandbox.run import network_isolated, runs_as_root
+from collage.backends.machine.process_policy import child_memory
+from collage.backends.sandbox.run import protections
 from collage.cluster.connection import check_installed, security
 from collage.partitioner.errors import BadInputError
 from collage.service.http import problems
@@ -112,12 +112,7 @@ def serve(settings: Settings) -> None:
         check_installed()
         security(settings.scheduler, settings.scheduler_certificates)
     logs.configure(settings.log_level, settings.log_format)
-    if not network_isolated():
-        _log.warning("children that run models cannot be cut off the network on this platform")
-    if runs_as_root():
-        _log.warning("children that run models are root like this server: start it as another user")
-    if not confinable():
-        _log.warning("children that run models see all files of the server's user: no Landlock here")
+    _tell_protections()
     app = create_app(
         settings, job_cores=keep_for_server(settings.server_cores), on_started=_spare_collector
     )
@@ -135,6 +130,15 @@ def serve(settings: Settings) -> None:
         ssl_keyfile=settings.tls_key,
         timeout_graceful_shutdown=5,
     )
+
+
+def _tell_protections() -> None:
+    """Say which protections of children hold on this machine."""
+    found = protections()
+    memory = f"{child_memory() / (1 << 30):.3g} GiB of memory"
+    _log.info("children that run models have", protections=f"{found.holding()}, {memory}")
+    if (missing := found.missing()) is not None:
+        _log.warning("children that run models lack (docs/security.md)", protections=missing)
 
 
 def _spare_collector() -> None:

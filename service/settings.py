@@ -43,7 +43,7 @@ class Settings(BaseSettings):
     scheduler_certificates: Path | None = None
     lease_s: float = Field(default=30.0, ge=1)
     poll_s: float = Field(default=0.5, gt=0, le=10)
-    job_time_limit_s: float | None = Field(default=None, gt=0)
+    job_time_limit_s: float = Field(default=4 * 3600.0, ge=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 

@@ -7,6 +7,7 @@ its owner starts one of its own.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import socket
@@ -84,6 +85,8 @@ class ForkServer:
     def kill(self) -> None:
         """The last resort, when it does not answer; the kernel then kills its children."""
         self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # else a next call could still reach it
+            self._process.wait(_END_TIMEOUT_S)
 
     def forget(self) -> None:
         """Close the socket in a forked copy of the owner, where it would keep the fork server alive."""

@@ -57,7 +57,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _POLL_S = 0.05
-_KILL_GRACE_S = 5.0
+_KILL_GRACE_S = 15.0  # on a busy machine the end of many processes takes time
 _TAIL_BYTES = 4096
 _LARGEST_FRAME = 1 << 31
 _LEAST_ADDRESS_BYTES = 4 << 30

@@ -109,10 +109,9 @@ def devices(gpus: bool) -> list[str]:
 
 def interpreter_paths() -> list[str]:
     """Where Python and its packages live."""
-    prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     installed = [entry for entry in sys.path if _holds_software(entry)]
-    return [*prefixes, *installed, *(entry for entry in libraries if entry), *package_folders()]
+    return [*_prefixes(), *installed, *(entry for entry in libraries if entry), *package_folders()]
 
 
 def start_folders() -> list[str]:
@@ -124,11 +123,17 @@ def start_folders() -> list[str]:
     return [entry for entry in sys.path if entry not in ("", "/") and not _holds_software(entry)]
 
 
+def _prefixes() -> set[str]:
+    return {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+
+
 @lru_cache(maxsize=1024)
 def _holds_software(entry: str) -> bool:
     path = Path(entry)
     if path.parent == path or not path.is_dir():
         return path.is_file()
+    if any(path.is_relative_to(prefix) for prefix in _prefixes()):
+        return True
     return path.name in ("site-packages", "dist-packages") or any(path.glob("*.dist-info"))
 
 
@@ -194,12 +199,16 @@ def more_writable(paths: Iterable[Path]) -> list[Given]:
     return [Given.of(path.absolute(), writable=True) for path in paths if path.exists()]
 
 
-def code_of(package: str) -> list[Given]:
-    """Where a package of the caller lies, which may be outside of installed software."""
-    module = sys.modules.get(package)
-    folders = list(getattr(module, "__path__", [])) or [getattr(module, "__file__", None)]
-    found = [Path(folder) for folder in folders if folder]
-    return [Given.of(path.absolute(), writable=False) for path in found if path.exists()]
+def imported_code() -> list[Given]:
+    """Packages and modules that this process has imported from folders that hold more than software."""
+    folders = {str(Path(entry).absolute()) for entry in sys.path if not _holds_software(entry)}
+    found = []
+    for name, module in list(sys.modules.items()):
+        if "." in name or name == "__main__":
+            continue
+        places = list(getattr(module, "__path__", ())) or [getattr(module, "__file__", None)]
+        found += [place for place in places if place and place.rpartition("/")[0] in folders]
+    return [Given.of(Path(place), writable=False) for place in dict.fromkeys(found)]
 
 
 def _paths_in(value: object) -> Iterator[Path]:

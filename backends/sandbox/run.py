@@ -37,7 +37,7 @@ from collage.backends.machine import process_policy
 from collage.backends.sandbox.child import frame, in_child, send_message, split_frame
 from collage.backends.sandbox.codec import OWN_PACKAGES, UnsafeValueError, decode
 from collage.backends.sandbox.fork_server import ForkServer, fork_server, import_path
-from collage.backends.sandbox.landlock import Given, code_of, granted, more_writable
+from collage.backends.sandbox.landlock import Given, granted, imported_code, more_writable
 from collage.backends.sandbox.limits import ChildFailed, ChildLimits, FailureKind, Protections
 from collage.backends.sandbox.native_output import one_line
 from collage.backends.sandbox.watch import LOOK_S, Excess, Watch
@@ -95,7 +95,7 @@ def run_in_child(
     task = pickle.dumps((function, args))
     package = function.__module__.partition(".")[0]
     limits = limits or ChildLimits()
-    given = [*granted(args), *more_writable(limits.writable), *code_of(package)]
+    given = [*granted(args), *more_writable(limits.writable), *imported_code()]
     run = _ChildCall(limits, OWN_PACKAGES | {package}, on_message, given)
     preload = function.__module__ if package in OWN_PACKAGES else None
     result: R = run.go(task, preload, cancel)

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from collage.backends.machine.process_policy import apply_environment
+from collage.backends.machine.process_policy import apply_environment, go_before_server
 
 # How long the tuner may take to stop by itself when asked to; then the process ends regardless.
 STOP_S = 1.0
@@ -62,6 +62,7 @@ def main() -> None:
     if request.cores:
         os.sched_setaffinity(0, request.cores)
     apply_environment()
+    go_before_server()
     cancel = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: cancel.set())
     threading.Thread(target=_end_with_server, name="server-watch", daemon=True).start()

@@ -39,6 +39,7 @@ class ChildLimits:
     # user and group number to run as, where the owner is root; None for one of its own (`user`), or
     # the owner's where that cannot be
     user: int | None = None
+    answer_bytes: int = 1 << 31  # the largest message or result that it may send
     # more environment variables, over those of the policy
     environment: Mapping[str, str] = field(default_factory=dict)
 

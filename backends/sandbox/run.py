@@ -59,7 +59,6 @@ R = TypeVar("R")
 _POLL_S = 0.05
 _KILL_GRACE_S = 15.0  # on a busy machine the end of many processes takes time
 _TAIL_BYTES = 4096
-_LARGEST_FRAME = 1 << 31
 _LEAST_ADDRESS_BYTES = 4 << 30
 
 
@@ -242,8 +241,8 @@ class _ChildCall:
             return False
         self._received += data
         self._heard_at = time.monotonic()
-        if len(self._received) > _LARGEST_FRAME:
-            raise ChildFailed("error", f"it sent more than {_LARGEST_FRAME} bytes at once")
+        if len(self._received) > self._limits.answer_bytes:
+            raise ChildFailed("error", f"it sent more than {self._limits.answer_bytes} bytes at once")
         while self._outcome is None and (found := split_frame(self._received)) is not None:
             kind, content = found
             if kind != b"M":

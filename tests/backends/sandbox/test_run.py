@@ -197,6 +197,13 @@ def test_messages_come_in_order() -> None:
     assert got == [{"step": i} for i in range(5)]
 
 
+def test_answer_that_is_too_large_is_refused() -> None:
+    limits = ChildLimits(answer_bytes=1 << 20)
+    assert run_in_child(child_tasks.echo, "x" * 1000, limits=limits) == "x" * 1000
+    failure = _failure(child_tasks.echo, "x" * (2 << 20), limits=limits)
+    assert "it sent more than 1048576 bytes" in failure.reason
+
+
 def test_an_error_in_on_message_leaves_no_child() -> None:
     def refuse(message: object) -> None:
         raise KeyError("no thanks")

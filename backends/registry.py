@@ -133,6 +133,11 @@ def check_options(target: Target) -> Backend:
     return backend
 
 
+def on_gpus(targets: Iterable[Target]) -> bool:
+    """True when one of the targets has its values on a GPU, so that a child needs its devices."""
+    return any(check_options(target).memory_domain(target) != HOST_MEMORY for target in targets)
+
+
 def backend_of(target: Target) -> Backend:
     """The backend of a target, installed or not; options are not checked.
 

@@ -16,8 +16,8 @@ from fastapi import FastAPI, Request
 from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from collage.backends.sandbox.landlock import confinable
-from collage.backends.sandbox.run import network_isolated, runs_as_root
+from collage.backends.machine.process_policy import child_memory
+from collage.backends.sandbox.run import protections
 from collage.cluster.connection import check_installed, security
 from collage.cost_db.database import CostDatabase
 from collage.partitioner.errors import BadInputError
@@ -120,12 +120,7 @@ def serve(settings: Settings) -> None:
         check_installed()
         security(settings.scheduler, settings.scheduler_certificates)
     logs.configure(settings.log_level, settings.log_format)
-    if not network_isolated():
-        _log.warning("children that run models cannot be cut off the network on this platform")
-    if runs_as_root():
-        _log.warning("children that run models are root like this server: start it as another user")
-    if not confinable():
-        _log.warning("children that run models see all files of the server's user: no Landlock here")
+    _tell_protections()
     cores = keep_for_server(settings.server_cores)
     CostDatabase(settings.database_url).close()  # what is wrong with it is one line here
     listener = _listen(settings.host, settings.port)
@@ -171,6 +166,15 @@ def _listen(host: str, port: int) -> socket.socket:
             "choose with COLLAGE_HOST and COLLAGE_PORT, or --host and --port"
         ) from None
     return listener
+
+
+def _tell_protections() -> None:
+    """Say which protections of children hold on this machine."""
+    found = protections()
+    memory = f"{child_memory() / (1 << 30):.3g} GiB of memory"
+    _log.info("children that run models have", protections=f"{found.holding()}, {memory}")
+    if (missing := found.missing()) is not None:
+        _log.warning("children that run models lack (docs/security.md)", protections=missing)
 
 
 def _spare_collector() -> None:

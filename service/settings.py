@@ -21,6 +21,7 @@ MIB = 1 << 20
 _PREFIX = "COLLAGE_"
 # Names that other programs of ours read.
 _OTHERS = (
+    "CHILD_MEMORY_BYTES",
     "DATABASE_HOST",
     "DATABASE_PASSWORD_FILE",
     "HOST_LABEL",
@@ -63,7 +64,7 @@ class Settings(BaseSettings):
     lease_s: float = Field(default=30.0, ge=1)
     poll_s: float = Field(default=0.5, gt=0, le=10)
     wait_for_quiet_s: float = Field(default=30.0, ge=0, le=86400)
-    job_time_limit_s: float | None = Field(default=None, gt=0)
+    job_time_limit_s: float = Field(default=4 * 3600.0, ge=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 

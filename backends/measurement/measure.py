@@ -24,11 +24,10 @@ from typing import Any
 
 from collage.backends.measurement.child import PROFILING, aligned, measure_here
 from collage.backends.measurement.request import Measurement, MeasureRequest, versions_of
-from collage.backends.registry import check_options
+from collage.backends.registry import on_gpus
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.partitioner.cost import Infeasible
 from collage.partitioner.errors import CollageError, OutOfTimeError
-from collage.partitioner.target import HOST_MEMORY
 
 __all__ = ["MeasureRequest", "Measurement", "aligned", "measure"]
 
@@ -41,6 +40,7 @@ _CATEGORY = {
     "crash": "crash",
     "hang": "hang",
     "out_of_memory": "out of memory",
+    "out_of_disk": "out of disk",
     "error": "failed in our own code",
 }
 
@@ -88,11 +88,12 @@ def measure(
 
 
 def _limits(request: MeasureRequest) -> ChildLimits:
-    on_host = check_options(request.target).memory_domain(request.target) == HOST_MEMORY
+    gpus = on_gpus([request.target])
     return ChildLimits(
         timeout_s=request.gives_up_s or request.timeout_s,
         # GPU drivers reserve address space by the terabyte.
-        memory_bytes=request.memory_bytes if on_host else 0,
+        address_bytes=0 if gpus else request.memory_bytes,
+        gpus=gpus,
     )
 
 

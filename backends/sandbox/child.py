@@ -1,17 +1,8 @@
-"""The other side of `collage.backends.sandbox.run`: the fork server, and a child's life around its task.
+"""A child's life around its task, from the fork on; `fork_loop` forks it.
 
-Terms: the *owner* is the process that calls `run_in_child`. The *fork server* is one single-threaded
-helper process of the owner, without the owner's environment and, where the platform allows that,
-without a network. It imports no runtime and forks a *child* for each call, in milliseconds and in a
-state that no earlier task has touched.
-
-Invariants:
-
-* Nothing outlives the owner: the fork server ends when its control socket closes or its parent changes,
-  and kills all children; the kernel kills a child when the fork server dies.
-* Nothing outlives its task: a child leads its own session and group, which is killed when it ends;
-  processes that left the group come to the fork server (child subreaper) and are killed there.
-* A child's working directory is empty at the start and removed at the end.
+Where processes can have a namespace of their own, a child is two processes. The *first* has number 1
+there: it builds what the child sees (`file_view`), gives up its rights, forks the *worker*, and ends
+with it; the kernel then ends whatever else is left in the namespace. Elsewhere the child is the worker.
 
 Only the standard library is imported at the top, so that a fork server starts quickly.
 """
@@ -19,42 +10,35 @@ Only the standard library is imported at the top, so that a fork server starts q
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
-import gc
-import importlib
-import itertools
 import json
 import os
 import pickle
 import re
 import resource
-import selectors
-import shutil
+import select
 import signal
 import socket
 import struct
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
+from collage.backends.sandbox import linux
+from collage.backends.sandbox.file_view import Shown, enter
+from collage.backends.sandbox.landlock import SYSTEM, confine, devices, interpreter_paths
 from collage.backends.sandbox.native_output import one_line
-from collage.backends.sandbox.user import can_change_user, give_up_privileges, prctl, user_for
-
-REQUEST_BYTES = 1 << 20
-OWNER_POLL_S = 0.5
+from collage.backends.sandbox.seccomp import refuse_calls
+from collage.backends.sandbox.user import give_up_privileges
 
 _HEADER = struct.Struct("<cQ")
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
-_PR_SET_CHILD_SUBREAPER = 36
-_CLONE_NEWUSER = 0x10000000
-_CLONE_NEWNET = 0x40000000
 _OUT_OF_MEMORY = re.compile(
     r"bad_alloc|bad allocation|out of memory|failed to allocate|cannot allocate|unable to allocate",
     re.IGNORECASE,
@@ -63,13 +47,21 @@ _OUT_OF_MEMORY = re.compile(
 _channel: socket.socket | None = None  # set in a child only
 
 
-@dataclass
-class _ForkedChild:
-    """A running child."""
+@dataclass(frozen=True)
+class Surroundings:
+    """What the platform gives a child, besides limits.
 
-    pid: int
-    status: socket.socket
-    work_dir: Path
+    Args:
+        own_view: a root folder and a namespace of processes of its own.
+        own_proc: `/proc` shows that namespace.
+        all_mounts: as `file_view.enter` has it.
+        user_maps: by the owner of given files, as `file_view.enter` has it.
+    """
+
+    own_view: bool = False
+    own_proc: bool = False
+    all_mounts: bool = False
+    user_maps: Mapping[tuple[int, int], int] | None = None
 
 
 def frame(kind: bytes, content: bytes) -> bytes:
@@ -103,158 +95,33 @@ def in_child() -> bool:
     return _channel is not None
 
 
-def serve(control_fd: int, preload: Sequence[str]) -> None:
-    """Run the fork server until its owner is gone."""
-    control = socket.socket(fileno=control_fd)
-    owner = os.getppid()
-    prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    isolated = _cut_off_network()
-    # Two fork servers of one machine are unlikely to use one number at the same time.
-    own_users = itertools.count(os.getpid()) if can_change_user() else None
-    for name in preload:
-        _import_quietly(name)
-    from collage.backends.sandbox.landlock import package_folders
-
-    package_folders()
-    gc.collect()
-    gc.freeze()  # children share these pages until one writes
-    hello = {"network_isolated": isolated, "own_users": own_users is not None}
-    control.send(json.dumps(hello).encode())
-    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, _on_signal)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what an interrupt means
-    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    children: dict[int, _ForkedChild] = {}
-    with selectors.DefaultSelector() as selector:
-        selector.register(control, selectors.EVENT_READ)
-        selector.register(wake_read, selectors.EVENT_READ)
-        try:
-            while os.getppid() == owner:
-                for key, _ in selector.select(OWNER_POLL_S):
-                    if key.fileobj is control:
-                        if not _accept(control, children, selector, own_users):
-                            return
-                    elif key.fileobj == wake_read:
-                        with contextlib.suppress(BlockingIOError):
-                            os.read(wake_read, 4096)
-                    elif key.data in children:  # the owner asks to kill it, or is gone
-                        _kill_group(key.data)
-                        selector.unregister(key.fileobj)
-                _reap(children, selector)
-        finally:
-            for pid in children:
-                _kill_group(pid)
-            while children:
-                _reap(children, selector, wait=True)
-
-
-def _accept(
-    control: socket.socket,
-    children: dict[int, _ForkedChild],
-    selector: selectors.BaseSelector,
-    own_users: Iterator[int] | None,
-) -> bool:
-    """Fork one child; False when the owner is gone."""
-    data, fds, _, _ = socket.recv_fds(control, REQUEST_BYTES, 3)
-    if not data:
-        return False
-    request = json.loads(data)
-    channel_fd, status_fd, log_fd = fds
-    # Imported here once, a module is there in every later child.
-    if request["preload"]:
-        _import_quietly(request["preload"])
-    status = socket.socket(fileno=status_fd)
-    work_dir = Path(tempfile.mkdtemp(prefix="collage-child-"))
-    if request["user"] is None and own_users is not None:
-        request["user"] = user_for(next(own_users))
-    if request["user"] is not None:
-        os.chown(work_dir, request["user"], request["user"])
-    fork_server = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        selector.close()
-        control.close()
-        status.close()
-        for other in children.values():
-            other.status.close()
-        _run_child(request, channel_fd, log_fd, work_dir, fork_server)
-    os.close(channel_fd)
-    os.close(log_fd)
-    with contextlib.suppress(OSError):  # the owner may be gone, which is seen below
-        status.send(json.dumps({"work_dir": str(work_dir)}).encode())
-    children[pid] = _ForkedChild(pid, status, work_dir)
-    selector.register(status, selectors.EVENT_READ, pid)
-    return True
-
-
-def _reap(
-    children: dict[int, _ForkedChild], selector: selectors.BaseSelector, wait: bool = False
-) -> None:
-    """Reap ended children, and kill what they started."""
-    while True:
-        try:
-            pid, status = os.waitpid(-1, 0 if wait else os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        wait = False
-        child = children.pop(pid, None)
-        if child is None:
-            continue
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-        _kill_orphans(children)
-        shutil.rmtree(child.work_dir, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            child.status.send(json.dumps({"exit": os.waitstatus_to_exitcode(status)}).encode())
-        with contextlib.suppress(KeyError):
-            selector.unregister(child.status)
-        child.status.close()
-
-
-def _kill_orphans(children: Mapping[int, _ForkedChild]) -> None:
-    """Kill every descendant that the kernel gave to this process because its parent died."""
-    for _ in range(100):  # each round brings the children of those killed in the round before
-        orphans = [pid for pid in _own_children() if pid not in children]
-        if not orphans:
-            return
-        for pid in orphans:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-
-
-def _own_children() -> Iterator[int]:
-    own = os.getpid()
-    with contextlib.suppress(OSError):  # only kernels built with it have this file
-        yield from map(int, Path(f"/proc/self/task/{own}/children").read_text(encoding="utf-8").split())
-        return
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            # The second field is the command in parentheses, which may contain spaces.
-            after_name = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            if int(after_name[1]) == own:
-                yield int(entry.name)
-
-
-def _kill_group(pid: int) -> None:
-    """Kill a child that is not reaped yet, with its group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it may not lead a group yet
-        os.kill(pid, signal.SIGKILL)
-
-
-def _run_child(
-    request: Mapping[str, Any], channel_fd: int, log_fd: int, work_dir: Path, fork_server: int
+def live(
+    request: Mapping[str, Any],
+    surroundings: Surroundings,
+    *,
+    channel_fd: int,
+    log_fd: int,
+    end_fd: int,
+    work_dir: Path,
 ) -> NoReturn:
-    """A child's whole life."""
+    """A child's whole life.
+
+    Args:
+        end_fd: a pipe to the fork server; how the worker ended is written there.
+    """
     global _channel
     code = 1
     try:
-        _set_up(request, log_fd, work_dir, fork_server)
+        passes_files = _set_up(request, surroundings, log_fd, work_dir)
+        _give_up(request, passes_files, end_fd)
+        if surroundings.own_view:
+            _fork_worker(channel_fd, end_fd)
+        os.close(end_fd)
+        faulthandler.enable()
+        given = [(entry["path"], entry["writable"]) for entry in request["given"]]
+        readable = [path for path, writable in given if not writable]
+        writable_paths = [path for path, writable in given if writable]
+        confine(readable, [*writable_paths, str(work_dir)], request["gpus"])
         channel = socket.socket(fileno=channel_fd)
         _channel = channel
         code = _work(channel)
@@ -268,8 +135,10 @@ def _run_child(
         os._exit(code)
 
 
-def _set_up(request: Mapping[str, Any], log_fd: int, work_dir: Path, fork_server: int) -> None:
-    """Set up the child's environment, limits and user."""
+def _set_up(
+    request: Mapping[str, Any], surroundings: Surroundings, log_fd: int, work_dir: Path
+) -> bool:
+    """Set up streams, files, environment and limits; True when permission bits must be passed by."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -279,12 +148,15 @@ def _set_up(request: Mapping[str, Any], log_fd: int, work_dir: Path, fork_server
     os.dup2(log_fd, 2)
     os.close(null)
     os.close(log_fd)
-    faulthandler.enable()
+    _go_first_when_memory_ends()
     os.chdir(work_dir)
+    sys.path[:] = request["path"]
+    mapped = False
+    if surroundings.own_view:
+        mapped = _enter_view(request, surroundings, work_dir)
     os.environ.update({**request["environment"], "HOME": str(work_dir), "TMPDIR": str(work_dir)})
     os.environ["LOGNAME"] = "collage"  # some libraries ask for a name, and a child's own user has none
     tempfile.tempdir = str(work_dir)
-    sys.path[:] = request["path"]
     for name, value in request["rlimits"].items():
         number = getattr(resource, name, None)
         if number is not None:
@@ -293,16 +165,64 @@ def _set_up(request: Mapping[str, Any], log_fd: int, work_dir: Path, fork_server
             # At the hard limit of processor time the kernel kills without saying why.
             spare = 5 if name == "RLIMIT_CPU" and hard == resource.RLIM_INFINITY else 0
             resource.setrlimit(number, (limit, limit + spare))
-    give_up_privileges(request["user"])
-    prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    if request["confine"]:
-        from collage.backends.sandbox.landlock import confine
+    return os.geteuid() == 0 and not mapped
 
-        confine(request["readable"], [*request["writable"], str(work_dir)])
+
+def _enter_view(request: Mapping[str, Any], surroundings: Surroundings, work_dir: Path) -> bool:
+    """Enter the child's view of files; True when all given files are its own there."""
+    maps = surroundings.user_maps or {}
+    root = (0, 0)
+    shown = [Shown(path) for path in (*SYSTEM, "/sys")]
+    shown += [Shown(path, owner=root) for path in interpreter_paths()]
+    shown += [Shown(path, device=True) for path in devices(request["gpus"])]
+    for entry in request["given"]:
+        shown.append(Shown(entry["path"], entry["writable"], owner=tuple(entry["owner"])))
+    mapped = enter(
+        shown,
+        str(work_dir),
+        user_maps=maps,
+        own_proc=surroundings.own_proc,
+        all_mounts=surroundings.all_mounts,
+    )
+    for number in maps.values():
+        os.close(number)
+    return mapped and bool(maps)
+
+
+def _give_up(request: Mapping[str, Any], passes_files: bool, end_fd: int) -> None:
+    """Give up all rights, and end with the fork server."""
+    give_up_privileges(request["user"], passes_files)
+    linux.prctl(_PR_SET_NO_NEW_PRIVS, 1)
     # After any change of user, which would clear it; then make sure that it was not too late.
-    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != fork_server:
+    linux.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    reader = select.poll()
+    reader.register(end_fd, 0)
+    if reader.poll(0):
         os._exit(1)
+    refuse_calls(memory_files=request["gpus"])
+
+
+def _fork_worker(channel_fd: int, end_fd: int) -> None:
+    """Return in the worker; here wait for it, tell how it ended, and end."""
+    linux.prctl(_PR_SET_DUMPABLE, 0)  # the worker may be the same user
+    worker = os.fork()
+    if worker == 0:
+        linux.prctl(_PR_SET_DUMPABLE, 1)
+        os.setsid()
+        linux.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        return
+    os.close(channel_fd)
+    while True:
+        pid, status = os.wait()
+        if pid == worker:
+            os.write(end_fd, str(os.waitstatus_to_exitcode(status)).encode())
+            os._exit(0)
+
+
+def _go_first_when_memory_ends() -> None:
+    """Let the kernel kill this process before others when memory runs out."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
 
 
 def _work(channel: socket.socket) -> int:
@@ -334,34 +254,3 @@ def _describe(error: BaseException) -> dict[str, str]:
         "message": one_line(text),
         "trace": trace[-8000:],
     }
-
-
-def _cut_off_network() -> bool:
-    """Leave the network for good; False where the platform does not allow that."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "unshare"):
-        return False
-    user, group = os.getuid(), os.getgid()
-    if libc.unshare(_CLONE_NEWNET) == 0:
-        return True
-    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
-        return False
-    with contextlib.suppress(OSError):  # else the user is shown as nobody, with the same rights
-        Path("/proc/self/setgroups").write_text("deny", encoding="utf-8")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="utf-8")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="utf-8")
-    return True
-
-
-def _import_quietly(name: str) -> None:
-    """Import a module, and call a function of it: `module` or `module:function`."""
-    # The child reports a module that cannot be imported.
-    with contextlib.suppress(Exception):
-        module, _, function = name.partition(":")
-        imported = importlib.import_module(module)
-        if function:
-            getattr(imported, function)()
-
-
-def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Does nothing: the wakeup descriptor is what ends the wait."""

@@ -7,7 +7,8 @@ whatever it is told to. `decode` therefore makes only
 * numpy arrays and scalars, from dtype, shape and bytes (numpy's own pickle form can corrupt memory);
 * dataclasses and enums of the packages that the caller names, where they are imported already.
 
-Anything else raises `UnsafeValueError`.
+Anything else raises `UnsafeValueError`, and so does a value that is nested too deep or too large when all
+that it shares is counted each time: few bytes can stand for more than any memory holds.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import io
+import itertools
 import pickle
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers bfloat16, float8 … with numpy)
@@ -26,6 +28,7 @@ import numpy as np
 OWN_PACKAGES = frozenset({"collage"})
 
 _BUILTINS = frozenset({"set", "frozenset", "complex", "bytearray", "slice", "range"})
+_MOST_ITEMS, _MOST_DEPTH = 10_000_000, 100
 _PATHS = frozenset({"PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"})
 
 
@@ -54,11 +57,34 @@ def decode(data: bytes | bytearray, packages: Collection[str] = OWN_PACKAGES) ->
         UnsafeValueError: the bytes are damaged or ask for anything but plain data.
     """
     try:
-        return _Unpickler(io.BytesIO(data), frozenset(packages)).load()
+        value = _Unpickler(io.BytesIO(data), frozenset(packages)).load()
+        _check_size(value)
+        return value
     except UnsafeValueError:
         raise
     except Exception as error:  # damaged bytes raise nearly anything
         raise UnsafeValueError(f"damaged bytes ({type(error).__name__}: {error})") from None
+
+
+def _check_size(value: object) -> None:
+    count = 0
+    left = [(value, 0)]
+    while left:
+        each, depth = left.pop()
+        inside: Iterable[object] = ()
+        if isinstance(each, Mapping):
+            inside = itertools.chain(each.keys(), each.values())
+        elif isinstance(each, (list, tuple, set, frozenset)):
+            inside = each
+        elif dataclasses.is_dataclass(each):
+            inside = (getattr(each, part.name, None) for part in dataclasses.fields(each))
+        else:
+            continue
+        before = len(left)
+        left.extend((item, depth + 1) for item in inside)
+        count += len(left) - before
+        if count > _MOST_ITEMS or depth > _MOST_DEPTH:
+            raise UnsafeValueError("it is nested too deep or stands for too many values")
 
 
 class _Pickler(pickle.Pickler):

@@ -7,6 +7,7 @@ its owner starts one of its own.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import socket
@@ -16,6 +17,7 @@ import threading
 from pathlib import Path
 
 from collage.backends.machine import process_policy
+from collage.backends.sandbox.limits import Protections
 from collage.partitioner.errors import CollageError
 
 _KEPT_ENVIRONMENT = (
@@ -39,13 +41,13 @@ _END_TIMEOUT_S = 5.0
 
 
 class ForkServer:
-    """This process's helper; see `collage.backends.sandbox.child.serve`."""
+    """This process's helper; see `collage.backends.sandbox.fork_loop.serve`."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         start = (
             "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
-            "from collage.backends.sandbox.child import serve; "
+            "from collage.backends.sandbox.fork_loop import serve; "
             "serve(int(sys.argv[1]), json.loads(sys.argv[3]))"
         )
         kept = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
@@ -68,9 +70,7 @@ class ForkServer:
         if not hello:
             self.close()
             raise CollageError("the helper process for sandboxed children could not start (see stderr)")
-        said = json.loads(hello)
-        self.network_isolated: bool = said["network_isolated"]
-        self.own_users: bool = said["own_users"]
+        self.protections = Protections(**json.loads(hello))
 
     @property
     def alive(self) -> bool:
@@ -85,6 +85,8 @@ class ForkServer:
     def kill(self) -> None:
         """The last resort, when it does not answer; the kernel then kills its children."""
         self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # else a next call could still reach it
+            self._process.wait(_END_TIMEOUT_S)
 
     def forget(self) -> None:
         """Close the socket in a forked copy of the owner, where it would keep the fork server alive."""

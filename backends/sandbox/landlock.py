@@ -1,9 +1,10 @@
 """Which files a sandboxed child may touch: Landlock rules, enforced by the Linux kernel for good.
 
 A child may read the interpreter, the installed packages, the system's libraries, and the folders of the
-files that it was given. It may write in folders that it was given and in its working directory. It may
-not open TCP connections or signal processes outside. Where the kernel has no Landlock (before Linux
-5.13, or another system), `confine` returns False.
+files that it was given. It may write in folders that it was given and in its working directory; there it
+makes plain files and folders only. Of the devices it may use those without state, and those of GPUs
+where its target needs them. It may not open TCP connections or signal processes outside. Where the
+kernel has no Landlock (before Linux 5.13, or another system), `confine` returns False.
 
 Source: Linux, Documentation/userspace-api/landlock.rst.
 """
@@ -14,7 +15,8 @@ import ctypes
 import os
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -28,21 +30,23 @@ _PATH_BENEATH = 1
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _TRUNCATE, _IOCTL = 1 << 14, 1 << 15
-# From execute (bit 0) to moving between folders (bit 13), all but making devices (bits 6 and 11).
+# From execute (bit 0) to moving between folders (bit 13).
 _ALL_OLD = (1 << 14) - 1
-_DEVICES = 1 << 6 | 1 << 11
+# Devices (bits 6 and 11), sockets, pipes and links: the owner could follow these, or wait for them.
+_SPECIAL_FILES = 1 << 6 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
-_WRITE = (_ALL_OLD & ~_DEVICES) | _TRUNCATE
+_WRITE = (_ALL_OLD & ~_SPECIAL_FILES) | _TRUNCATE
 _FOR_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
 _TCP = 1 << 0 | 1 << 1
 _SCOPES = 1 << 0 | 1 << 1  # abstract sockets, signals
 
-_SYSTEM = (
-    *("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix/store", "/proc", "/sys"),
+SYSTEM = (
+    *("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix/store", "/sys"),
     *("/etc/ld.so.cache", "/etc/localtime", "/etc/nsswitch.conf", "/etc/passwd", "/etc/group"),
     *("/etc/OpenCL", "/etc/vulkan", "/etc/alternatives", "/run/nvidia-persistenced"),
 )
-_DEVICE_FOLDER = "/dev"
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_GPU_DEVICES = ("nvidia*", "nvhost*", "nvmap", "dri", "kfd", "dxg", "accel")
 # CUDA's driver names its threads there, and does not start where it cannot.
 _OWN_THREADS = "/proc/self/task"
 
@@ -52,7 +56,7 @@ def confinable() -> bool:
     return sys.platform == "linux" and _version(ctypes.CDLL(None, use_errno=True)) >= 1
 
 
-def confine(readable: Iterable[str], writable: Iterable[str]) -> bool:
+def confine(readable: Iterable[str], writable: Iterable[str], gpus: bool = False) -> bool:
     """Restrict this process and all that it starts, for good.
 
     Needs `no_new_privs`, or privileges.
@@ -60,6 +64,7 @@ def confine(readable: Iterable[str], writable: Iterable[str]) -> bool:
     Args:
         readable: more files and folders that may be read.
         writable: files and folders that may be read, written, made and removed.
+        gpus: GPUs may be used.
 
     Returns:
         False where the kernel cannot do it; nothing is restricted then.
@@ -78,10 +83,14 @@ def confine(readable: Iterable[str], writable: Iterable[str]) -> bool:
     if ruleset < 0:
         return False
     try:
-        for path in (*_SYSTEM, *interpreter_paths(), *readable):
+        for path in (*SYSTEM, "/proc", *interpreter_paths(), *readable):
             _allow(libc, ruleset, path, _READ & handled)
-        _allow(libc, ruleset, _OWN_THREADS, (_READ | _WRITE_FILE | _TRUNCATE) & handled)
-        _allow(libc, ruleset, _DEVICE_FOLDER, (_READ | _WRITE_FILE | _IOCTL) & handled)
+        for path in start_folders():
+            _allow(libc, ruleset, path, _READ_DIR & handled)
+        for path in devices(gpus):
+            _allow(libc, ruleset, path, (_READ_FILE | _READ_DIR | _WRITE_FILE | _IOCTL) & handled)
+        if gpus:
+            _allow(libc, ruleset, _OWN_THREADS, (_READ | _WRITE_FILE | _TRUNCATE) & handled)
         for path in writable:
             _allow(libc, ruleset, path, (_WRITE | _READ) & handled)
         return bool(libc.syscall(_RESTRICT_SELF, ruleset, ctypes.c_uint32(0)) == 0)
@@ -89,19 +98,53 @@ def confine(readable: Iterable[str], writable: Iterable[str]) -> bool:
         os.close(ruleset)
 
 
+def devices(gpus: bool) -> list[str]:
+    """Devices without state, and those of GPUs where they may be used."""
+    found = list(_DEVICES)
+    if gpus:
+        for pattern in _GPU_DEVICES:
+            found += sorted(map(str, Path("/dev").glob(pattern)))
+    return found
+
+
 def interpreter_paths() -> list[str]:
     """Where Python and its packages live."""
-    prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    return [*prefixes, *(entry for entry in (*sys.path, *libraries) if entry), *package_folders()]
+    installed = [entry for entry in sys.path if _holds_software(entry)]
+    return [*_prefixes(), *installed, *(entry for entry in libraries if entry), *package_folders()]
 
 
-@lru_cache(maxsize=1)
-def package_folders() -> list[str]:
-    """Folders of our own packages and of plugins: editable installs lie outside of `sys.path`.
+def start_folders() -> list[str]:
+    """Entries of `sys.path` that hold more than software: a child may list them, and read none.
 
-    The fork server asks once, and its children inherit the answer.
+    Python adds the folder in which it, or its script, was started. Our own packages there are named
+    one by one, and so is that of a task's function.
     """
+    return [entry for entry in sys.path if entry not in ("", "/") and not _holds_software(entry)]
+
+
+def _prefixes() -> set[str]:
+    return {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+
+
+@lru_cache(maxsize=1024)
+def _holds_software(entry: str) -> bool:
+    path = Path(entry)
+    if path.parent == path or not path.is_dir():
+        return path.is_file()
+    if any(path.is_relative_to(prefix) for prefix in _prefixes()):
+        return True
+    return path.name in ("site-packages", "dist-packages") or any(path.glob("*.dist-info"))
+
+
+def package_folders() -> list[str]:
+    """Folders of our own packages and of plugins: editable installs lie outside of `sys.path`."""
+    return _package_folders(tuple(sys.path))
+
+
+@lru_cache(maxsize=4)
+def _package_folders(path: tuple[str, ...]) -> list[str]:
+    # The fork server asks once, and its children inherit the answer.
     plugins = {point.module.partition(".")[0] for point in entry_points(group="collage.backends")}
     folders = []
     for name in sorted(OWN_PACKAGES | plugins):
@@ -116,22 +159,71 @@ def package_folders() -> list[str]:
     return folders
 
 
-def granted(paths: Sequence[Path]) -> tuple[list[str], list[str]]:
-    """What the paths in a task's arguments let it read, and what write.
+@dataclass(frozen=True)
+class Given:
+    """A file or folder that a child may use, and the user and group that own it."""
 
-    A folder may be written. A file may be read with all that lies beside it (external weights). Of a
-    path that is not there yet the folder may be written.
+    path: str
+    writable: bool
+    owner: tuple[int, int]
+
+    @classmethod
+    def of(cls, path: Path, writable: bool, owned_as: Path | None = None) -> Given:
+        """The entry of a path; `owned_as` has its owner."""
+        found = (owned_as or path).stat()
+        return cls(str(path), writable, (found.st_uid, found.st_gid))
+
+
+def granted(args: object) -> list[Given]:
+    """What the paths in a task's arguments let it read and write.
+
+    A folder may be written. A file may be read with all that lies beside it (external weights), but
+    for the root folder, where only the file may. Of a path that is not there yet the folder may be
+    written.
     """
-    readable, writable = [], []
-    for path in paths:
+    found = []
+    for path in _paths_in(args):
         whole = path.absolute()
         if whole.is_dir():
-            writable.append(str(whole))
+            found.append(Given.of(whole, writable=True))
         elif whole.exists():
-            readable.append(str(whole.parent))
+            shown = whole if whole.parent == Path("/") else whole.parent
+            found.append(Given.of(shown, writable=False, owned_as=whole))
         elif whole.parent.is_dir():
-            writable.append(str(whole.parent))
-    return readable, writable
+            found.append(Given.of(whole.parent, writable=True))
+    return list(dict.fromkeys(found))
+
+
+def more_writable(paths: Iterable[Path]) -> list[Given]:
+    """Files and folders that may be written, as far as they are there."""
+    return [Given.of(path.absolute(), writable=True) for path in paths if path.exists()]
+
+
+def imported_code() -> list[Given]:
+    """Packages and modules that this process has imported from folders that hold more than software."""
+    folders = {str(Path(entry).absolute()) for entry in sys.path if not _holds_software(entry)}
+    found = []
+    for name, module in list(sys.modules.items()):
+        if "." in name or name == "__main__":
+            continue
+        places = list(getattr(module, "__path__", ())) or [getattr(module, "__file__", None)]
+        found += [place for place in places if place and place.rpartition("/")[0] in folders]
+    return [Given.of(Path(place), writable=False) for place in dict.fromkeys(found)]
+
+
+def _paths_in(value: object) -> Iterator[Path]:
+    """Every path inside a task's arguments."""
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _paths_in(item)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            yield from _paths_in(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for part in fields(value):
+            yield from _paths_in(getattr(value, part.name))
 
 
 def _version(libc: ctypes.CDLL) -> int:

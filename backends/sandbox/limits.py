@@ -9,7 +9,7 @@ from typing import Literal
 
 from collage.partitioner.errors import CollageError
 
-FailureKind = Literal["crash", "hang", "out_of_memory", "error", "killed"]
+FailureKind = Literal["crash", "hang", "out_of_memory", "out_of_disk", "error", "killed"]
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,13 @@ class ChildLimits:
     timeout_s: float = 300.0  # it is killed after this time, with all its descendants
     # it is killed when it sends no message for this time; None for `timeout_s`
     silence_s: float | None = None
-    # address space; None for the memory of this machine or container, 0 for no limit (GPU drivers
-    # reserve far more than they use)
+    # memory that it and all that it starts may hold; None for `process_policy.child_memory`
     memory_bytes: int | None = None
+    # address space of each of its processes; None for as much as memory, but 4 GiB at least, and 0 for
+    # no limit (GPU drivers reserve far more than they use)
+    address_bytes: int | None = None
+    # what it may take of the disk; None for half of what is free when it starts
+    disk_bytes: int | None = None
     # processor time of the child over all threads; None for `timeout_s` on every core
     cpu_s: float | None = None
     open_files: int = 1024  # how many files may be open
@@ -29,15 +33,53 @@ class ChildLimits:
     # how many processes and threads its user may have beyond those of now (the kernel does not count
     # those of root)
     processes: int = 1024
-    # only files that the task's arguments name (`landlock.granted`), its own folder and installed
-    # software can be opened, where the kernel can enforce that
-    confine_files: bool = True
-    writable: tuple[Path, ...] = ()  # more files and folders that it may write
+    # what it may write besides its own folder and what its arguments name (`landlock.granted`)
+    writable: tuple[Path, ...] = ()
+    gpus: bool = False  # it may use the devices of GPUs
     # user and group number to run as, where the owner is root; None for one of its own (`user`), or
     # the owner's where that cannot be
     user: int | None = None
+    answer_bytes: int = 1 << 31  # the largest message or result that it may send
     # more environment variables, over those of the policy
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Protections:
+    """What holds for the children of a fork server on this machine."""
+
+    network: bool  # they have none
+    own_users: bool  # each is a user of its own; else the owner's
+    as_root: bool  # the owner is root
+    own_view: bool  # each has a root folder and a namespace of processes of its own
+    no_capabilities: bool  # they keep none; else root's pass by permission bits of files
+    files: bool  # Landlock: they open the files that they were given and installed software
+    calls: bool  # seccomp: they make no Unix sockets, trace nobody, mount nothing
+
+    def holding(self) -> str:
+        """What holds, in one line."""
+        held = {
+            "no network": self.network,
+            "a user of its own": self.own_users,
+            "no capabilities": self.no_capabilities,
+            "own root folder and processes": self.own_view,
+            "given files only (Landlock)": self.files,
+            "few system calls (seccomp)": self.calls,
+        }
+        return ", ".join(text for text, holds in held.items() if holds) or "nothing but limits"
+
+    def missing(self) -> str | None:
+        """What does not hold and what would help, in one line, or None."""
+        lacks = {
+            "no way to cut off the network": self.network,
+            "they are root like this process: start it as another user": self.own_users
+            or not self.as_root,
+            "they pass by permission bits of files: start it as another user": self.no_capabilities,
+            "no namespaces for files and processes": self.own_view,
+            "no Landlock (Linux 5.13 or newer)": self.files,
+            "no seccomp filter": self.calls,
+        }
+        return "; ".join(text for text, holds in lacks.items() if not holds) or None
 
 
 class ChildFailed(CollageError):  # noqa: N818  (it names what happened to the child)
@@ -45,7 +87,7 @@ class ChildFailed(CollageError):  # noqa: N818  (it names what happened to the c
 
     Args:
         kind: `crash` (a signal, or an exit without a result), `hang` (the time was up),
-            `out_of_memory`, `error` (the function raised), or `killed` (from outside: says nothing
+            `out_of_memory`, `out_of_disk`, `error` (the function raised), or `killed` (from outside: says nothing
             about the task, so try again).
         reason: one line for people: the signal or exception, and the last words on stderr.
         error_type: name of the exception's class for `error` and `out_of_memory`, else empty.

@@ -28,8 +28,8 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar
 
@@ -37,9 +37,10 @@ from collage.backends.machine import process_policy
 from collage.backends.sandbox.child import frame, in_child, send_message, split_frame
 from collage.backends.sandbox.codec import OWN_PACKAGES, UnsafeValueError, decode
 from collage.backends.sandbox.fork_server import ForkServer, fork_server, import_path
-from collage.backends.sandbox.landlock import granted
-from collage.backends.sandbox.limits import ChildFailed, ChildLimits, FailureKind
+from collage.backends.sandbox.landlock import Given, granted, imported_code, more_writable
+from collage.backends.sandbox.limits import ChildFailed, ChildLimits, FailureKind, Protections
 from collage.backends.sandbox.native_output import one_line
+from collage.backends.sandbox.watch import LOOK_S, Excess, Watch
 from collage.partitioner.errors import CancelledError
 
 __all__ = [
@@ -47,9 +48,8 @@ __all__ = [
     "ChildLimits",
     "FailureKind",
     "in_child",
-    "network_isolated",
+    "protections",
     "run_in_child",
-    "runs_as_root",
     "send_message",
 ]
 
@@ -57,10 +57,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _POLL_S = 0.05
-_KILL_GRACE_S = 5.0
+_KILL_GRACE_S = 15.0  # on a busy machine the end of many processes takes time
 _TAIL_BYTES = 4096
-_LARGEST_FRAME = 1 << 31
-_MIN_MEMORY_BYTES = 4 << 30
+_LEAST_ADDRESS_BYTES = 4 << 30
 
 
 def run_in_child(
@@ -94,22 +93,17 @@ def run_in_child(
         raise ValueError(f"{function.__qualname__} must be a function of an importable module")
     task = pickle.dumps((function, args))
     package = function.__module__.partition(".")[0]
-    readable, writable = granted(list(_paths_in(args)))
     limits = limits or ChildLimits()
-    run = _ChildCall(limits, OWN_PACKAGES | {package}, on_message, readable, writable)
+    given = [*granted(args), *more_writable(limits.writable), *imported_code()]
+    run = _ChildCall(limits, OWN_PACKAGES | {package}, on_message, given)
     preload = function.__module__ if package in OWN_PACKAGES else None
     result: R = run.go(task, preload, cancel)
     return result
 
 
-def network_isolated() -> bool:
-    """True when children have no network (starts the fork server if there is none)."""
-    return fork_server().network_isolated
-
-
-def runs_as_root() -> bool:
-    """True when this is root and children are root too, since the platform has no users for them."""
-    return os.geteuid() == 0 and not fork_server().own_users
+def protections() -> Protections:
+    """What holds for children here (starts the fork server if there is none)."""
+    return fork_server().protections
 
 
 class _ChildCall:
@@ -120,12 +114,13 @@ class _ChildCall:
         limits: ChildLimits,
         packages: frozenset[str],
         on_message: Callable[[Any], None] | None,
-        readable: list[str],
-        writable: list[str],
+        given: list[Given],
     ) -> None:
-        self._readable = readable
-        self._writable = [*writable, *map(str, limits.writable)]
+        self._given = given
         self._limits = limits
+        self._memory_bytes = limits.memory_bytes or process_policy.child_memory()
+        self._watch: Watch | None = None
+        self._excess: Excess | None = None
         self._packages = packages
         self._on_message = on_message
         self._channel: socket.socket
@@ -182,20 +177,20 @@ class _ChildCall:
             "RLIMIT_NPROC": _tasks_now() + limits.processes,
             "RLIMIT_CORE": 0,
         }
-        memory = limits.memory_bytes
-        if memory is None:
-            memory = max(process_policy.memory_given(), _MIN_MEMORY_BYTES)
-        if memory:
-            rlimits["RLIMIT_AS"] = memory
+        address_bytes = limits.address_bytes
+        if address_bytes is None:
+            # Much is reserved and never used.
+            address_bytes = limits.memory_bytes or max(self._memory_bytes, _LEAST_ADDRESS_BYTES)
+        if address_bytes:
+            rlimits["RLIMIT_AS"] = address_bytes
         return {
             "preload": preload,
             "path": import_path(),
             "environment": dict(limits.environment),
             "rlimits": rlimits,
             "user": limits.user,
-            "confine": limits.confine_files,
-            "readable": self._readable,
-            "writable": self._writable,
+            "gpus": limits.gpus,
+            "given": [asdict(entry) for entry in self._given],
         }
 
     def _talk(self, task: bytes, cancel: threading.Event | None) -> None:
@@ -216,10 +211,13 @@ class _ChildCall:
                 return
             if cancel is not None and cancel.is_set():
                 raise CancelledError("cancelled while a child process ran")
+            self._excess = self._watch.look() if self._watch is not None else None
+            if self._excess is not None:
+                return
             wanted = {status: selectors.EVENT_READ}
             if channel_open:
                 wanted[channel] = selectors.EVENT_READ | (selectors.EVENT_WRITE if to_send else 0)
-            wait_s = min(left, _POLL_S if cancel is not None else 1.0)
+            wait_s = min(left, _POLL_S if cancel is not None else LOOK_S)
             ready = _ready(wanted, wait_s)
             if ready.get(channel, 0) & selectors.EVENT_WRITE:
                 try:
@@ -243,8 +241,8 @@ class _ChildCall:
             return False
         self._received += data
         self._heard_at = time.monotonic()
-        if len(self._received) > _LARGEST_FRAME:
-            raise ChildFailed("error", f"it sent more than {_LARGEST_FRAME} bytes at once")
+        if len(self._received) > self._limits.answer_bytes:
+            raise ChildFailed("error", f"it sent more than {self._limits.answer_bytes} bytes at once")
         while self._outcome is None and (found := split_frame(self._received)) is not None:
             kind, content = found
             if kind != b"M":
@@ -269,6 +267,8 @@ class _ChildCall:
             self._gone = True
         else:
             self._work_dir = word["work_dir"]
+            folders = [word["work_dir"], *(each.path for each in self._given if each.writable)]
+            self._watch = Watch(word["pid"], folders, self._memory_bytes, self._limits.disk_bytes)
 
     def _end(self, helper: ForkServer) -> None:
         """End the child and its descendants."""
@@ -286,18 +286,26 @@ class _ChildCall:
                 self._read_status()
 
     def _conclude(self, log: IO[bytes], kills_before: int) -> Any:
-        if self._outcome is not None and self._killed_for is None:
-            kind, content = self._outcome
-            if kind == b"R":
+        if self._outcome is not None and self._killed_for is None and self._excess is None:
+            sort, content = self._outcome
+            if sort == b"R":
                 return self._decode(content)
             error = json.loads(content)
             reason = f"{error['type']}: {one_line(error['message'])}".rstrip(": ")
+            if error["kind"] == "out_of_memory":
+                reason += self._memory_hint()
             raise ChildFailed(error["kind"], reason, str(error["type"]), str(error["trace"]))
         tail = _tail(log)
+        if self._excess is not None:
+            kind: FailureKind = "out_of_memory" if self._excess.resource == "memory" else "out_of_disk"
+            raise ChildFailed(kind, self._excess.reason, detail=tail)
         if self._killed_for == "hang":
             limits = (self._limits.timeout_s, self._limits.silence_s or self._limits.timeout_s)
             raise ChildFailed("hang", f"not done after {min(limits):g} s", detail=tail)
         raise _post_mortem(self._exit, tail, _memory_kills() > kills_before)
+
+    def _memory_hint(self) -> str:
+        return f"; its limit is {self._memory_bytes / (1 << 30):.3g} GiB ({process_policy.CHILD_MEMORY} sets it)"
 
     def _decode(self, content: bytes) -> Any:
         try:
@@ -344,21 +352,6 @@ def _tail(log: IO[bytes]) -> str:
     size = log.seek(0, os.SEEK_END)
     log.seek(max(0, size - _TAIL_BYTES))
     return log.read(_TAIL_BYTES).decode("utf-8", "replace")
-
-
-def _paths_in(value: object) -> Iterator[Path]:
-    """Every path inside a task's arguments."""
-    if isinstance(value, Path):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _paths_in(item)
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for item in value:
-            yield from _paths_in(item)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for part in fields(value):
-            yield from _paths_in(getattr(value, part.name))
 
 
 def _tasks_now() -> int:

@@ -1,28 +1,34 @@
 """The user of a sandboxed child: where the owner is root, a user that no other process has.
 
 Such a child can neither signal nor inspect other processes, and the kernel counts its processes, so a
-fork bomb ends at RLIMIT_NPROC. It keeps one capability, to pass by permission bits
-(`CAP_DAC_OVERRIDE`): its files lie in folders of the owner, and Landlock says which (`landlock`). A
-program that the child starts keeps it too.
+fork bomb ends at RLIMIT_NPROC. It has no capability where mounts can show the owner's files as its own
+(`file_view`). Elsewhere it keeps one, to pass by permission bits (`CAP_DAC_OVERRIDE`), and Landlock
+says which files it may use (`landlock`); a program that the child starts keeps it too.
 
-Where the owner is not root, children run as the owner, without its capabilities. So they do in a
-container without `CAP_SETUID` or with a single mapped user.
+Where the owner is not root, children run as the owner, without capabilities. So they do in a container
+without `CAP_SETUID` or with a single mapped user.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
+import signal
 import struct
 import sys
+from pathlib import Path
+
+from collage.backends.sandbox import linux
 
 # Numbers that no distribution uses, inside the 65,536 that containers have.
 _FIRST_USER, _USERS = 60600, 550
+_PR_SET_PDEATHSIG = 1
 _PR_SET_KEEPCAPS = 8
 _PR_CAPBSET_DROP = 24
 _PR_SET_SECUREBITS, _NO_SETUID_FIXUP = 28, 1 << 2
-_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 2, 4
 _CAP_DAC_OVERRIDE = 1
 _CAPABILITY_VERSION = 0x20080522
 
@@ -45,36 +51,75 @@ def can_change_user() -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def give_up_privileges(user: int | None) -> None:
-    """Change to a user, if one is given, and drop every capability but the one for files, for good.
+def give_up_privileges(user: int | None, passes_files: bool = False) -> None:
+    """Change to a user, if one is given, and drop every capability for good.
+
+    Args:
+        passes_files: keep the one to pass by permission bits.
 
     Raises:
         OSError: this process may not become that user.
     """
-    was_root = os.geteuid() == 0
     for capability in range(64):
-        if capability != _CAP_DAC_OVERRIDE:
-            prctl(_PR_CAPBSET_DROP, capability)
-    if user is not None:
-        prctl(_PR_SET_KEEPCAPS, 1)
+        if not passes_files or capability != _CAP_DAC_OVERRIDE:
+            linux.prctl(_PR_CAPBSET_DROP, capability)
+    if passes_files:
+        linux.prctl(_PR_SET_KEEPCAPS, 1)
         # Else access(2), which MNN's converter calls first, ignores the kept capability.
-        prctl(_PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
+        linux.prctl(_PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
+    if user is not None:
         _change(user)
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "capset"):
         return
-    kept = 1 << _CAP_DAC_OVERRIDE if was_root else 0
+    kept = 1 << _CAP_DAC_OVERRIDE if passes_files else 0
     header = struct.pack("<Ii", _CAPABILITY_VERSION, 0)
     libc.capset(header, struct.pack("<6I", kept, kept, kept, 0, 0, 0))
-    if kept:
-        prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_OVERRIDE)
+    linux.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    if passes_files:
+        linux.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_OVERRIDE)
 
 
-def prctl(option: int, value: int, more: int = 0) -> None:
-    """Set an option of this process, where the kernel has prctl."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if hasattr(libc, "prctl"):
-        libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(more), 0, 0)
+def owned_by_child(owner: tuple[int, int], user: int) -> int:
+    """A descriptor of a user namespace for mounts, where a user and group change places with `user`.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    ready, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            linux.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            linux.unshare(linux.NEW_USERS)
+            os.write(tell, b"x")
+            signal.pause()
+        os._exit(1)
+    os.close(tell)
+    try:
+        if os.read(ready, 1) != b"x":
+            raise OSError(errno.EPERM, "no namespace of users")
+        for name, number in (("gid_map", owner[1]), ("uid_map", owner[0])):
+            Path(f"/proc/{pid}/{name}").write_text(_swapped(number, user), encoding="utf-8")
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(ready)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _swapped(one: int, other: int) -> str:
+    """A map of all numbers to themselves but two, which change places."""
+    first, second = sorted((one, other))
+    ranges = [(0, first), (first + 1, second), (second + 1, _known_users())]
+    same = [f"{start} {start} {end - start}" for start, end in ranges if end > start]
+    return "\n".join([*same, f"{one} {other} 1", f"{other} {one} 1", ""])
+
+
+def _known_users() -> int:
+    """One more than the highest number that this process's namespace knows."""
+    lines = Path("/proc/self/uid_map").read_text(encoding="utf-8").splitlines()
+    return max(int(start) + int(count) for start, _, count in map(str.split, lines))
 
 
 def _change(user: int) -> None:

@@ -245,7 +245,7 @@ class BackendConformance:
             if self.isolated:
                 # GPU drivers reserve address space by the terabyte.
                 on_host = self.backend.memory_domain(self.target) == HOST_MEMORY
-                limits = ChildLimits(memory_bytes=None if on_host else 0)
+                limits = ChildLimits(address_bytes=None if on_host else 0, gpus=not on_host)
                 run_in_child(check, self.backend, self.target, case, self.tolerance, limits=limits)
             else:
                 check(self.backend, self.target, case, self.tolerance)

@@ -108,7 +108,7 @@ def _measure(name: str, targets: Sequence[str], mixes: int) -> dict[str, Any]:
             threads=default_threads(),
             cuts=first_cuts(line(model.index, model.index.all_nodes), weights, _BLOCKS),
         )
-        limits = ChildLimits(timeout_s=1200, memory_bytes=address_space(model))
+        limits = ChildLimits(timeout_s=1200, address_bytes=address_space(model))
         found: dict[str, Any] = run_in_child(observe, request, mixes, limits=limits)
     return found
 

@@ -14,6 +14,7 @@ from collage.accuracy.mix_partitions import mixable_pairs, partitions_of
 from collage.accuracy.mix_runner import BlockSearchRequest, MixResult
 from collage.accuracy.target_choice import TargetChoice
 from collage.backends.machine.hardware import Hardware
+from collage.backends.registry import on_gpus
 from collage.backends.sandbox.run import ChildFailed, ChildLimits
 from collage.costs.estimates import Estimates
 from collage.events import Event, Listener
@@ -163,9 +164,11 @@ class BudgetSearch:
         return list(plans.values())
 
     def _run(self, request: BlockSearchRequest) -> BlockSearchResult | None:
+        gpus = on_gpus(request.targets)
         limits = ChildLimits(
             timeout_s=request.budget_s * 4 + 300,
-            memory_bytes=address_space(self.model, self.runner.hardware),
+            address_bytes=0 if gpus else address_space(self.model, self.runner.hardware),
+            gpus=gpus,
         )
         last_touched: list[int] = []
         try:

@@ -33,6 +33,7 @@ import numpy as np
 
 from collage.backends.contract import SubModel
 from collage.backends.numerics.tensor_files import read_samples, write_samples
+from collage.backends.registry import on_gpus
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child, send_message
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
@@ -135,7 +136,8 @@ class PlanSession:
         return [made[name] for name in output_names or [spec.name for spec in self.outputs]]
 
     def _serve(self) -> None:
-        limits = ChildLimits(timeout_s=_LONGEST_S)
+        gpus = on_gpus(target for _, target in self._served.steps)
+        limits = ChildLimits(timeout_s=_LONGEST_S, address_bytes=0 if gpus else None, gpus=gpus)
         try:
             run_in_child(
                 serve, self._served, limits=limits, cancel=self._cancel, on_message=self._answers.put

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Coroutine
 from pathlib import Path
@@ -84,6 +85,7 @@ def worker(
     from collage.cluster.worker import announcement, serve_worker
     from collage.cluster.worker_files import WorkerFiles
 
+    _tell_protections()
     with contextlib.ExitStack() as stack:
         if folder is None:
             temporary = tempfile.TemporaryDirectory(
@@ -101,6 +103,15 @@ def worker(
                 listen=listen,
             )
         )
+
+
+def _tell_protections() -> None:
+    from collage.backends.sandbox.run import protections
+
+    found = protections()
+    print(f"collage worker: children that run models have: {found.holding()}", file=sys.stderr)
+    if (missing := found.missing()) is not None:
+        print(f"collage worker: children that run models lack: {missing}", file=sys.stderr)
 
 
 def register(app: typer.Typer) -> None:

@@ -86,7 +86,7 @@ class DaskRunner(Runner):
     def facts(self, target: Target) -> TargetFacts:
         if target not in self._facts:
             try:
-                limits = ChildLimits(timeout_s=_FACTS_S)
+                limits = ChildLimits(timeout_s=_FACTS_S, address_bytes=0, gpus=True)
                 self._facts[target] = self.run(describe, target, limits=limits, cancel=self._cancel)
             except ChildFailed as failure:
                 said = failure.reason.removeprefix("TargetError: ")

@@ -52,7 +52,9 @@ class WorkerStopsError(Exception):
 
 def announcement(label: str | None) -> Announcement:
     """What this machine has, found out in a child; by default `label` is the environment's."""
-    found = run_in_child(probe_backends, limits=ChildLimits(timeout_s=_PROBE_S))
+    found = run_in_child(
+        probe_backends, limits=ChildLimits(timeout_s=_PROBE_S, address_bytes=0, gpus=True)
+    )
     return Announcement(
         host=socket.gethostname(),
         hardware=hardware(label),

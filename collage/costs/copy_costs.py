@@ -40,7 +40,8 @@ def copy_costs(
     one_of = {spec.memory_domain: spec.target for spec in specs if spec.memory_domain != HOST_MEMORY}
     found: dict[tuple[str, str], CopyCost] = {}
     for domain, target in one_of.items():
-        limits = ChildLimits(memory_bytes=0)  # GPU drivers reserve address space by the terabyte
+        # GPU drivers reserve address space by the terabyte.
+        limits = ChildLimits(address_bytes=0, gpus=True)
         there, back = run(time_copies, target, threads, limits=limits)
         found[HOST_MEMORY, domain], found[domain, HOST_MEMORY] = _cost(there), _cost(back)
     for source, destination in itertools.permutations(one_of, 2):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 
 from collage.backends.measurement.measure import Run
-from collage.backends.registry import check_options
+from collage.backends.registry import on_gpus
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
-from collage.partitioner.target import HOST_MEMORY
 from collage.timing.child import run_rounds
 from collage.timing.request import PlanTiming, TimingRequest
 
@@ -32,10 +31,12 @@ def time_plans(
     killed = 0
     while len(failures) < len(request.plans):
         last_touched: list[int] = []
+        gpus = on_gpus(step.target for plan in request.plans for step in plan.steps)
         limits = ChildLimits(
             timeout_s=request.budget_s * 4 + 300,
             # GPU drivers reserve address space by the terabyte.
-            memory_bytes=None if _all_on_host(request) else 0,
+            address_bytes=0 if gpus else None,
+            gpus=gpus,
         )
         try:
             timings = run(
@@ -62,8 +63,3 @@ def time_plans(
             for i, timing in enumerate(timings)
         ]
     return [PlanTiming(failure=failures[i]) for i in range(len(request.plans))]
-
-
-def _all_on_host(request: TimingRequest) -> bool:
-    targets = {step.target for plan in request.plans for step in plan.steps}
-    return all(check_options(target).memory_domain(target) == HOST_MEMORY for target in targets)

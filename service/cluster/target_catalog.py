@@ -94,7 +94,9 @@ class TargetCatalog:
         """
         with self._lock:
             if self._found is None:
-                self._found = run_in_child(describe, limits=ChildLimits(timeout_s=120))
+                self._found = run_in_child(
+                    describe, limits=ChildLimits(timeout_s=120, address_bytes=0, gpus=True)
+                )
             return self._found
 
     def targets(self) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from collage.backends.machine.process_policy import apply_environment
+from collage.backends.machine.process_policy import apply_environment, go_before_server
 from collage.backends.sandbox.fork_server import fork_server
 
 # How long the tuner may take to stop by itself when asked to; then the process ends regardless.
@@ -58,6 +58,7 @@ def main() -> None:
     if sys.argv[2]:
         os.sched_setaffinity(0, [int(core) for core in sys.argv[2].split(",")])
     apply_environment()
+    go_before_server()
     _warm_up()
     line = sys.stdin.readline()
     if not line:

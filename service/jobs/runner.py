@@ -226,7 +226,7 @@ class JobRunner:
                     moved = now
                 elif now - moved > settings.lease_s:
                     self._give_back(job, "its process was suspended for longer than a lease")
-            if settings.job_time_limit_s is not None and now - begin > settings.job_time_limit_s:
+            if 0 < settings.job_time_limit_s < now - begin:
                 reason = f"it took longer than the server's limit of {settings.job_time_limit_s:g} s"
                 return {"error": {"kind": "time-limit", "reason": reason}}
 

@@ -47,6 +47,8 @@ class GraphCache:
         try:
             path = folder / "artifact.onnx"
             self._files.copy_to(artifact_sha256, path)
-            return run_in_child(partition_graph, path, limits=ChildLimits(timeout_s=120))
+            return run_in_child(
+                partition_graph, path, limits=ChildLimits(timeout_s=120, answer_bytes=64 << 20)
+            )
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -7,6 +7,7 @@ killed, starved or told wrong numbers by it.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from collage.backends.contract import (
 from collage.backends.options import Option
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.target import Target
+from tests.backends.sandbox.attacks import Around, all_attacks
 
 
 class FaultyBackend(Backend):
@@ -55,6 +57,10 @@ class FaultyBackend(Backend):
             raise RuntimeError("no kernel\nfor this operator")
         if fault == "crash-compile":
             ctypes.string_at(0)
+        if fault == "attack":
+            found = json.loads((model.path.parent / "around.json").read_text(encoding="utf-8"))
+            got = [name for name, text in all_attacks(Around(**found)).items() if "GOT" in text]
+            raise RuntimeError(f"attacks that worked: {', '.join(got) or 'none'}")
         if fault == "killed":
             os.kill(os.getpid(), 9)
         return FaultyExecutable(fault, int(target.option("sleep_us", "100")))

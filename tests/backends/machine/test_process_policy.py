@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,36 @@ def test_quotas_of_containers(
     (tmp_path / "cpu.max").write_text(text, encoding="utf-8")
     monkeypatch.setattr(process_policy, "_CGROUP", tmp_path)
     assert process_policy._quota() == cores
+
+
+def test_memory_is_what_the_control_group_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "server.slice" / "collage.service"
+    own.mkdir(parents=True)
+    for folder, limit, used in ((own.parent, "3000000000", 2500000000), (own, "max", 100)):
+        (folder / "memory.max").write_text(f"{limit}\n", encoding="utf-8")
+        (folder / "memory.current").write_text(f"{used}\n", encoding="utf-8")
+        (folder / "memory.stat").write_text("anon 1\ninactive_file 1000000000\n", encoding="utf-8")
+    monkeypatch.setattr(process_policy, "_memory_groups", lambda: (own, own.parent, tmp_path))
+    assert process_policy.memory_allowed() == 3_000_000_000
+    assert process_policy.memory_left() == 1_500_000_000
+    monkeypatch.delenv(process_policy.CHILD_MEMORY, raising=False)
+    assert process_policy.child_memory() == 2_250_000_000
+
+
+def test_control_groups_of_this_process_are_there() -> None:
+    for folder in process_policy._memory_groups():
+        assert folder.is_dir()
+        assert folder.is_relative_to("/sys/fs/cgroup")
+
+
+def test_process_of_a_job_ends_before_its_server() -> None:
+    program = (
+        "from collage.backends.machine.process_policy import go_before_server\n"
+        "go_before_server()\n"
+        "print(open('/proc/self/oom_score_adj').read())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    own = int(Path("/proc/self/oom_score_adj").read_text(encoding="utf-8"))
+    assert own < int(done.stdout) < 1000

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import subprocess
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +28,14 @@ from collage.backends.measurement.protocol import Protocol
 from collage.backends.numerics.reference import run_reference
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_samples
-from collage.backends.sandbox.run import run_in_child
+from collage.backends.sandbox.landlock import confinable
+from collage.backends.sandbox.run import protections, run_in_child
+from collage.backends.sandbox.seccomp import filterable
 from collage.partitioner.cost import Infeasible, Measured
 from collage.partitioner.errors import CancelledError, CollageError, OutOfTimeError, TargetError
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
+from tests.backends.sandbox.attacks import Around
 
 pytestmark = pytest.mark.slow  # each starts children, some of which wait
 
@@ -142,6 +149,41 @@ def test_only_a_failed_allocation_is_out_of_memory(text: str, category: str) -> 
 
     with pytest.raises(Exception, match=f"^{category}: run: "):
         child._attempt("run", fails)
+
+
+@pytest.mark.skipif(not (confinable() and filterable()), reason="needs Landlock and seccomp")
+def test_attack_while_compiling_is_refused(tmp_path: Path, faulty: None) -> None:
+    request = _request(tmp_path, "faulty -fault=attack")
+    shared = Path("/dev/shm") / f"collage-test-{os.getpid()}"
+    shared.touch(0o600)
+    (tmp_path / "secret").write_text("password", encoding="utf-8")
+    with (
+        socket.socket(socket.AF_UNIX) as server,
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        subprocess.Popen(["sleep", "60"]) as sibling,
+    ):
+        server.bind(str(tmp_path / "socket"))
+        server.listen()
+        around = Around(
+            owner=os.getpid(),
+            sibling=sibling.pid,
+            socket_path=str(tmp_path / "socket"),
+            abstract_name=str(tmp_path / "socket"),
+            datagram_path=str(tmp_path / "socket"),
+            tcp_port=tcp.getsockname()[1],
+            shared_memory=str(shared),
+            secret=str(tmp_path / "secret"),
+        )
+        (request.model.path.parent / "around.json").write_text(
+            json.dumps(asdict(around)), encoding="utf-8"
+        )
+        reason = _reason(measure(request))
+        sibling.kill()
+    shared.unlink()
+    if not protections().no_capabilities:
+        assert reason == "refused: compile: attacks that worked: have capabilities"
+    else:
+        assert reason == "refused: compile: attacks that worked: none"
 
 
 def test_a_crash_at_the_end_is_a_crash(tmp_path: Path, faulty: None) -> None:

@@ -64,6 +64,11 @@ def surroundings(path: Path) -> dict[str, object]:
     }
 
 
+def surroundings_for(seconds: float) -> dict[str, object]:
+    time.sleep(seconds)
+    return surroundings(Path("/"))
+
+
 def raise_error(text: str) -> None:
     raise RuntimeError(text)
 
@@ -84,7 +89,7 @@ def leave(code: int) -> None:
 
 def spin(pid_file: Path | None = None) -> None:
     if pid_file is not None:
-        pid_file.write_text(str(os.getpid()), encoding="utf-8")
+        pid_file.write_text(str(Path.cwd()), encoding="utf-8")
     while True:
         pass
 

@@ -90,3 +90,27 @@ def test_dataclasses_of_strangers_are_refused() -> None:
     with pytest.raises(UnsafeValueError, match="Pair"):
         decode(pair)
     assert decode(pair, {"tests"}).left == 1
+
+
+def test_few_bytes_stand_for_no_more_than_memory_holds() -> None:
+    """Each list names the one before it twice: 2**64 values when written out, as JSON would."""
+    value: list[object] = [0]
+    for _ in range(64):
+        value = [value, value]
+    data = encode(value)
+    assert len(data) < 1000
+    with pytest.raises(UnsafeValueError, match="too many values"):
+        decode(data)
+
+
+def test_deep_nesting_is_refused() -> None:
+    """Who walks the value by recursion would fail."""
+    value: list[object] = []
+    for _ in range(200):
+        value = [value]
+    with pytest.raises(UnsafeValueError, match="too deep"):
+        decode(pickle.dumps(value))
+
+
+def test_large_flat_values_are_taken() -> None:
+    assert decode(encode(list(range(1_000_000))))[-1] == 999_999

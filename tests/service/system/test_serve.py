@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from collage.backends.sandbox.run import protections
+from collage.service.app import _tell_protections
 from collage.service.settings import Settings, check_names, read_settings
+from collage.service.telemetry import logs
 
 
 @pytest.mark.slow
@@ -91,3 +94,17 @@ def test_garbage_collector_skips_objects_that_live_with_the_server(tmp_path: Pat
     environment = {**os.environ, "COLLAGE_DATA_DIR": str(tmp_path), "COLLAGE_RUNNERS": "0"}
     environment["COLLAGE_DATABASE_URL"] = f"sqlite:///{tmp_path / 'costs.db'}"
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
+def test_server_says_what_protects_its_children(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("info", "text")
+    _tell_protections()
+    said = capsys.readouterr().err
+    assert protections().holding() in said
+    assert "GiB of memory" in said
+    missing = protections().missing()
+    assert missing is None or missing in said
+
+
+def test_every_job_has_an_end_by_default() -> None:
+    assert 0 < Settings().job_time_limit_s <= 24 * 3600

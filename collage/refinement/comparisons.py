@@ -131,7 +131,7 @@ class Comparisons:
         self.time_baselines(proposed, needed=bool(proposed))
         for _ in range(_MAX_REPLACEMENTS):
             instead = self.new(replace_missed(self.standings.entries))
-            if not instead:
+            if not instead or not self.fits(len(instead) + 2):
                 return
             self.time(instead, again=self.standings.leaders())
 

@@ -21,7 +21,7 @@ from collage.search.blocks import blocks
 
 # A runtime may take a whole model of which our tables refuse it some nodes, which costs one attempt; of more it takes none.
 _MOST_REFUSED = 1 / 4
-# The first timings of all targets may take such a share of the time, in equal parts, but none less than so many seconds.
+# The first timings of all targets may take such a share of the time, in equal parts; less than so many seconds are none.
 _FIRST_SHARE, _LEAST_FIRST_S = 0.7, 1.5
 # A target that is further behind as a whole is not looked into without a profile.
 _WORTH_PROBING = 3.0
@@ -135,7 +135,9 @@ class SingleTargets:
 
         for position, candidate in enumerate(waiting):
             share_s = (until_s - deadline.clock()) / (len(waiting) - position)
-            measure(candidate, max(_LEAST_FIRST_S, share_s))
+            if share_s < _LEAST_FIRST_S:
+                break  # what cannot end in time would only delay the one that is measured all the same
+            measure(candidate, share_s)
         for candidate in self._unknown(waiting):
             if not enough.isdisjoint(self.latencies_us()):
                 left_s = until_s - deadline.clock()

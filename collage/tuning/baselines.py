@@ -169,7 +169,7 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         singles_us = joined.single_targets.corrected_us(comparisons.singles_us(), joined.estimates)
         exact_us = joined.single_targets.within(joined.error_limits.exact_limit, singles_us)
         blocks: Sequence[Candidate] = ()
-        ended_early = early_end(joined, comparisons, exact_us)
+        ended_early = early_end(joined, comparisons) if joined.request.searches else None
         if ended_early is not None:
             timer.say(ended_early)
             joined.run.clock.expect(timer.expected_s(CHECKING_PLANS) + joined.emit_s)

@@ -18,49 +18,44 @@ from collage.tuning.stages import Budgeted
 _FAR_AHEAD, _WORTH_SEARCHING = 1.5, 0.02
 
 
-def early_end(
-    known: Budgeted, comparisons: Comparisons, single_target_us: Mapping[Target, float]
-) -> str | None:
+def early_end(known: Budgeted, comparisons: Comparisons) -> str | None:
     """Why the search is left out, in words for the report; None where it is worth its time.
 
     Args:
         known: the run, with the variants that joined.
-        comparisons: of the single targets in turn.
-        single_target_us: the whole model on each, as they compare.
+        comparisons: of the single targets and their variants in turn.
     """
     fastest = comparisons.standings.fastest()
-    if fastest is None or len(fastest.plan.partitions) != 1 or not known.request.searches:
+    if fastest is None or len(fastest.plan.partitions) != 1 or known.budget is not None:
         return None
+    whole_us: dict[Target, float] = {}
+    for entry in comparisons.standings.entries:
+        if entry.timed and len(entry.plan.partitions) == 1:
+            whole_us[entry.plan.partitions[0].target] = comparisons.at_known_pace_us(entry)
+    corrections = comparisons.corrected(Corrections())
     leader = fastest.plan.partitions[0].target
-    if known.budget is not None:
-        return None
-    return reason_to_end(
-        leader, single_target_us, lambda: _promise_us(known, comparisons.corrected(Corrections()))
-    )
+    return reason_to_end(leader, whole_us, lambda: _promise_us(known, corrections))
 
 
 def reason_to_end(
-    leader: Target, single_target_us: Mapping[Target, float], promise_us: Callable[[], float]
+    leader: Target, whole_us: Mapping[Target, float], promise_us: Callable[[], float]
 ) -> str | None:
     """Why a search beside a leading target cannot pay; None where it may.
 
     Args:
         leader: the fastest target.
-        single_target_us: the whole model on each.
+        whole_us: the whole model on each target and variant that was timed.
         promise_us: what the best mix would take, by optimistic estimates; asked only where a target is far ahead.
     """
-    best_us = single_target_us.get(leader)
-    if best_us is None:
-        return None
-    others = [us for t, us in single_target_us.items() if t.backend != leader.backend]
-    lead = min(others, default=float("inf")) / best_us
-    if not others or lead < _FAR_AHEAD:
+    best_us = whole_us.get(leader)
+    others = [us for target, us in whole_us.items() if target.backend != leader.backend]
+    if best_us is None or not others or min(others) < _FAR_AHEAD * best_us:
         return None
     if promise_us() < best_us * (1 - _WORTH_SEARCHING):
         return None
     return (
-        f"ended early: {leader} is {lead:.2g} times as fast as the next runtime, and no mix promises to save more than "
-        f"{_WORTH_SEARCHING:.0%}"
+        f"ended early: {leader} is {min(others) / best_us:.2g} times as fast as the next runtime, and no mix promises "
+        f"to save more than {_WORTH_SEARCHING:.0%}"
     )
 
 

@@ -168,6 +168,10 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
 
 def _refuse_open_loops(index: GraphIndex, node: NodeInfo) -> str | None:
     """Refuse loops that may make no trip: OpenVINO then returns what the latest run with trips collected, or crashes."""
+    if "Loop" in node.body_ops:
+        return (
+            "Loop in a body may make no trip, for which OpenVINO returns the results of the run before"
+        )
     if node.op != "Loop":
         return None
     given = [index.constant_values.get(name) for name in node.inputs[:2] if name]

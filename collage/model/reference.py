@@ -7,6 +7,7 @@ with optimization off, for all values at once where they fit, into memory-mapped
 from __future__ import annotations
 
 import math
+import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -118,6 +119,10 @@ def _seeded_shapes(path: Path, names: Sequence[str]) -> dict[str, tuple[int, ...
         return {}
 
 
+class _OutOfMemoryError(ModelError):
+    """The values that were asked for at once do not fit in memory."""
+
+
 class Reference:
     """Sample inputs and the reference value of every tensor for each of them.
 
@@ -203,7 +208,7 @@ class Reference:
         with self._lock:
             missing = [name for name in names if name not in self._known[0]]
             if missing:
-                self._compute(missing if last else self._worth_keeping(missing))
+                self._compute_within_memory(missing, missing if last else self._worth_keeping(missing))
             return tuple({name: known[name] for name in names} for known in self._known)
 
     def _worth_keeping(self, missing: Sequence[str]) -> list[str]:
@@ -220,6 +225,19 @@ class Reference:
         spec = self.model.index.values[name]
         used = name in self.model.index.consumers or name in self.model.index.outputs
         return used and spec.dtype not in ("unknown", "object")
+
+    def _compute_within_memory(self, missing: Sequence[str], worth_keeping: Sequence[str]) -> None:
+        """Compute all values that are worth it; where they do not fit, those that are missing.
+
+        What values of a shape known only at run time will take cannot be told before.
+        """
+        try:
+            self._compute(list(worth_keeping))
+        except _OutOfMemoryError:
+            if set(worth_keeping) == set(missing):
+                raise
+            self._keep_all = False
+            self._compute(list(missing))
 
     def _compute(self, names: list[str]) -> None:
         self._listener(Event("reference", f"computing {len(names)} reference values"))
@@ -243,7 +261,9 @@ class Reference:
                 cancel=self._cancel,
             )
         except ChildFailed as failure:
-            raise ModelError(
+            shutil.rmtree(folder)
+            kind = _OutOfMemoryError if failure.kind == "out_of_memory" else ModelError
+            raise kind(
                 "the reference runtime (ONNX Runtime, optimization off) cannot run this model on these "
                 f"inputs; give real ones with --inputs: {failure.reason}"
             ) from None

@@ -43,6 +43,7 @@ class NodeInfo:
     # main-graph values used by its bodies, that are not among its inputs
     captured: tuple[str, ...] = ()
     has_body: bool = False  # True for If, Loop, Scan and the like
+    body_ops: frozenset[str] = frozenset()  # operators in its bodies, nested ones too, as `op` has them
     body_digest: str = ""  # says, without names, what its bodies compute; empty without bodies
 
     @property
@@ -160,6 +161,11 @@ def _node_info(i: int, node: ir.Node, model: ir.Model, captured: list[str]) -> N
         outputs=tuple(v.name or "" for v in node.outputs),
         captured=tuple(captured),
         has_body=any(bodies_of(a) for a in attributes),
+        body_ops=frozenset(
+            f"{inner.domain}::{inner.op_type}" if inner.domain else inner.op_type
+            for body in _bodies(node)
+            for inner in ir.traversal.RecursiveGraphIterator(body)
+        ),
         body_digest=body_digest(node, (*inputs, *captured)),
     )
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
+from collage.backends.sandbox.run import ChildFailed, run_in_child
+from collage.model import reference
 from collage.model.reference import Reference, ingest
 from collage.partitioner.errors import ModelError
 from collage.partitioner.ingest.repair import RUNTIME_OPERATORS
@@ -201,3 +205,29 @@ def test_noise_that_is_switched_off_is_no_reason_to_refuse(tmp_path: Path) -> No
     sample = {"x": np.ones(4, np.float32), "s": np.zeros((), np.float32)}
     (found,) = Reference(model, [sample], tmp_path / "r").values(["y"])
     np.testing.assert_array_equal(found["y"], sample["x"])
+
+
+def test_values_that_do_not_fit_together_are_computed_as_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What values of unknown shape take is known only after the run."""
+    model, _ = ingest(
+        saved("m (float[4] x) => (float[4] y) { a = Relu(x)  b = Exp(a)  y = Neg(b) }", tmp_path),
+        tmp_path,
+    )
+    asked: list[int] = []
+
+    def small_only(function: Callable[..., object], *given: Any, **settings: Any) -> object:
+        asked.append(len(given[2]))
+        if asked[-1] > 1:
+            raise ChildFailed("out_of_memory", "killed by the kernel for lack of memory")
+        return run_in_child(function, *given, **settings)
+
+    monkeypatch.setattr(reference, "run_in_child", small_only)
+    values = Reference(model, [{"x": np.zeros(4, np.float32)}], tmp_path / "r")
+    np.testing.assert_array_equal(values.values(["y"])[0]["y"], [-1, -1, -1, -1])
+    np.testing.assert_array_equal(values.values(["b"])[0]["b"], [1, 1, 1, 1])
+    assert asked == [3, 1, 1]
+    with pytest.raises(ModelError, match="lack of memory"):
+        other = Reference(model, [{"x": np.zeros(4, np.float32)}], tmp_path / "s")
+        other.values(["a", "y"], last=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import openvino
 
 from collage.backends.contract import CompileContext, Executable, SubModel
 from collage.backends.measurement.measure import measure
@@ -65,6 +66,33 @@ def test_openvino_refuses_loops_that_may_make_no_trip(tmp_path: Path) -> None:
     position = next(n.index for n in model.index.nodes if n.op_type == "Loop")
     reason = OpenVinoBackend().supports(model.index, position, Target.parse("openvino"))
     assert reason is not None and "may make no trip" in reason
+
+
+def test_openvino_refuses_such_loops_in_bodies_too(tmp_path: Path) -> None:
+    """In a branch of If it keeps the latest result as well."""
+    text = """
+        m (float[2] x, int64 M, bool c) => (float[t, 2] y) <float[1] half = {0.5}, int64[1] first = {0}> {
+            a = Tanh(x)
+            y = If(c) <
+                then_branch = th () => (float[u, 2] q) {
+                    b, q = Loop(M, , a) <
+                        body = g (int64 i, bool k, float[2] v) => (bool d, float[2] w, float[2] s) {
+                            w = Mul(v, half)  s = Identity(w)  d = Identity(k)
+                        }
+                    >
+                },
+                else_branch = el () => (float[1, 2] e) { e = Unsqueeze(a, first) }
+            >
+        }
+    """
+    model, _ = ingest(saved(text, tmp_path), tmp_path)
+    (position,) = [n.index for n in model.index.nodes if n.op_type == "If"]
+    reason = OpenVinoBackend().supports(model.index, position, Target.parse("openvino"))
+    assert reason is not None and "in a body may make no trip" in reason
+    request = openvino.Core().compile_model(str(model.path), "CPU").create_infer_request()
+    feeds = [{"x": np.ones(2, np.float32), "M": np.array(m), "c": np.array(True)} for m in (3, 0)]
+    # An upgrade that mends it fails here.
+    assert [request.infer(feed)[0].shape for feed in feeds] == [(3, 2), (3, 2)]
 
 
 def test_openvino_keeps_the_latest_result_of_a_loop_without_trips(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
         return f"MNN takes {kind} without indices and dilations only"
     if kind in {"Max", "Min", "Sum"} and len(node.inputs) < 2:
         return f"MNN takes {kind} of two or more inputs only"
+    if kind in {"Max", "Min", "Sum"} and len(node.inputs) > 2 and _broadcasts(index, node):
+        return f"MNN broadcasts two inputs of {kind} only"
     if kind in {"ArgMax", "ArgMin"} and node.attributes.get("select_last_index"):
         return f"MNN's {kind} selects the first index only"
     if kind == "Dropout" and len(node.outputs) > 1:
@@ -56,6 +58,10 @@ def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
     if kind == "BatchNormalization" and not _has_constant_parameters(index, node):
         return "MNN crashes on BatchNormalization whose parameters are no constants"
     return None
+
+
+def _broadcasts(index: GraphIndex, node: NodeInfo) -> bool:
+    return len({spec.shape for spec in predicates.input_specs(index, node)}) > 1
 
 
 def _has_negative(index: GraphIndex, node: NodeInfo, position: int) -> bool:

@@ -182,10 +182,10 @@ def _refuse_open_loops(index: GraphIndex, node: NodeInfo) -> str | None:
 
 def _refuse_empty(index: GraphIndex, node: NodeInfo) -> str | None:
     """Refuse empty tensors where OpenVINO divides by zero, or reads an empty constant as a scalar."""
-    if node.op not in ("Gather", "Identity"):
+    if node.op not in ("Expand", "Gather", "Identity"):
         return None
     for spec in predicates.input_specs(index, node):
-        if spec.shape and 0 in spec.shape and (node.op == "Gather" or spec.name in index.constants):
+        if spec.shape and 0 in spec.shape and (node.op != "Identity" or spec.name in index.constants):
             return (
                 f"{node.op} has the empty tensor {spec.name!r}, for which OpenVINO crashes or is wrong"
             )

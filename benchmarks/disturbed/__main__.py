@@ -1,6 +1,6 @@
 """Tuning beside other work: is the returned plan still right when it is timed in quiet?
 
-    python -m benchmarks.disturbed --report docs/results/disturbed.md
+    python -m benchmarks.disturbed
 
 Each model is tuned from an empty database beside each kind of other work (`benchmarks.disturbed.load`), several times.
 The other work then ends, and the returned plan is timed beside every single target, interleaved in fresh processes

@@ -40,3 +40,16 @@ def test_pads_that_cut_off_are_refused(pads: str, width: int, is_taken: bool, tm
     model, _ = ingest(saved(text, tmp_path), tmp_path)
     reason = MnnBackend().supports(model.index, 0, Target("mnn"))
     assert (reason is None) is is_taken, reason
+
+
+@pytest.mark.parametrize(
+    ("inputs", "is_taken"), [("x, s, z", False), ("x, s", True), ("x, z, x", True)]
+)
+def test_three_inputs_that_are_broadcast_are_refused(
+    inputs: str, is_taken: bool, tmp_path: Path
+) -> None:
+    """MNN 3.6 computes such a Min wrongly."""
+    text = f"m (float[3, 4] x, float[3, 4] z) => (float[3, 4] y) <float s = {{0.25}}> {{ y = Min({inputs}) }}"
+    model, _ = ingest(saved(text, tmp_path), tmp_path)
+    reason = MnnBackend().supports(model.index, 0, Target("mnn"))
+    assert (reason is None) is is_taken, reason

@@ -28,6 +28,7 @@ TRIPS = LOOP.replace("{TRIPS}", "{2}").replace("{GOES}", "{1}")
 NEVER = LOOP.replace("{TRIPS}", "{2}").replace("{GOES}", "{0}")
 EMPTY_DATA = "m (float[4, 3, 0] x) => (float[4, 0] y) <int64 i = {2}> { y = Gather<axis = 1>(x, i) }"
 EMPTY_ROWS = "m (float[4, 3] x, int64[0] i) => (float[0, 3] y) { y = Gather<axis = 0>(x, i) }"
+EMPTY_GROWN = "m (float[4, 0] x) => (float[2, 4, 0] y) <int64[3] s = {2, 4, 0}> { y = Expand(x, s) }"
 EMPTY_CONSTANT = (
     "m (float[4] x) => (int64[0] y, float[4] z) <int64[0] w = {}> { y = Identity(w)  z = Neg(x) }"
 )
@@ -56,7 +57,9 @@ def _run(sub_model, inputs):  # type: ignore[no-untyped-def]
     return [tuple(value.shape) for value in executable.results]
 
 
-@pytest.mark.parametrize("text", [NO_TRIPS, NEVER, EMPTY_DATA, EMPTY_ROWS, EMPTY_CONSTANT, *MISREAD])
+@pytest.mark.parametrize(
+    "text", [NO_TRIPS, NEVER, EMPTY_DATA, EMPTY_ROWS, EMPTY_GROWN, EMPTY_CONSTANT, *MISREAD]
+)
 def test_what_openvino_gets_wrong_is_refused(text: str, tmp_path: Path) -> None:
     assert any(_reasons(saved(text, tmp_path), tmp_path))
 
@@ -74,7 +77,7 @@ def test_what_openvino_gets_right_is_taken(text: str, tmp_path: Path) -> None:
     assert _reasons(saved(text, tmp_path), tmp_path) == [None]
 
 
-@pytest.mark.parametrize("text", [NO_TRIPS, EMPTY_DATA, EMPTY_ROWS])
+@pytest.mark.parametrize("text", [NO_TRIPS, EMPTY_DATA, EMPTY_ROWS, EMPTY_GROWN])
 def test_openvino_still_crashes(text: str, tmp_path: Path) -> None:
     with pytest.raises(ChildFailed, match="SIGFPE"):
         _shapes(saved(text, tmp_path), tmp_path)

@@ -10,13 +10,17 @@ from fastapi import Depends, Request
 
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.jobs.jobs import JobStore
+from collage.cost_db.jobs.removal import JobRemoval
+from collage.cost_db.jobs.webhooks import WebhookStore
 from collage.cost_db.stored_models import BlobRegister, ModelStore
 from collage.cost_db.tokens import TokenStore
 from collage.service.cluster.target_catalog import TargetCatalog
 from collage.service.cluster.workers import RemoteWorkers
 from collage.service.http.rates import Rates
 from collage.service.jobs.event_feed import EventFeed
+from collage.service.jobs.retention import Retention
 from collage.service.jobs.runner import JobRunner
+from collage.service.jobs.webhooks import WebhookSender
 from collage.service.settings import Settings
 from collage.service.storage.blobs import BlobFiles
 from collage.service.storage.graph_cache import GraphCache
@@ -38,6 +42,8 @@ class Services:
     files: BlobFiles
     spool: Spool
     runner: JobRunner
+    retention: Retention
+    webhooks: WebhookSender
     feed: EventFeed
     remote_workers: RemoteWorkers
     catalog: TargetCatalog
@@ -55,6 +61,7 @@ class Services:
         jobs = JobStore(database)
         register = BlobRegister(database)
         remote_workers = RemoteWorkers(settings)
+        retention = Retention(settings, JobRemoval(database), register, files)
         return cls(
             settings=settings,
             database=database,
@@ -64,8 +71,20 @@ class Services:
             register=register,
             files=files,
             spool=spool,
-            runner=JobRunner(settings, jobs, register, files, spool, metrics, tracing),
-            feed=EventFeed(jobs.events, settings.poll_s),
+            runner=JobRunner(
+                settings,
+                jobs=jobs,
+                register=register,
+                files=files,
+                spool=spool,
+                retention=retention,
+                remote_workers=remote_workers,
+                metrics=metrics,
+                tracing=tracing,
+            ),
+            retention=retention,
+            webhooks=WebhookSender(settings, WebhookStore(database)),
+            feed=EventFeed(jobs.follow, settings.poll_s),
             remote_workers=remote_workers,
             catalog=TargetCatalog(remote_workers),
             graphs=GraphCache(files, spool),
@@ -77,6 +96,7 @@ class Services:
     def close(self) -> None:
         """Stop the runner and give everything back."""
         self.runner.stop()
+        self.webhooks.stop()
         self.database.close()
         self.spool.close()
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from collage.cost_db.connections import default_url
@@ -44,8 +44,20 @@ class Settings(BaseSettings):
     lease_s: float = Field(default=30.0, ge=1)
     poll_s: float = Field(default=0.5, gt=0, le=10)
     job_time_limit_s: float | None = Field(default=None, gt=0)
+    keep_jobs_days: float | None = Field(default=None, gt=0, le=36_500)
+    keep_results_bytes: int | None = Field(default=None, ge=0)
+    webhook_hosts: tuple[str, ...] = ()
+    webhook_secret: SecretStr | None = Field(default=None, min_length=16)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
+
+    @model_validator(mode="after")
+    def _webhooks_are_signed(self) -> Settings:
+        if self.webhook_hosts and self.webhook_secret is None:
+            raise ValueError(
+                "COLLAGE_WEBHOOK_HOSTS needs COLLAGE_WEBHOOK_SECRET, of 16 characters at least"
+            )
+        return self
 
     @property
     def resolved_blob_url(self) -> str:

@@ -10,6 +10,7 @@ from collage.costs.copy_costs import copy_costs
 from collage.costs.measured_costs import CostSettings, MeasuredCosts
 from collage.costs.measurement_context import protocol_for
 from collage.disk_space import DiskBudget
+from collage.events import Event
 from collage.model import reference
 from collage.model.preparation import calibrates, least_opset
 from collage.model.sampling import Sampling
@@ -35,6 +36,8 @@ def ingest(run: Run, request: TuneRequest) -> Ingested:
         model, info = reference.ingest(
             request.source, run.work_dir, options.dims, run.cancel, least_opset(facts)
         )
+    read = {"normalized_sha256": model.sha256}
+    run.listener(Event("ingest", f"read the model: {len(model.index.nodes)} nodes", data=read))
     return Ingested(
         run=run,
         request=replace(request, options=options),

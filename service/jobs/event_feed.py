@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from collage.cost_db.jobs.job import FINISHED
 from collage.cost_db.jobs.job_events import JobEvent
 
-Fetch = Callable[[str, int], Sequence[JobEvent]]
+Fetch = Callable[[str, int], Sequence[JobEvent] | None]
 
 
 def ends_job(event: JobEvent) -> bool:
@@ -37,7 +37,8 @@ class EventFeed:
     """Streams of job events.
 
     Args:
-        fetch: the events of a job after a number, in order; called in threads.
+        fetch: the events of a job after a number, in order, or None for a job that is gone; called in
+            threads.
         poll_s: how often to look for new ones.
     """
 
@@ -82,7 +83,10 @@ class EventFeed:
             while not tail.ended:
                 last = tail.events[-1].seq if tail.events else 0
                 new = await asyncio.to_thread(self._fetch, job_id, last)
-                if new:
+                if new is None:
+                    tail.ended = True
+                    self._announce(tail)
+                elif new:
                     tail.events.extend(new)
                     tail.ended = ends_job(new[-1])
                     self._announce(tail)

@@ -32,6 +32,7 @@ class JobChild:
 
     def __init__(self, request: Request, directory: Path) -> None:
         self._output = directory / "output.txt"
+        line = request_line(request)  # first: what cannot be written starts no process
         read_end, write_end = os.pipe()
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
@@ -46,7 +47,7 @@ class JobChild:
         assert self._process.stdin is not None
         # A process that was killed by now reads nothing; its end is reported as usual.
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(request_line(request))
+            self._process.stdin.write(line)
             self._process.stdin.flush()
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._reader = threading.Thread(

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Depends, Query, Request
 from fastapi.responses import StreamingResponse
-from pydantic import AwareDatetime, BeforeValidator
 
 from collage.cost_db.costs.queries import CostFilter
 from collage.service.api_models import (
@@ -18,9 +17,10 @@ from collage.service.api_models import (
     PageView,
     RefusedLine,
 )
+from collage.service.http.bodies import has_type
 from collage.service.http.problems import ProblemError
 from collage.service.routes.authentication import Admin, Reader
-from collage.service.routes.common import Cursor, Limit, problems
+from collage.service.routes.common import Cursor, Limit, ModelSha256, Moment, problems
 from collage.service.services import InjectedServices
 
 router = APIRouter(prefix="/v1/costs", tags=["costs"])
@@ -31,16 +31,6 @@ _IMPORT_BYTES = 64 << 20  # split larger files: lines are independent of each ot
 _NAMES = (*(field.name for field in fields(CostFilter)), "cursor", "limit", "everything")
 
 Text = Annotated[str | None, Query(min_length=1, max_length=500)]
-
-
-def _is_iso(value: str) -> str:
-    # pydantic would also take numbers, as seconds since 1970.
-    if "T" not in value.upper():
-        raise ValueError("write a time with zone, for example 2026-01-31T12:00:00Z")
-    return value
-
-
-Moment = Annotated[AwareDatetime, BeforeValidator(_is_iso)]
 
 
 def _check_names(request: Request) -> None:
@@ -65,7 +55,7 @@ def cost_filter(
     ] = None,
     host: Text = None,
     hardware: Text = None,
-    model: Annotated[str | None, Query(pattern=r"^[0-9a-f]{64}$", description="SHA-256.")] = None,
+    model: ModelSha256 = None,
     since: Moment | None = None,
     until: Moment | None = None,
     outcome: Literal["measured", "infeasible"] | None = None,
@@ -127,9 +117,16 @@ def export_costs(services: InjectedServices, caller: Reader, wanted: Filter) -> 
     max_body_size=_IMPORT_BYTES,
 )
 def import_costs(
-    services: InjectedServices, caller: Admin, lines: Annotated[bytes, Body(media_type=NDJSON)]
+    request: Request,
+    services: InjectedServices,
+    caller: Admin,
+    lines: Annotated[bytes, Body(media_type=NDJSON)],
 ) -> ImportView:
     """Bring in JSON lines as the export writes them; each is checked, and bad ones are refused."""
+    if not has_type(request, NDJSON):
+        raise ProblemError(
+            415, "unsupported-media-type", f"send JSON lines (curl -H 'Content-Type: {NDJSON}')"
+        )
     text = lines.decode("utf-8", "replace")
     done = services.database.import_lines(text.splitlines())
     refused = [RefusedLine(line=number, reason=reason) for number, reason in done.refused]

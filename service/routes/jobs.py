@@ -1,23 +1,39 @@
-"""`/v1/jobs`: make, list, show, watch, cancel, and fetch the results."""
+"""`/v1/jobs`: make, list, show, watch, and fetch the results; `job_changes` has the rest."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import ValidationError
+from pydantic import BaseModel
 
 from collage.cost_db.jobs.job import Job
-from collage.service.api_models import JobRequest, JobState, JobView, PageView
+from collage.cost_db.jobs.job_list import JobFilter
+from collage.options import GivenPlan
+from collage.service.api_models import JobBody, JobState, JobView, PageView, SummaryView
+from collage.service.http.bodies import has_type, read_body, schema_of
 from collage.service.http.problems import ProblemError, not_found
 from collage.service.jobs.runner import ARTIFACT_TYPE, JSON_TYPE
+from collage.service.report_models import (
+    FailureEvent,
+    GraphView,
+    ProgressEvent,
+    ReportView,
+    StateEvent,
+)
 from collage.service.routes.authentication import Reader, Tuner
-from collage.service.routes.common import Cursor, Limit, blob_response, problems
+from collage.service.routes.common import (
+    Cursor,
+    Limit,
+    ModelSha256,
+    Moment,
+    blob_response,
+    problems,
+)
 from collage.service.routes.submission import Submission, from_form, from_stored, receive_form, submit
 from collage.service.services import InjectedServices, Services
 from collage.service.views import job_view, job_views
@@ -36,7 +52,7 @@ IdempotencyKey = Annotated[
 ]
 
 FORM_FILES = ["model", "inputs"]
-FORM_FIELDS = ["targets", "options"]
+FORM_FIELDS = ["targets", "options", "labels", "note", "webhook"]
 FORM_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["model"],
@@ -56,15 +72,17 @@ FORM_SCHEMA: dict[str, Any] = {
             "description": "A JSON object.",
             "examples": ['{"tolerance": 0.001}'],
         },
+        "labels": {"type": "string", "description": "A JSON list, or texts with commas between."},
+        "note": {"type": "string", "description": "A text for people."},
+        "webhook": {"type": "string", "description": "Address that is told when the job ends."},
         "inputs": {"type": "string", "format": "binary", "description": "Sample inputs (.npz)."},
     },
     "additionalProperties": False,
 }
-_JSON_BYTES = 1 << 20
-_JSON_FILE: dict[int | str, dict[str, Any]] = {
-    200: {"content": {JSON_TYPE: {"schema": {"type": "object"}}}},
-    **problems(404, 409, 410),
-}
+
+
+def _json_file(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    return {200: {"content": {JSON_TYPE: {"schema": schema_of(model)}}}, **problems(404, 409, 410)}
 
 
 def find_job(services: Services, job_id: str) -> Job:
@@ -90,7 +108,7 @@ def find_job(services: Services, job_id: str) -> Job:
             "required": True,
             "content": {
                 "multipart/form-data": {"schema": FORM_SCHEMA},
-                "application/json": {"schema": JobRequest.model_json_schema()},
+                JSON_TYPE: {"schema": schema_of(JobBody)},
             },
         }
     },
@@ -104,11 +122,9 @@ async def create_job(
 ) -> JobView:
     """Queue a tuning job, for a model in the request or one uploaded before."""
     wanted: Submission
-    if request.headers.get("content-type", "").split(";")[0].strip().lower() == "application/json":
-        body = await _json_body(request)
-        wanted = await asyncio.to_thread(
-            from_stored, services, body.model_sha256, body.targets, body.options
-        )
+    if has_type(request, JSON_TYPE):
+        body = await read_body(request, JobBody)
+        wanted = await asyncio.to_thread(from_stored, services, body)
     else:
         form = await receive_form(request, services, FORM_FILES, FORM_FIELDS)
         wanted = await asyncio.to_thread(from_form, services, caller, form)
@@ -117,33 +133,42 @@ async def create_job(
     return await asyncio.to_thread(job_view, services, job)
 
 
-@router.get("", operation_id="listJobs", response_model=PageView[JobView], responses=problems())
+@router.get(
+    "",
+    operation_id="listJobs",
+    response_model=PageView[JobView],
+    responses=problems(),
+)
 def list_jobs(
     services: InjectedServices,
     caller: Reader,
     state: JobState | None = None,
     owner: Annotated[str | None, Query(max_length=200)] = None,
+    name: Annotated[str | None, Query(max_length=200, description="A part of it, in any case.")] = None,
+    model: ModelSha256 = None,
+    label: Annotated[
+        list[str] | None, Query(max_length=20, description="Labels that a job must all have.")
+    ] = None,
+    since: Annotated[Moment | None, Query(description="Made then or later.")] = None,
+    until: Annotated[Moment | None, Query(description="Made before.")] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> PageView[JobView]:
     """Jobs, newest first."""
-    page = services.jobs.list(owner, state, cursor, limit)
+    wanted = JobFilter(owner, state, name, model, tuple(label or ()), since, until)
+    page = services.jobs.list(after=cursor, limit=limit, wanted=wanted)
     return PageView(items=job_views(services, page.items), next=page.next)
 
 
-@router.get("/{job_id}", operation_id="getJob", response_model=JobView, responses=problems(404))
+@router.get(
+    "/{job_id}",
+    operation_id="getJob",
+    response_model=JobView,
+    responses=problems(404),
+)
 def get_job(services: InjectedServices, caller: Reader, job_id: JobId) -> JobView:
     """A job as it is now."""
     return job_view(services, find_job(services, job_id))
-
-
-@router.delete("/{job_id}", operation_id="cancelJob", response_model=JobView, responses=problems(404))
-def cancel_job(services: InjectedServices, caller: Tuner, job_id: JobId) -> JobView:
-    """Cancel a job: a waiting one at once, a running one within two seconds; an ended one stays."""
-    job = find_job(services, job_id)
-    if job.owner != caller.owner and not caller.may("admin"):
-        raise ProblemError(403, "forbidden", "the job is another token's; only an admin may cancel it")
-    return job_view(services, services.jobs.request_cancel(job.id))
 
 
 def _watchable(services: InjectedServices, job_id: JobId) -> str:
@@ -164,7 +189,7 @@ async def watch_job(
     caller: Reader,
     job_id: Annotated[str, Depends(_watchable)],
     last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,9}$")] = None,
-) -> AsyncIterator[ServerSentEvent]:
+) -> AsyncIterator[ProgressEvent | StateEvent | SummaryView | FailureEvent]:
     """A job's events from the first (or from after `Last-Event-ID`) to its end, as they happen.
 
     `event: progress` tells a step, `event: state` a change of state; the stream ends with the job.
@@ -173,7 +198,8 @@ async def watch_job(
     with services.metrics.event_streams.track_inprogress():
         async for event in services.feed.events(job_id, after):
             data = {"at": event.created_at.isoformat(), **event.data}
-            yield ServerSentEvent(data=data, event=event.kind, id=str(event.seq))
+            # The annotation is what `data` holds, for the document.
+            yield cast(Any, ServerSentEvent(data=data, event=event.kind, id=str(event.seq)))
 
 
 @router.get(
@@ -188,7 +214,10 @@ def get_artifact(services: InjectedServices, caller: Reader, job_id: JobId) -> S
 
 
 @router.get(
-    "/{job_id}/report", operation_id="getReport", response_class=StreamingResponse, responses=_JSON_FILE
+    "/{job_id}/report",
+    operation_id="getReport",
+    response_class=StreamingResponse,
+    responses=_json_file(ReportView),
 )
 def get_report(services: InjectedServices, caller: Reader, job_id: JobId) -> StreamingResponse:
     """The report: what was measured, and how the plan compares."""
@@ -197,7 +226,10 @@ def get_report(services: InjectedServices, caller: Reader, job_id: JobId) -> Str
 
 
 @router.get(
-    "/{job_id}/plan", operation_id="getPlan", response_class=StreamingResponse, responses=_JSON_FILE
+    "/{job_id}/plan",
+    operation_id="getPlan",
+    response_class=StreamingResponse,
+    responses=_json_file(GivenPlan),
 )
 def get_plan(services: InjectedServices, caller: Reader, job_id: JobId) -> StreamingResponse:
     """The plan alone, as the option `plan` takes it."""
@@ -205,18 +237,26 @@ def get_plan(services: InjectedServices, caller: Reader, job_id: JobId) -> Strea
     return blob_response(services, _made(job, job.result.plan), JSON_TYPE, f"plan-{job.id}.json")
 
 
-@router.get("/{job_id}/graph", operation_id="getGraph", responses=problems(404, 409, 410))
-def get_graph(services: InjectedServices, caller: Reader, job_id: JobId) -> dict[str, Any]:
+@router.get(
+    "/{job_id}/graph",
+    operation_id="getGraph",
+    response_class=JSONResponse,
+    responses={
+        200: {"content": {JSON_TYPE: {"schema": schema_of(GraphView)}}},
+        **problems(404, 409, 410),
+    },
+)
+def get_graph(services: InjectedServices, caller: Reader, job_id: JobId) -> JSONResponse:
     """The partition graph as the page draws it: partitions, their operators, the tensors between."""
     job = find_job(services, job_id)
-    return services.graphs.get(_made(job, job.result.artifact))
+    return JSONResponse(services.graphs.get(_made(job, job.result.artifact)))
 
 
 def artifact_response(
     services: Services, job: Job, headers: dict[str, str] | None = None
 ) -> StreamingResponse:
     """A done job's artifact as an answer."""
-    stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in job.spec["name"])
+    stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in job.name)
     name = f"{stem.removesuffix('.onnx').removesuffix('.zip') or 'model'}.collage.onnx"
     return blob_response(services, _made(job, job.result.artifact), ARTIFACT_TYPE, name, headers)
 
@@ -227,21 +267,3 @@ def _made(job: Job, sha256: str | None) -> str:
             409, "job-not-done", f"the job is {job.state}", state=job.state, reason=job.reason
         )
     return sha256
-
-
-async def _json_body(request: Request) -> JobRequest:
-    body = bytearray()
-    async for chunk in request.stream():
-        body.extend(chunk)
-        if len(body) > _JSON_BYTES:
-            raise ProblemError(413, "upload-too-large", f"the JSON is longer than {_JSON_BYTES} bytes")
-    try:
-        return JobRequest.model_validate(json.loads(body))
-    except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
-            for fault in error.errors()
-        )
-        raise ProblemError(422, "invalid-request", faults) from None
-    except (ValueError, RecursionError) as error:
-        raise ProblemError(422, "invalid-request", f"the body is no JSON: {error}") from None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict, fields
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Body, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
 from collage.cost_db.costs.queries import CostFilter
@@ -115,20 +116,21 @@ def export_costs(services: InjectedServices, caller: Reader, wanted: Filter) -> 
     response_model=ImportView,
     responses=problems(413, 415),
     max_body_size=_IMPORT_BYTES,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {NDJSON: {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
 )
-def import_costs(
-    request: Request,
-    services: InjectedServices,
-    caller: Admin,
-    lines: Annotated[bytes, Body(media_type=NDJSON)],
-) -> ImportView:
+async def import_costs(request: Request, services: InjectedServices, caller: Admin) -> ImportView:
     """Bring in JSON lines as the export writes them; each is checked, and bad ones are refused."""
     if not has_type(request, NDJSON):
         raise ProblemError(
             415, "unsupported-media-type", f"send JSON lines (curl -H 'Content-Type: {NDJSON}')"
         )
-    text = lines.decode("utf-8", "replace")
-    done = services.database.import_lines(text.splitlines())
+    text = (await request.body()).decode("utf-8", "replace")
+    done = await asyncio.to_thread(services.database.import_lines, text.splitlines())
     refused = [RefusedLine(line=number, reason=reason) for number, reason in done.refused]
     return ImportView(accepted=done.accepted, known=done.known, refused=refused)
 

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 jobs_app = typer.Typer(help="Look after the jobs of a server.", no_args_is_help=True)
 
-Server = Annotated[
-    str, typer.Option("--server", envvar="COLLAGE_SERVER", help="URL of the server [COLLAGE_SERVER].")
-]
+_LOCAL = "http://127.0.0.1:8000"  # where `collage serve` listens by default
+Server = Annotated[str, typer.Option("--server", envvar="COLLAGE_SERVER", help="URL of the server.")]
 Token = Annotated[
     str | None, typer.Option("--token", envvar="COLLAGE_TOKEN", help="Token for the server.")
 ]
@@ -30,7 +29,7 @@ NewLabels = Annotated[
 
 @jobs_app.command("list")
 def show(
-    server: Server,
+    server: Server = _LOCAL,
     token: Token = None,
     state: Annotated[
         str | None, typer.Option(help="queued, running, done, failed or cancelled.")
@@ -70,7 +69,7 @@ def show(
 @jobs_app.command()
 def label(
     job_id: JobId,
-    server: Server,
+    server: Server = _LOCAL,
     token: Token = None,
     labels: NewLabels = None,
     note: Annotated[str | None, typer.Option(help="A text; an empty one removes it.")] = None,
@@ -85,7 +84,7 @@ def label(
 @jobs_app.command()
 def rerun(
     job_id: JobId,
-    server: Server,
+    server: Server = _LOCAL,
     token: Token = None,
     target: Annotated[
         list[str] | None,
@@ -107,7 +106,7 @@ def rerun(
 
 
 @jobs_app.command()
-def cancel(job_id: JobId, server: Server, token: Token = None) -> None:
+def cancel(job_id: JobId, server: Server = _LOCAL, token: Token = None) -> None:
     """Cancel a job; one that has ended stays as it is."""
     with _client(server, token) as client:
         typer.echo(_line(client.cancel(job_id)))
@@ -116,7 +115,7 @@ def cancel(job_id: JobId, server: Server, token: Token = None) -> None:
 @jobs_app.command()
 def remove(
     job_ids: Annotated[list[str], typer.Argument(metavar="JOB_ID...", help="Jobs that have ended.")],
-    server: Server,
+    server: Server = _LOCAL,
     token: Token = None,
 ) -> None:
     """Remove jobs that have ended, with the files that are their own."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from collage.client import client
 from collage.service.app import create_app
 from collage.service.report_models import (
     FailureEvent,
@@ -63,6 +66,33 @@ def test_every_reference_leads_somewhere(tmp_path: Path) -> None:
             assert schema["$ref"].rsplit("/", 1)[1] in known, where
     for schema in known.values():
         Draft202012Validator.check_schema(schema)
+
+
+def test_the_client_calls_what_the_document_has(tmp_path: Path) -> None:
+    """Each path and method in the client's text is an operation, and each field that it reads is one."""
+    document = _document(tmp_path)
+    text = inspect.getsource(client)
+    calls = {
+        (method.lower(), re.sub(r"\{\w+\}", "{}", path))
+        for method, path in [
+            *re.findall(r'(?:_send|stream)\(\s*"([A-Z]+)", f?"(/v1[^"]+)"', text),
+            *(("GET", path) for path in re.findall(r'_(?:get|pages)\(f?"(/v1[^"]+)"', text)),
+            *(("POST", path) for path in re.findall(r'_http\.post\(\s*f?"(/v1[^"]+)"', text)),
+        ]
+    }
+    known = {
+        (method, re.sub(r"\{\w+\}", "{}", path))
+        for path, methods in document["paths"].items()
+        for method in methods
+    }
+    assert len(calls) >= 11 and calls <= known
+    schemas = document["components"]["schemas"]
+    read = set(re.findall(r'data\["(\w+)"\]', inspect.getsource(client.Client._job)))
+    assert len(read) >= 4 and read <= set(schemas["JobView"]["properties"])
+    sent = set(schemas["RerunBody"]["properties"])
+    assert sent == set(inspect.signature(client.Client.rerun).parameters) - {"self", "job_id"}
+    described = set(schemas["DescribeBody"]["properties"])
+    assert described == set(inspect.signature(client.Client.describe).parameters) - {"self", "job_id"}
 
 
 def _schemas(value: Any, where: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

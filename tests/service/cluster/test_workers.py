@@ -102,6 +102,7 @@ def test_a_job_that_waits_holds_no_runner(cluster: Cluster, server: RunningServe
     assert "no worker has onnxruntime on -host=lab" in str(_ended(server, late)["reason"])
     assert _waiting(server, waiting)["state"] == "queued"
     cluster.work(cluster.host("lab", "lab", without=["openvino"]), "lab")
+    cluster.until(lambda workers: len(workers) == 2, within_s=120)
     assert _ended(server, waiting)["state"] == "done"
 
 

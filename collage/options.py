@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from collage.backends.numerics.comparison import Metric
+from collage.cost_db.plain_text import plain_json
 from collage.partitioner.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -18,11 +19,93 @@ Strategy = Literal["optimal", "greedy", "priority", "single", "manual"]
 # Without a time limit the search ends after so many seconds or known regions; see docs/tune.md.
 _DEFAULT_LIMIT_S, _LARGE_BYTES, _S_PER_LARGE_MIB = 150.0, 100 << 20, 0.5
 _MOST_REGIONS = 60
+_FAULTS_SHOWN = 10
+_MOST_BYTES = 8 << 20
 _LOCAL_ONLY = ("evaluate", "at_least", "at_most")
 
 
-class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
+_WEEK_S = 7 * 24 * 3600.0
+_MOST_SIZE = 2**31 - 1
+
+
+class OptionsError(BadInputError):
+    """Options that cannot be used.
+
+    Args:
+        faults: the field and what is wrong with it, for each.
+    """
+
+    def __init__(self, message: str, faults: Sequence[tuple[str, str]]) -> None:
+        super().__init__(message)
+        self.faults = tuple(faults)
+
+
+def _placement(text: str) -> str:
+    # Imports onnx-ir, which the help of the command line should not wait for.
+    from collage.partitioner.search.selection import ConstraintError, Placement
+
+    try:
+        Placement.parse(text)
+    except ConstraintError as error:
+        raise ValueError(str(error)) from None
+    return text
+
+
+def _target(text: str) -> str:
+    from collage.partitioner.errors import TargetError
+    from collage.partitioner.target import Target
+
+    try:
+        Target.parse(text)
+    except TargetError as error:
+        raise ValueError(str(error)) from None
+    return text
+
+
+_Strict = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+_Placement = Annotated[str, Field(min_length=3, max_length=1000), AfterValidator(_placement)]
+_Name = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class PlanPartition(pydantic.BaseModel):
+    """A partition of a plan: nodes that one target runs."""
+
+    model_config = _Strict
+
+    target: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_target)]
+    nodes: tuple[_Name, ...] = Field(min_length=1, description="Names of its nodes.")
+    latency_us: float | None = Field(default=None, ge=0, description="What was measured.")
+    numbers: str = Field(default="", max_length=1000, description="Its arithmetic.")
+    prepared: str = Field(default="", max_length=1000, description="Who rewrote its nodes.")
+
+
+class GivenPlan(pydantic.BaseModel):
+    """A plan for one model, as `GET /v1/jobs/{job_id}/plan` answers and artifacts hold it."""
+
+    model_config = _Strict
+
+    format: Literal[1]
+    model_sha256: str = Field(
+        pattern="^[0-9a-f]{64}$",
+        description="SHA-256 of the normalized model; a job shows it as `normalized_sha256`.",
+    )
+    partitions: tuple[PlanPartition, ...] = Field(
+        min_length=1, max_length=100_000, description="In execution order."
+    )
+    versions: Mapping[_Name, Annotated[str, Field(max_length=1000)]] = Field(
+        default={}, description="Of the runtimes that the plan was measured with."
+    )
+    lanes: int = Field(default=1, ge=1, le=64, description="Partitions that may run at once.")
+
+    def as_json(self) -> dict[str, Any]:
+        """What was given."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+class TuneOptions(pydantic.BaseModel):
     """Options of one tuning run: the one place of their names, defaults, limits and descriptions."""
+
+    model_config = _Strict
 
     tolerance: float = Field(
         default=1e-3,
@@ -32,26 +115,38 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
     )
     metric: Metric = Field(default="max", description="max, l2, cosine or top1.")
     pareto: bool = Field(default=False, description="Also find the fastest plans at other errors.")
-    dims: Mapping[str, int] = Field(default={}, description="Size of a free dimension, as batch=1.")
+    dims: Mapping[_Name, Annotated[int, Field(ge=0, le=_MOST_SIZE)]] = Field(
+        default={}, max_length=1000, description="Size of a free dimension, as batch=1."
+    )
     time_limit_s: float | None = Field(
-        default=None, gt=0, description="Seconds after which the best so far is taken."
+        default=None, gt=0, le=_WEEK_S, description="Seconds after which the best so far is taken."
     )
     threads: int | None = Field(
         default=None, ge=1, le=1024, description="Threads of one call [all cores]."
     )
-    seed: int = Field(default=0, ge=0, description="Seed of generated inputs.")
+    seed: int = Field(default=0, ge=0, le=_MOST_SIZE, description="Seed of generated inputs.")
     plans: int = Field(
         default=4, ge=1, le=64, description="How many of a search's best plans are timed end to end."
     )
     strategy: Strategy = Field(
         default="optimal", description="optimal, greedy, priority, single or manual."
     )
-    pins: tuple[str, ...] = Field(default=(), description="What must go to a target, as Conv=openvino.")
-    bans: tuple[str, ...] = Field(default=(), description="What must not, as Resize=mnn.")
-    max_partitions: int | None = Field(default=None, ge=1, description="At most so many partitions.")
-    max_devices: int | None = Field(default=None, ge=1, description="At most so many devices.")
-    min_partition_nodes: int = Field(default=1, ge=1, description="No smaller partition than this.")
-    plan: Mapping[str, Any] | None = Field(
+    pins: tuple[_Placement, ...] = Field(
+        default=(), max_length=1000, description="What must go to a target, as Conv=openvino."
+    )
+    bans: tuple[_Placement, ...] = Field(
+        default=(), max_length=1000, description="What must not, as Resize=mnn."
+    )
+    max_partitions: int | None = Field(
+        default=None, ge=1, le=_MOST_SIZE, description="At most so many partitions."
+    )
+    max_devices: int | None = Field(
+        default=None, ge=1, le=_MOST_SIZE, description="At most so many devices."
+    )
+    min_partition_nodes: int = Field(
+        default=1, ge=1, le=_MOST_SIZE, description="No smaller partition than this."
+    )
+    plan: GivenPlan | None = Field(
         default=None, description="Apply this plan (or an artifact's) instead of searching."
     )
     fresh: bool = Field(default=False, description="Search again even where the result is known.")
@@ -62,7 +157,7 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
         description="Seconds to wait in all until other processes leave the cores alone.",
     )
     wait_for_worker_s: float = Field(
-        default=0.0, ge=0, description="Seconds to wait for a worker that has all targets."
+        default=0.0, ge=0, le=_WEEK_S, description="Seconds to wait for a worker that has all targets."
     )
 
     def limit_s(self, weights_bytes: int) -> float:
@@ -97,39 +192,45 @@ class TuneOptions(pydantic.BaseModel, frozen=True, extra="forbid", strict=True):
         """Read options as the API sends them.
 
         Raises:
-            BadInputError: an option is unknown or its value is not allowed; the message lists all faults.
+            OptionsError: an option is unknown or its value is not allowed; the message lists all faults.
         """
         if not data.keys().isdisjoint(_LOCAL_ONLY):
             raise BadInputError(
                 "evaluate runs code of the caller, so no server takes it: tune on your own machine with "
                 "collage tune --evaluate, or bound the error with tolerance and metric"
             )
+        for name, value in data.items():
+            try:
+                plain_json(f"options.{name}", value, _MOST_BYTES)
+            except BadInputError as error:
+                raise OptionsError(str(error), [(f"options.{name}", str(error))]) from None
         try:
-            # A JSON list is the only way to write a tuple; everything else stays strict.
-            lists = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-            return cls.model_validate(lists)
+            # As JSON, where a list is a tuple; everything else stays strict.
+            return cls.model_validate_json(plain_json("options", dict(data), _MOST_BYTES))
         except pydantic.ValidationError as error:
-            faults = "; ".join(
-                f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
-                for fault in error.errors()
-            )
+            faults = [
+                (".".join(map(str, ("options", *fault["loc"]))), fault["msg"])
+                for fault in error.errors(include_url=False, include_input=False)
+            ]
+            said = "; ".join(f"{where}: {message}" for where, message in faults[:_FAULTS_SHOWN])
             known = ", ".join(cls.model_fields)
-            raise BadInputError(f"options: {faults} (known options: {known})") from None
+            raise OptionsError(f"{said} (known options: {known})", faults) from None
+
+    def as_json(self) -> dict[str, Any]:
+        """What was given, as `from_json` takes it."""
+        return self.model_dump(mode="json", exclude_unset=True)
 
 
-def chosen_targets(given: Sequence[str], plan: Mapping[str, Any] | None) -> list[str]:
+def chosen_targets(given: Sequence[str], plan: GivenPlan | None) -> list[str]:
     """The targets that are given, else those of the plan to apply.
 
     Args:
         given: texts of targets.
         plan: the option `plan`.
     """
-    return list(given) or plan_targets(plan or {})
+    return list(given) or plan_targets(plan)
 
 
-def plan_targets(plan: Mapping[str, Any]) -> list[str]:
-    """The targets that a plan names, each once; none where it is damaged, which tuning reports."""
-    parts = plan.get("partitions")
-    entries = parts if isinstance(parts, list) else []
-    named = [entry.get("target") for entry in entries if isinstance(entry, dict)]
-    return list(dict.fromkeys(text for text in named if isinstance(text, str)))
+def plan_targets(plan: GivenPlan | None) -> list[str]:
+    """The targets that a plan names, each once."""
+    return list(dict.fromkeys(part.target for part in plan.partitions)) if plan is not None else []

@@ -41,6 +41,10 @@ def default_url() -> str:
     return f"sqlite:///{Path(data_home) / 'collage' / 'costs.db'}"
 
 
+class DamagedJson(dict[str, Any]):
+    """Stands for stored JSON that cannot be read, so that one row never hides the others."""
+
+
 class Connections:
     """A pool of connections to one database.
 
@@ -70,13 +74,13 @@ class Connections:
             self.engine = sa.create_engine(
                 parsed.set(database=str(self._path)),
                 connect_args={"timeout": _BUSY_TIMEOUT_S},
-                json_deserializer=orjson.loads,
+                json_deserializer=_read_json,
             )
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
             self.engine = sa.create_engine(
-                parsed, pool_size=10, max_overflow=20, json_deserializer=orjson.loads
+                parsed, pool_size=10, max_overflow=20, json_deserializer=_read_json
             )
             event.listen(self.engine, "connect", _prepare_postgresql)
         # Reads are single statements: without BEGIN and ROLLBACK around, each is one round trip.
@@ -185,6 +189,13 @@ class Connections:
         # psycopg tells a failed connect by an OperationalError without a state.
         away = isinstance(error, OperationalError) and getattr(cause, "sqlstate", None) is None
         return (DatabaseUnavailableError if away else DatabaseError)(text), away
+
+
+def _read_json(text: str | bytes) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        return DamagedJson(damaged=str(error))
 
 
 def _parse(url: str) -> sa.URL:

@@ -49,11 +49,9 @@ class IdempotencyConflictError(BadInputError):
 
 
 class QuotaExceededError(BadInputError):
-    """The owner has used up the quota of this name in `Quotas`."""
+    """The owner has used up the quota of this name in `Quotas`; `help_text` says what helps."""
 
-    def __init__(self, quota: str, limit: int) -> None:
-        super().__init__(
-            f"quota {quota} of {limit} is used up; wait until work has ended, or ask for more"
-        )
+    def __init__(self, quota: str, limit: int, help_text: str) -> None:
+        super().__init__(f"quota {quota} is used up: {help_text}")
         self.quota = quota
         self.limit = limit

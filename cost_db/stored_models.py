@@ -8,29 +8,22 @@ Invariant: a blob that a model or a job refers to cannot be deleted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
+from collage.cost_db.blob_references import BLOBS, unused
 from collage.cost_db.costs.row import now
 from collage.cost_db.costs.row_mapping import on_conflict
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.errors import QuotaExceededError
 from collage.cost_db.page import Page, check_limit, cursor, read_cursor
 from collage.cost_db.plain_text import plain
-from collage.cost_db.tables import blobs, jobs, models, tokens
+from collage.cost_db.tables import blobs, models, tokens
 from collage.partitioner.errors import BadInputError
-
-_REFERENCES = (
-    models.c.sha256,
-    jobs.c.model_sha256,
-    jobs.c.artifact_sha256,
-    jobs.c.report_sha256,
-    jobs.c.plan_sha256,
-)
 
 
 @dataclass(frozen=True)
@@ -70,6 +63,7 @@ class BlobRegister:
         }
 
         def work(connection: sa.Connection) -> RegisteredBlob:
+            self._connections.serialize(connection, BLOBS)
             insert = on_conflict(connection, blobs).values(values)
             connection.execute(
                 insert.on_conflict_do_update(
@@ -89,15 +83,30 @@ class BlobRegister:
 
     def drop_unused(self, before: datetime, limit: int = 1_000) -> tuple[str, ...]:
         """Unregister unused files older than `before`; the caller deletes their bytes."""
-        unused = sa.select(blobs.c.sha256).where(
-            blobs.c.created_at < before,
-            *(~sa.exists().where(reference == blobs.c.sha256) for reference in _REFERENCES),
+        chosen = (
+            sa.select(blobs.c.sha256)
+            .where(blobs.c.created_at < before, unused())
+            .order_by(blobs.c.sha256)
+            .limit(limit)
         )
-        chosen = unused.order_by(blobs.c.sha256).limit(limit).with_for_update()
         statement = sa.delete(blobs).where(blobs.c.sha256.in_(chosen)).returning(blobs.c.sha256)
-        return self._connections.write(
-            lambda connection: tuple(sorted(connection.execute(statement).scalars()))
-        )
+
+        def work(connection: sa.Connection) -> tuple[str, ...]:
+            self._connections.serialize(connection, BLOBS)
+            return tuple(sorted(connection.execute(statement).scalars()))
+
+        return self._connections.write(work)
+
+    def delete_bytes(self, sha256: str, delete: Callable[[str], None]) -> None:
+        """Call `delete` for an unregistered file; nobody can register it meanwhile."""
+
+        def work(connection: sa.Connection) -> None:
+            self._connections.serialize(connection, BLOBS)
+            registered = sa.select(blobs.c.sha256).where(blobs.c.sha256 == sha256)
+            if connection.execute(registered).first() is None:
+                delete(sha256)
+
+        self._connections.write(work)
 
 
 class ModelStore:
@@ -118,6 +127,7 @@ class ModelStore:
 
         def work(connection: sa.Connection) -> StoredModel:
             self._connections.serialize(connection, f"models of {owner}")
+            self._connections.serialize(connection, BLOBS)
             mine = _select().where(models.c.owner == owner)
             found = connection.execute(mine.where(models.c.sha256 == sha256)).first()
             if found is None:
@@ -171,8 +181,17 @@ def _check_stored(connection: sa.Connection, sha256: str, owner: str) -> None:
         .join(models, models.c.sha256 == blobs.c.sha256)
         .where(models.c.owner == owner)
     )
-    if limit is not None and connection.execute(stored).scalar_one() + size > limit:
-        raise QuotaExceededError("stored_bytes", limit)
+    if limit is None:
+        return
+    used = connection.execute(stored).scalar_one()
+    if used + size > limit:
+        raise QuotaExceededError(
+            "stored_bytes",
+            limit,
+            f"this model has {size} bytes, and the models you posted have {used} of the {limit} that this "
+            "token may store; remove some with DELETE /v1/models/{sha256} (GET /v1/models lists them), "
+            "or ask for a larger --stored-bytes",
+        )
 
 
 def _select() -> sa.Select[Any]:

@@ -6,6 +6,8 @@ hardware          what a hardware fingerprint stands for
 tunings           plans that were found, with their reports; deleted with costs
 claims            who measures a key now; rows stay, so that fences only grow
 jobs, job_events  what was asked for, and what happened
+job_labels        words by which people find jobs again
+model_forms       which normalized models an uploaded one became
 queue_turns       when each owner's turn came last, for a fair queue
 idempotency_keys  requests that were made, so that a repeated one is the same job
 tokens            scopes and quotas; secrets only as hashes
@@ -21,7 +23,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import Dialect
 
-SCHEMA_REVISION = "0002"
+SCHEMA_REVISION = "0003"
 VERSION_TABLE = "collage_schema"  # not Alembic's default: Optuna's tables may share the database
 
 metadata = sa.MetaData(
@@ -180,13 +182,22 @@ jobs = sa.Table(
     sa.Column("owner", sa.Text, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("spec", sa.JSON, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("note", sa.Text),
     sa.Column("model_sha256", sa.String(64), sa.ForeignKey("blobs.sha256")),
+    sa.Column("inputs_sha256", sa.String(64)),
+    sa.Column("normalized_sha256", sa.String(64)),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("started_at", UtcTime),
     sa.Column("finished_at", UtcTime),
     sa.Column("worker", sa.Text),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("lease_until", sa.Double),
+    sa.Column("parked_until", sa.Double),
+    sa.Column("webhook_url", sa.Text),
+    sa.Column("webhook_state", sa.String(16)),
+    sa.Column("webhook_due", sa.Double),
+    sa.Column("webhook_tries", sa.Integer, nullable=False),
     sa.Column("cancel_requested", sa.Boolean, nullable=False),
     sa.Column("event_count", sa.Integer, nullable=False),
     sa.Column("progress", sa.JSON(none_as_null=True)),
@@ -199,10 +210,27 @@ jobs = sa.Table(
     sa.Index(None, "state", "number"),
     sa.Index(None, "owner", "state", "number"),
     sa.Index(None, "state", "lease_until"),
+    sa.Index(None, "webhook_due"),
     sa.Index(None, "model_sha256"),
+    sa.Index(None, "inputs_sha256"),
     sa.Index(None, "artifact_sha256"),
     sa.Index(None, "report_sha256"),
     sa.Index(None, "plan_sha256"),
+)
+
+job_labels = sa.Table(
+    "job_labels",
+    metadata,
+    sa.Column("job_id", sa.String(32), sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("label", sa.Text, primary_key=True),
+    sa.Index(None, "label", "job_id"),
+)
+
+model_forms = sa.Table(
+    "model_forms",
+    metadata,
+    sa.Column("sha256", sa.String(64), primary_key=True),
+    sa.Column("normalized_sha256", sa.String(64), primary_key=True),
 )
 
 job_events = sa.Table(

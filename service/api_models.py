@@ -8,11 +8,12 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from collage.cost_db.costs.row import CostRow
-from collage.options import TuneOptions
 
 T = TypeVar("T")
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", min_length=64, max_length=64)]
+# The key of a placeholder for a named schema of the document (`collage.service.openapi`).
+SCHEMA = "x-schema"
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 
 
@@ -27,18 +28,51 @@ class PageView(_Answer, Generic[T]):
     next: str | None
 
 
-class JobRequest(BaseModel):
-    """A job for a model that was uploaded before (`POST /v1/models`)."""
+Labels = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=100)]],
+    Field(max_length=20, description="Words by which people find jobs again."),
+]
+Note = Annotated[str, Field(max_length=10_000, description="A text for people.")]
+Targets = Annotated[list[Annotated[str, Field(max_length=500)]], Field(max_length=32)]
+Webhook = Annotated[
+    str, Field(max_length=2000, description="Address that is told when the job ends, where allowed.")
+]
+# `TuneOptions` checks them, with better messages than those of a nested model.
+Options = Annotated[dict[str, Any], WithJsonSchema({SCHEMA: "TuneOptions"})]
 
+
+class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
+
+class JobBody(_Body):
+    """A job for a model that was uploaded before (`POST /v1/models`)."""
+
     model_sha256: Sha256
-    targets: list[Annotated[str, Field(max_length=500)]] = Field(
-        default_factory=list, max_length=32, description="Left out: those of the option `plan`."
+    targets: Targets = Field(default_factory=list, description="Left out: those of the option `plan`.")
+    options: Options = Field(default_factory=dict)
+    labels: Labels = Field(default_factory=list)
+    note: Note | None = None
+    webhook: Webhook | None = None
+
+
+class RerunBody(_Body):
+    """What is to be different from the job that is run again."""
+
+    targets: Targets | None = Field(default=None, description="Left out: those of that job.")
+    options: Options = Field(
+        default_factory=dict, description="Options to change; null brings a default back."
     )
-    options: Annotated[dict[str, Any], WithJsonSchema(TuneOptions.model_json_schema())] = Field(
-        default_factory=dict
-    )
+    labels: Labels | None = Field(default=None, description="Left out: those of that job.")
+    note: Note | None = None
+    webhook: Webhook | None = None
+
+
+class DescribeBody(_Body):
+    """What people say about a job; what is left out stays."""
+
+    labels: Labels | None = Field(default=None, description="In place of those that it has.")
+    note: Note | None = Field(default=None, description="An empty one removes the note.")
 
 
 class ProgressView(_Answer):
@@ -46,8 +80,12 @@ class ProgressView(_Answer):
 
     stage: str
     message: str
-    done: int | None = None
-    total: int | None = None
+    done: int | None
+    total: int | None
+    share_done: float | None = Field(default=None, description="Of the run's time; it never falls.")
+    remaining_s: float | None = Field(
+        default=None, description="Seconds that the rest takes at the most."
+    )
 
 
 class SummaryView(_Answer):
@@ -70,6 +108,16 @@ class JobLinks(_Answer):
     page: str
 
 
+class WebhookView(_Answer):
+    """Who is told of a job's end."""
+
+    url: str = Field(description="Without its query.")
+    state: Literal["waiting", "delivered", "failed"] | None = Field(
+        description="Null until the job has ended."
+    )
+    tries: int
+
+
 class JobView(_Answer):
     """A job as it is now."""
 
@@ -77,10 +125,22 @@ class JobView(_Answer):
     state: JobState
     name: str
     owner: str
-    model_sha256: str | None
+    labels: list[str]
+    note: str | None
+    model_sha256: str | None = Field(description="Of the model as it was uploaded.")
+    normalized_sha256: str | None = Field(
+        description="Of the normalized model, as costs and plans have it; null until it was read."
+    )
     targets: list[str]
-    options: dict[str, Any]
-    position: int | None = Field(description="Place in the queue, from 1; null when it does not wait.")
+    options: Options | None = Field(
+        description="What was asked for; lists leave out `plan`. Null where it cannot be read."
+    )
+    rerun_of: str | None = Field(description="The job that this one repeats.")
+    damaged: str | None = Field(description="What of the stored job cannot be read, and why.")
+    webhook: WebhookView | None
+    position: int | None = Field(
+        description="Place in the queue, from 1; null when it does not wait for its turn."
+    )
     progress: ProgressView | None
     summary: SummaryView | None
     reason: str | None = Field(description="Why it failed or was cancelled.")
@@ -158,14 +218,20 @@ class CostView(_Answer):
     host: str
     op_types: list[str]
     node_count: int
-    model_sha256: str | None
+    normalized_sha256: str | None = Field(
+        description="Of the normalized model for which it was first measured."
+    )
     created_at: datetime
 
     @classmethod
     def of(cls, row: CostRow) -> CostView:
         """A row as the API shows it."""
-        values = {name: getattr(row, name) for name in cls.model_fields if name != "op_types"}
-        return cls(**values, op_types=row.op_types.split())
+        renamed: dict[str, Any] = {
+            "op_types": row.op_types.split(),
+            "normalized_sha256": row.model_sha256,
+        }
+        same = cls.model_fields.keys() - renamed.keys()
+        return cls(**{name: getattr(row, name) for name in same}, **renamed)
 
 
 class CostStatsView(_Answer):

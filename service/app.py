@@ -21,12 +21,13 @@ from collage.backends.sandbox.run import protections
 from collage.cluster.connection import check_installed, security
 from collage.cost_db.database import CostDatabase
 from collage.partitioner.errors import BadInputError
+from collage.service import openapi
 from collage.service.http import problems
 from collage.service.http.head import HeadAsGet
 from collage.service.http.middleware import RequestContext, SameOrigin
 from collage.service.http.pace import BodyPace, Pace
 from collage.service.jobs.cpu_affinity import keep_for_server
-from collage.service.routes import costs, health, jobs, machines, models, pages, tune
+from collage.service.routes import costs, health, job_changes, jobs, machines, models, pages, tune
 from collage.service.services import Services
 from collage.service.settings import Settings
 from collage.service.telemetry import logs
@@ -36,6 +37,7 @@ from collage.service.telemetry.tracing import Tracing
 ROUTERS = (
     tune.router,
     jobs.router,
+    job_changes.router,
     models.router,
     costs.router,
     machines.router,
@@ -80,6 +82,7 @@ def create_app(
         metrics.watch_jobs(services.jobs.count)
         services.catalog.prepare()
         services.runner.start(job_cores)
+        services.webhooks.start()
         on_started()
         try:
             yield
@@ -99,6 +102,7 @@ def create_app(
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)
+    openapi.install(app)
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
     # The last one added is the outermost.
     app.add_middleware(HeadAsGet)

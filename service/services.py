@@ -9,6 +9,8 @@ from fastapi import Depends, Request
 
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.jobs.jobs import JobStore
+from collage.cost_db.jobs.removal import JobRemoval
+from collage.cost_db.jobs.webhooks import WebhookStore
 from collage.cost_db.stored_models import BlobRegister, ModelStore
 from collage.cost_db.tokens import TokenStore
 from collage.service.cluster.target_catalog import TargetCatalog
@@ -17,7 +19,9 @@ from collage.service.http.rates import Rates
 from collage.service.http.token_watch import TokenWatch
 from collage.service.http.upload_slots import UploadSlots
 from collage.service.jobs.event_feed import EventFeed
+from collage.service.jobs.retention import Retention
 from collage.service.jobs.runner import JobRunner
+from collage.service.jobs.webhooks import WebhookSender
 from collage.service.settings import Settings
 from collage.service.storage.blobs import BlobFiles
 from collage.service.storage.graph_cache import GraphCache
@@ -40,6 +44,8 @@ class Services:
     files: BlobFiles
     spool: Spool
     runner: JobRunner
+    retention: Retention
+    webhooks: WebhookSender
     feed: EventFeed
     remote_workers: RemoteWorkers
     catalog: TargetCatalog
@@ -58,6 +64,7 @@ class Services:
         register = BlobRegister(database)
         tokens = TokenStore(database)
         remote_workers = RemoteWorkers(settings)
+        retention = Retention(settings, JobRemoval(database), register, files)
         return cls(
             settings=settings,
             database=database,
@@ -68,7 +75,19 @@ class Services:
             register=register,
             files=files,
             spool=spool,
-            runner=JobRunner(settings, jobs, register, files, spool, metrics, tracing),
+            runner=JobRunner(
+                settings,
+                jobs=jobs,
+                register=register,
+                files=files,
+                spool=spool,
+                retention=retention,
+                remote_workers=remote_workers,
+                metrics=metrics,
+                tracing=tracing,
+            ),
+            retention=retention,
+            webhooks=WebhookSender(settings, WebhookStore(database)),
             feed=EventFeed(jobs.events, jobs.event_counts, settings.poll_s),
             remote_workers=remote_workers,
             catalog=TargetCatalog(remote_workers),
@@ -81,6 +100,7 @@ class Services:
     def close(self) -> None:
         """Stop the runner and give everything back."""
         self.runner.stop()
+        self.webhooks.stop()
         self.database.close()
         self.spool.close()
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from collage.cost_db.connections import default_url
@@ -26,6 +26,7 @@ _OTHERS = (
     "DATABASE_PASSWORD_FILE",
     "HOST_LABEL",
     "RUNTIME_DIR",
+    "SERVER",
     "TOKEN",
     "WORKER_FOLDER",
 )
@@ -65,6 +66,10 @@ class Settings(BaseSettings):
     poll_s: float = Field(default=0.5, gt=0, le=10)
     wait_for_quiet_s: float = Field(default=30.0, ge=0, le=86400)
     job_time_limit_s: float = Field(default=4 * 3600.0, ge=0)
+    keep_jobs_days: float | None = Field(default=None, gt=0, le=36_500)
+    keep_results_bytes: int | None = Field(default=None, ge=0)
+    webhook_hosts: tuple[str, ...] = ()
+    webhook_secret: SecretStr | None = Field(default=None, min_length=16)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 
@@ -77,6 +82,14 @@ class Settings(BaseSettings):
                     f"{name!r} is no name of a host; write it without scheme, port and path"
                 )
         return names
+
+    @model_validator(mode="after")
+    def _webhooks_are_signed(self) -> Settings:
+        if self.webhook_hosts and self.webhook_secret is None:
+            raise ValueError(
+                "COLLAGE_WEBHOOK_HOSTS needs COLLAGE_WEBHOOK_SECRET, of 16 characters at least"
+            )
+        return self
 
     @property
     def resolved_blob_url(self) -> str:

@@ -3,40 +3,70 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
 
 from collage.cost_db.jobs.job import Job
-from collage.service.api_models import JobLinks, JobView, ProgressView, SummaryView, WorkerView
+from collage.options import TuneOptions
+from collage.partitioner.errors import BadInputError
+from collage.service.api_models import (
+    JobLinks,
+    JobView,
+    ProgressView,
+    SummaryView,
+    WebhookView,
+    WorkerView,
+)
+from collage.service.jobs.webhooks import shown_url
 from collage.service.services import Services
+
+_FAULT_CHARACTERS = 300
 
 
 def job_view(services: Services, job: Job) -> JobView:
     """A job with its place in the queue and its links."""
-    (view,) = job_views(services, [job])
-    return view
+    places = services.jobs.places_in_queue([job.id] if job.state == "queued" else [])
+    return _view(job, places.get(job.id), has_plan=True)
 
 
 def job_views(services: Services, jobs: Sequence[Job]) -> list[JobView]:
-    """Jobs with their places in the queue and their links."""
+    """Jobs with their places in the queue and their links; without plans, which may be large."""
     places = services.jobs.places_in_queue([job.id for job in jobs if job.state == "queued"])
-    return [_view(job, places.get(job.id)) for job in jobs]
+    return [_view(job, places.get(job.id), has_plan=False) for job in jobs]
 
 
-def _view(job: Job, position: int | None) -> JobView:
+def _view(job: Job, position: int | None, *, has_plan: bool) -> JobView:
     base = f"/v1/jobs/{job.id}"
-    progress = dict(job.progress) if job.progress else None
-    summary = progress.pop("summary", None) if progress else None
+    stored = _Stored(job.spec)
+    options = stored.options()
+    if options and not has_plan:
+        options.pop("plan", None)
+    targets, rerun_of = stored.targets(), stored.text("rerun_of")
+    progress, summary = _progress(stored, job)
+    webhook = None
+    if job.webhook_url is not None:
+        webhook = WebhookView(
+            url=shown_url(job.webhook_url), state=job.webhook_state, tries=job.webhook_tries
+        )
     return JobView(
         id=job.id,
         state=job.state,
-        name=job.spec["name"],
+        name=job.name,
         owner=job.owner,
+        labels=list(job.labels),
+        note=job.note,
         model_sha256=job.model_sha256,
-        targets=list(job.spec["targets"]),
-        options=dict(job.spec["options"]),
+        normalized_sha256=job.normalized_sha256,
+        targets=targets,
+        options=options,
+        rerun_of=rerun_of,
+        damaged="; ".join(stored.faults) or None,
+        webhook=webhook,
         position=position,
-        progress=ProgressView(**progress) if progress else None,
-        summary=SummaryView(**summary) if summary else None,
+        progress=progress,
+        summary=summary,
         reason=job.reason,
         attempt=job.attempt,
         worker=job.worker,
@@ -52,6 +82,46 @@ def _view(job: Job, position: int | None) -> JobView:
             page=f"/jobs/{job.id}",
         ),
     )
+
+
+class _Stored:
+    """What a job's row says, read field by field: what is damaged becomes a fault, never an error."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self._spec = spec
+        self.faults: list[str] = []
+
+    def options(self) -> dict[str, Any] | None:
+        try:
+            TuneOptions.from_json(self._spec["options"])
+            return dict(self._spec["options"])
+        except (KeyError, AttributeError, TypeError, BadInputError) as error:
+            said = str(error) if isinstance(error, BadInputError) else "they are missing"
+            self.faults.append(f"its options cannot be read: {said}"[:_FAULT_CHARACTERS])
+            return None
+
+    def targets(self) -> list[str]:
+        found = self._spec.get("targets")
+        if isinstance(found, list) and all(isinstance(text, str) for text in found):
+            return list(found)
+        self.faults.append("its targets cannot be read")
+        return []
+
+    def text(self, name: str) -> str | None:
+        found = self._spec.get(name)
+        return found if isinstance(found, str) else None
+
+
+def _progress(stored: _Stored, job: Job) -> tuple[ProgressView | None, SummaryView | None]:
+    if not job.progress:
+        return None, None
+    try:
+        progress = dict(job.progress)
+        summary = progress.pop("summary", None)
+        return ProgressView(**progress), SummaryView(**summary) if summary else None
+    except (ValidationError, TypeError, ValueError, RecursionError):
+        stored.faults.append("its progress cannot be read")
+        return None, None
 
 
 def worker_views(services: Services) -> list[WorkerView]:

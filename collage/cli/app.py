@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from collage.cli import tune, workers
+from collage.cli.jobs import jobs_app
 from collage.cli.parameters import AsJson, Database
 from collage.cli.tokens import tokens_app
 from collage.partitioner.errors import BadInputError, CollageError
@@ -28,6 +29,7 @@ costs_app = typer.Typer(help="Look at the cost database.", no_args_is_help=True)
 db_app = typer.Typer(help="Look after the cost database.", no_args_is_help=True)
 app.add_typer(costs_app, name="costs")
 app.add_typer(db_app, name="db")
+app.add_typer(jobs_app, name="jobs")
 app.add_typer(tokens_app, name="token")
 workers.register(app)
 

@@ -122,6 +122,9 @@ class Client:
         options: Mapping[str, Any] | None = None,
         *,
         inputs: str | Path | None = None,
+        labels: Sequence[str] = (),
+        note: str | None = None,
+        webhook: str | None = None,
         idempotency_key: str | None = None,
     ) -> RemoteJob:
         """Upload a model and queue a tuning job.
@@ -131,6 +134,9 @@ class Client:
             targets: texts of targets; where `options` give a plan, by default those that it names.
             options: as `TuneOptions.from_json` takes them.
             inputs: sample inputs (.npz).
+            labels: words by which people find the job again.
+            note: a text for people.
+            webhook: address that is told when the job ends, where the server allows it.
             idempotency_key: by default a fresh one for this call.
 
         Raises:
@@ -139,6 +145,12 @@ class Client:
         """
         key = idempotency_key or uuid.uuid4().hex
         fields = {"targets": json.dumps(list(targets)), "options": json.dumps(dict(options or {}))}
+        more = {
+            "labels": json.dumps(list(labels)) if labels else None,
+            "note": note,
+            "webhook": webhook,
+        }
+        fields |= {name: text for name, text in more.items() if text is not None}
         paths = {"model": Path(model)} | ({"inputs": Path(inputs)} if inputs is not None else {})
         for attempt in range(_RETRIES):
             files = {name: (path.name, _open(path)) for name, path in paths.items()}
@@ -160,14 +172,68 @@ class Client:
         """A job as it is now."""
         return self._job(self._get(f"/v1/jobs/{job_id}").json())
 
-    def jobs(self, state: str | None = None) -> Iterator[RemoteJob]:
-        """All jobs, newest first, page by page."""
-        for item in self._pages("/v1/jobs", {"state": state} if state else {}):
+    def jobs(self, state: str | None = None, **filters: str | Sequence[str]) -> Iterator[RemoteJob]:
+        """Jobs, newest first, page by page; filters as `GET /v1/jobs` has them."""
+        for item in self._pages("/v1/jobs", {**filters, **({"state": state} if state else {})}):
             yield self._job(item)
 
     def cancel(self, job_id: str) -> RemoteJob:
-        """Ask a job to stop."""
-        return self._job(self._send("DELETE", f"/v1/jobs/{job_id}").json())
+        """Ask a job to stop; one that has ended stays as it is."""
+        return self._job(self._send("POST", f"/v1/jobs/{job_id}/cancel").json())
+
+    def remove(self, job_id: str) -> None:
+        """Remove a job that has ended, with the files that are its own.
+
+        Raises:
+            RefusedError: there is no such job.
+            ServerError: it has not ended; it is asked to stop.
+        """
+        answer = self._send("DELETE", f"/v1/jobs/{job_id}")
+        if answer.status_code != 204:
+            state = answer.json()["state"]
+            raise ServerError(
+                "job-not-done", 409, f"job {job_id} was {state}, so it was cancelled only"
+            )
+
+    def describe(
+        self, job_id: str, *, labels: Sequence[str] | None = None, note: str | None = None
+    ) -> RemoteJob:
+        """Change a job's labels or its note; None leaves what is there."""
+        changes = {"labels": None if labels is None else list(labels), "note": note}
+        return self._job(self._send("PATCH", f"/v1/jobs/{job_id}", body=changes).json())
+
+    def rerun(
+        self,
+        job_id: str,
+        *,
+        targets: Sequence[str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        labels: Sequence[str] | None = None,
+        note: str | None = None,
+        webhook: str | None = None,
+    ) -> RemoteJob:
+        """Queue a job like this one.
+
+        Args:
+            job_id: the job to repeat.
+            targets: in place of its own.
+            options: those to change; None as a value brings the default back.
+            labels: in place of its own.
+            note: of the new job.
+            webhook: of the new job.
+
+        Raises:
+            RefusedError: a change cannot be used, or there is no such job.
+            ServerError: its files are not kept any more.
+        """
+        changes = {
+            "targets": None if targets is None else list(targets),
+            "options": dict(options or {}),
+            "labels": None if labels is None else list(labels),
+            "note": note,
+            "webhook": webhook,
+        }
+        return self._job(self._send("POST", f"/v1/jobs/{job_id}/rerun", body=changes).json())
 
     def events(self, job_id: str, after: int = 0) -> Iterator[Event]:
         """A job's progress until it ends; a broken stream is resumed.
@@ -251,7 +317,7 @@ class Client:
     ) -> None:
         self.close()
 
-    def _pages(self, path: str, query: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    def _pages(self, path: str, query: Mapping[str, str | Sequence[str]]) -> Iterator[dict[str, Any]]:
         cursor: dict[str, str] = {}
         while True:
             page = self._get(path, {**query, **cursor}).json()
@@ -260,12 +326,18 @@ class Client:
                 return
             cursor = {"cursor": page["next"]}
 
-    def _get(self, path: str, query: Mapping[str, str] | None = None) -> httpx.Response:
+    def _get(self, path: str, query: Mapping[str, str | Sequence[str]] | None = None) -> httpx.Response:
         return self._send("GET", path, query)
 
-    def _send(self, method: str, path: str, query: Mapping[str, str] | None = None) -> httpx.Response:
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | Sequence[str]] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> httpx.Response:
         try:
-            return _checked(self._http.request(method, path, params=dict(query or {})))
+            return _checked(self._http.request(method, path, params=dict(query or {}), json=body))
         except httpx.TransportError as error:
             raise self._unreachable(error) from None
 

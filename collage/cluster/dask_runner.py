@@ -200,6 +200,14 @@ def _nobody(workers: Sequence[RemoteWorker], wanted: Sequence[str], label: str |
     return f"no worker has {asked} ({reasons})"
 
 
+def lacking(workers: Sequence[RemoteWorker], targets: Sequence[Target]) -> str | None:
+    """Why none of the workers can take a tuning of these targets; None where one can."""
+    label, wanted = host_of(targets), sorted({check_options(target).name for target in targets})
+    if any(_lack(worker.announced, wanted, label) is None for worker in workers):
+        return None
+    return _nobody(workers, wanted, label)
+
+
 def _advice(wait_s: float) -> str:
     if wait_s:
         return f"; waited {wait_s:g} s for one"

@@ -43,6 +43,8 @@ def ingest(run: Run, request: TuneRequest) -> Ingested:
     limit_s = options.limit_s(total_bytes(model.ir.graph.initializers.values()))
     run.clock.expect(limit_s)
     targets = _with_exact_forms(run, request.targets, model)
+    read = {"normalized_sha256": model.sha256}
+    run.listener(Event("ingest", f"read the model: {len(model.index.nodes)} nodes", data=read))
     return Ingested(
         run=run,
         request=replace(request, options=options, targets=targets),

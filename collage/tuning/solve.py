@@ -108,7 +108,9 @@ def _refinement(searched: Searched) -> Refinement:
 
 
 def _given(searched: Searched, refinement: Refinement) -> TimedPlan:
-    plan = given_plan(searched.model, searched.request.options.plan or {})
+    given = searched.request.options.plan
+    assert given is not None, "this is the strategy for a given plan"
+    plan = given_plan(searched.model, given.as_json())
     return refinement.asked_for(TimedPlan(plan, "given plan"))
 
 

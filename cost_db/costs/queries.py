@@ -5,9 +5,9 @@ Invariant: a tuning that may depend on a deleted cost is deleted too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,8 +16,20 @@ from collage.cost_db.costs.row import CostRow, Outcome
 from collage.cost_db.costs.row_mapping import read_row, select_rows
 from collage.cost_db.page import Page, check_limit, cursor, read_cursor
 from collage.cost_db.plain_text import plain
-from collage.cost_db.tables import claims, cost_operators, costs, tunings
+from collage.cost_db.tables import claims, cost_operators, costs, model_forms, tunings
 from collage.partitioner.errors import BadInputError
+
+
+def in_utc(name: str, moment: datetime) -> datetime:
+    """The moment in UTC, as databases keep it.
+
+    Raises:
+        BadInputError: it is before the year 1 or after 9999 there.
+    """
+    try:
+        return moment.astimezone(UTC)
+    except (OverflowError, ValueError):
+        raise BadInputError(f"{name} is not between the years 1 and 9999 in UTC") from None
 
 
 @dataclass(frozen=True)
@@ -30,7 +42,8 @@ class CostFilter:
     op_types: tuple[str, ...] = ()  # operator types that the sub-graph must all have
     host: str | None = None  # name of the machine that measured
     hardware: str | None = None  # hardware fingerprint
-    model: str | None = None  # SHA-256 of the model for which it was first measured
+    # SHA-256 of a model for which it was first measured, as uploaded or normalized
+    model: str | None = None
     since: datetime | None = None  # measured at this time or later
     until: datetime | None = None  # measured before this time
     outcome: Outcome | None = None  # `measured` or `infeasible`
@@ -42,6 +55,8 @@ class CostFilter:
                 raise BadInputError(
                     f"{field.name} has no time zone; write for example 2026-01-31T12:00:00Z"
                 )
+            if isinstance(value, datetime):
+                in_utc(field.name, value)
             for text in value if isinstance(value, tuple) else (value,):
                 if isinstance(text, str):
                     plain(field.name, text)
@@ -65,8 +80,17 @@ class CostStats:
     newest: datetime | None
 
 
-def page_statement(wanted: CostFilter, after: str | None, limit: int) -> sa.Select[Any]:
-    """The SELECT of one page and one row more (which tells whether there is a next page)."""
+def page_statement(
+    wanted: CostFilter, after: str | None, limit: int, forms: Sequence[str] = ()
+) -> sa.Select[Any]:
+    """The SELECT of one page and one row more (which tells whether there is a next page).
+
+    Args:
+        wanted: which costs.
+        after: the cursor of the page before.
+        limit: most rows of the page.
+        forms: the normalized models that `wanted.model` became.
+    """
     # Where operators are asked for, the first one's index gives both the rows and their order.
     leading = cost_operators.alias("leading") if wanted.op_types else None
     key = (
@@ -79,12 +103,12 @@ def page_statement(wanted: CostFilter, after: str | None, limit: int) -> sa.Sele
         statement = statement.join(leading, leading.c.digest == costs.c.digest).where(
             leading.c.op_type == wanted.op_types[0]
         )
-    statement = statement.where(*_conditions(wanted, key[0], wanted.op_types[1:]))
+    statement = statement.where(*_conditions(wanted, key[0], wanted.op_types[1:], forms))
     if after is not None:
         moment, digest = read_cursor(after, str, str)
         try:
-            last = datetime.fromisoformat(str(moment)).astimezone()
-        except (ValueError, OverflowError):
+            last = in_utc("cursor", datetime.fromisoformat(str(moment)))
+        except ValueError:
             raise BadInputError(f"cursor {after!r} is not one that this server gave") from None
         statement = statement.where(
             sa.tuple_(*key) < sa.tuple_(sa.literal(last, costs.c.created_at.type), sa.literal(digest))
@@ -97,7 +121,8 @@ def query(
 ) -> Page[CostRow]:
     """One page of the wanted costs, newest first."""
     check_limit(limit)
-    rows = [read_row(row) for row in connection.execute(page_statement(wanted, after, limit))]
+    statement = page_statement(wanted, after, limit, _forms(connection, wanted))
+    rows = [read_row(row) for row in connection.execute(statement)]
     more = len(rows) > limit
     rows = rows[:limit]
     following = cursor(rows[-1].created_at.isoformat(), rows[-1].digest) if more else None
@@ -108,7 +133,7 @@ def forget(connection: sa.Connection, wanted: CostFilter, limit: int) -> int:
     """Delete up to `limit` of the wanted costs and return how many were deleted."""
     chosen = (
         sa.select(costs.c.digest)
-        .where(*_conditions(wanted, costs.c.created_at, wanted.op_types))
+        .where(*_conditions(wanted, costs.c.created_at, wanted.op_types, _forms(connection, wanted)))
         .order_by(costs.c.digest)
         .limit(limit)
         .with_for_update()
@@ -145,8 +170,19 @@ def stats(connection: sa.Connection) -> CostStats:
     )
 
 
+def _forms(connection: sa.Connection, wanted: CostFilter) -> Sequence[str]:
+    """The normalized models that an uploaded model became."""
+    if wanted.model is None:
+        return ()
+    statement = sa.select(model_forms.c.normalized_sha256).where(model_forms.c.sha256 == wanted.model)
+    return connection.execute(statement).scalars().all()
+
+
 def _conditions(
-    wanted: CostFilter, created_at: sa.ColumnElement[datetime], op_types: tuple[str, ...]
+    wanted: CostFilter,
+    created_at: sa.ColumnElement[datetime],
+    op_types: tuple[str, ...],
+    forms: Sequence[str],
 ) -> list[sa.ColumnElement[bool]]:
     equal = {
         "target": wanted.target,
@@ -154,10 +190,13 @@ def _conditions(
         "backend_version": wanted.backend_version,
         "host": wanted.host,
         "hardware": wanted.hardware,
-        "model_sha256": wanted.model,
         "outcome": wanted.outcome,
     }
     conditions = [costs.c[name] == value for name, value in equal.items() if value is not None]
+    if wanted.model is not None:
+        same = sorted({wanted.model, *forms})
+        column = costs.c.model_sha256
+        conditions.append(column == same[0] if len(same) == 1 else column.in_(same))
     if wanted.since is not None:
         conditions.append(created_at >= wanted.since)
     if wanted.until is not None:

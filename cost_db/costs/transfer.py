@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from collage.cost_db.costs.row import CostRow, now
+from collage.cost_db.plain_text import read_json
 from collage.partitioner.errors import BadInputError
 
 LINE_LIMIT = 1_000_000
@@ -61,10 +62,7 @@ def read_line(line: str) -> CostRow:
     """
     if len(line) > LINE_LIMIT:
         raise BadInputError(f"longer than {LINE_LIMIT} characters")
-    try:
-        values = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise BadInputError(f"not JSON: {error}") from None
+    values = read_json("the line", line, 4 * LINE_LIMIT)
     if not isinstance(values, dict):
         raise BadInputError("not a JSON object")
     if odd := sorted(values.keys() ^ _TYPES.keys()):
@@ -98,18 +96,16 @@ def read_lines(lines: Iterable[str]) -> Iterable[tuple[int, CostRow | str]]:
 
 def _moment(values: dict[str, Any]) -> datetime:
     try:
-        return datetime.fromisoformat(values["created_at"])
-    except ValueError:
+        moment = datetime.fromisoformat(values["created_at"])
+        moment.astimezone(UTC)
+        return moment
+    except (ValueError, OverflowError):
         raise BadInputError("created_at is not a time as in 2026-01-31T12:00:00+00:00") from None
 
 
 def _is_one_of(value: object, types: tuple[type, ...]) -> bool:
     # type(), not isinstance(): true is no number.
     return type(value) in types and (not isinstance(value, int) or -(2**63) <= value < 2**63)
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number that JSON knows")
 
 
 assert _TYPES.keys() == {field.name for field in fields(CostRow)}

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from collage.cost_db.costs.row_mapping import on_conflict
+from collage.cost_db.jobs.parking import is_awake
 from collage.cost_db.tables import jobs, queue_turns, tokens
 
 
@@ -71,7 +72,7 @@ def _order() -> sa.Select[tuple[str, str, int]]:
             sa.func.row_number().over(partition_by=jobs.c.owner, order_by=jobs.c.number).label("round"),
         )
         .outerjoin(queue_turns, queue_turns.c.owner == jobs.c.owner)
-        .where(jobs.c.state == "queued")
+        .where(jobs.c.state == "queued", is_awake())
         .subquery()
     )
     by = (waiting.c.round, waiting.c.turn, waiting.c.number)

@@ -2,8 +2,9 @@
 
 States::
 
-    queued ──next_queued──▶ running ──finish──▶ done | failed | cancelled
+    queued ──next_queued──▶ running ──finish──▶ done | failed | cancelled ──remove──▶ gone
        │ ◀──requeue_expired──┘  (its worker's lease ended)
+       │ ◀──park─────────────┘  (what it needs is not there)
        └──request_cancel──▶ cancelled
 
 An *attempt* is one worker's turn on a job. Its number is the worker's fence: writes for an attempt that
@@ -11,12 +12,12 @@ is over are refused.
 
 Invariants: only a running job has a lease; a finished job never changes; every change of state is also
 an event of kind `state`. The queue is fair between owners (`job_queue`); an owner at its limit of
-running jobs is passed over.
+running jobs is passed over. A *parked* job is queued, waits for something that it needs, and is passed
+over until then; it is nobody's turn that is used.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
 from collections.abc import Sequence
@@ -24,17 +25,30 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from collage.cost_db.blob_references import BLOBS
 from collage.cost_db.clock import database_now
 from collage.cost_db.costs.row import now
 from collage.cost_db.database import CostDatabase
-from collage.cost_db.errors import QuotaExceededError, StaleAttemptError
-from collage.cost_db.jobs import idempotency, job_queue
-from collage.cost_db.jobs.job import FINISHED, Job, JobResult, Json, State, read_job
+from collage.cost_db.errors import StaleAttemptError
+from collage.cost_db.jobs import idempotency, job_list, job_queue, parking
+from collage.cost_db.jobs.job import FINISHED, Job, JobRequest, JobResult, Json, State
 from collage.cost_db.jobs.job_events import JobEvent, append, read_events
-from collage.cost_db.page import Page, check_limit, cursor, read_cursor
-from collage.cost_db.plain_text import plain
-from collage.cost_db.tables import blobs, jobs, tokens
+from collage.cost_db.jobs.job_list import JobFilter, check_labels, check_note
+from collage.cost_db.jobs.job_rows import (
+    check_active,
+    check_attempt,
+    check_blobs,
+    end_values,
+    get_row,
+    lock_row,
+    request_hash,
+)
+from collage.cost_db.page import Page, check_limit
+from collage.cost_db.plain_text import plain, plain_json
+from collage.cost_db.tables import jobs
 from collage.partitioner.errors import BadInputError
+
+_SPEC_BYTES = 9 << 20
 
 
 class JobStore:
@@ -50,6 +64,7 @@ class JobStore:
         idempotency_key: str | None = None,
         *,
         model_sha256: str | None = None,
+        request: JobRequest | None = None,
     ) -> Job:
         """Queue a job.
 
@@ -57,23 +72,31 @@ class JobStore:
             spec: what is asked for, as JSON.
             owner: a token's id has that token's quotas.
             idempotency_key: a second call with the same key and request gives the first one's job.
-            model_sha256: the model's blob, registered before.
+            model_sha256: the model's blob, where that is all of the request.
+            request: files, labels and the rest.
 
         Raises:
             QuotaExceededError: the owner has as many unfinished jobs as it may.
             IdempotencyConflictError: the key came with another request before.
-            BadInputError: the model's blob is not registered.
+            BadInputError: a blob is not registered, or what is asked for cannot be stored.
         """
         plain("owner", owner, 200)
-        spec_text = json.dumps(spec, sort_keys=True, allow_nan=False)
-        request = hashlib.sha256(f"{model_sha256} {spec_text}".encode()).hexdigest()
+        asked = request or JobRequest(model_sha256)
+        labels = check_labels(asked.labels)
+        spec_text = plain_json("the job", dict(spec), _SPEC_BYTES)
+        request_sha256 = request_hash(asked, spec_text)
         job_id = uuid.uuid4().hex
         values = {
             "id": job_id,
             "owner": owner,
             "state": "queued",
             "spec": json.loads(spec_text),
-            "model_sha256": model_sha256,
+            "name": plain("name", asked.name, 500),
+            "note": check_note(asked.note),
+            "model_sha256": asked.model_sha256,
+            "inputs_sha256": asked.inputs_sha256,
+            "webhook_url": None if asked.webhook_url is None else plain("webhook", asked.webhook_url),
+            "webhook_tries": 0,
             "created_at": now(),
             "attempt": 0,
             "cancel_requested": False,
@@ -83,19 +106,20 @@ class JobStore:
         def work(connection: sa.Connection) -> Job:
             self._connections.serialize(connection, f"jobs of {owner}")
             if idempotency_key is not None:
-                earlier = idempotency.find(connection, owner, idempotency_key, request)
+                earlier = idempotency.find(connection, owner, idempotency_key, request_sha256)
                 if earlier is not None:
-                    return _get(connection, earlier)
-            _check_active(connection, owner)
-            if model_sha256 is not None:
-                _check_blobs(connection, [model_sha256])
+                    return get_row(connection, earlier)
+            check_active(connection, owner)
+            self._connections.serialize(connection, BLOBS)
+            check_blobs(connection, [sha for sha in (asked.model_sha256, asked.inputs_sha256) if sha])
             # A repeated write, after the connection broke at the commit, finds its own job.
             if connection.execute(sa.select(jobs.c.id).where(jobs.c.id == job_id)).first() is None:
                 connection.execute(sa.insert(jobs).values(values))
+                job_list.write_labels(connection, job_id, labels)
                 append(connection, job_id, "state", {"state": "queued"})
             if idempotency_key is not None:
-                idempotency.remember(connection, owner, idempotency_key, request, job_id)
-            return _get(connection, job_id)
+                idempotency.remember(connection, owner, idempotency_key, request_sha256, job_id)
+            return get_row(connection, job_id)
 
         return self._connections.write(work)
 
@@ -103,8 +127,12 @@ class JobStore:
         """A job, or None where there is no such job."""
         plain("job id", job_id)
         statement = sa.select(jobs).where(jobs.c.id == job_id)
-        row = self._connections.read(lambda connection: connection.execute(statement).first())
-        return None if row is None else read_job(row)
+
+        def work(connection: sa.Connection) -> Job | None:
+            found = job_list.read_jobs(connection, connection.execute(statement).all())
+            return found[0] if found else None
+
+        return self._connections.read(work)
 
     def list(
         self,
@@ -112,19 +140,36 @@ class JobStore:
         state: State | None = None,
         after: str | None = None,
         limit: int = 100,
+        *,
+        wanted: JobFilter | None = None,
     ) -> Page[Job]:
-        """A page of jobs, newest first; `after` is `Page.next` of the page before."""
-        check_limit(limit)
-        statement = sa.select(jobs).order_by(jobs.c.number.desc()).limit(limit + 1)
-        if owner is not None:
-            statement = statement.where(jobs.c.owner == plain("owner", owner))
-        if state is not None:
-            statement = statement.where(jobs.c.state == state)
-        if after is not None:
-            statement = statement.where(jobs.c.number < read_cursor(after, int)[0])
-        rows = self._connections.read(lambda connection: connection.execute(statement).all())
-        following = cursor(rows[limit - 1].number) if len(rows) > limit else None
-        return Page(tuple(read_job(row) for row in rows[:limit]), following)
+        """A page of jobs, newest first; `after` is `Page.next` of the page before.
+
+        `wanted` has more conditions, and comes in place of `owner` and `state`.
+        """
+        chosen = wanted or JobFilter(owner, state)
+        return self._connections.read(
+            lambda connection: job_list.list_jobs(connection, chosen, after, limit)
+        )
+
+    def describe(self, job_id: str, *, labels: Sequence[str] | None, note: str | None) -> Job:
+        """Change a job's labels or its note; None leaves what is there, an empty note removes it.
+
+        Raises:
+            BadInputError: there is no such job, or a label or the note cannot be kept.
+        """
+        chosen = None if labels is None else check_labels(labels)
+        text = check_note(note)
+
+        def work(connection: sa.Connection) -> Job:
+            lock_row(connection, job_id)
+            if chosen is not None:
+                job_list.write_labels(connection, job_id, chosen)
+            if note is not None:
+                connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(note=text))
+            return get_row(connection, job_id)
+
+        return self._connections.write(work)
 
     def next_queued(self, worker: str, lease_s: float) -> Job | None:
         """Take the job whose turn it is, for `lease_s` seconds; None when there is none."""
@@ -140,10 +185,11 @@ class JobStore:
                 "attempt": jobs.c.attempt + 1,
                 "started_at": now(),
                 "lease_until": database_now() + lease_s,
+                "parked_until": None,
             }
             connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(values))
             append(connection, job_id, "state", {"state": "running", "worker": worker})
-            return _get(connection, job_id)
+            return get_row(connection, job_id)
 
         return self._connections.write(work)
 
@@ -174,19 +220,53 @@ class JobStore:
             for row in connection.execute(expired).all():
                 values: dict[str, Any] = {"state": "queued", "lease_until": None}
                 if row.cancel_requested:
-                    values |= {"state": "cancelled", "reason": "cancelled", "finished_at": now()}
+                    values |= {"state": "cancelled", "reason": "cancelled", **end_values()}
                 elif row.attempt >= max_attempts:
                     reason = (
                         f"its worker was lost in {row.attempt} attempts, the last of them {row.worker}"
                     )
-                    values |= {"state": "failed", "reason": reason, "finished_at": now()}
+                    values |= {"state": "failed", "reason": reason, **end_values()}
                 connection.execute(sa.update(jobs).where(jobs.c.id == row.id).values(values))
                 data = {"state": values["state"], "reason": f"worker {row.worker} was lost"}
                 append(connection, row.id, "state", data)
-                changed.append(_get(connection, row.id))
+                changed.append(get_row(connection, row.id))
             return tuple(changed)
 
         return self._connections.write(work)
+
+    def park(self, job_id: str, attempt: int, until_s: float, reason: str) -> None:
+        """Put a running job back until something that it needs is there; see `parking`.
+
+        Raises:
+            StaleAttemptError: that attempt is over.
+        """
+
+        def work(connection: sa.Connection) -> None:
+            check_attempt(connection, job_id, attempt)
+            parking.park(connection, job_id, attempt, until_s, reason)
+
+        self._connections.write(work)
+
+    def parked(self) -> tuple[Job, ...]:
+        """The jobs that are parked, oldest first."""
+        return self._connections.read(parking.parked)
+
+    def unpark(self, job_id: str) -> None:
+        """Let a parked job run when its turn comes."""
+        self._connections.write(lambda connection: parking.unpark(connection, job_id))
+
+    def note_normalized(self, job_id: str, normalized_sha256: str, *, attempt: int) -> None:
+        """Note which normalized model the job's model became.
+
+        Raises:
+            StaleAttemptError: that attempt is over.
+        """
+
+        def work(connection: sa.Connection) -> None:
+            check_attempt(connection, job_id, attempt)
+            job_list.write_normalized(connection, job_id, normalized_sha256)
+
+        self._connections.write(work)
 
     def append_event(
         self,
@@ -212,7 +292,7 @@ class JobStore:
 
         def work(connection: sa.Connection) -> int:
             if attempt is not None:
-                _check_attempt(connection, job_id, attempt)
+                check_attempt(connection, job_id, attempt)
             if progress is not None:
                 connection.execute(
                     sa.update(jobs).where(jobs.c.id == job_id).values(progress=dict(progress))
@@ -260,7 +340,7 @@ class JobStore:
         values = {
             "state": state,
             "reason": reason,
-            "finished_at": now(),
+            **end_values(),
             "lease_until": None,
             "artifact_sha256": made.artifact,
             "report_sha256": made.report,
@@ -268,13 +348,14 @@ class JobStore:
         }
 
         def work(connection: sa.Connection) -> Job:
-            job = _locked(connection, job_id)
+            self._connections.serialize(connection, BLOBS)
+            job = lock_row(connection, job_id)
             if job.state in FINISHED or (attempt is not None and attempt != job.attempt):
                 raise StaleAttemptError(job_id, job.attempt if attempt is None else attempt)
-            _check_blobs(connection, [sha for sha in (made.artifact, made.report, made.plan) if sha])
+            check_blobs(connection, [sha for sha in (made.artifact, made.report, made.plan) if sha])
             connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(values))
             append(connection, job_id, "state", {"state": state, "reason": reason})
-            return _get(connection, job_id)
+            return get_row(connection, job_id)
 
         return self._connections.write(work)
 
@@ -286,14 +367,14 @@ class JobStore:
         """
 
         def work(connection: sa.Connection) -> Job:
-            job = _locked(connection, job_id)
+            job = lock_row(connection, job_id)
             values: dict[str, Any] = {"cancel_requested": True}
             if job.state == "queued":
-                values |= {"state": "cancelled", "reason": "cancelled", "finished_at": now()}
+                values |= {"state": "cancelled", "reason": "cancelled", **end_values()}
                 append(connection, job_id, "state", {"state": "cancelled", "reason": "cancelled"})
             if job.state not in FINISHED:
                 connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(values))
-            return _get(connection, job_id)
+            return get_row(connection, job_id)
 
         return self._connections.write(work)
 
@@ -313,37 +394,3 @@ class JobStore:
         return self._connections.read(
             lambda connection: {row[0]: row[1] for row in connection.execute(statement)}
         )
-
-
-def _get(connection: sa.Connection, job_id: str) -> Job:
-    return read_job(connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one())
-
-
-def _locked(connection: sa.Connection, job_id: str) -> Job:
-    row = connection.execute(sa.select(jobs).where(jobs.c.id == job_id).with_for_update()).first()
-    if row is None:
-        raise BadInputError(f"there is no job {job_id!r}")
-    return read_job(row)
-
-
-def _check_attempt(connection: sa.Connection, job_id: str, attempt: int) -> None:
-    job = _locked(connection, job_id)
-    if job.state != "running" or job.attempt != attempt:
-        raise StaleAttemptError(job_id, attempt)
-
-
-def _check_active(connection: sa.Connection, owner: str) -> None:
-    limit = connection.execute(sa.select(tokens.c.active_jobs).where(tokens.c.id == owner)).scalar()
-    if limit is None:
-        return
-    active = sa.select(sa.func.count()).where(
-        jobs.c.owner == owner, jobs.c.state.in_(["queued", "running"])
-    )
-    if connection.execute(active).scalar_one() >= limit:
-        raise QuotaExceededError("active_jobs", limit)
-
-
-def _check_blobs(connection: sa.Connection, hashes: list[str]) -> None:
-    statement = sa.select(blobs.c.sha256).where(blobs.c.sha256.in_(hashes))
-    if missing := set(hashes) - set(connection.execute(statement).scalars()):
-        raise BadInputError(f"no file with SHA-256 {sorted(missing)[0]} is registered; upload it first")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
 from collage.cluster.connection import ClusterError, RemoteWorker, find_workers
+from collage.cluster.dask_runner import lacking
+from collage.partitioner.target import Target
 from collage.service.settings import Settings
 
 _FRESH_S = 2.0
@@ -27,6 +30,13 @@ class RemoteWorkers:
     def measures(self) -> bool:
         """True when workers measure, and not this machine."""
         return self._settings.scheduler is not None
+
+    def lacking(self, targets: Sequence[str]) -> str | None:
+        """Why no worker can take a tuning of these targets; None where one can."""
+        try:
+            return lacking(self.workers(), [Target.parse(text) for text in targets])
+        except ClusterError:
+            return "the scheduler of the workers does not answer"
 
     def workers(self) -> list[RemoteWorker]:
         """The workers that are there.

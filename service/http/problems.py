@@ -1,11 +1,15 @@
 """Errors as RFC 9457 problems: `application/problem+json` with `type`, `title`, `status`, `detail`.
 
 `type` is `urn:collage:problem:<kind>` and stable. Extra fields carry facts.
+
+Invariant: what a 5xx says comes from the table `_SERVER_FAULTS` here and never from an error, whose text
+may name paths, addresses or SQL. `response` makes every problem, so none gets past it.
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -22,6 +26,7 @@ from collage.cost_db.errors import (
     IdempotencyConflictError,
     QuotaExceededError,
 )
+from collage.options import OptionsError
 from collage.partitioner.errors import BadInputError, CollageError, ModelError, NoPlanError, TargetError
 from collage.runner import NoWorkerError
 from collage.service.storage.blobs import BlobMissingError, UploadTooLargeError
@@ -31,13 +36,25 @@ MEDIA_TYPE = "application/problem+json"
 # RFC 9110's names, where Python's have changed between its versions.
 _TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}
 
-# What strangers are told where the error itself names files, addresses or SQL; the log has it.
-_TOLD = {
-    "database-unavailable": "the database cannot be used now; the server's log says why",
-    "internal": "the server made a mistake; its log has the reason under the request id",
+# What the sender of a request is told where the server is at fault.
+_SERVER_FAULTS = {
+    "internal": "the server made a mistake; its log has the trace under the request id",
+    "busy": "too many uploads or event streams at once; try again",
+    "database-unavailable": "the database does not answer; try again",
+    "scheduler-unreachable": "the scheduler of the workers does not answer; try again",
+    "no-worker": "no worker has the targets; GET /v1/workers lists the workers",
+    "no-space": "the server has no space left on its disk",
+    "job-failed": "the job failed; it says why at the path in `job`",
 }
 
 _log = structlog.get_logger()
+
+
+class Fault(BaseModel):
+    """One thing that is wrong with a request."""
+
+    where: str = Field(description="The field, such as `options.seed`.")
+    message: str
 
 
 class Problem(BaseModel):
@@ -48,7 +65,7 @@ class Problem(BaseModel):
     status: int
     detail: str
     request_id: str | None = None
-    errors: list[dict[str, Any]] | None = None
+    errors: list[Fault] | None = None
 
 
 class ProblemError(CollageError):
@@ -67,6 +84,18 @@ class ProblemError(CollageError):
 def not_found(what: str) -> ProblemError:
     """The 404 for something that does not exist, or is another owner's."""
     return ProblemError(404, "not-found", f"there is no {what} for this token")
+
+
+def invalid(faults: Sequence[tuple[str, str]]) -> ProblemError:
+    """The 422 for fields that cannot be used: for each its name, and what is wrong with it."""
+    detail = "; ".join(f"{where}: {message}" for where, message in faults)
+    errors = [{"where": where, "message": message} for where, message in faults]
+    return ProblemError(422, "invalid-request", detail, errors=errors)
+
+
+def faults_of(errors: Iterable[Any], *before: str) -> list[tuple[str, str]]:
+    """The fields and messages of errors of pydantic; `before` stands before each field."""
+    return [(".".join(map(str, (*before, *fault["loc"]))), fault["msg"]) for fault in errors]
 
 
 # The first class that fits decides, so the special stand before the general.
@@ -102,6 +131,8 @@ def response(
     **facts: Any,
 ) -> JSONResponse:
     """A problem as a response."""
+    if status >= 500:
+        detail = _SERVER_FAULTS.get(kind, _SERVER_FAULTS["internal"])
     body = {
         "type": f"urn:collage:problem:{kind}",
         "title": _TITLES.get(status) or HTTPStatus(status).phrase,
@@ -124,7 +155,10 @@ async def _collage(request: Request, error: Exception) -> Response:
     if status >= 500:
         _log.error("request failed", error=str(error), path=request.url.path)
     headers = {"Retry-After": "5"} if status in (429, 503) else None
-    return response(request, status, kind, _TOLD.get(kind, str(error)), headers)
+    if isinstance(error, OptionsError):
+        errors = [{"where": where, "message": message} for where, message in error.faults]
+        return response(request, status, kind, str(error), headers, errors=errors)
+    return response(request, status, kind, str(error), headers)
 
 
 async def _http(request: Request, error: Exception) -> Response:
@@ -144,12 +178,7 @@ def _allowed(request: Request) -> str:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    faults = [
-        {"where": ".".join(str(part) for part in fault["loc"]), "message": fault["msg"]}
-        for fault in error.errors()
-    ]
-    detail = "; ".join(f"{fault['where']}: {fault['message']}" for fault in faults)
-    return response(request, 422, "invalid-request", detail, errors=faults)
+    return await _problem(request, invalid(faults_of(error.errors())))
 
 
 async def _system(request: Request, error: Exception) -> Response:
@@ -157,18 +186,13 @@ async def _system(request: Request, error: Exception) -> Response:
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return await unexpected(request, error)
     _log.error("no space left", path=request.url.path, error=str(error))
-    return response(request, 507, "no-space", "the server has no space left on its disk")
+    return response(request, 507, "no-space", str(error))
 
 
 async def unexpected(request: Request, error: Exception) -> Response:
     """Log a crash, and answer nothing of it but the request's id."""
     _log.error("request crashed", path=request.url.path, exc_info=error)
-    return response(
-        request,
-        500,
-        "internal",
-        _TOLD["internal"],
-    )
+    return response(request, 500, "internal", str(error))
 
 
 def install(app: FastAPI) -> None:

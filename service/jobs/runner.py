@@ -4,6 +4,9 @@ A runner thread takes the next job, renews its lease while the process lives, an
 result or a reason. Everything is in the database before it is acted upon: when a server is killed, the
 lease ends and the job is queued again.
 
+A job whose workers are not there is parked: it waits in the queue, and holds no runner. A job that cannot
+be started, for whatever reason, fails with that reason.
+
 A runner that lost its lease kills its process and writes nothing more. A job goes back to the queue
 when the server stops, when the database is away for too long, and when the process is suspended for a
 whole lease. A full disk fails the job.
@@ -17,19 +20,22 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 import structlog
 
-from collage.cost_db.errors import StaleAttemptError
+from collage.cost_db.errors import DatabaseUnavailableError, StaleAttemptError
 from collage.cost_db.jobs.job import Job, JobResult
 from collage.cost_db.jobs.jobs import JobStore
 from collage.cost_db.stored_models import BlobRegister
+from collage.options import TuneOptions
 from collage.partitioner.errors import CollageError
+from collage.service.cluster.workers import RemoteWorkers
 from collage.service.jobs.job_child import JobChild
 from collage.service.jobs.job_process import Request
+from collage.service.jobs.retention import Retention
 from collage.service.jobs.summary import as_json_bytes, summarize
 from collage.service.jobs.warm_process import WarmProcesses
 from collage.service.settings import Settings
@@ -44,7 +50,8 @@ ARTIFACT_TYPE = "application/octet-stream"
 JSON_TYPE = "application/json"
 
 _HOUSEKEEPING_S = 3600.0
-_KEEP_UNUSED = timedelta(days=30)
+_REASON_CHARACTERS = 2000
+_UNPARK_S = 2.0
 
 
 class _AbandonedError(Exception):
@@ -57,10 +64,13 @@ class JobRunner:
     def __init__(
         self,
         settings: Settings,
+        *,
         jobs: JobStore,
         register: BlobRegister,
         files: BlobFiles,
         spool: Spool,
+        retention: Retention,
+        remote_workers: RemoteWorkers,
         metrics: Metrics,
         tracing: Tracing,
     ) -> None:
@@ -69,6 +79,8 @@ class JobRunner:
         self._register = register
         self._files = files
         self._spool = spool
+        self._retention = retention
+        self._remote_workers = remote_workers
         self._metrics = metrics
         self._tracing = tracing
         self._stopping = threading.Event()
@@ -128,49 +140,78 @@ class JobRunner:
                 self.current.pop(worker, None)
 
     def _keep_house(self) -> None:
-        clean_at = time.monotonic()
+        clean_at = requeue_at = time.monotonic()
         while not self._stopping.is_set():
             try:
-                for job in self._jobs.requeue_expired():
-                    _log.warning("a job had lost its worker", job=job.id, state=job.state)
-                    self._wake.set()
+                if time.monotonic() >= requeue_at:
+                    requeue_at = time.monotonic() + self._settings.lease_s / 3
+                    for job in self._jobs.requeue_expired():
+                        _log.warning("a job had lost its worker", job=job.id, state=job.state)
+                        self._wake.set()
+                self._unpark()
                 if time.monotonic() >= clean_at:
                     clean_at += _HOUSEKEEPING_S
-                    self._drop_unused()
+                    if removed := self._retention.tidy():
+                        _log.info("jobs are not kept any more", jobs=removed)
             except Exception as error:  # as above
                 _log.error("housekeeping failed; it goes on", error=str(error))
-            self._stopping.wait(self._settings.lease_s / 3)
+            self._stopping.wait(min(self._settings.lease_s / 3, _UNPARK_S))
 
-    def _drop_unused(self) -> None:
-        for sha256 in self._register.drop_unused(datetime.now(UTC) - _KEEP_UNUSED):
-            if self._register.get(sha256) is None:
-                self._files.delete(sha256)
+    def _unpark(self) -> None:
+        """Let parked jobs run whose workers have come."""
+        if not self._remote_workers.measures:
+            return
+        for job in self._jobs.parked():
+            if self._remote_workers.lacking(list(job.spec["targets"])) is None:
+                self._jobs.unpark(job.id)
+                self._wake.set()
 
     def _run(self, job: Job) -> None:
         log = _log.bind(job=job.id, attempt=job.attempt)
-        log.info("job starts", targets=job.spec["targets"])
+        log.info("job starts", targets=job.spec.get("targets"))
         begin = time.monotonic()
         state = "abandoned"
         directory = self._spool.path / f"job-{job.id}-{job.attempt}"
         facts = {"collage.job": job.id, "collage.attempt": job.attempt}
         try:
             directory.mkdir(mode=0o700)
+            if self._park(job):
+                return
             with self._tracing.job(facts) as span:
                 message = self._carry_out(job, directory, span)
                 state = self._end(job, message)
                 span.set({"collage.state": state})
                 if state == "failed":
                     span.fail(message["error"]["reason"])
-        except (_AbandonedError, StaleAttemptError) as reason:
+        except (_AbandonedError, StaleAttemptError, DatabaseUnavailableError) as reason:
             log.warning("job given up", reason=str(reason))
-        except (CollageError, OSError) as error:  # of the system: a full disk above all
-            self._jobs.finish(job.id, "failed", attempt=job.attempt, reason=str(error))
+        except Exception as error:  # whatever it is, the next attempt would meet it again
+            is_known = isinstance(error, CollageError | OSError)
+            said = str(error) if is_known else _named(error)
+            log.error("job cannot be carried out", error=said, exc_info=None if is_known else error)
+            self._jobs.finish(
+                job.id, "failed", attempt=job.attempt, reason=_short(said, _REASON_CHARACTERS)
+            )
             state = "failed"
         finally:
             shutil.rmtree(directory, ignore_errors=True)
         self._metrics.jobs_ended.labels(state).inc()
         self._metrics.job_seconds.observe(time.monotonic() - begin)
         log.info("job ends", state=state, seconds=round(time.monotonic() - begin, 1))
+
+    def _park(self, job: Job, lacking: str | None = None) -> bool:
+        """Put the job back where it may wait for workers and none has its targets."""
+        wait_s = TuneOptions.from_json(job.spec["options"]).wait_for_worker_s
+        left_s = wait_s - (datetime.now(UTC) - job.created_at).total_seconds()
+        if not self._remote_workers.measures or left_s <= 0:
+            return False
+        missing = lacking or self._remote_workers.lacking(list(job.spec["targets"]))
+        if missing is None:
+            return False
+        self._jobs.park(
+            job.id, job.attempt, left_s, f"{missing}; it waits {left_s:.0f} s at most for one"
+        )
+        return True
 
     def _carry_out(self, job: Job, directory: Path, span: Span) -> dict[str, Any]:
         """The process's last message: `result` or `error`."""
@@ -187,7 +228,12 @@ class JobRunner:
         request = Request(
             source=str(source),
             targets=list(job.spec["targets"]),
-            options={"wait_for_quiet_s": self._settings.wait_for_quiet_s, **job.spec["options"]},
+            options={
+                "wait_for_quiet_s": self._settings.wait_for_quiet_s,
+                **job.spec["options"],
+                # That waiting is done here, where it holds no process.
+                "wait_for_worker_s": 0.0,
+            },
             database_url=self._settings.database_url,
             work_dir=str(work_dir),
             inputs=str(inputs) if inputs else None,
@@ -207,7 +253,10 @@ class JobRunner:
                 event = message["event"]
                 # The report comes with the result; in the list of events it would be there twice.
                 event["data"].pop("report", None)
-                shown = {name: event[name] for name in ("stage", "message", "done", "total")}
+                if normalized := event["data"].get("normalized_sha256"):
+                    self._jobs.note_normalized(job.id, normalized, attempt=job.attempt)
+                names = ("stage", "message", "done", "total", "share_done", "remaining_s")
+                shown = {name: event.get(name) for name in names}
                 self._say(job, "progress", event, progress=shown)
                 _trace(span, event)
             elif message is not None:
@@ -254,6 +303,8 @@ class JobRunner:
         if error["kind"] == "cancelled" or self._jobs.is_cancel_requested(job.id):
             self._jobs.finish(job.id, "cancelled", attempt=job.attempt, reason="cancelled")
             return "cancelled"
+        if error["kind"] == "no-worker" and self._park(job, error["reason"]):
+            return "parked"
         if error["kind"] == "database-unavailable":
             self._give_back(job, error["reason"])
         self._say(job, "failure", error)
@@ -273,6 +324,16 @@ class JobRunner:
         counts = report.get("candidates", {})
         for outcome in ("measured", "infeasible", "from_cache"):
             self._metrics.candidates.labels(outcome).inc(counts.get(outcome, 0))
+
+
+def _named(error: Exception) -> str:
+    return f"the server could not carry it out: {type(error).__name__}: {error}"
+
+
+def _short(text: str, characters: int) -> str:
+    """The text, or its beginning, without what no database keeps."""
+    plain = text.replace("\0", "").encode("utf-8", "replace").decode()
+    return plain if len(plain) <= characters else plain[: characters - 1] + "…"
 
 
 def _text(path: Path | None) -> str | None:

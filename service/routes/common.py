@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Query, Response
-from pydantic import BaseModel
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator
 
 from collage.service.http.blob_response import BlobResponse
 from collage.service.http.problems import MEDIA_TYPE, Problem
 from collage.service.services import Services
 
 Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before.")]
+ModelSha256 = Annotated[
+    str | None,
+    Query(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of a model, as uploaded or normalized."),
+]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Most items of the page.")]
+
+
+def _is_iso(value: str) -> str:
+    # pydantic would also take numbers, as seconds since 1970.
+    if "T" not in value.upper():
+        raise ValueError("write a time with zone, for example 2026-01-31T12:00:00Z")
+    return value
+
+
+def _in_utc(value: datetime) -> datetime:
+    try:
+        return value.astimezone(UTC)
+    except (OverflowError, ValueError):
+        raise ValueError("the time is not between the years 1 and 9999 in UTC") from None
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_is_iso), AfterValidator(_in_utc)]
 
 _DESCRIPTIONS = {
     400: "The request cannot be read",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict, fields
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Body, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import AwareDatetime, BeforeValidator
 
 from collage.cost_db.costs.queries import CostFilter
 from collage.service.api_models import (
@@ -18,9 +18,17 @@ from collage.service.api_models import (
     PageView,
     RefusedLine,
 )
+from collage.service.http.bodies import has_type
 from collage.service.http.problems import ProblemError
 from collage.service.routes.authentication import Admin, Reader
-from collage.service.routes.common import Cursor, Limit, json_response, problems
+from collage.service.routes.common import (
+    Cursor,
+    Limit,
+    ModelSha256,
+    Moment,
+    json_response,
+    problems,
+)
 from collage.service.services import InjectedServices
 
 router = APIRouter(prefix="/v1/costs", tags=["costs"])
@@ -31,16 +39,6 @@ _IMPORT_BYTES = 64 << 20  # split larger files: lines are independent of each ot
 _NAMES = (*(field.name for field in fields(CostFilter)), "cursor", "limit", "everything")
 
 Text = Annotated[str | None, Query(min_length=1, max_length=500)]
-
-
-def _is_iso(value: str) -> str:
-    # pydantic would also take numbers, as seconds since 1970.
-    if "T" not in value.upper():
-        raise ValueError("write a time with zone, for example 2026-01-31T12:00:00Z")
-    return value
-
-
-Moment = Annotated[AwareDatetime, BeforeValidator(_is_iso)]
 
 
 def _check_names(request: Request) -> None:
@@ -65,7 +63,7 @@ async def cost_filter(
     ] = None,
     host: Text = None,
     hardware: Text = None,
-    model: Annotated[str | None, Query(pattern=r"^[0-9a-f]{64}$", description="SHA-256.")] = None,
+    model: ModelSha256 = None,
     since: Moment | None = None,
     until: Moment | None = None,
     outcome: Literal["measured", "infeasible"] | None = None,
@@ -126,13 +124,21 @@ def export_costs(services: InjectedServices, caller: Reader, wanted: Filter) -> 
     response_model=ImportView,
     responses=problems(413, 415),
     max_body_size=_IMPORT_BYTES,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {NDJSON: {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
 )
-def import_costs(
-    services: InjectedServices, caller: Admin, lines: Annotated[bytes, Body(media_type=NDJSON)]
-) -> ImportView:
+async def import_costs(request: Request, services: InjectedServices, caller: Admin) -> ImportView:
     """Bring in JSON lines as the export writes them; each is checked, and bad ones are refused."""
-    text = lines.decode("utf-8", "replace")
-    done = services.database.import_lines(text.splitlines())
+    if not has_type(request, NDJSON):
+        raise ProblemError(
+            415, "unsupported-media-type", f"send JSON lines (curl -H 'Content-Type: {NDJSON}')"
+        )
+    text = (await request.body()).decode("utf-8", "replace")
+    done = await asyncio.to_thread(services.database.import_lines, text.splitlines())
     refused = [RefusedLine(line=number, reason=reason) for number, reason in done.refused]
     return ImportView(accepted=done.accepted, known=done.known, refused=refused)
 

@@ -1,27 +1,38 @@
-"""`/v1/jobs`: make, list, show, watch, cancel, and fetch the results."""
+"""`/v1/jobs`: make, list, show, watch, and fetch the results; `job_changes` has the rest."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
-from fastapi.responses import StreamingResponse
-from pydantic import ValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel
 
 from collage.cost_db.jobs.job import Job
-from collage.service.api_models import JobRequest, JobState, JobView, PageView
+from collage.cost_db.jobs.job_list import JobFilter
+from collage.options import GivenPlan
+from collage.service.api_models import JobBody, JobState, JobView, PageView, SummaryView
+from collage.service.http.bodies import has_type, read_body, schema_of
 from collage.service.http.event_stream import TICK_S, EventStreamResponse
 from collage.service.http.problems import ProblemError, not_found
 from collage.service.jobs.runner import ARTIFACT_TYPE, JSON_TYPE
+from collage.service.report_models import (
+    FailureEvent,
+    GraphView,
+    ProgressEvent,
+    ReportView,
+    StateEvent,
+)
 from collage.service.routes.authentication import Reader, Tuner
 from collage.service.routes.common import (
     FILE_STATUSES,
     Cursor,
     Limit,
+    ModelSha256,
+    Moment,
     blob_response,
     json_response,
     problems,
@@ -44,7 +55,7 @@ IdempotencyKey = Annotated[
 ]
 
 FORM_FILES = ["model", "inputs"]
-FORM_FIELDS = ["targets", "options"]
+FORM_FIELDS = ["targets", "options", "labels", "note", "webhook"]
 FORM_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["model"],
@@ -64,24 +75,40 @@ FORM_SCHEMA: dict[str, Any] = {
             "description": "A JSON object.",
             "examples": ['{"tolerance": 0.001}'],
         },
+        "labels": {"type": "string", "description": "A JSON list, or texts with commas between."},
+        "note": {"type": "string", "description": "A text for people."},
+        "webhook": {"type": "string", "description": "Address that is told when the job ends."},
         "inputs": {"type": "string", "format": "binary", "description": "Sample inputs (.npz)."},
     },
     "additionalProperties": False,
 }
-_JSON_BYTES = 1 << 20
+
+
 _EVENT = {
     "type": "object",
     "properties": {
-        "data": {"type": "string"},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {
+                "anyOf": [
+                    schema_of(model) for model in (ProgressEvent, StateEvent, SummaryView, FailureEvent)
+                ]
+            },
+        },
         "event": {"type": "string"},
         "id": {"type": "string"},
     },
+    "required": ["data"],
 }
-_JSON_FILE: dict[int | str, dict[str, Any]] = {
-    200: {"content": {JSON_TYPE: {"schema": {"type": "object"}}}},
-    **FILE_STATUSES,
-    **problems(404, 409, 410, 416),
-}
+
+
+def _json_file(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    return {
+        200: {"content": {JSON_TYPE: {"schema": schema_of(model)}}},
+        **FILE_STATUSES,
+        **problems(404, 409, 410, 416),
+    }
 
 
 def find_job(services: Services, job_id: str) -> Job:
@@ -107,7 +134,7 @@ def find_job(services: Services, job_id: str) -> Job:
             "required": True,
             "content": {
                 "multipart/form-data": {"schema": FORM_SCHEMA},
-                "application/json": {"schema": JobRequest.model_json_schema()},
+                JSON_TYPE: {"schema": schema_of(JobBody)},
             },
         }
     },
@@ -121,11 +148,9 @@ async def create_job(
 ) -> JobView:
     """Queue a tuning job, for a model in the request or one uploaded before."""
     wanted: Submission
-    if request.headers.get("content-type", "").split(";")[0].strip().lower() == "application/json":
-        body = await _json_body(request)
-        wanted = await asyncio.to_thread(
-            from_stored, services, body.model_sha256, body.targets, body.options
-        )
+    if has_type(request, JSON_TYPE):
+        body = await read_body(request, JobBody)
+        wanted = await asyncio.to_thread(from_stored, services, body)
     else:
         form = await receive_form(request, services, caller, FORM_FILES, FORM_FIELDS)
         wanted = await asyncio.to_thread(from_form, services, caller, form)
@@ -134,17 +159,30 @@ async def create_job(
     return await asyncio.to_thread(job_view, services, job)
 
 
-@router.get("", operation_id="listJobs", response_model=PageView[JobView], responses=problems())
+@router.get(
+    "",
+    operation_id="listJobs",
+    response_model=PageView[JobView],
+    responses=problems(),
+)
 def list_jobs(
     services: InjectedServices,
     caller: Reader,
     state: JobState | None = None,
     owner: Annotated[str | None, Query(max_length=200)] = None,
+    name: Annotated[str | None, Query(max_length=200, description="A part of it, in any case.")] = None,
+    model: ModelSha256 = None,
+    label: Annotated[
+        list[str] | None, Query(max_length=20, description="Labels that a job must all have.")
+    ] = None,
+    since: Annotated[Moment | None, Query(description="Made then or later.")] = None,
+    until: Annotated[Moment | None, Query(description="Made before.")] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
     """Jobs, newest first."""
-    page = services.jobs.list(owner, state, cursor, limit)
+    wanted = JobFilter(owner, state, name, model, tuple(label or ()), since, until)
+    page = services.jobs.list(after=cursor, limit=limit, wanted=wanted)
     return json_response(PageView[JobView](items=job_views(services, page.items), next=page.next))
 
 
@@ -152,15 +190,6 @@ def list_jobs(
 def get_job(services: InjectedServices, caller: Reader, job_id: JobId) -> Response:
     """A job as it is now."""
     return json_response(job_view(services, find_job(services, job_id)))
-
-
-@router.delete("/{job_id}", operation_id="cancelJob", response_model=JobView, responses=problems(404))
-def cancel_job(services: InjectedServices, caller: Tuner, job_id: JobId) -> JobView:
-    """Cancel a job: a waiting one at once, a running one within two seconds; an ended one stays."""
-    job = find_job(services, job_id)
-    if job.owner != caller.owner and not caller.may("admin"):
-        raise ProblemError(403, "forbidden", "the job is another token's; only an admin may cancel it")
-    return job_view(services, services.jobs.request_cancel(job.id))
 
 
 async def _watchable(services: InjectedServices, job_id: JobId) -> str:
@@ -211,7 +240,10 @@ def get_artifact(services: InjectedServices, caller: Reader, job_id: JobId) -> S
 
 
 @router.get(
-    "/{job_id}/report", operation_id="getReport", response_class=StreamingResponse, responses=_JSON_FILE
+    "/{job_id}/report",
+    operation_id="getReport",
+    response_class=StreamingResponse,
+    responses=_json_file(ReportView),
 )
 def get_report(services: InjectedServices, caller: Reader, job_id: JobId) -> StreamingResponse:
     """The report: what was measured, and how the plan compares."""
@@ -220,7 +252,10 @@ def get_report(services: InjectedServices, caller: Reader, job_id: JobId) -> Str
 
 
 @router.get(
-    "/{job_id}/plan", operation_id="getPlan", response_class=StreamingResponse, responses=_JSON_FILE
+    "/{job_id}/plan",
+    operation_id="getPlan",
+    response_class=StreamingResponse,
+    responses=_json_file(GivenPlan),
 )
 def get_plan(services: InjectedServices, caller: Reader, job_id: JobId) -> StreamingResponse:
     """The plan alone, as the option `plan` takes it."""
@@ -228,18 +263,26 @@ def get_plan(services: InjectedServices, caller: Reader, job_id: JobId) -> Strea
     return blob_response(services, _made(job, job.result.plan), JSON_TYPE, f"plan-{job.id}.json")
 
 
-@router.get("/{job_id}/graph", operation_id="getGraph", responses=problems(404, 409, 410))
-def get_graph(services: InjectedServices, caller: Reader, job_id: JobId) -> dict[str, Any]:
+@router.get(
+    "/{job_id}/graph",
+    operation_id="getGraph",
+    response_class=JSONResponse,
+    responses={
+        200: {"content": {JSON_TYPE: {"schema": schema_of(GraphView)}}},
+        **problems(404, 409, 410),
+    },
+)
+def get_graph(services: InjectedServices, caller: Reader, job_id: JobId) -> JSONResponse:
     """The partition graph as the page draws it: partitions, their operators, the tensors between."""
     job = find_job(services, job_id)
-    return services.graphs.get(_made(job, job.result.artifact))
+    return JSONResponse(services.graphs.get(_made(job, job.result.artifact)))
 
 
 def artifact_response(
     services: Services, job: Job, headers: dict[str, str] | None = None
 ) -> StreamingResponse:
     """A done job's artifact as an answer."""
-    stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in job.spec["name"])
+    stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in job.name)
     name = f"{stem.removesuffix('.onnx').removesuffix('.zip') or 'model'}.collage.onnx"
     return blob_response(services, _made(job, job.result.artifact), ARTIFACT_TYPE, name, headers)
 
@@ -250,21 +293,3 @@ def _made(job: Job, sha256: str | None) -> str:
             409, "job-not-done", f"the job is {job.state}", state=job.state, reason=job.reason
         )
     return sha256
-
-
-async def _json_body(request: Request) -> JobRequest:
-    body = bytearray()
-    async for chunk in request.stream():
-        body.extend(chunk)
-        if len(body) > _JSON_BYTES:
-            raise ProblemError(413, "upload-too-large", f"the JSON is longer than {_JSON_BYTES} bytes")
-    try:
-        return JobRequest.model_validate(json.loads(body))
-    except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
-            for fault in error.errors()
-        )
-        raise ProblemError(422, "invalid-request", faults) from None
-    except (ValueError, RecursionError) as error:
-        raise ProblemError(422, "invalid-request", f"the body is no JSON: {error}") from None

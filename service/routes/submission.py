@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
 
-from collage.cost_db.jobs.job import Job
+from collage.cost_db.jobs.job import Job, JobRequest
+from collage.cost_db.plain_text import read_json
 from collage.options import TuneOptions, chosen_targets, plan_targets
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.target import Target
+from collage.service.api_models import JobBody, RerunBody
 from collage.service.cluster.target_catalog import refuse_files
-from collage.service.http.problems import not_found
+from collage.service.http.problems import ProblemError, not_found
 from collage.service.http.uploads import Form, UploadedFile, bad_form, receive
+from collage.service.jobs.webhooks import check_webhook
 from collage.service.routes.authentication import Caller
 from collage.service.services import Services
+from collage.service.storage.blobs import Blob
 
 MODEL_TYPE = "application/octet-stream"
 _NAME_CHARACTERS = 200
@@ -34,6 +38,10 @@ class Submission:
     targets: list[str]
     options: dict[str, Any]
     inputs_sha256: str | None = None
+    labels: tuple[str, ...] = ()
+    note: str | None = None
+    webhook: str | None = None
+    rerun_of: str | None = None  # the job that this one repeats
 
 
 async def receive_form(
@@ -53,39 +61,83 @@ def keep_model(services: Services, caller: Caller, upload: UploadedFile) -> str:
     Raises:
         QuotaExceededError: the caller's models would be too large.
     """
-    services.register.add(upload.blob.sha256, upload.blob.size_bytes, MODEL_TYPE)
+    _register(services, upload.blob)
     services.models.add(upload.blob.sha256, caller.owner, display_name(upload.name))
     return upload.blob.sha256
 
 
 def from_form(services: Services, caller: Caller, form: Form) -> Submission:
-    """The submission in a form with `model` and perhaps `targets`, `options` and `inputs`."""
+    """The submission in a form with `model` and perhaps the other fields.
+
+    Raises:
+        BadInputError, ProblemError: a field cannot be used.
+    """
     # Before the model is registered: a request that is refused leaves nothing behind.
     options = _options(form.fields.get("options", ""))
-    given = _targets(form.fields.get("targets", ""))
-    targets = services.catalog.check(chosen_targets(given, options.get("plan")))
+    targets = _chosen(services, _texts(form, "targets"), _checked(options))
+    webhook = check_webhook(services.settings, form.fields.get("webhook", "").strip() or None)
     inputs = form.files.get("inputs")
     if inputs is not None:
-        services.register.add(inputs.blob.sha256, inputs.blob.size_bytes, MODEL_TYPE)
+        _register(services, inputs.blob)
     return Submission(
         model_sha256=keep_model(services, caller, form.files["model"]),
         name=display_name(form.files["model"].name),
         targets=targets,
         options=options,
         inputs_sha256=inputs.blob.sha256 if inputs is not None else None,
+        labels=tuple(_texts(form, "labels")),
+        note=form.fields.get("note"),
+        webhook=webhook,
     )
 
 
-def from_stored(
-    services: Services, model_sha256: str, targets: list[str], options: dict[str, Any]
-) -> Submission:
-    """The submission for a model that was uploaded before."""
-    model = services.models.get(model_sha256)
+def from_stored(services: Services, body: JobBody) -> Submission:
+    """The submission for a model that was uploaded before.
+
+    Raises:
+        BadInputError, ProblemError: a field cannot be used, or there is no such model.
+    """
+    model = services.models.get(body.model_sha256)
     if model is None:
-        raise not_found(f"model {model_sha256}")
-    checked = _checked(options)
-    chosen = services.catalog.check(chosen_targets(targets, checked.get("plan")))
-    return Submission(model_sha256, model.name, chosen, checked)
+        raise not_found(f"model {body.model_sha256}")
+    return Submission(
+        model_sha256=body.model_sha256,
+        name=model.name,
+        targets=_chosen(services, body.targets, _checked(body.options)),
+        options=body.options,
+        labels=tuple(body.labels),
+        note=body.note,
+        webhook=check_webhook(services.settings, body.webhook),
+    )
+
+
+def from_job(services: Services, job: Job, changes: RerunBody) -> Submission:
+    """The submission that repeats a job with changes.
+
+    Raises:
+        BadInputError, ProblemError: a field cannot be used, or the job's files are not kept any more.
+    """
+    for sha256 in (job.model_sha256, job.inputs_sha256):
+        if sha256 is not None:
+            services.files.size_bytes(sha256)
+    assert job.model_sha256 is not None
+    options = {**_stored(job, "options", dict), **changes.options}
+    options = {name: value for name, value in options.items() if value is not None}
+    given = changes.targets
+    if given is None:
+        # A new plan names its own targets.
+        given = [] if changes.options.get("plan") else _stored(job, "targets", list)
+    return Submission(
+        model_sha256=job.model_sha256,
+        name=job.name or "model.onnx",
+        targets=_chosen(services, given, _checked(options)),
+        options=options,
+        inputs_sha256=job.inputs_sha256,
+        labels=tuple(job.labels if changes.labels is None else changes.labels),
+        note=changes.note,
+        webhook=check_webhook(services.settings, changes.webhook),
+        rerun_of=job.id,
+    )
 
 
 def submit(services: Services, caller: Caller, wanted: Submission, idempotency_key: str | None) -> Job:
@@ -96,9 +148,18 @@ def submit(services: Services, caller: Caller, wanted: Submission, idempotency_k
         IdempotencyConflictError: the key came with another request.
     """
     spec = {"name": wanted.name, "targets": wanted.targets, "options": wanted.options}
-    if wanted.inputs_sha256 is not None:
-        spec["inputs_sha256"] = wanted.inputs_sha256
-    job = services.jobs.create(spec, caller.owner, idempotency_key, model_sha256=wanted.model_sha256)
+    for name in ("inputs_sha256", "rerun_of"):
+        if (value := getattr(wanted, name)) is not None:
+            spec[name] = value
+    request = JobRequest(
+        model_sha256=wanted.model_sha256,
+        inputs_sha256=wanted.inputs_sha256,
+        name=wanted.name,
+        labels=wanted.labels,
+        note=wanted.note,
+        webhook_url=wanted.webhook,
+    )
+    job = services.jobs.create(spec, caller.owner, idempotency_key, request=request)
     services.runner.wake()
     return job
 
@@ -110,45 +171,60 @@ def display_name(name: str) -> str:
     return shown.encode("utf-8", "replace").decode()[:_NAME_CHARACTERS] or "model.onnx"
 
 
-def _targets(text: str) -> list[str]:
-    text = text.strip()
+def _register(services: Services, blob: Blob) -> None:
+    services.register.add(blob.sha256, blob.size_bytes, MODEL_TYPE)
+    # Another request may have deleted the same bytes just before they were registered again.
+    if not services.files.has(blob.sha256):
+        raise ProblemError(503, "busy", "the file was deleted meanwhile", {"Retry-After": "1"})
+
+
+def _stored(job: Job, name: str, kind: type[Any]) -> Any:
+    value = job.spec.get(name)
+    if not isinstance(value, kind) or (kind is list and not all(isinstance(v, str) for v in value)):
+        raise ProblemError(
+            422,
+            "bad-input",
+            f"job {job.id} is damaged: its {name} cannot be read; post the model again",
+        )
+    return value
+
+
+def _texts(form: Form, name: str) -> list[str]:
+    """A field that is a JSON list, or texts with commas between."""
+    text = form.fields.get(name, "").strip()
     if not text.startswith("["):
         return [part.strip() for part in text.split(",") if part.strip()]
     try:
-        targets = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise bad_form(f"field 'targets' is no JSON list: {error}") from None
-    if not all(isinstance(target, str) for target in targets):
-        raise bad_form("field 'targets' must be a list of texts")
-    return list(targets)
+        texts = read_json(f"field {name!r}", text)
+    except BadInputError as error:
+        raise bad_form(str(error)) from None
+    if not all(isinstance(each, str) for each in texts):
+        raise bad_form(f"field {name!r} must be a list of texts")
+    return list(texts)
 
 
 def _options(text: str) -> dict[str, Any]:
     if not text.strip():
         return {}
     try:
-        options = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise bad_form(f"field 'options' is no JSON object: {error}") from None
+        options = read_json("field 'options'", text)
+    except BadInputError as error:
+        raise bad_form(str(error)) from None
     if not isinstance(options, dict):
         raise bad_form("field 'options' must be a JSON object")
-    return _checked(options)
-
-
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    try:
-        json.dumps(options, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise bad_form(f"the options cannot be kept as JSON: {error}") from None
-    for name in LOCAL_OPTIONS:
-        if name in options:
-            raise BadInputError(f"option {name!r} names code of your own; it works locally only")
-    checked = TuneOptions.from_json(options)
-    # The job checks the rest of a plan.
-    for target in plan_targets(checked.plan or {}):
-        refuse_files(Target.parse(target))
     return options
 
 
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
+def _checked(options: Mapping[str, Any]) -> TuneOptions:
+    for name in LOCAL_OPTIONS:
+        if name in options:
+            raise BadInputError(f"option {name!r} names code of your own; it works locally only")
+    return TuneOptions.from_json(options)
+
+
+def _chosen(services: Services, given: list[str], options: TuneOptions) -> list[str]:
+    """The targets, canonical and checked, those of the plan to apply included."""
+    plan = options.plan
+    for target in plan_targets(plan):
+        refuse_files(Target.parse(target))
+    return services.catalog.check(chosen_targets(given, plan))

@@ -31,7 +31,14 @@ from collage.service.views import job_view
 router = APIRouter(prefix="/v1/tune", tags=["jobs"])
 
 # How a failed job's kind answers the one call that waited for it.
-_STATUS = {"model": 422, "target": 422, "bad-input": 422, "no-plan": 422, "time-limit": 422}
+_STATUS = {
+    "no-worker": 503,
+    "model": 422,
+    "target": 422,
+    "bad-input": 422,
+    "no-plan": 422,
+    "time-limit": 422,
+}
 
 
 @router.post(
@@ -72,6 +79,7 @@ async def tune(
         headers["Link"] = f'</v1/jobs/{job.id}/report>; rel="describedby"'
         return await asyncio.to_thread(artifact_response, services, job, headers)
     status = 409 if job.state == "cancelled" else _STATUS.get(kind, 500)
+    kind = "job-failed" if status == 500 else kind
     raise ProblemError(status, kind, job.reason or job.state, headers, job=f"/v1/jobs/{job.id}")
 
 

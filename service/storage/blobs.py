@@ -156,6 +156,10 @@ class BlobFiles:
         except FileNotFoundError:
             raise BlobMissingError(f"blob {sha256[:12]} is not in the store any more") from None
 
+    def has(self, sha256: str) -> bool:
+        """True when a blob is there."""
+        return bool(self._files.exists(self._address(sha256)))
+
     def chunks(self, sha256: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
         """The bytes of a blob from `begin` to before `end`, piece by piece."""
         with self._open(sha256) as file:

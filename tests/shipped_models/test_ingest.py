@@ -207,7 +207,7 @@ def test_noise_that_is_switched_off_is_no_reason_to_refuse(tmp_path: Path) -> No
     np.testing.assert_array_equal(found["y"], sample["x"])
 
 
-def test_values_that_do_not_fit_together_are_computed_as_they_are_asked_for(
+def test_values_that_do_not_fit_together_are_computed_when_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What values of unknown shape take is known only after the run."""

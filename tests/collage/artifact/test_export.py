@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from collage.artifact.export import export, parse_devices, read_plan_file
-from collage.options import chosen_targets, plan_targets
+from collage.options import TuneOptions, chosen_targets
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.emit.annotate import annotate, read_plan
 from collage.partitioner.errors import BadInputError
@@ -39,10 +39,9 @@ def test_a_plan_alone_names_targets_and_is_the_artifacts_own(artifact: Path, tmp
     written = export(artifact, plan=tmp_path / "plan.json")
     assert written == {"plan": str(tmp_path / "plan.json")}
     alone = read_plan_file(tmp_path / "plan.json")
-    assert chosen_targets([], alone) == ["onnxruntime", "openvino -precision=f32"]
-    assert chosen_targets(["mnn"], alone) == ["mnn"] and chosen_targets([], None) == []
-    assert plan_targets({"partitions": [{"target": 3}, "mnn", {}]}) == plan_targets({}) == []
-    assert plan_targets({"partitions": 1}) == []
+    given = TuneOptions.from_json({"plan": alone}).plan
+    assert chosen_targets([], given) == ["onnxruntime", "openvino -precision=f32"]
+    assert chosen_targets(["mnn"], given) == ["mnn"] and chosen_targets([], None) == []
     assert read_plan_file(artifact) == alone and alone["versions"] == {"openvino": "1"}
 
 

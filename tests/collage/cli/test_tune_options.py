@@ -14,7 +14,8 @@ import typer
 from collage.cli.app import app
 from collage.cli.tune_options import flags
 from collage.options import TuneOptions
-from collage.service.api_models import JobRequest
+from collage.service.app import create_app
+from collage.service.settings import Settings
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 # What scripts of users call.
@@ -92,6 +93,6 @@ def test_docs_table_has_every_flag_and_no_other(options: Mapping[str, click.Opti
 
 
 def test_http_shows_every_description() -> None:
-    schema = JobRequest.model_json_schema()["properties"]["options"]
+    schema = create_app(Settings()).openapi()["components"]["schemas"]["TuneOptions"]
     described = {name: entry["description"] for name, entry in schema["properties"].items()}
     assert described == {name: field.description for name, field in TuneOptions.model_fields.items()}

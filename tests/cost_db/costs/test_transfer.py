@@ -53,7 +53,7 @@ def test_bad_lines_are_refused_by_number_and_the_good_ones_go_in(database: CostD
     result = database.import_lines(line + "\n" for line in lines)
     assert result.accepted == 2
     assert [number for number, _ in result.refused] == [3, 4]
-    assert result.refused[0][1].startswith("not JSON")
+    assert "not JSON" in result.refused[0][1]
     assert result.refused[1][1] == "digest is not that of its key"
 
 
@@ -71,10 +71,10 @@ def test_more_lines_than_one_batch(database: CostDatabase) -> None:
         ("", "not JSON"),
         ("[]", "not a JSON object"),
         ("{}", "fields missing or unknown: backend_version"),
-        ("[" * 100_000, "not JSON"),
+        ("[" * 100_000, "nested deeper than 32"),
         ("9" * 2_000_000, "longer than"),
-        (write_line(measured()).replace("100.5", "NaN"), "NaN is not a number"),
-        (write_line(measured()).replace("100.5", "1e999"), "yardstick_us is negative or not finite"),
+        (write_line(measured()).replace("100.5", "NaN"), "NaN, which is no number"),
+        (write_line(measured()).replace("100.5", "1e999"), "yardstick_us is inf"),
     ],
 )
 def test_odd_lines_are_refused_with_the_reason(line: str, problem: str) -> None:

@@ -274,7 +274,7 @@ def test_same_key_from_many_at_once_is_one_job(jobs: JobStore) -> None:
 
 
 def test_a_spec_must_be_json(jobs: JobStore) -> None:
-    with pytest.raises(ValueError, match="JSON"):
+    with pytest.raises(BadInputError, match=r"the job\.a is nan"):
         jobs.create({"a": float("nan")}, "ann")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One machine, labeled `edge`, without OpenVINO."""
-    made = Cluster(tmp_path_factory.mktemp("cluster"), ["edge"])
+    """One machine, labeled `edge`, without OpenVINO; `lab` may join."""
+    made = Cluster(tmp_path_factory.mktemp("cluster"), ["edge", "lab"])
     try:
         made.work(made.host("edge", "edge", without=["openvino"]), "edge")
         made.until(lambda workers: len(workers) == 1)
@@ -40,6 +41,21 @@ def _ended(server: RunningServer, job: str) -> dict[str, object]:
             return found
         assert time.monotonic() < deadline, found
         time.sleep(0.1)
+
+
+def _waiting(server: RunningServer, job: str) -> dict[str, Any]:
+    """The job once it waits for a worker."""
+    deadline = time.monotonic() + 60
+    while True:
+        found: dict[str, Any] = server.http.get(f"/v1/jobs/{job}").raise_for_status().json()
+        if (
+            found["state"] == "queued"
+            and found["progress"] is not None
+            and found["progress"]["stage"] == "waiting"
+        ):
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
 
 
 def _post(server: RunningServer, targets: list[str], **options: object) -> str:
@@ -70,16 +86,24 @@ def test_a_job_says_at_once_that_nobody_has_its_target(server: RunningServer) ->
 
 def test_a_job_waits_when_asked_and_can_be_cancelled(server: RunningServer) -> None:
     job = _post(server, ["onnxruntime -host=lab"], wait_for_worker_s=100)
-    deadline = time.monotonic() + 60
-    while True:
-        progress = server.http.get(f"/v1/jobs/{job}").json()["progress"]
-        if progress is not None and progress["stage"] == "waiting":
-            break
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert "its label is 'edge', not 'lab'" in progress["message"]
-    server.http.delete(f"/v1/jobs/{job}").raise_for_status()
+    said = _waiting(server, job)["progress"]["message"]
+    assert "its label is 'edge', not 'lab'" in said and "it waits 100 s at most" in said
+    server.http.post(f"/v1/jobs/{job}/cancel").raise_for_status()
     assert _ended(server, job)["state"] == "cancelled"
+
+
+def test_a_job_that_waits_holds_no_runner(cluster: Cluster, server: RunningServer) -> None:
+    """The server has one runner."""
+    late = _post(server, ["onnxruntime -host=lab"], wait_for_worker_s=2)
+    waiting = _post(server, ["onnxruntime -host=lab"], wait_for_worker_s=300)
+    shown = _waiting(server, waiting)
+    assert shown["position"] is None and shown["attempt"] == 0 and shown["started_at"] is None
+    assert _ended(server, _post(server, ["onnxruntime"]))["state"] == "done"
+    assert "no worker has onnxruntime on -host=lab" in str(_ended(server, late)["reason"])
+    assert _waiting(server, waiting)["state"] == "queued"
+    cluster.work(cluster.host("lab", "lab", without=["openvino"]), "lab")
+    cluster.until(lambda workers: len(workers) == 2, within_s=120)
+    assert _ended(server, waiting)["state"] == "done"
 
 
 def test_a_scheduler_that_is_away_is_said(cluster: Cluster, start_server: StartServer) -> None:

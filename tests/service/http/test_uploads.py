@@ -35,9 +35,12 @@ _TARGETS = _part("targets", "onnxruntime")
         (_part("model", "bytes") + "--b--\r\n", "must be a file"),
         (_MODEL + _part("color", "red") + "--b--\r\n", "unknown field 'color'; known: model, inputs"),
         (_MODEL + _part("targets", "[1]") + "--b--\r\n", "list of texts"),
-        (_MODEL + _part("targets", "[") + "--b--\r\n", "no JSON list"),
+        (_MODEL + _part("targets", "[") + "--b--\r\n", "not JSON"),
         (_MODEL + _TARGETS + _part("options", "[]") + "--b--\r\n", "must be a JSON object"),
-        (_MODEL + _TARGETS + _part("options", '{"tolerance": NaN}') + "--b--\r\n", "NaN is not JSON"),
+        (
+            _MODEL + _TARGETS + _part("options", '{"tolerance": NaN}') + "--b--\r\n",
+            "it has NaN, which is no number",
+        ),
         (
             _MODEL + _TARGETS + _part("options", '{"speed": 11}') + "--b--\r\n",
             "known options: tolerance",

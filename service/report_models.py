@@ -1,0 +1,257 @@
+"""What reports, graphs and events hold, for the API's document.
+
+The server sends reports and events as they were stored; a test compares real ones with these models.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from collage.options import GivenPlan
+
+Interval = tuple[float, float]
+
+
+class _Stored(BaseModel):
+    # Older reports lack what is newer.
+    model_config = ConfigDict(extra="allow")
+
+
+class MachineView(_Stored):
+    """What everything was measured on."""
+
+    label: str
+    hardware: str
+    description: str
+
+
+class RefusalView(_Stored):
+    """A node that a target refuses."""
+
+    node: str
+    op: str
+    reason: str
+
+
+class AlternativeView(_Stored):
+    """What another target would cost in place of a partition's."""
+
+    target: str
+    latency_us: float | None = None
+    at_least_us: float | None = None
+    offered: bool | None = None
+    infeasible: str | None = None
+    refused: list[RefusalView] | None = None
+    refused_nodes: int | None = None
+    moved_us: float | None = None
+    moved_measured_us: float | None = None
+
+
+class PartitionView(_Stored):
+    """A partition of the plan that is returned."""
+
+    target: str
+    nodes: list[str]
+    numbers: str
+    prepared: str
+    sense: str
+    latency_us: float | None
+    predicted_us: float | None
+    runner_up: str | None
+    alternatives: list[AlternativeView]
+    why: list[str]
+
+
+class BaselineView(_Stored):
+    """The whole model on one target."""
+
+    target: str
+    latency_us: float | None = None
+    latency_interval_us: Interval | None = None
+    infeasible: str | None = None
+    exceeds_tolerance: float | None = None
+
+
+class TimedPlanView(_Stored):
+    """A plan that was timed, or why it could not be."""
+
+    name: str
+    partitions: int
+    targets: list[str]
+    predicted_us: float | None
+    latency_us: float | None = None
+    max_relative_error: float | None = None
+    speedup_over_best_single: float | None = None
+    speedup_interval: Interval | None = None
+    infeasible: str | None = None
+
+
+class FrontPointView(_Stored):
+    """A point of latency against error."""
+
+    point: int
+    name: str
+    latency_us: float
+    max_relative_error: float | None
+    speedup_over_first: float
+    speedup_interval: Interval
+    targets: list[str]
+    partitions: int
+    plan: GivenPlan
+
+
+class CandidatesView(_Stored):
+    """How many candidates there were, and how their costs were found."""
+
+    total: int
+    unique: int
+    measured: int
+    from_cache: int
+    infeasible: int
+
+
+class SearchView(_Stored):
+    """What the search proved."""
+
+    objective_us: float
+    bound_us: float
+    optimal: bool
+
+
+class RefusedView(_Stored):
+    """Operators that a target refused, and why."""
+
+    target: str
+    op: str
+    reason: str
+    nodes: int
+    first: str
+
+
+class NeverMeasuredView(_Stored):
+    """How many candidates of a target were never measured."""
+
+    target: str
+    candidates: int
+    never_measured: int
+    at_least_us: float | None
+
+
+class ReportView(_Stored):
+    """The report of a tuning; docs/report.md says what each field means."""
+
+    report_version: int
+    model_sha256: str = Field(
+        description="SHA-256 of the normalized model; a job shows it as `normalized_sha256`."
+    )
+    targets: list[str]
+    machine: MachineView
+    partitions: list[PartitionView]
+    latency_us: float
+    latency_interval_us: Interval
+    baselines: list[BaselineView]
+    greedy_latency_us: float | None
+    speedup_over_best_single: float | None
+    speedup_interval: Interval | None
+    predicted_latency_us: float | None
+    additive_error: float | None
+    max_relative_error: float | None
+    tolerance: float
+    metric: str
+    sampled_inputs: Literal["given", "seeded"]
+    front: list[FrontPointView] | None
+    plans: list[TimedPlanView]
+    known_since: datetime | None
+    candidates: CandidatesView
+    search: SearchView | None
+    refused: list[RefusedView]
+    never_measured: list[NeverMeasuredView]
+    warnings: list[str]
+    seconds: dict[str, float]
+
+
+class GraphNodeView(_Stored):
+    """An operator."""
+
+    id: int
+    name: str
+    op: str
+    x: float
+    y: int
+    output: str
+
+
+class GraphPartitionView(_Stored):
+    """A partition, with its operators and the edges between them."""
+
+    id: str
+    target: str
+    x: float
+    y: int
+    operators: dict[str, int]
+    nodes: list[GraphNodeView]
+    edges: list[tuple[int, int]]
+
+
+class GraphEdgeView(_Stored):
+    """What goes from one partition to another."""
+
+    source: str = Field(alias="from")
+    to: str
+    tensors: list[str]
+
+
+class GraphView(_Stored):
+    """The partition graph as the page draws it: x counts within a layer, y counts layers."""
+
+    partitions: list[GraphPartitionView]
+    edges: list[GraphEdgeView]
+
+
+class ProgressFacts(_Stored):
+    """Facts of a step; which there are depends on the stage."""
+
+    normalized_sha256: str | None = None
+    target: str | None = None
+    targets: list[str] | None = None
+    plan: str | None = None
+    partitions: int | None = None
+    nodes: int | None = None
+    latency_us: float | None = None
+    reason: str | None = None
+    failure: str | None = None
+    ratio: float | None = None
+    seconds: float | None = None
+
+
+class ProgressEvent(_Stored):
+    """`event: progress`: a step of the tuner."""
+
+    at: datetime
+    stage: str
+    message: str
+    done: int | None
+    total: int | None
+    share_done: float | None = None
+    remaining_s: float | None = None
+    data: ProgressFacts
+
+
+class StateEvent(_Stored):
+    """`event: state`: a change of state; an end is the last event."""
+
+    at: datetime
+    state: Literal["queued", "running", "done", "failed", "cancelled"]
+    reason: str | None = None
+    worker: str | None = None
+
+
+class FailureEvent(_Stored):
+    """`event: failure`: why the job fails."""
+
+    at: datetime
+    kind: str
+    reason: str

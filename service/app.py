@@ -22,7 +22,17 @@ from collage.partitioner.errors import BadInputError
 from collage.service.http import problems
 from collage.service.http.middleware import RequestContext, SameOrigin
 from collage.service.jobs.cpu_affinity import keep_for_server
-from collage.service.routes import costs, health, jobs, machines, models, pages, tune
+from collage.service.routes import (
+    cost_pages,
+    costs,
+    health,
+    job_pages,
+    jobs,
+    machines,
+    models,
+    pages,
+    tune,
+)
 from collage.service.services import Services
 from collage.service.settings import Settings
 from collage.service.telemetry import logs
@@ -37,6 +47,8 @@ ROUTERS = (
     machines.router,
     health.router,
     pages.router,
+    job_pages.router,
+    cost_pages.router,
 )
 
 _STATIC = Path(__file__).parent / "static"

@@ -145,6 +145,11 @@ def stats(connection: sa.Connection) -> CostStats:
     )
 
 
+def matching(wanted: CostFilter) -> list[sa.ColumnElement[bool]]:
+    """The conditions of a filter."""
+    return _conditions(wanted, costs.c.created_at, wanted.op_types)
+
+
 def _conditions(
     wanted: CostFilter, created_at: sa.ColumnElement[datetime], op_types: tuple[str, ...]
 ) -> list[sa.ColumnElement[bool]]:

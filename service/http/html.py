@@ -30,6 +30,7 @@ _environment = Environment(
 )
 _environment.filters.update(
     latency=formats.latency,
+    beside=formats.beside,
     moment=formats.moment,
     minute=formats.minute,
     ratio=formats.ratio,

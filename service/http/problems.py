@@ -117,9 +117,7 @@ def _wants_page(request: Request) -> bool:
     return is_page and request.method == "GET" and "text/html" in request.headers.get("accept", "")
 
 
-def _error_page(
-    request: Request, status: int, detail: str, headers: dict[str, str] | None
-) -> Response:
+def _error_page(request: Request, status: int, detail: str, headers: dict[str, str] | None) -> Response:
     html = render(
         "error.html",
         here="",

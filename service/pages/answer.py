@@ -49,13 +49,18 @@ def banner(report: Mapping[str, Any]) -> Banner:
         return Banner("warn", _not_proven(ours, others), said.sentence, said.warning)
     if len(set(ours)) > 1:
         return Banner("good", _gain(others), said.sentence, None)
+    if others and others[0].high < 1.0:
+        return Banner("warn", _not_proven(ours, others), said.sentence, None)
+    if report.get("search") is None:
+        return Banner("same", f"{title(ours[0])} is returned", said.sentence, None)
     return Banner("same", f"No mix wins: use {title(ours[0])}", said.sentence, None)
 
 
 def _not_proven(ours: Sequence[str], others: Sequence[Speedup]) -> str:
     name = title(ours[0]) if len(ours) == 1 else f"a mix of {len(set(ours))} targets"
     best = f" than {title(others[0].target)}" if others else ""
-    return f"Not proven faster{best}: {name} is returned"
+    known = "Slower" if others and others[0].high < 1.0 else "Not proven faster"
+    return f"{known}{best}: {name} is returned"
 
 
 def _gain(others: Sequence[Speedup]) -> str:

@@ -28,7 +28,18 @@ def latency(latency_us: float | None) -> str:
         return _NONE
     if latency_us >= 1e6:
         return f"{significant(latency_us / 1e6)} s"
-    return f"{significant(latency_us / 1000)} ms" if latency_us >= 100 else f"{significant(latency_us)} µs"
+    return (
+        f"{significant(latency_us / 1000)} ms" if latency_us >= 100 else f"{significant(latency_us)} µs"
+    )
+
+
+def beside(value_us: float | None, latency_us: float) -> str:
+    """A spread or a bound in the unit of the latency that it stands beside, without the unit."""
+    if value_us is None:
+        return _NONE
+    unit_us = 1e6 if latency_us >= 1e6 else 1000.0 if latency_us >= 100 else 1.0
+    places = max(0, 2 - _exponent(latency_us / unit_us)) if latency_us else 0
+    return f"{value_us / unit_us:.{places}f}"
 
 
 def ratio(value: float | None) -> str:
@@ -74,7 +85,9 @@ def moment(at: datetime | str | None) -> Markup:
     if at is None:
         return Markup(_NONE)
     shown = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return Markup('<time datetime="{}" title="{} UTC">{} UTC</time>').format(at.isoformat(), shown, shown)
+    return Markup('<time datetime="{}" title="{} UTC">{} UTC</time>').format(
+        at.isoformat(), shown, shown
+    )
 
 
 def minute(at: datetime | None) -> str:

@@ -22,6 +22,9 @@ _LABELS = {
     "plans": "Plans timed end to end",
 }
 
+# Where the description speaks of the command line.
+_HELPS = {"tolerance": "Bound on the error of every output, relative to its largest magnitude."}
+
 
 @dataclass(frozen=True)
 class OptionField:
@@ -51,9 +54,7 @@ def rare_fields() -> list[OptionField]:
 def _all_fields() -> list[OptionField]:
     schema = TuneOptions.model_json_schema()
     definitions = schema.get("$defs", {})
-    return [
-        _field(name, _resolved(entry, definitions)) for name, entry in schema["properties"].items()
-    ]
+    return [_field(name, _resolved(entry, definitions)) for name, entry in schema["properties"].items()]
 
 
 def _resolved(entry: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def _field(name: str, entry: Mapping[str, Any]) -> OptionField:
     return OptionField(
         name=name,
         label=label,
-        help=str(entry.get("description", "")),
+        help=_HELPS.get(name, str(entry.get("description", ""))),
         control=_control(entry),
         default=entry.get("default"),
         choices=tuple(str(each) for each in entry.get("enum", ())),

@@ -32,8 +32,7 @@ window.collageColors = (() => {
     const paint = canvas.getContext("2d", { willReadFrequently: true });
     paint.fillStyle = getComputedStyle(probes.get(classes)).backgroundColor;
     paint.fillRect(0, 0, 1, 1);
-    const [r, g, b] = paint.getImageData(0, 0, 1, 1).data;
-    return `rgb(${r}, ${g}, ${b})`;
+    return "#" + [...paint.getImageData(0, 0, 1, 1).data].slice(0, 3).map((value) => value.toString(16).padStart(2, "0")).join("");
   }
 
   const theme = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -56,8 +55,13 @@ window.collageColors = (() => {
     const places = digits - 1 - Math.floor(Math.log10(Math.abs(value)));
     return places > 0 ? value.toFixed(places) : String(Math.round(value));
   };
-  const latency = (us) => {
+  // With a reference all numbers of a table share its unit and its decimals.
+  const latency = (us, reference = null) => {
     if (us == null) return "–";
+    if (reference != null) {
+      const [unit, name] = reference >= 1e6 ? [1e6, "s"] : reference >= 100 ? [1000, "ms"] : [1, "µs"];
+      return (us / unit).toFixed(Math.max(0, 2 - Math.floor(Math.log10(reference / unit)))) + " " + name;
+    }
     if (us >= 1e6) return significant(us / 1e6) + " s";
     return us >= 100 ? significant(us / 1000) + " ms" : significant(us) + " µs";
   };

@@ -12,6 +12,7 @@
   const { fold, place, W, H } = collageLayout;
   const parts = new Map(data.partitions.map((part) => [part.id, part]));
   const sum = data.partitions.reduce((total, part) => total + (part.latency_us || 0), 0);
+  const slowest = Math.max(0, ...data.partitions.map((part) => part.latency_us || 0)) || null;
   const share = (part) => sum && part.latency_us ? part.latency_us / sum : 0;
   const owner = new Map();
   for (const part of data.partitions) { part.fold = fold(part); for (const node of part.nodes) owner.set(String(node.id), { node, part }); }
@@ -19,15 +20,15 @@
   const still = matchMedia("(prefers-reduced-motion: reduce)");
 
   const mix = (color, background, by) => {
-    const read = (text) => text.startsWith("#") ? [1, 3, 5].map((i) => parseInt(text.slice(i, i + 2), 16)) : text.match(/\d+/g).map(Number);
+    const read = (text) => [1, 3, 5].map((i) => parseInt(text.slice(i, i + 2), 16));
     const a = read(color), b = read(background);
-    return `rgb(${a.slice(0, 3).map((value, i) => Math.round(value * by + b[i] * (1 - by))).join(", ")})`;
+    return "#" + a.map((value, i) => Math.round(value * by + b[i] * (1 - by)).toString(16).padStart(2, "0")).join("");
   };
   const style = () => [
     { selector: "node", style: { "shape": "round-rectangle", "width": "data(w)", "height": "data(h)", "label": "data(label)", "text-wrap": "wrap", "text-valign": "center",
       "font-size": 13, "line-height": 1.25, "color": theme("--ink"), "border-width": 2, "border-color": "data(color)", "background-color": theme("--raised"), "min-zoomed-font-size": 6 } },
     { selector: "node.part:childless", style: { "text-max-width": W - 16, "background-fill": "linear-gradient", "background-gradient-direction": "to-right",
-      "background-gradient-stop-colors": "data(stops)", "background-gradient-stop-positions": "data(positions)" } },
+      "background-gradient-stop-colors": (node) => node.data("stops"), "background-gradient-stop-positions": (node) => node.data("positions") } },
     { selector: "node:parent", style: { "text-valign": "top", "text-halign": "center", "text-margin-y": -4, "background-color": "data(color)", "background-opacity": 0.12, "padding": 16 } },
     { selector: "node.op", style: { "font-size": 11, "background-color": "data(color)", "color": theme("--paper"), "border-width": 0 } },
     { selector: "node.chosen", style: { "border-width": 4, "border-color": theme("--ink") } },
@@ -48,7 +49,7 @@
       const { x, y } = spots.get(part.id);
       const count = part.nodes.length;
       const color = of(part.target);
-      const time = part.latency_us == null ? "" : `\n${latency(part.latency_us)} · ${Math.round(share(part) * 100)} %`;
+      const time = part.latency_us == null ? "" : `\n${latency(part.latency_us, slowest)} · ${Math.round(share(part) * 100)} %`;
       const label = `${part.target}\n${count} operator${count === 1 ? "" : "s"}${time}`;
       const filled = Math.round(share(part) * 100);
       const tint = mix(color, theme("--raised"), 0.35);
@@ -125,7 +126,7 @@
     bar.value = share(part);
     bar.setAttribute("aria-label", `${Math.round(share(part) * 100)} % of the time`);
     const often = Object.entries(part.operators).slice(0, 4).map(([op, count]) => `${op} × ${count}`).join(", ");
-    [button, chip(part.target), String(part.nodes.length), latency(part.latency_us), part.latency_us == null ? "–" : bar, often].forEach((content, i) => {
+    [button, chip(part.target), String(part.nodes.length), latency(part.latency_us, slowest), part.latency_us == null ? "–" : bar, often].forEach((content, i) => {
       const cell = row.insertCell();
       cell.append(content);
       cell.dataset.label = ["Partition", "Target", "Operators", "Time", "Share", "Most frequent"][i];

@@ -10,10 +10,11 @@
   const counts = { measured: 0, infeasible: 0, events: 0, failures: 0 };
   const timed = new Map();
   const failures = new Map();
-  const series = { at: [], best: [], singles: new Map() };
+  const series = { at: [], best: [], singles: new Map(), end: 0 };
   let started = root.dataset.started ? Date.parse(root.dataset.started) : null;
   let told = null;
   let waiting = false;
+  let chart = null;
 
   function say(when, text, bad) {
     const line = document.createElement("li");
@@ -106,7 +107,6 @@
     }
   }
 
-  let chart = null;
   function later() {
     if (waiting) return;
     waiting = true;
@@ -120,21 +120,31 @@
     at("progress-empty").hidden = true;
     if (chart) chart.destroy();
     const targets = [...series.singles.keys()];
+    // The last values go on to the end, or to now.
+    const end = Math.max(series.end, isLive && started ? (Date.now() - started) / 1000 : 0);
+    const on = (line) => [...line, line[line.length - 1] ?? null];
     const axis = { stroke: theme("--soft"), grid: { stroke: theme("--line"), width: 1 }, ticks: { stroke: theme("--line") }, font: "12px system-ui" };
     const stepped = uPlot.paths.stepped({ align: 1 });
     chart = new uPlot({
       width: box.clientWidth, height: 260, legend: { show: false }, cursor: { drag: { x: false, y: false } },
-      scales: { x: { time: false }, y: { range: (_, low, high) => [Math.max(0, low - (high - low || low) * 0.15), high + (high - low || high) * 0.15] } },
+      scales: { x: { time: false, range: [0, Math.max(end, 1)] }, y: { range: (_, low, high) => bounds(low, high) } },
       axes: [{ ...axis, label: "seconds", labelSize: 18, labelFont: "12px system-ui", size: 34 }, { ...axis, label: "ms", labelSize: 18, labelFont: "12px system-ui", size: 56 }],
       series: [{}, ...targets.map((target) => ({ label: target, stroke: of(target), width: 1.5, dash: [6, 4], paths: stepped, points: { show: false } })),
-        { label: "best", stroke: theme("--ink"), width: 3, paths: stepped, points: { show: series.at.length < 40, size: 6 } }],
-    }, [series.at, ...targets.map((target) => series.singles.get(target)), series.best], box);
+        { label: "best", stroke: theme("--ink"), width: 3, paths: stepped, points: { show: false } }],
+    }, [[...series.at, end], ...targets.map((target) => on(series.singles.get(target))), on(series.best)], box);
     const legend = at("progress-legend");
     legend.replaceChildren();
     const best = document.createElement("li");
     best.textContent = "━ best plan so far";
     legend.append(best);
     for (const target of targets) { const item = document.createElement("li"); item.append(chip(target)); legend.append(item); }
+  }
+
+  // A target many times slower than the best would press all other lines to the floor.
+  function bounds(low, high) {
+    const top = Math.min(high, 3 * Math.min(...series.best));
+    const room = (top - low || top) * 0.15;
+    return [Math.max(0, low - room), top + room];
   }
 
   const spell = (s) => s < 60 ? `${Math.max(0, Math.round(s))} s` : `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
@@ -169,6 +179,8 @@
     const event = JSON.parse(message.data);
     const when = Date.parse(event.at);
     if (event.state === "running") started = when;
+    if (started) series.end = (when - started) / 1000;
+    later();
     say(when, "job is " + event.state + (event.reason ? `: ${event.reason}` : ""), event.state === "failed");
     if (["done", "failed", "cancelled"].includes(event.state)) {
       source.close();

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 
 from collage.cost_db.jobs.browse import JOB_ORDERS, JobBrowser, JobOrder, JobSearch
 from collage.cost_db.jobs.job import Job
@@ -93,7 +93,7 @@ def new_job_page(request: Request, services: InjectedServices, visitor: Visitor)
     )
 
 
-@router.get("/new/models/{sha256}", response_model=None)
+@router.get("/new/models/{sha256}", response_class=JSONResponse)
 def model_facts(
     services: InjectedServices,
     caller: Reader,

@@ -44,9 +44,11 @@ window.collageLayout = (() => {
     let best = null;
     for (let count = 1; count <= Math.min(layers.length, 24); count += 1) {
       const rows = rowsOf(layers, total / count);
-      const w = Math.max(...rows.map((row) => row.w)), h = rows.reduce((sum, row) => sum + row.h + 70, 0);
+      const w = Math.max(...rows.map((row) => row.w)) - GAP_X, h = rows.reduce((sum, row) => sum + row.h + 70, 0);
       const scale = Math.min(width / w, height / h, 1);
       if (!best || scale > best.scale * 1.05) best = { rows, scale };
+      // The fewest rows that can be read: the width is used first.
+      if (best.scale > 0.7) break;
     }
     const spots = new Map();
     let y = 0;

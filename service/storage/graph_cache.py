@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from collage.backends.sandbox.run import ChildLimits, run_in_child
+from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
+from collage.partitioner.errors import ModelError
 from collage.service.storage.blobs import BlobFiles
 from collage.service.storage.model_facts import model_facts
 from collage.service.storage.partition_graph import partition_graph
@@ -43,10 +44,17 @@ class GraphCache:
 
         Raises:
             BlobMissingError: the model is gone.
-            ModelError: it is no model that can be tuned.
-            ChildFailed: it could not be read.
+            ModelError: it is no model that can be read.
         """
-        return self._remembered("facts", model_sha256, _facts)
+        try:
+            found = self._remembered("facts", model_sha256, _facts)
+        except ChildFailed as failure:
+            raise ModelError(
+                f"the model could not be read: {failure.reason}; check it with onnx.checker"
+            ) from None
+        if "problem" in found:
+            raise ModelError(found["problem"])
+        return found
 
     def _remembered(
         self, kind: str, sha256: str, read: Callable[[Path, Path], dict[str, Any]]
@@ -77,4 +85,7 @@ def _graph(path: Path, scratch: Path) -> dict[str, Any]:
 
 
 def _facts(path: Path, scratch: Path) -> dict[str, Any]:
-    return model_facts(path, scratch)
+    try:
+        return model_facts(path, scratch)
+    except ModelError as error:
+        return {"problem": str(error)}

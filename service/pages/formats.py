@@ -18,8 +18,8 @@ def significant(value: float, digits: int = 3) -> str:
     """A positive number with so many significant digits, without an exponent."""
     if value == 0:
         return "0"
-    places = digits - 1 - _exponent(value)
-    return f"{round(value, places):.{max(0, places)}f}"
+    rounded = float(f"{value:.{digits - 1}e}")
+    return f"{rounded:.{max(0, digits - 1 - _exponent(rounded))}f}"
 
 
 def latency(latency_us: float | None) -> str:

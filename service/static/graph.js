@@ -144,7 +144,22 @@
   // A page scrolls under wheel and finger unless the reader asks to move the graph, or holds Ctrl.
   const hand = at("graph-move");
   const coarse = matchMedia("(pointer: coarse)").matches;
+  // Under a finger the library takes every touch, so a cover takes taps alone and the page scrolls.
+  const cover = document.createElement("div");
+  cover.className = "cover";
+  box.after(cover);
+  cover.addEventListener("click", (tap) => {
+    const edge = box.getBoundingClientRect();
+    const x = tap.clientX - edge.left, y = tap.clientY - edge.top;
+    const under = cy.nodes().filter((node) => {
+      const at = node.renderedBoundingBox({ includeLabels: false });
+      return x >= at.x1 && x <= at.x2 && y >= at.y1 && y <= at.y2;
+    });
+    const hit = under.filter(".op").nonempty() ? under.filter(".op") : under;
+    if (hit.nonempty()) hit[0].emit("tap");
+  });
   function hold() {
+    cover.hidden = hand.checked || !coarse;
     cy.userPanningEnabled(hand.checked);
     cy.userZoomingEnabled(hand.checked);
     box.classList.toggle("held", hand.checked);

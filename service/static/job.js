@@ -127,7 +127,7 @@
     const stepped = uPlot.paths.stepped({ align: 1 });
     chart = new uPlot({
       width: box.clientWidth, height: 260, legend: { show: false }, cursor: { drag: { x: false, y: false } },
-      scales: { x: { time: false, range: [0, Math.max(end, 1)] }, y: { range: (_, low, high) => bounds(low, high) } },
+      scales: { x: { time: false, range: [0, end || 1] }, y: { range: (_, low, high) => bounds(low, high) } },
       axes: [{ ...axis, label: "seconds", labelSize: 18, labelFont: "12px system-ui", size: 34 }, { ...axis, label: "ms", labelSize: 18, labelFont: "12px system-ui", size: 56 }],
       series: [{}, ...targets.map((target) => ({ label: target, stroke: of(target), width: 1.5, dash: [6, 4], paths: stepped, points: { show: false } })),
         { label: "best", stroke: theme("--ink"), width: 3, paths: stepped, points: { show: false } }],

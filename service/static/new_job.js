@@ -77,7 +77,7 @@
     }
     const operators = document.createElement("p");
     operators.className = "soft";
-    operators.textContent = `${facts.nodes} nodes, opset ${facts.opset}: ${Object.entries(facts.operators).map(([op, count]) => `${op} × ${count}`).join(", ")}`;
+    operators.textContent = `${facts.nodes} node${facts.nodes === 1 ? "" : "s"}, opset ${facts.opset}: ${Object.entries(facts.operators).map(([op, count]) => `${op} × ${count}`).join(", ")}`;
     box.append(table, operators);
     const dims = at("dims");
     dims.hidden = !facts.free.length;

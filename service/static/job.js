@@ -160,7 +160,7 @@
       if (told.share != null) at("bar").value = told.share;
       return;
     }
-    at("remaining").textContent = elapsed < limit ? "at most " + spell(limit - elapsed) : "finishing";
+    at("remaining").textContent = elapsed < limit ? "at most " + spell(limit - elapsed) : "past the limit, finishing";
     at("bar").value = Math.min(0.98, elapsed / limit);
   }
 

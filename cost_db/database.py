@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from collage.cost_db import schema
 from collage.cost_db.connections import Connections
-from collage.cost_db.costs import claims, lookups, queries, row_mapping, transfer
+from collage.cost_db.costs import browse, claims, lookups, queries, row_mapping, transfer
+from collage.cost_db.costs.browse import CostOrder
 from collage.cost_db.costs.claims import Claims
 from collage.cost_db.costs.key import CostKey
 from collage.cost_db.costs.queries import CostFilter, CostStats
@@ -106,6 +107,23 @@ class CostDatabase:
             BadInputError: the cursor or the limit is bad.
         """
         return self.connections.read(lambda connection: queries.query(connection, wanted, after, limit))
+
+    def browse(
+        self, wanted: CostFilter, order: CostOrder, first: int, limit: int
+    ) -> tuple[CostRow, ...]:
+        """The wanted costs in an order, from the `first` one on."""
+        return self.connections.read(
+            lambda connection: browse.browse(connection, wanted, order, first, limit)
+        )
+
+    def count(self, wanted: CostFilter) -> int:
+        """How many costs are wanted."""
+        return self.connections.read(lambda connection: browse.count(connection, wanted))
+
+    def of_sub_graph(self, sub_graph: str) -> tuple[CostRow, ...]:
+        """The newest costs of one sub-graph, the fastest first."""
+        plain("sub_graph", sub_graph, 200)
+        return self.connections.read(lambda connection: browse.of_sub_graph(connection, sub_graph))
 
     def stats(self) -> CostStats:
         """How many costs there are, by outcome, backend and host."""

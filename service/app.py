@@ -14,6 +14,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.staticfiles import StaticFiles
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp
 
 from collage.backends.machine.process_policy import child_memory
@@ -27,7 +28,18 @@ from collage.service.http.head import HeadAsGet
 from collage.service.http.middleware import RequestContext, SameOrigin
 from collage.service.http.pace import BodyPace, Pace
 from collage.service.jobs.cpu_affinity import keep_for_server
-from collage.service.routes import costs, health, job_changes, jobs, machines, models, pages, tune
+from collage.service.routes import (
+    cost_pages,
+    costs,
+    health,
+    job_changes,
+    job_pages,
+    jobs,
+    machines,
+    models,
+    pages,
+    tune,
+)
 from collage.service.services import Services
 from collage.service.settings import Settings
 from collage.service.telemetry import logs
@@ -43,6 +55,8 @@ ROUTERS = (
     machines.router,
     health.router,
     pages.router,
+    job_pages.router,
+    cost_pages.router,
 )
 
 _STATIC = Path(__file__).parent / "static"
@@ -103,7 +117,8 @@ def create_app(
     for router in ROUTERS:
         app.include_router(router)
     openapi.install(app)
-    app.mount("/static", StaticFiles(directory=_STATIC), name="static")
+    # Scripts are three times as small so, which counts on slow lines.
+    app.mount("/static", GZipMiddleware(StaticFiles(directory=_STATIC)), name="static")
     # The last one added is the outermost.
     app.add_middleware(HeadAsGet)
     app.add_middleware(BodyPace, pace=Pace(settings.min_upload_bytes_s, settings.upload_time_limit_s))

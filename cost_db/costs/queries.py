@@ -133,7 +133,7 @@ def forget(connection: sa.Connection, wanted: CostFilter, limit: int) -> int:
     """Delete up to `limit` of the wanted costs and return how many were deleted."""
     chosen = (
         sa.select(costs.c.digest)
-        .where(*_conditions(wanted, costs.c.created_at, wanted.op_types, _forms(connection, wanted)))
+        .where(*matching(connection, wanted))
         .order_by(costs.c.digest)
         .limit(limit)
         .with_for_update()
@@ -176,6 +176,11 @@ def _forms(connection: sa.Connection, wanted: CostFilter) -> Sequence[str]:
         return ()
     statement = sa.select(model_forms.c.normalized_sha256).where(model_forms.c.sha256 == wanted.model)
     return connection.execute(statement).scalars().all()
+
+
+def matching(connection: sa.Connection, wanted: CostFilter) -> list[sa.ColumnElement[bool]]:
+    """The conditions of a filter."""
+    return _conditions(wanted, costs.c.created_at, wanted.op_types, _forms(connection, wanted))
 
 
 def _conditions(

@@ -11,12 +11,13 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
+from importlib.metadata import version
 from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
@@ -29,6 +30,7 @@ from collage.cost_db.errors import (
 from collage.options import OptionsError
 from collage.partitioner.errors import BadInputError, CollageError, ModelError, NoPlanError, TargetError
 from collage.runner import NoWorkerError
+from collage.service.http.html import render
 from collage.service.storage.blobs import BlobMissingError, UploadTooLargeError
 
 MEDIA_TYPE = "application/problem+json"
@@ -129,10 +131,12 @@ def response(
     detail: str,
     headers: dict[str, str] | None = None,
     **facts: Any,
-) -> JSONResponse:
-    """A problem as a response."""
+) -> Response:
+    """A problem as a response: JSON, or a page for a browser that asked for one."""
     if status >= 500:
         detail = _SERVER_FAULTS.get(kind, _SERVER_FAULTS["internal"])
+    if status >= 400 and _wants_page(request):
+        return _error_page(request, status, detail, headers)
     body = {
         "type": f"urn:collage:problem:{kind}",
         "title": _TITLES.get(status) or HTTPStatus(status).phrase,
@@ -142,6 +146,26 @@ def response(
         **facts,
     }
     return JSONResponse(body, status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def _wants_page(request: Request) -> bool:
+    """True for what a person opens in a browser; programs and the API get JSON."""
+    is_page = not request.url.path.startswith(("/v1/", "/static/", "/new/models/"))
+    return is_page and request.method == "GET" and "text/html" in request.headers.get("accept", "")
+
+
+def _error_page(request: Request, status: int, detail: str, headers: dict[str, str] | None) -> Response:
+    html = render(
+        "error.html",
+        here="",
+        version=version("collage-tuner"),
+        signed_in=False,
+        status=status,
+        title=_TITLES.get(status) or HTTPStatus(status).phrase,
+        detail=detail,
+        request_id=request.scope.get("request_id"),
+    )
+    return HTMLResponse(html, status, headers=headers)
 
 
 async def _problem(request: Request, error: Exception) -> Response:

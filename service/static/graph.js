@@ -1,171 +1,223 @@
-// The partition graph: one node per partition, colored by target; a click opens it to its operators.
-// Places come from the server; this only draws. Keyboard: the list of partitions beside the picture
-// has a button for each, which does the same as a click.
+// The partition graph: one node per partition, filled by its share of the time; a click opens it to its operators.
+// The table below has a button for each partition, which does the same as a click.
 "use strict";
 (async () => {
   const box = document.getElementById("graph");
   if (!box) return;
+  const at = (id) => document.getElementById(id);
   const answer = await fetch(box.dataset.url);
-  const status = document.getElementById("graph-status");
-  if (!answer.ok) { status.textContent = (await answer.json()).detail; return; }
+  if (!answer.ok) { at("graph-status").textContent = (await answer.json()).detail; return; }
   const data = await answer.json();
-  const style = getComputedStyle(document.documentElement);
-  const color = (name) => style.getPropertyValue(name).trim();
-  const targets = [...new Set(data.partitions.map((part) => part.target))].sort();
-  const colorOf = (target) => color("--t" + (targets.indexOf(target) % 8));
-  const X = 260, Y = 110, INNER_X = 150, INNER_Y = 56;
+  const { of, theme, chip, latency, size, onThemeChange } = collageColors;
+  const { fold, place, W, H } = collageLayout;
+  const parts = new Map(data.partitions.map((part) => [part.id, part]));
+  const sum = data.partitions.reduce((total, part) => total + (part.latency_us || 0), 0);
+  const slowest = Math.max(0, ...data.partitions.map((part) => part.latency_us || 0)) || null;
+  const share = (part) => sum && part.latency_us ? part.latency_us / sum : 0;
+  const owner = new Map();
+  for (const part of data.partitions) { part.fold = fold(part); for (const node of part.nodes) owner.set(String(node.id), { node, part }); }
+  const details = collageDetails(data);
+  const still = matchMedia("(prefers-reduced-motion: reduce)");
 
-  const cy = cytoscape({
-    container: box,
-    elements: [],
-    maxZoom: 1.5,
-    hideEdgesOnViewport: true,
-    textureOnViewport: true,
-    boxSelectionEnabled: false,
-    style: [
-      { selector: "node", style: {
-        "shape": "round-rectangle", "width": "data(w)", "height": "data(h)", "label": "data(label)", "text-wrap": "wrap",
-        "text-valign": "center", "font-size": 13, "color": color("--paper"),
-        "background-color": "data(color)", "min-zoomed-font-size": 7 } },
-      // Beside it, since edges come in above and go out below.
-      { selector: "node:parent", style: { "text-valign": "center", "text-halign": "left", "text-margin-x": -8, "background-opacity": 0.15, "border-width": 2, "border-color": "data(color)",
-        "color": color("--ink"), "padding": 14 } },
-      { selector: "node.part:childless", style: { "text-max-width": "data(w)" } },
-      { selector: "node.op", style: { "font-size": 11 } },
-      { selector: "node.chosen", style: { "border-width": 4, "border-color": color("--ink") } },
-      { selector: "edge", style: { "width": 1.5, "line-color": color("--soft"), "target-arrow-color": color("--soft"),
-        "target-arrow-shape": "triangle", "curve-style": "straight", "arrow-scale": 0.9 } },
-      { selector: "edge[label]", style: { "label": "data(label)", "font-size": 10, "color": color("--ink"),
-        "text-background-color": color("--paper"), "text-background-opacity": 0.85, "text-background-padding": 2, "min-zoomed-font-size": 8 } },
-    ],
-    layout: { name: "preset" },
-  });
-
+  const mix = (color, background, by) => {
+    const read = (text) => [1, 3, 5].map((i) => parseInt(text.slice(i, i + 2), 16));
+    const a = read(color), b = read(background);
+    return "#" + a.map((value, i) => Math.round(value * by + b[i] * (1 - by)).toString(16).padStart(2, "0")).join("");
+  };
+  const style = () => [
+    { selector: "node", style: { "shape": "round-rectangle", "width": "data(w)", "height": "data(h)", "label": "data(label)", "text-wrap": "wrap", "text-valign": "center",
+      "font-size": 13, "line-height": 1.25, "color": theme("--ink"), "border-width": 2, "border-color": "data(color)", "background-color": theme("--raised"), "min-zoomed-font-size": 6 } },
+    { selector: "node.part:childless", style: { "text-max-width": W - 16, "background-fill": "linear-gradient", "background-gradient-direction": "to-right",
+      "background-gradient-stop-colors": (node) => node.data("stops"), "background-gradient-stop-positions": (node) => node.data("positions") } },
+    { selector: "node:parent", style: { "text-valign": "top", "text-halign": "center", "text-margin-y": -4, "background-color": "data(color)", "background-opacity": 0.12, "padding": 16 } },
+    { selector: "node.op", style: { "font-size": 11, "background-color": "data(color)", "color": theme("--paper"), "border-width": 0 } },
+    { selector: "node.chosen", style: { "border-width": 4, "border-color": theme("--ink") } },
+    { selector: "node.found", style: { "border-width": 4, "border-color": theme("--warn") } },
+    { selector: "edge", style: { "width": 1.5, "line-color": theme("--soft"), "target-arrow-color": theme("--soft"), "target-arrow-shape": "triangle", "curve-style": "straight", "arrow-scale": 0.9 } },
+    { selector: "edge[label]", style: { "label": "data(label)", "text-wrap": "wrap", "font-size": 11, "color": theme("--ink"), "text-background-color": theme("--paper"),
+      "text-background-opacity": 0.9, "text-background-padding": 2, "min-zoomed-font-size": 7 } },
+  ];
+  const cy = cytoscape({ container: box, elements: [], maxZoom: 2, minZoom: 0.01, hideEdgesOnViewport: true, textureOnViewport: true, boxSelectionEnabled: false,
+    autoungrabify: true, userPanningEnabled: false, userZoomingEnabled: false, style: style(), layout: { name: "preset" } });
+  const minimap = collageMinimap(cy);
   const open = new Set();
 
-  // Deep partitions are folded into columns side by side, so that they are about as wide as the screen.
-  function fold(part) {
-    const layers = Math.max(...part.nodes.map((node) => node.y)) + 1;
-    const column = (Math.max(...part.nodes.map((node) => Math.abs(node.x))) * 2 + 1) * INNER_X + 40;
-    const columns = Math.max(1, Math.round(Math.sqrt((1.8 * layers * INNER_Y) / column)));
-    const rows = Math.ceil(layers / columns);
-    return {
-      width: columns * column,
-      height: rows * INNER_Y,
-      at: (node) => ({
-        x: (Math.floor(node.y / rows) - (columns - 1) / 2) * column + node.x * INNER_X,
-        y: (node.y % rows) * INNER_Y,
-      }),
-    };
-  }
-  for (const part of data.partitions) part.fold = fold(part);
-
-  // Layers keep their distance from the tallest open partition in them.
-  function place() {
-    const tall = new Map(), wide = new Map();
+  function elements() {
+    const spots = place(data.partitions, open, box.clientWidth, box.clientHeight);
+    const made = [];
     for (const part of data.partitions) {
-      tall.set(part.y, Math.max(tall.get(part.y) || 0, open.has(part.id) ? part.fold.height + Y : Y));
-      wide.set(part.y, Math.max(wide.get(part.y) || 0, open.has(part.id) ? part.fold.width + 200 : X));
-    }
-    const top = new Map();
-    let y = 0;
-    for (const layer of [...tall.keys()].sort((a, b) => a - b)) { top.set(layer, y); y += tall.get(layer); }
-    return { top, wide };
-  }
-
-  function draw(fit) {
-    const { top, wide } = place();
-    const elements = [];
-    for (const part of data.partitions) {
-      const x = part.x * wide.get(part.y), y = top.get(part.y);
-      const size = part.nodes.length;
-      const label = `${part.target}\n${size} operator${size === 1 ? "" : "s"}`;
-      const common = { id: "p" + part.id, label, color: colorOf(part.target) };
-      if (!open.has(part.id)) {
-        elements.push({ data: { ...common, w: Math.min(240, 130 + 6 * Math.sqrt(size)), h: 58 }, position: { x, y }, classes: "part" });
-        continue;
-      }
-      elements.push({ data: { ...common, w: 1, h: 1 }, classes: "part" });
+      const { x, y } = spots.get(part.id);
+      const count = part.nodes.length;
+      const color = of(part.target);
+      const time = part.latency_us == null ? "" : `\n${latency(part.latency_us, slowest)} · ${Math.round(share(part) * 100)} %`;
+      const label = `${part.target}\n${count} operator${count === 1 ? "" : "s"}${time}`;
+      const filled = Math.round(share(part) * 100);
+      const tint = mix(color, theme("--raised"), 0.35);
+      const common = { id: "p" + part.id, label, color, share: share(part), w: W, h: H, stops: `${tint} ${tint} ${theme("--raised")} ${theme("--raised")}`, positions: `0 ${filled} ${filled} 100` };
+      if (!open.has(part.id)) { made.push({ data: common, position: { x, y }, classes: "part" }); continue; }
+      made.push({ data: { ...common, label: label.replaceAll("\n", "  ·  ") }, classes: "part" });
       for (const node of part.nodes) {
-        const at = part.fold.at(node);
-        elements.push({ data: { id: "n" + node.id, parent: common.id, label: node.op, title: node.name, output: node.output,
-          color: common.color, w: 124, h: 30 }, position: { x: x + at.x, y: y + at.y }, classes: "op" });
+        const inner = part.fold.at(node);
+        made.push({ data: { id: "n" + node.id, parent: common.id, label: node.op, color, w: 124, h: 30 }, position: { x: x + inner.x, y: y + inner.y }, classes: "op" });
       }
-      for (const [a, b] of part.edges) elements.push({ data: { id: `n${a}-${b}`, source: "n" + a, target: "n" + b } });
+      for (const [a, b] of part.edges) made.push({ data: { id: `n${a}-${b}`, source: "n" + a, target: "n" + b } });
     }
     for (const edge of data.edges) {
       const more = edge.tensors.length > 1 ? ` +${edge.tensors.length - 1}` : "";
-      elements.push({ data: { id: `p${edge.from}-p${edge.to}`, source: "p" + edge.from, target: "p" + edge.to, label: edge.tensors[0] + more } });
+      const bytes = edge.bytes == null ? "" : `\n${size(edge.bytes)}`;
+      made.push({ data: { id: `p${edge.from}-p${edge.to}`, source: "p" + edge.from, target: "p" + edge.to, label: edge.tensors[0] + more + bytes } });
     }
-    cy.batch(() => { cy.elements().remove(); cy.add(elements); });
+    return made;
+  }
+
+  function draw(fit) {
+    const made = elements();
+    cy.batch(() => { cy.elements().remove(); cy.add(made); });
     if (fit) showAll();
+    minimap.draw();
   }
 
   // A few partitions would fill the box as giants: nothing grows beyond its own size.
   function showAll() {
-    cy.fit(undefined, 30);
-    if (cy.zoom() > 1) { cy.zoom(1); cy.center(); }
+    cy.fit(undefined, 24);
+    if (cy.zoom() > 1.2) { cy.zoom(1.2); cy.center(); }
   }
+  function go(to) { cy.animate({ fit: { eles: to, padding: 50 } }, { duration: still.matches ? 0 : 200 }); }
+  function zoom(by) { cy.zoom({ level: cy.zoom() * by, renderedPosition: { x: cy.width() / 2, y: cy.height() / 2 } }); }
 
-  const detail = document.getElementById("graph-detail");
-  function tell(part) {
-    const operators = Object.entries(part.operators).map(([op, count]) => `${op} × ${count}`).join(", ");
-    detail.textContent = `Partition ${part.id} on ${part.target}: ${operators}`;
+  function remember(key, value) {
+    const said = new URLSearchParams(location.hash.slice(1));
+    for (const name of ["partition", "node"]) said.delete(name);
+    if (value != null) said.set(key, value);
+    history.replaceState(null, "", "#" + said);
   }
-
+  function mark() {
+    for (const button of document.querySelectorAll("#partitions button")) button.setAttribute("aria-expanded", String(open.has(button.dataset.partition)));
+  }
   function toggle(id) {
-    const part = data.partitions.find((each) => each.id === id);
+    const part = parts.get(id);
     if (open.has(id)) open.delete(id); else open.add(id);
-    draw(false);
-    tell(part);
-    cy.animate({ fit: { eles: cy.$id("p" + id), padding: 60 } },
-      { duration: matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 250 });
+    draw(!open.has(id));
+    details.part(part, share(part));
+    if (open.has(id)) go(cy.$id("p" + id));
+    remember("partition", open.has(id) ? id : null);
     mark();
   }
-
-  function mark() {
-    for (const button of document.querySelectorAll("#partitions button")) {
-      button.setAttribute("aria-expanded", String(open.has(button.dataset.partition)));
-    }
+  function choose(id) {
+    const { node, part } = owner.get(id);
+    if (!open.has(part.id)) { open.add(part.id); draw(false); mark(); }
+    cy.$(".chosen").removeClass("chosen");
+    cy.$id("n" + id).addClass("chosen");
+    details.node(node, part);
+    remember("node", node.name);
   }
 
-  const list = document.getElementById("partitions");
+  const rows = at("partitions");
   for (const part of data.partitions) {
-    const row = list.insertRow();
-    const swatch = document.createElement("span");
-    swatch.className = "swatch c" + (targets.indexOf(part.target) % 8);
+    const row = rows.insertRow();
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = "Partition " + part.id;
     button.dataset.partition = part.id;
     button.setAttribute("aria-expanded", "false");
     button.addEventListener("click", () => toggle(part.id));
-    const cells = [button, part.target, String(part.nodes.length),
-      Object.entries(part.operators).slice(0, 4).map(([op, count]) => `${op} × ${count}`).join(", ")];
-    for (const content of cells) row.insertCell().append(content);
-    ["Partition", "Target", "Operators", "Most frequent"].forEach((label, i) => { row.cells[i].dataset.label = label; });
-    const named = document.createElement("span");
-    named.append(swatch, part.target);
-    row.cells[1].replaceChildren(named);
-    row.cells[2].className = "number";
+    const bar = document.createElement("meter");
+    bar.max = 1;
+    bar.value = share(part);
+    bar.setAttribute("aria-label", `${Math.round(share(part) * 100)} % of the time`);
+    const often = Object.entries(part.operators).slice(0, 4).map(([op, count]) => `${op} × ${count}`).join(", ");
+    [button, chip(part.target), String(part.nodes.length), latency(part.latency_us, slowest), part.latency_us == null ? "–" : bar, often].forEach((content, i) => {
+      const cell = row.insertCell();
+      cell.append(content);
+      cell.dataset.label = ["Partition", "Target", "Operators", "Time", "Share", "Most frequent"][i];
+      if (i === 2 || i === 3) cell.className = "number";
+    });
   }
 
   cy.on("tap", "node.part", (tap) => toggle(tap.target.id().slice(1)));
-  cy.on("tap", "node.op", (tap) => {
-    cy.$(".chosen").removeClass("chosen");
-    tap.target.addClass("chosen");
-    const node = tap.target.data();
-    detail.textContent = `${node.label} “${node.title}” makes ${node.output}`;
-    tap.stopPropagation();
-  });
+  cy.on("tap", "node.op", (tap) => { choose(tap.target.id().slice(1)); tap.stopPropagation(); });
   cy.on("tap", "edge", (tap) => {
     const edge = data.edges.find((each) => `p${each.from}-p${each.to}` === tap.target.id());
-    if (edge) detail.textContent = `From partition ${edge.from} to ${edge.to}: ${edge.tensors.join("; ")}`;
+    if (edge) details.edge(edge);
   });
-  document.getElementById("graph-fit").addEventListener("click", showAll);
-  document.getElementById("graph-close").addEventListener("click", () => { open.clear(); draw(true); mark(); });
+
+  // A page scrolls under wheel and finger unless the reader asks to move the graph, or holds Ctrl.
+  const hand = at("graph-move");
+  const coarse = matchMedia("(pointer: coarse)").matches;
+  // Under a finger the library takes every touch, so a cover takes taps alone and the page scrolls.
+  const cover = document.createElement("div");
+  cover.className = "cover";
+  box.after(cover);
+  cover.addEventListener("click", (tap) => {
+    const edge = box.getBoundingClientRect();
+    const x = tap.clientX - edge.left, y = tap.clientY - edge.top;
+    const under = cy.nodes().filter((node) => {
+      const at = node.renderedBoundingBox({ includeLabels: false });
+      return x >= at.x1 && x <= at.x2 && y >= at.y1 && y <= at.y2;
+    });
+    const hit = under.filter(".op").nonempty() ? under.filter(".op") : under;
+    if (hit.nonempty()) hit[0].emit("tap");
+  });
+  function hold() {
+    cover.hidden = hand.checked || !coarse;
+    cy.userPanningEnabled(hand.checked);
+    cy.userZoomingEnabled(hand.checked);
+    box.classList.toggle("held", hand.checked);
+  }
+  hand.checked = !coarse && localStorage.getItem("collage-graph-move") === "1";
+  hand.addEventListener("change", () => { localStorage.setItem("collage-graph-move", hand.checked ? "1" : "0"); hold(); });
+  hold();
+  if (!coarse) {
+    cy.userPanningEnabled(true);
+    hand.addEventListener("change", () => cy.userPanningEnabled(true));
+  }
+  box.addEventListener("wheel", (turn) => {
+    if (!turn.ctrlKey || hand.checked) return;
+    turn.preventDefault();
+    const edge = box.getBoundingClientRect();
+    cy.zoom({ level: cy.zoom() * Math.exp(-turn.deltaY / 300), renderedPosition: { x: turn.clientX - edge.left, y: turn.clientY - edge.top } });
+  }, { passive: false });
+
+  // Enter goes from one hit to the next.
+  let hits = [], next = 0;
+  at("graph-search").addEventListener("input", (input) => {
+    const text = input.target.value.trim().toLowerCase();
+    hits = text ? [...owner.values()].filter(({ node }) => node.op.toLowerCase().includes(text) || node.name.toLowerCase().includes(text)) : [];
+    next = 0;
+    at("graph-found").textContent = text ? `${hits.length} found${hits.length ? ", Enter shows" : ""}` : "";
+    cy.$(".found").removeClass("found");
+    for (const { node, part } of hits) cy.$id(open.has(part.id) ? "n" + node.id : "p" + part.id).addClass("found");
+  });
+  at("graph-search").addEventListener("keydown", (press) => {
+    if (press.key !== "Enter" || !hits.length) return;
+    press.preventDefault();
+    const { node } = hits[next % hits.length];
+    next += 1;
+    choose(String(node.id));
+    go(cy.$id("n" + node.id).closedNeighborhood());
+    at("graph-found").textContent = `${(next - 1) % hits.length + 1} of ${hits.length}`;
+  });
+
+  at("graph-in").addEventListener("click", () => zoom(1.3));
+  at("graph-out").addEventListener("click", () => zoom(1 / 1.3));
+  at("graph-fit").addEventListener("click", showAll);
+  at("graph-close").addEventListener("click", () => { open.clear(); draw(true); mark(); remember("partition", null); });
+  const name = box.dataset.name.replace(/\.(onnx|zip)$/, "") || "graph";
+  at("graph-svg").addEventListener("click", () => collageExport.svg(cy, name));
+  at("graph-png").addEventListener("click", () => collageExport.png(cy, name));
+  at("graph-link").addEventListener("click", async (click) => {
+    await navigator.clipboard.writeText(location.href).catch(() => {});
+    click.target.textContent = "Copied";
+    setTimeout(() => { click.target.textContent = "Copy link"; }, 1500);
+  });
+  onThemeChange(() => { cy.style(style()); draw(false); });
+
   draw(true);
-  status.textContent = "";
+  const said = new URLSearchParams(location.hash.slice(1));
+  const wanted = [...owner.values()].find(({ node }) => node.name === said.get("node"));
+  if (wanted) { choose(String(wanted.node.id)); go(cy.$id("n" + wanted.node.id).closedNeighborhood()); }
+  else if (parts.has(said.get("partition"))) toggle(said.get("partition"));
+  at("graph-status").textContent = "";
   box.dataset.ready = "true";
-  window.collageGraph = { cy, toggle };
+  window.collageGraph = { cy, toggle, choose };
 })();

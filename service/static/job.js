@@ -1,26 +1,45 @@
-// A job live: server-sent events become a bar, counts and a log. The page is drawn anew by the server
-// at each change of state, so nothing here has to know what a finished job looks like.
+// A job's events become numbers, a chart, groups of failures and a log: live, and as it was after the end.
 "use strict";
 (() => {
-  const root = document.querySelector("[data-events]");
-  if (!root) return;
-  const bar = document.getElementById("bar");
-  const stage = document.getElementById("stage");
-  const log = document.getElementById("log");
-  const counts = { measured: 0, infeasible: 0 };
+  const root = document.getElementById("live");
+  const { of, theme, chip, onThemeChange, latency } = window.collageColors;
+  const at = (id) => document.getElementById(id);
   const LOG_LINES = 500;
-  const plans = document.getElementById("plans");
+  const isLive = ["queued", "running"].includes(root.dataset.state);
+  const limit = Number(root.dataset.limit);
+  const counts = { measured: 0, infeasible: 0, events: 0, failures: 0 };
   const timed = new Map();
   const failures = new Map();
+  const series = { at: [], best: [], singles: new Map(), end: 0 };
+  let started = root.dataset.started ? Date.parse(root.dataset.started) : null;
+  let told = null;
+  let waiting = false;
+  let chart = null;
 
-  function say(text, bad) {
+  function say(when, text, bad) {
     const line = document.createElement("li");
-    line.textContent = text;
+    const time = document.createElement("span");
+    time.className = "soft";
+    time.textContent = started && when >= started ? `${((when - started) / 1000).toFixed(1)} s ` : "";
+    line.append(time, text);
     if (bad) line.className = "bad";
+    const log = at("log");
     const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
     log.append(line);
     while (log.childElementCount > LOG_LINES) log.firstElementChild.remove();
     if (atEnd) log.scrollTop = log.scrollHeight;
+    counts.events += 1;
+    at("count-events").textContent = counts.events;
+  }
+
+  function fill(row, contents, numbers) {
+    const titles = row.closest("table").tHead.rows[0].cells;
+    contents.forEach((content, i) => {
+      const cell = row.insertCell();
+      cell.append(content);
+      cell.dataset.label = titles[i].textContent;
+      if (numbers.includes(i)) cell.className = "number";
+    });
   }
 
   // A measurement says what it found: a latency, or the reason why there is none.
@@ -28,78 +47,157 @@
     if (event.stage !== "measure" || !("reason" in event.data)) return;
     const outcome = event.data.reason ? "infeasible" : "measured";
     counts[outcome] += 1;
-    document.getElementById(outcome).textContent = counts[outcome];
-    if (event.data.reason) fail(event.data);
+    at(outcome).textContent = counts[outcome];
+    if (event.data.reason) fail(event.data.target, event.data.reason);
   }
 
   // Failures by target and reason: one reason often stops many candidates.
-  function fail(data) {
-    const key = data.target + "\n" + data.reason;
+  function fail(target, reason) {
+    const key = target + "\n" + reason;
     if (!failures.has(key)) {
-      const row = document.getElementById("failures").insertRow();
+      const row = at("failures").insertRow();
       failures.set(key, { row, times: 0 });
-      fill(row, [data.target, data.reason, 0], [2]);
-      document.getElementById("failed").hidden = false;
+      fill(row, [chip(target), reason, "0"], [2]);
+      at("failed").hidden = false;
+      if (at("failures-empty")) at("failures-empty").hidden = true;
     }
     const entry = failures.get(key);
     entry.times += 1;
     entry.row.cells[2].textContent = entry.times;
+    counts.failures += 1;
+    at("count-failures").textContent = counts.failures;
   }
 
-  // On a phone a row is a card, where each cell says what it is.
-  function fill(row, texts, numbers) {
-    const titles = row.closest("table").tHead.rows[0].cells;
-    texts.forEach((text, i) => {
-      const cell = row.insertCell();
-      cell.textContent = text;
-      cell.dataset.label = titles[i].textContent;
-      if (numbers.includes(i)) cell.className = "number";
-    });
-  }
-
-  // Whole plans that were timed: the table shows each, the fastest so far first.
-  function lead(event) {
+  // Whole plans that were timed: the fastest so far, and each single target beside it.
+  function lead(event, when) {
     if (event.stage !== "end_to_end" || !event.data.plan) return;
     timed.set(event.data.plan, event.data);
-    const rows = [...timed.values()].sort((a, b) => (a.failure ? 1 : 0) - (b.failure ? 1 : 0) || a.latency_us - b.latency_us);
-    const best = rows[0].failure ? null : rows[0].latency_us;
-    document.getElementById("timed").hidden = false;
-    plans.replaceChildren();
-    for (const data of rows) {
-      const row = plans.insertRow();
-      if (data.failure) fill(row, [data.plan, data.partitions, data.failure, ""], [1]);
-      else fill(row, [data.plan, data.partitions, show(data.latency_us), (data.latency_us / best).toFixed(2) + " ×"], [1, 2, 3]);
+    if (event.data.failure) fail(event.data.targets.join(" + "), event.data.failure);
+    const ok = [...timed.values()].filter((each) => each.latency_us != null).sort((a, b) => a.latency_us - b.latency_us);
+    if (ok.length) {
+      const best = ok[0];
+      at("best").replaceChildren(latency(best.latency_us));
+      series.at.push(started ? (when - started) / 1000 : 0);
+      series.best.push(best.latency_us / 1000);
+      for (const each of ok) if (each.partitions === 1 && !series.singles.has(each.targets[0])) series.singles.set(each.targets[0], []);
+      for (const [target, line] of series.singles) {
+        const single = ok.find((each) => each.partitions === 1 && each.targets[0] === target);
+        while (line.length < series.at.length - 1) line.push(null);
+        line.push(single ? single.latency_us / 1000 : null);
+      }
+      later();
     }
-    if (!rows[0].failure) document.getElementById("best").textContent = show(rows[0].latency_us);
+    table(ok);
   }
 
-  function show(us) { return us >= 1000 ? (us / 1000).toFixed(2) + " ms" : us.toFixed(1) + " µs"; }
+  function table(ok) {
+    at("count-plans").textContent = timed.size;
+    const body = at("plans");
+    if (!body) return;
+    at("plans-empty").hidden = true;
+    at("timed").hidden = false;
+    const failed = [...timed.values()].filter((each) => each.latency_us == null);
+    body.replaceChildren();
+    for (const each of [...ok, ...failed]) {
+      const targets = document.createElement("span");
+      for (const target of new Set(each.targets)) targets.append(chip(target), " ");
+      const result = each.latency_us == null ? [each.failure || "not timed", ""]
+        : [latency(each.latency_us), (each.latency_us / ok[0].latency_us).toFixed(2) + " ×"];
+      fill(body.insertRow(), [each.plan, targets, String(each.partitions), ...result], [2, 3, 4]);
+    }
+  }
+
+  function later() {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => { waiting = false; draw(); });
+  }
+
+  // Single targets are dashed; the best plan is one strong line in steps.
+  function draw() {
+    const box = at("progress-chart");
+    if (!series.at.length || !box.clientWidth) return;
+    at("progress-empty").hidden = true;
+    if (chart) chart.destroy();
+    const targets = [...series.singles.keys()];
+    // The last values go on to the end, or to now.
+    const end = Math.max(series.end, isLive && started ? (Date.now() - started) / 1000 : 0);
+    const on = (line) => [...line, line[line.length - 1] ?? null];
+    const axis = { stroke: theme("--soft"), grid: { stroke: theme("--line"), width: 1 }, ticks: { stroke: theme("--line") }, font: "12px system-ui" };
+    const stepped = uPlot.paths.stepped({ align: 1 });
+    chart = new uPlot({
+      width: box.clientWidth, height: 260, legend: { show: false }, cursor: { drag: { x: false, y: false } },
+      scales: { x: { time: false, range: [0, end || 1] }, y: { range: (_, low, high) => bounds(low, high) } },
+      axes: [{ ...axis, label: "seconds", labelSize: 18, labelFont: "12px system-ui", size: 34 }, { ...axis, label: "ms", labelSize: 18, labelFont: "12px system-ui", size: 56 }],
+      series: [{}, ...targets.map((target) => ({ label: target, stroke: of(target), width: 1.5, dash: [6, 4], paths: stepped, points: { show: false } })),
+        { label: "best", stroke: theme("--ink"), width: 3, paths: stepped, points: { show: false } }],
+    }, [[...series.at, end], ...targets.map((target) => on(series.singles.get(target))), on(series.best)], box);
+    const legend = at("progress-legend");
+    legend.replaceChildren();
+    const best = document.createElement("li");
+    best.textContent = "━ best plan so far";
+    legend.append(best);
+    for (const target of targets) { const item = document.createElement("li"); item.append(chip(target)); legend.append(item); }
+  }
+
+  // A target many times slower than the best would press all other lines to the floor.
+  function bounds(low, high) {
+    const top = Math.min(high, 3 * Math.min(...series.best));
+    const room = (top - low || top) * 0.15;
+    return [Math.max(0, low - room), top + room];
+  }
+
+  const spell = (s) => s < 60 ? `${Math.max(0, Math.round(s))} s` : `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
+
+  // The server's own estimate where it gives one; else the time limit is the most it can take.
+  function clock() {
+    if (!started) return;
+    const elapsed = (Date.now() - started) / 1000;
+    at("elapsed").textContent = spell(elapsed);
+    if (told) {
+      const left = told.remaining == null ? null : told.remaining - (Date.now() - told.at) / 1000;
+      at("remaining").textContent = left == null ? "–" : left > 1 ? "about " + spell(left) : "finishing";
+      if (told.share != null) at("bar").value = told.share;
+      return;
+    }
+    at("remaining").textContent = elapsed < limit ? "at most " + spell(limit - elapsed) : "past the limit, finishing";
+    at("bar").value = Math.min(0.98, elapsed / limit);
+  }
 
   const source = new EventSource(root.dataset.events);
   source.addEventListener("progress", (message) => {
     const event = JSON.parse(message.data);
-    stage.textContent = event.stage.replaceAll("_", " ");
-    if (event.total) { bar.max = event.total; bar.value = event.done; } else { bar.removeAttribute("value"); }
+    const when = Date.parse(event.at);
+    if (isLive) at("stage").textContent = event.stage.replaceAll("_", " ");
+    const given = { ...event.data, ...event };
+    if (given.share_done != null || given.remaining_s != null) told = { share: given.share_done ?? null, remaining: given.remaining_s ?? null, at: when };
     count(event);
-    lead(event);
-    say(event.message, Boolean(event.data.reason));
+    lead(event, when);
+    say(when, event.message, Boolean(event.data.reason || event.data.failure));
   });
   source.addEventListener("state", (message) => {
     const event = JSON.parse(message.data);
-    if (event.state === root.dataset.state) return;
+    const when = Date.parse(event.at);
+    if (event.state === "running") started = when;
+    if (started) series.end = (when - started) / 1000;
+    later();
+    say(when, "job is " + event.state + (event.reason ? `: ${event.reason}` : ""), event.state === "failed");
     if (["done", "failed", "cancelled"].includes(event.state)) {
       source.close();
-      location.reload();
-    } else {
-      root.dataset.state = event.state;
-      const badge = document.getElementById("state");
-      badge.textContent = event.state;
-      badge.className = "state " + event.state;
-      say("job is " + event.state);
+      if (isLive) location.reload();
+      root.dataset.ended = "true";
+    } else if (isLive) {
+      at("state").textContent = event.state;
+      at("state").className = "state " + event.state;
+      if (event.state === "running" && at("stage").textContent === "waiting") at("stage").textContent = "starting";
     }
   });
   // A stream that was refused is not tried again: where the token has ended, the page leads to the sign-in.
   source.addEventListener("error", async () => {
     if (source.readyState === EventSource.CLOSED && (await fetch("/v1/targets")).status === 401) location.reload();
   });
+  if (isLive) { clock(); setInterval(clock, 1000); }
+  document.addEventListener("tab-opened", later);
+  addEventListener("resize", later);
+  onThemeChange(later);
 })();

@@ -2,34 +2,39 @@
 
 One node per partition with the tensors between them; inside each partition its operators. Places are
 computed here, so that the browser only draws. It reads a file from users: run it in a sandboxed child.
-
-Source of the layering: Sugiyama, Tagawa and Toda (1981), with one sweep.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
 from collage.partitioner.tensor import TensorSpec
-
-Node = TypeVar("Node", bound=Hashable)
+from collage.service.storage.layering import layered
 
 _PARTITION = "collage.partition"
 _TARGET = "collage.target"
+_REPORT = "collage.report"
+_LONGEST_TEXT = 120
+_MOST_ELEMENTS = 16
+# What the report says of a partition, as the page shows it.
+_FROM_REPORT = ("latency_us", "predicted_us", "numbers", "prepared", "alternatives", "why")
 
 
 def partition_graph(artifact: Path) -> dict[str, Any]:
     """The drawing of an annotated model.
 
     Returns:
-        `partitions`: id, target, x, y, operator counts, and `nodes`/`edges` inside;
-        `edges`: from, to, and the tensors between. x counts within a layer, y counts layers.
+        `partitions`: id, target, x, y, operator counts, times and reasons from the report, and
+        `nodes`/`edges` inside; `edges`: from, to, the tensors between, and their bytes where the sizes are
+        known. x counts within a layer, y counts layers.
     """
     model = ir.load(artifact)
     index = GraphIndex.from_ir(model)
@@ -55,6 +60,7 @@ def partition_graph(artifact: Path) -> dict[str, Any]:
     members: dict[str, list[NodeInfo]] = defaultdict(list)
     for node in index.nodes:
         members[owner[node.index]].append(node)
+    said = _said(model, len(ids))
     return {
         "partitions": [
             {
@@ -63,15 +69,27 @@ def partition_graph(artifact: Path) -> dict[str, Any]:
                 "x": places[part][0],
                 "y": places[part][1],
                 "operators": dict(Counter(node.op for node in members[part]).most_common()),
+                **said.get(part, {}),
                 **_inside(members[part], inner[part], index),
             }
             for part in ids
         ],
         "edges": [
-            {"from": a, "to": b, "tensors": [_tensor(spec) for spec in specs]}
+            {"from": a, "to": b, "tensors": [_tensor(spec) for spec in specs], "bytes": _bytes(specs)}
             for (a, b), specs in crossing.items()
         ],
     }
+
+
+def _said(model: ir.Model, count: int) -> dict[str, dict[str, Any]]:
+    """What the artifact's report says of each partition; nothing where it has none that fits."""
+    try:
+        parts = json.loads(model.metadata_props.get(_REPORT, "{}")).get("partitions", [])
+        if len(parts) != count:
+            return {}
+        return {str(i): {key: part.get(key) for key in _FROM_REPORT} for i, part in enumerate(parts)}
+    except (ValueError, AttributeError, RecursionError):
+        return {}
 
 
 def _inside(
@@ -86,7 +104,9 @@ def _inside(
                 "op": node.op,
                 "x": places[node.index][0],
                 "y": places[node.index][1],
-                "output": next((_tensor(index.values[name]) for name in node.outputs if name), ""),
+                "inputs": [_value(index, name) for name in node.inputs if name],
+                "outputs": [_value(index, name) for name in node.outputs if name],
+                "attributes": {key: _attribute(value) for key, value in node.attributes.items()},
             }
             for node in nodes
         ],
@@ -94,44 +114,28 @@ def _inside(
     }
 
 
+def _value(index: GraphIndex, name: str) -> list[str]:
+    """Name and type of a value; the type of a constant starts with the word."""
+    spec = index.values.get(name)
+    kind = _tensor(spec) if spec is not None else ""
+    return [name, f"constant {kind}".strip() if name in index.constants else kind]
+
+
+def _attribute(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        shape = "×".join(str(size) for size in value.shape)
+        return f"tensor {value.dtype} {shape}".strip()
+    if isinstance(value, tuple):
+        more = f", … {len(value)} in all" if len(value) > _MOST_ELEMENTS else ""
+        return f"[{', '.join(_attribute(each) for each in value[:_MOST_ELEMENTS])}{more}]"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+
+
 def _tensor(spec: TensorSpec) -> str:
     shape = "×".join("?" if size is None else str(size) for size in spec.shape or ())
     return f"{spec.dtype} {shape}".strip()
 
 
-def layered(
-    nodes: Sequence[Node], edges: Sequence[tuple[Node, Node]]
-) -> Mapping[Node, tuple[float, int]]:
-    """Places for the nodes of an acyclic graph: (x, y) per node.
-
-    y is the layer from the top, x the place in it, centered on 0.
-    """
-    before: dict[Node, list[Node]] = {node: [] for node in nodes}
-    after: dict[Node, list[Node]] = {node: [] for node in nodes}
-    for a, b in edges:
-        before[b].append(a)
-        after[a].append(b)
-    waiting = {node: len(before[node]) for node in nodes}
-    ready = [node for node in nodes if not waiting[node]]
-    layer: dict[Node, int] = {}
-    for node in ready:  # grows while it is walked: a topological order
-        layer[node] = max((layer[b] + 1 for b in before[node]), default=0)
-        for nxt in after[node]:
-            waiting[nxt] -= 1
-            if not waiting[nxt]:
-                ready.append(nxt)
-    rows: dict[int, list[Node]] = defaultdict(list)
-    for node in ready:
-        rows[layer[node]].append(node)
-    x: dict[Node, float] = {}
-    for depth in sorted(rows):
-        row = rows[depth]
-        wish = {node: _mean([x[b] for b in before[node]]) for node in row}
-        row.sort(key=lambda node: wish[node])
-        for position, node in enumerate(row):
-            x[node] = position - (len(row) - 1) / 2
-    return {node: (x[node], layer[node]) for node in ready}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+def _bytes(specs: Sequence[TensorSpec]) -> int | None:
+    return sum(spec.size_bytes for spec in specs) if all(spec.is_static for spec in specs) else None

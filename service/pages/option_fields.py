@@ -1,0 +1,95 @@
+"""The options of a job as form fields, from the one place of their names, defaults and descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from collage.options import TuneOptions
+
+Control = Literal["number", "integer", "check", "choice", "lines", "json", "text"]
+
+# What most people set; all others are folded.
+_COMMON = ("time_limit_s", "tolerance", "metric")
+# `dims` has fields of its own, one for each free dimension of the model.
+_ELSEWHERE = ("dims", "pins", "bans", "plan", "evaluate", "at_least", "at_most")
+_LABELS = {
+    "time_limit_s": "Time limit (seconds)",
+    "wait_for_worker_s": "Wait for a worker (seconds)",
+    "pareto": "Pareto front: also the fastest plans at other errors",
+    "fresh": "Search again, even where the result is known",
+    "plans": "Plans timed end to end",
+}
+
+# Where the description speaks of the command line.
+_HELPS = {"tolerance": "Bound on the error of every output, relative to its largest magnitude."}
+
+
+@dataclass(frozen=True)
+class OptionField:
+    """One control of the form."""
+
+    name: str
+    label: str
+    help: str
+    control: Control
+    default: Any
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+
+
+def common_fields() -> list[OptionField]:
+    """The options that most people set."""
+    fields = {field.name: field for field in _all_fields()}
+    return [fields[name] for name in _COMMON if name in fields]
+
+
+def rare_fields() -> list[OptionField]:
+    """All other options of the API that have a plain control."""
+    return [field for field in _all_fields() if field.name not in (*_COMMON, *_ELSEWHERE)]
+
+
+def _all_fields() -> list[OptionField]:
+    schema = TuneOptions.model_json_schema()
+    definitions = schema.get("$defs", {})
+    return [_field(name, _resolved(entry, definitions)) for name, entry in schema["properties"].items()]
+
+
+def _resolved(entry: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """A property with its references and its `null` alternative taken in."""
+    flat = dict(entry)
+    for alternative in entry.get("anyOf", ()):
+        if alternative.get("type") != "null":
+            flat.update(_resolved(alternative, definitions))
+            break
+    if "$ref" in flat:
+        flat.update(definitions.get(str(flat["$ref"]).rsplit("/", 1)[-1], {}))
+    return flat
+
+
+def _field(name: str, entry: Mapping[str, Any]) -> OptionField:
+    label = _LABELS.get(name, name.replace("_", " ").capitalize())
+    return OptionField(
+        name=name,
+        label=label,
+        help=_HELPS.get(name, str(entry.get("description", ""))),
+        control=_control(entry),
+        default=entry.get("default"),
+        choices=tuple(str(each) for each in entry.get("enum", ())),
+        least=entry.get("minimum", entry.get("exclusiveMinimum")),
+        most=entry.get("maximum", entry.get("exclusiveMaximum")),
+    )
+
+
+def _control(entry: Mapping[str, Any]) -> Control:
+    if entry.get("enum"):
+        return "choice"
+    kind = entry.get("type")
+    plain: dict[Any, Control] = {"boolean": "check", "integer": "integer", "number": "number"}
+    if kind in plain:
+        return plain[kind]
+    if kind == "array":
+        return "lines"
+    return "json" if kind == "object" else "text"

@@ -302,6 +302,13 @@ class Backend(ABC):
             return (target.with_options(**{THREADS.name: "1"}),)
         return ()
 
+    def opening_lines(self, target: Target, threads: int) -> str | None:
+        """Python text for reports of faults, which imports the runtime and numpy alone; None where there is none.
+
+        It defines `open_model(path)`, which returns a function from inputs by name to the list of outputs.
+        """
+        return None
+
     def rewriting(self, target: Target) -> Rewriting | None:
         """How `compile` rewrites sub-models for this target; None where it compiles them as they are."""
         return None

@@ -29,7 +29,7 @@ from collage.backends.contract import (
 )
 from collage.backends.device_memory import DeviceBuffer, cuda_devices
 from collage.backends.numerics.reference import ort_value
-from collage.backends.onnxruntime import device, kernels, profile
+from collage.backends.onnxruntime import device, kernels, profile, script
 from collage.backends.options import THREADS, Option
 from collage.backends.quantization import quantize as quantization
 from collage.backends.quantization.backend import QuantizingBackend
@@ -143,6 +143,9 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
         if kind is None:
             return cuda_options.arithmetic(target)
         return Arithmetic(quantization.numbers(target), True, quantization.sense(kind))
+
+    def opening_lines(self, target: Target, threads: int) -> str | None:
+        return script.opening_lines(target, threads)
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         dtypes = [predicates.numpy_dtype(spec) for spec in (*model.inputs, *model.outputs)]

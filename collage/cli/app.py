@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from collage.cli import tune, workers
+from collage.cli.checking import diagnose
 from collage.cli.parameters import AsJson, Database
 from collage.cli.tokens import tokens_app
 from collage.partitioner.errors import BadInputError, CollageError
@@ -46,6 +47,7 @@ def _common(
 
 
 tune.register(app)
+diagnose.register(app)
 
 
 @app.command()

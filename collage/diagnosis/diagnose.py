@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from collage.diagnosis.faults import FaultSearch, refusals
-from collage.diagnosis.regions import taken
+from collage.diagnosis.regions import Taken, taken
 from collage.diagnosis.request import DiagnoseRequest
+from collage.diagnosis.speed.search import SpeedSearch
 from collage.diagnosis.trials import Trials, TrialSettings
 from collage.disk_space import DiskBudget
 from collage.events import Event, Listener, ignore
@@ -100,6 +101,7 @@ def _diagnosed(
     trials = Trials(regions, everything, settings, runner, listener, cancel)
     parts = taken(model.index, request.target, request.all_nodes)
     search = FaultSearch(model, parts, trials, request.output, work_dir, runner, request.most_trials)
+    faults = search.run()
     return {
         "model_sha256": model.sha256,
         "nodes": len(model.index.nodes),
@@ -110,6 +112,20 @@ def _diagnosed(
         "metric": options.metric,
         "sampled_inputs": request.inputs is None,
         "refused": refusals(model.index, parts.refused),
-        "faults": search.run(),
+        "faults": faults,
+        "speed": _speed(
+            faults,
+            parts,
+            SpeedSearch(request, model, regions, sampling.chosen_by, threads, runner, listener),
+        ),
         "notes": notes + sampling.about_outputs(),
     }
+
+
+def _speed(faults: dict[str, Any], parts: Taken, search: SpeedSearch) -> dict[str, Any]:
+    """The part on speed, where the target is right and takes the whole model."""
+    if faults["culprits"]:
+        return {"note": "speed is compared where there is no fault"}
+    if parts.refused:
+        return {"note": "speed is compared where the target takes every node"}
+    return search.run()

@@ -11,8 +11,8 @@ from typing import Any
 from collage.diagnosis.culprits import Culprit, OutOfTrialsError, find_culprits
 from collage.diagnosis.depth import depth_errors, draw_depth, tapped
 from collage.diagnosis.regions import Taken
-from collage.diagnosis.reproducer import write_reproducer
-from collage.diagnosis.shrink import Shrunk, shrink
+from collage.diagnosis.reproducing.reproducer import write_reproducer
+from collage.diagnosis.reproducing.shrink import Shrunk, shrink
 from collage.diagnosis.trial import Trial
 from collage.diagnosis.trials import Trials
 from collage.partitioner.candidate import bits

@@ -99,6 +99,7 @@ def show(report: Mapping[str, Any], folder: Path) -> None:
     if not faults["culprits"]:
         worst = max((r["error"] for r in faults["regions"] if "error" in r), default=0.0)
         typer.echo(f"no fault: {report['target']} is right, its largest error {worst:.2g}")
+    _show_speed(report["speed"])
     depth = faults["error_by_depth"]
     if depth is not None and depth["picture"]:
         typer.echo(f"error by depth: {depth['picture']}")
@@ -121,6 +122,32 @@ def _show_culprit(culprit: Mapping[str, Any]) -> None:
     if reproducer:
         state = "shows it" if reproducer["reproduced"] else "runs it, but did not fail when tried"
         typer.echo(f"  {reproducer['folder']}/reproduce.py {state}")
+
+
+def _show_speed(speed: Mapping[str, Any]) -> None:
+    if "whole" not in speed:
+        failures = [failure for failure in speed.get("failures", ()) if failure]
+        typer.echo(f"speed: {speed.get('note') or failures[0]}")
+        return
+    slow, fast = (f"{side['target']} ({side['version']})" for side in speed["sides"])
+    whole = speed["whole"]
+    low, high = whole["ratio_interval"]
+    typer.echo(
+        f"speed: {slow} takes {whole['ratio']:.3f} [{low:.3f}, {high:.3f}] times as long as {fast}"
+    )
+    for region in speed["regions"]:
+        names = region["nodes"]
+        typer.echo(f"  slow: {region['operators']} ({names[0]}{' …' if len(names) > 1 else ''})")
+        for where in ("alone", "in_place"):
+            part = region[where]
+            low, high = part["ratio_interval"]
+            typer.echo(
+                f"    {where.replace('_', ' ')}: {part['latency_us']:.0f} µs for {part['other_latency_us']:.0f} µs, "
+                f"{part['ratio']:.3f} [{low:.3f}, {high:.3f}] times as long"
+            )
+        typer.echo(f"    {region['reproducer']['folder']}/time_it.py times it")
+    if not speed["regions"]:
+        typer.echo("  no region is slower by more than its share")
 
 
 def register(app: typer.Typer) -> None:

@@ -9,7 +9,7 @@ from collage.partitioner.target import Target
 
 # For targets that only this project can open.
 _THROUGH_COLLAGE = """def open_model(path):
-    from collage.diagnosis.opening import open_model
+    from collage.diagnosis.reproducing.opening import open_model
 
     return open_model(path, "{target}", {threads})
 """
@@ -50,7 +50,7 @@ _CLOSE = (
 )
 _SAME = "np.array_equal(got, want)"
 
-_TIME = '''"""{title}. Prints the median time of a call of both, taken in turn."""
+_TIME = '''"""{title}. Prints the median time of a call."""
 
 import sys
 import time
@@ -66,7 +66,7 @@ HERE = Path(__file__).resolve().parent
 
 with np.load(HERE / "inputs-0.npz") as stored:
     values = {{name: stored[str(i)] for i, name in enumerate(INPUTS)}}
-calls = {{"{slow}": open_slow(HERE / "model.onnx"), "{fast}": open_fast(HERE / "model.onnx")}}
+calls = {{{calls}}}
 times = {{name: [] for name in calls}}
 for _ in range(30):
     for name, call in calls.items():
@@ -116,24 +116,23 @@ def comparing_script(
 def timing_script(
     *,
     title: str,
-    slow: Target,
-    fast: Target,
+    targets: Sequence[Target],
     threads: int,
     inputs: Sequence[str],
     outputs: Sequence[str],
 ) -> str:
-    """A script that times `model.onnx` beside it on two targets in turn."""
-    lines = [
-        opening_lines(target, threads).replace("def open_model(", f"def {name}(", 1)
-        for name, target in (("open_slow", slow), ("open_fast", fast))
-    ]
+    """A script that times `model.onnx` beside it on one target, or on several in turn."""
+    lines, calls = [], []
+    for number, target in enumerate(targets):
+        text = opening_lines(target, threads)
+        lines.append(text.replace("def open_model(", f"def open_{number}(", 1))
+        calls.append(f'"{target}": open_{number}(HERE / "model.onnx")')
     return _TIME.format(
         title=title,
         inputs=list(inputs),
         outputs=list(outputs),
         lines="\n\n".join(lines),
-        slow=slow,
-        fast=fast,
+        calls=", ".join(calls),
     )
 
 

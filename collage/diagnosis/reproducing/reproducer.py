@@ -20,8 +20,8 @@ import numpy as np
 from collage.backends.numerics.comparison import Expected, Ranged, is_measured
 from collage.backends.numerics.tensor_files import read_expected, read_samples
 from collage.backends.sandbox.run import ChildFailed, ChildLimits
-from collage.diagnosis.scripts import comparing_script, is_alone
-from collage.diagnosis.shrink import Shrunk
+from collage.diagnosis.reproducing.scripts import comparing_script, is_alone
+from collage.diagnosis.reproducing.shrink import Shrunk
 from collage.partitioner.tensor import TensorSpec
 from collage.runner import Runner
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from collage.cli import tune, workers
-from collage.cli.checking import diagnose
+from collage.cli.checking import atlas, diagnose
 from collage.cli.parameters import AsJson, Database
 from collage.cli.tokens import tokens_app
 from collage.partitioner.errors import BadInputError, CollageError
@@ -48,6 +48,7 @@ def _common(
 
 tune.register(app)
 diagnose.register(app)
+atlas.register(app)
 
 
 @app.command()

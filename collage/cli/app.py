@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from collage.cli import tune, workers
-from collage.cli.checking import atlas, diagnose
+from collage.cli.checking import atlas, diagnose, mcp_server, watch
 from collage.cli.parameters import AsJson, Database
 from collage.cli.tokens import tokens_app
 from collage.partitioner.errors import BadInputError, CollageError
@@ -49,6 +49,8 @@ def _common(
 tune.register(app)
 diagnose.register(app)
 atlas.register(app)
+watch.register(app)
+mcp_server.register(app)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -110,7 +111,8 @@ class WorkerProcess:
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with contextlib.suppress(OSError):  # an order that it did not read
+                self._process.stdin.close()
         self._answers.close()
         self._log.close()
 

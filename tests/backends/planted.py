@@ -31,6 +31,8 @@ from collage.partitioner.target import Target
 
 ENVIRONMENT = "PLANTED_SLOWER"
 """Percent by which calls are slower where this variable says so: another version of the runtime."""
+WRONG, CRASH = "PLANTED_WRONG", "PLANTED_CRASH"
+"""A node that another version computes wrongly; whether another version crashes."""
 
 
 class PlantedBackend(Backend):
@@ -63,6 +65,10 @@ class PlantedExecutable(Executable):
         names = {node.name for node in proto.graph.node}
         self._fault = target.option("fault", "none")
         hit = names & set(_list(target, "at"))
+        if os.environ.get(WRONG) in names:
+            self._fault, hit = "wrong", {os.environ[WRONG]}
+        if os.environ.get(CRASH):
+            self._fault, hit = "crash", names
         if self._fault == "large":
             hit = (
                 {proto.graph.node[-1].name} if len(names) > int(target.option("beyond", "0")) else set()

@@ -58,6 +58,7 @@ class Work:
         outputs: names of values that steps make.
         samples: inputs (`collage.backends.numerics.tensor_files`).
         expected: reference outputs for each.
+        lanes: how many steps may run at once.
     """
 
     steps: tuple[WorkStep, ...]
@@ -65,6 +66,7 @@ class Work:
     outputs: tuple[str, ...]
     samples: Path
     expected: Path
+    lanes: int = 1
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ def work_as_json(work: Work) -> dict[str, Any]:
         "outputs": list(work.outputs),
         "samples": str(work.samples),
         "expected": str(work.expected),
+        "lanes": work.lanes,
     }
 
 
@@ -156,4 +159,5 @@ def work_from_json(data: Mapping[str, Any]) -> Work:
         tuple(data["outputs"]),
         Path(data["samples"]),
         Path(data["expected"]),
+        data["lanes"],
     )

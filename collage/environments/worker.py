@@ -62,7 +62,7 @@ class Worker:
             target = Target.parse(step.target)
             executable = self._compiled.get(f"{number}.{position}", step.model, target)
             steps.append(Step(executable, step.model.inputs, step.model.outputs))
-        executor = Executor(steps, work.inputs, work.outputs)
+        executor = Executor(steps, work.inputs, work.outputs, work.lanes)
         executor.bind()
         error = 0.0
         samples = read_samples(work.samples, work.inputs)

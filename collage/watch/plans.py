@@ -72,9 +72,9 @@ def watched_plan(artifact: Path, work_dir: Path) -> WatchedPlan:
     done = [p.nodes for p, n in zip(stored.plan.partitions, stored.notes, strict=True) if n.prepared]
     regions = RegionFiles(model, work_dir / "regions", prepared=done)
 
-    def work(steps: list[tuple[int, str]]) -> Work:
+    def work(steps: list[tuple[int, str]], lanes: int) -> Work:
         made = tuple(WorkStep(regions.get(nodes), target) for nodes, target in steps)
-        return Work(made, inputs, outputs, samples, expected)
+        return Work(made, inputs, outputs, samples, expected, lanes)
 
     whole = [(p.nodes, str(p.target)) for p in stored.plan.partitions]
     each = max(1, _BLOCKS // len(whole))
@@ -84,8 +84,8 @@ def watched_plan(artifact: Path, work_dir: Path) -> WatchedPlan:
         for part in ([nodes] if nodes in done else _blocks(model, nodes, each))
     ]
     return WatchedPlan(
-        whole=work(whole),
-        cut=work(cut),
+        whole=work(whole, stored.plan.lanes),
+        cut=work(cut, 1),
         blocks=tuple(_block(model, nodes, target) for nodes, target in cut),
         report=read_report(artifact),
         model_sha256=model.sha256,

@@ -205,10 +205,9 @@ class OpTime:
 class Executable(ABC):
     """A compiled sub-model.
 
-    `bind` names the buffers once; `run` computes from the bound inputs into the bound outputs. Arrays
-    are C-contiguous, of the specs' dtype and shape, and stay in place until the next `bind`. The
-    runtime allocates an output given as None (its shape is known only at run time) at each run. In
-    `results` a bound output is that very array.
+    `bind` names the buffers once; `run` computes from the bound inputs into the bound outputs. Arrays are C-contiguous,
+    of the specs' dtype and shape, and stay in place until the next `bind`. The runtime allocates an output given as None
+    (its shape is known only at run time) at each run. In `results` a bound output is that very array.
     """
 
     @abstractmethod
@@ -323,6 +322,10 @@ class Backend(ABC):
         if is_short and "1" in model.tunable.get(THREADS.name, ()):
             return (target.with_options(**{THREADS.name: "1"}),)
         return ()
+
+    def opening_lines(self, target: Target, threads: int) -> str | None:
+        """Python text without this package, for reports: `open_model(path)` gives a function from feed to outputs."""
+        return None
 
     def rewriting(self, target: Target) -> Rewriting | None:
         """How `compile` rewrites sub-models for this target; None where it compiles them as they are."""

@@ -149,7 +149,7 @@ class CostDatabase:
 
         def flush() -> int:
             inserted = self.connections.write(
-                lambda connection: row_mapping.insert_rows(connection, batch)
+                lambda connection: row_mapping.import_rows(connection, batch)
             )
             batch.clear()
             return len(inserted)

@@ -2,6 +2,9 @@
 
 costs             one row for a cost key; never changed, only stored, replaced or deleted
 cost_operators    which operator types a cost's sub-graph has, to filter by
+regions           what a cost's sub-graph is, for people: operators, class of shapes, data type
+atlas_cells       a summary of costs: who is fast at what; made again from costs at any time
+atlas_state       until when the summary knows the costs
 hardware          what a hardware fingerprint stands for
 tunings           plans that were found, with their reports; deleted with costs
 claims            who measures a key now; rows stay, so that fences only grow
@@ -23,7 +26,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import Dialect
 
-SCHEMA_REVISION = "0003"
+SCHEMA_REVISION = "0004"
 VERSION_TABLE = "collage_schema"  # not Alembic's default: Optuna's tables may share the database
 
 metadata = sa.MetaData(
@@ -105,6 +108,38 @@ cost_operators = sa.Table(
     sa.Column("op_type", sa.Text, primary_key=True),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Index(None, "op_type", "created_at", "digest"),
+)
+
+regions = sa.Table(
+    "regions",
+    metadata,
+    sa.Column("sub_graph", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("shape_class", sa.Text, nullable=False),
+    sa.Column("dtype", sa.Text, nullable=False),
+)
+
+atlas_cells = sa.Table(
+    "atlas_cells",
+    metadata,
+    sa.Column("hardware", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("shape_class", sa.Text, primary_key=True),
+    sa.Column("dtype", sa.Text, primary_key=True),
+    sa.Column("target", sa.Text, primary_key=True),
+    sa.Column("regions", sa.Integer, nullable=False),
+    sa.Column("models", sa.Integer, nullable=False),
+    sa.Column("fastest", sa.Integer, nullable=False),
+    sa.Column("log_sum", sa.Double, nullable=False),
+    sa.Column("log_square_sum", sa.Double, nullable=False),
+)
+
+atlas_state = sa.Table(
+    "atlas_state",
+    metadata,
+    sa.Column("name", sa.String(16), primary_key=True),
+    sa.Column("known_until", UtcTime, nullable=False),
+    sa.Column("made_at", UtcTime, nullable=False),
 )
 
 hardware = sa.Table(

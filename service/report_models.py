@@ -181,7 +181,9 @@ class GraphNodeView(_Stored):
     op: str
     x: float
     y: int
-    output: str
+    inputs: list[tuple[str, str]] = Field(description="Name and type of each value.")
+    outputs: list[tuple[str, str]]
+    attributes: dict[str, str]
 
 
 class GraphPartitionView(_Stored):
@@ -192,6 +194,7 @@ class GraphPartitionView(_Stored):
     x: float
     y: int
     operators: dict[str, int]
+    latency_us: float | None = Field(default=None, description="Inside the plan, by the report.")
     nodes: list[GraphNodeView]
     edges: list[tuple[int, int]]
 
@@ -202,6 +205,7 @@ class GraphEdgeView(_Stored):
     source: str = Field(alias="from")
     to: str
     tensors: list[str]
+    bytes: int | None = Field(description="Of all tensors; null where a shape is not known.")
 
 
 class GraphView(_Stored):

@@ -42,6 +42,7 @@ from collage.backends.contract import (
     threads_of,
 )
 from collage.backends.machine.hardware import hardware
+from collage.backends.mnn import script
 from collage.backends.mnn.operators import ONNX_OPERATORS, refuse_forms
 from collage.backends.options import THREADS, Option
 from collage.backends.rewriting.backend import RewritingBackend
@@ -132,6 +133,9 @@ class MnnBackend(RewritingBackend):
                 "f32", True, "low is f16 on ARM CPUs that have it; here it changes nothing"
             )
         return Arithmetic("f16", False, "pays for convolutions and products, on ARM CPUs with f16")
+
+    def opening_lines(self, target: Target, threads: int) -> str | None:
+        return script.opening_lines(target, threads)
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         for spec in model.inputs:

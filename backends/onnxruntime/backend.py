@@ -28,7 +28,7 @@ from collage.backends.contract import (
 )
 from collage.backends.device_memory import DeviceBuffer, cuda_devices
 from collage.backends.numerics.reference import ort_value
-from collage.backends.onnxruntime import device, kernels, profile, saturation
+from collage.backends.onnxruntime import device, kernels, profile, saturation, script
 from collage.backends.options import THREADS, Option
 from collage.backends.quantization import quantize as quantization
 from collage.backends.quantization.backend import QuantizingBackend
@@ -158,6 +158,9 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
             return ()
         found = saturation.exact_form(target, index, features)
         return (found,) if found is not None else ()
+
+    def opening_lines(self, target: Target, threads: int) -> str | None:
+        return script.opening_lines(target, threads)
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         dtypes = [predicates.numpy_dtype(spec) for spec in (*model.inputs, *model.outputs)]

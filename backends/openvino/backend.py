@@ -33,6 +33,7 @@ from collage.backends.contract import (
     Unavailable,
     threads_of,
 )
+from collage.backends.openvino import script
 from collage.backends.openvino.attention_masks import shield_masks
 from collage.backends.openvino.operators import OPERATORS
 from collage.backends.options import THREADS, Option
@@ -159,6 +160,9 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
             in_file = not rest and not quantization.rounds_inside(target)
             return Arithmetic(quantization.numbers(target), in_file, quantization.sense(kind) + rest)
         return Arithmetic() if precision == "f32" else Arithmetic(precision, False, _SENSE)
+
+    def opening_lines(self, target: Target, threads: int) -> str | None:
+        return script.opening_lines(target, threads)
 
     def compile(self, model: SubModel, target: Target, context: CompileContext) -> Executable:
         for spec in (*model.inputs, *model.outputs):

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from collage.cli import tune, workers
+from collage.cli.checking import atlas, diagnose, mcp_server, watch
 from collage.cli.jobs import jobs_app
 from collage.cli.parameters import AsJson, Database
 from collage.cli.tokens import tokens_app
@@ -48,6 +49,10 @@ def _common(
 
 
 tune.register(app)
+diagnose.register(app)
+atlas.register(app)
+watch.register(app)
+mcp_server.register(app)
 
 
 @app.command()

@@ -99,11 +99,16 @@ def _read(name: str, value: Any) -> Any:
 
         return read_plan_file(value)
     if name == "dims":
-        return _dims(value)
+        return sizes(value)
     return tuple(value) if isinstance(value, list) else value
 
 
-def _dims(texts: list[str]) -> dict[str, int]:
+def sizes(texts: list[str]) -> dict[str, int]:
+    """Sizes of free dimensions, each given as `name=size`.
+
+    Raises:
+        BadInputError: one is not of that form.
+    """
     dims = {}
     for text in texts:
         name, equals, value = text.rpartition("=")

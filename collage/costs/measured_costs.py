@@ -23,12 +23,14 @@ from collage.backends.measurement.measure import Measurement, MeasureRequest
 from collage.backends.measurement.protocol import Protocol
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.registry import backend_of, canonical
+from collage.cost_db.atlas import MOST_NODES, AtlasStore
 from collage.cost_db.costs.key import CostKey
 from collage.cost_db.costs.row import CostRow
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.errors import StaleFenceError
 from collage.costs.estimates import node_times_us
 from collage.costs.leases import LEASE_S, new_owner, renewed, wait_a_little
+from collage.costs.region_facts import facts_of
 from collage.events import Event, Listener
 from collage.model.preparation import preparation_key
 from collage.model.reference import Reference
@@ -184,6 +186,8 @@ class MeasuredCosts:
             return False
         seconds = time.monotonic() - begin
         row = self._to_row(candidate, measurement)
+        if row.node_count <= MOST_NODES:
+            AtlasStore(self._database).describe([facts_of(self._model.index, candidate.nodes)])
         # Another tuner may have taken over a late claim; then its row is stored.
         with contextlib.suppress(StaleFenceError):
             self._database.store(row, fence)

@@ -16,7 +16,14 @@ from collage.cost_db.costs.row import CostRow, Outcome
 from collage.cost_db.costs.row_mapping import read_row, select_rows
 from collage.cost_db.page import Page, check_limit, cursor, read_cursor
 from collage.cost_db.plain_text import plain
-from collage.cost_db.tables import claims, cost_operators, costs, model_forms, tunings
+from collage.cost_db.tables import (
+    atlas_state,
+    claims,
+    cost_operators,
+    costs,
+    model_forms,
+    tunings,
+)
 from collage.partitioner.errors import BadInputError
 
 
@@ -140,6 +147,8 @@ def forget(connection: sa.Connection, wanted: CostFilter, limit: int) -> int:
     )
     count = connection.execute(sa.delete(costs).where(costs.c.digest.in_(chosen))).rowcount
     if count:
+        # The summary may rest on them.
+        connection.execute(sa.delete(atlas_state))
         # A cost serves every model with the sub-graph, so only the machine narrows what depends on it.
         there = [] if wanted.hardware is None else [tunings.c.hardware == wanted.hardware]
         connection.execute(sa.delete(tunings).where(*there))

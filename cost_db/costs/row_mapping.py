@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from collage.cost_db.costs.row import CostRow
-from collage.cost_db.tables import cost_operators, costs, hardware
+from collage.cost_db.tables import atlas_state, cost_operators, costs, hardware
 
 _PLAIN = [column.name for column in costs.columns if column.name != "backend"]
 
@@ -30,6 +30,14 @@ def read_row(row: sa.Row[Any]) -> CostRow:
     fields["node_times_us"] = tuple(fields["node_times_us"])
     fields["hardware_description"] = fields["hardware_description"] or {}
     return CostRow(**fields)
+
+
+def import_rows(connection: sa.Connection, rows: Sequence[CostRow]) -> list[str]:
+    """The same for costs that may be older than those known: the summary of costs is then made anew."""
+    inserted = insert_rows(connection, rows)
+    if inserted:
+        connection.execute(sa.delete(atlas_state))
+    return inserted
 
 
 def insert_rows(connection: sa.Connection, rows: Sequence[CostRow]) -> list[str]:

@@ -49,9 +49,12 @@ def test_no_stage_begins_after_a_cancel(database: CostDatabase, tmp_path: Path) 
     database.close()
 
 
+_PLAN = {"format": 1, "model_sha256": "0" * 64, "partitions": [{"target": "null", "nodes": ["a"]}]}
+
+
 @pytest.mark.parametrize(
     ("options", "searches"),
-    [({}, True), ({"strategy": "greedy"}, False), ({"plan": {"partitions": []}}, False)],
+    [({}, True), ({"strategy": "greedy"}, False), ({"plan": _PLAN}, False)],
 )
 def test_only_the_optimal_strategy_without_a_plan_searches(
     options: dict[str, object], searches: bool

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import structlog.testing
 
 from collage.backends.sandbox.run import protections
 from collage.service.app import _tell_protections
 from collage.service.settings import Settings, check_names, read_settings
-from collage.service.telemetry import logs
 
 
 @pytest.mark.slow
@@ -96,10 +96,10 @@ def test_garbage_collector_skips_objects_that_live_with_the_server(tmp_path: Pat
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
 
 
-def test_server_says_what_protects_its_children(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure("info", "text")
-    _tell_protections()
-    said = capsys.readouterr().err
+def test_server_says_what_protects_its_children() -> None:
+    with structlog.testing.capture_logs() as lines:
+        _tell_protections()
+    said = repr(lines)
     assert protections().holding() in said
     assert "GiB of memory" in said
     missing = protections().missing()

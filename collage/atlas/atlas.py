@@ -1,0 +1,105 @@
+"""The atlas as data: per class of regions how each target compares with the best on this hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from collage.cost_db.atlas import AtlasStore, Cell
+from collage.cost_db.database import CostDatabase
+
+# Two targets that differ by more than this are told apart in `differences`.
+FAR_APART = 2.0
+# Cells of fewer regions, or wider intervals, are not sure.
+_SURE_REGIONS, _SURE_WIDTH = 5, 1.25
+
+
+def read_atlas(
+    database: CostDatabase, search: str = "", hardware: str | None = None, fresh: bool = False
+) -> dict[str, Any]:
+    """The atlas of a database.
+
+    Args:
+        database: with the costs.
+        search: words, each of which must be part of a row's operators, shapes, data type, target or machine.
+        hardware: only this fingerprint, or the beginning of one.
+        fresh: make the summary of a large database anew where costs are newer.
+
+    Returns:
+        `known_until`, the time of the newest cost in it; `rows`, one for each class and target, the largest classes first; and `differences`, where two targets
+        differ by more than a factor of two (docs/atlas.md).
+    """
+    store = AtlasStore(database)
+    cells, known_until = store.cells(fresh)
+    cells = [c for c in cells if hardware is None or c.hardware.startswith(hardware)]
+    machines = {key: _machine(about) for key, about in store.machines().items()}
+    rows = [_row(cell, machines.get(cell.hardware, cell.hardware[:12])) for cell in cells]
+    words = search.lower().split()
+    rows = [row for row in rows if all(word in _text(row) for word in words)]
+    rows.sort(key=lambda r: (r["hardware"], r["kind"], r["shape_class"], r["dtype"], r["times_best"]))
+    return {
+        "known_until": None if known_until is None else known_until.isoformat(),
+        "search": search,
+        "rows": rows,
+        "differences": _differences(rows),
+    }
+
+
+def _row(cell: Cell, machine: str) -> dict[str, Any]:
+    interval = cell.interval
+    sure = (
+        interval is not None
+        and cell.regions >= _SURE_REGIONS
+        and interval[1] <= _SURE_WIDTH * interval[0]
+    )
+    return {
+        "hardware": cell.hardware,
+        "machine": machine,
+        "kind": cell.kind,
+        "shape_class": cell.shape_class,
+        "dtype": cell.dtype,
+        "target": cell.target,
+        "times_best": cell.ratio,
+        "interval": None if interval is None else list(interval),
+        "fastest_in": cell.fastest / cell.regions,
+        "regions": cell.regions,
+        "models": cell.models,
+        "is_sure": sure,
+    }
+
+
+def _differences(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Pairs of targets of one class that are far apart, the furthest first."""
+    classes: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("hardware", "kind", "shape_class", "dtype"))
+        classes.setdefault(key, []).append(row)
+    found = []
+    for own in classes.values():
+        best = min(own, key=lambda row: row["times_best"])
+        for row in own:
+            factor = row["times_best"] / best["times_best"]
+            if factor > FAR_APART:
+                shared = {n: row[n] for n in ("machine", "kind", "shape_class", "dtype", "regions")}
+                found.append(
+                    {
+                        **shared,
+                        "fast": best["target"],
+                        "slow": row["target"],
+                        "factor": factor,
+                        "is_sure": row["is_sure"] and best["is_sure"],
+                    }
+                )
+    return sorted(found, key=lambda pair: -pair["factor"])
+
+
+def _machine(about: Any) -> str:
+    """One line about a machine."""
+    cpu, cores = about.get("cpu") or about.get("architecture", ""), about.get("cores", "?")
+    gpus = [gpu.get("name", "") for gpu in about.get("gpus", ())]
+    return ", ".join([str(cpu), f"{cores} cores", *gpus])
+
+
+def _text(row: dict[str, Any]) -> str:
+    names = ("kind", "shape_class", "dtype", "target", "machine")
+    return " ".join(str(row[name]) for name in names).lower()

@@ -1,0 +1,1 @@
+"""Commands that check runtimes: faults, slow regions, changes between versions."""

@@ -1,0 +1,145 @@
+"""`collage mcp`: the program as tools for an assistant, over the Model Context Protocol on stdin and stdout."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from collage.partitioner.errors import BadInputError, CollageError
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+_INSTRUCTIONS = (
+    "Collage finds by measuring which ONNX runtime should run which part of a model. Paths are those of this machine. "
+    "tune and diagnose take minutes."
+)
+_MOST_ROWS = 200
+
+
+def tune(
+    model: str,
+    targets: list[str] | None = None,
+    output: str | None = None,
+    inputs: str | None = None,
+    dims: dict[str, int] | None = None,
+    tolerance: float = 1e-3,
+    time_limit_s: float | None = None,
+) -> dict[str, Any]:
+    """Find the fastest partition of an ONNX model over some targets, and write it as one ONNX file.
+
+    Targets are like "onnxruntime" or "openvino -precision=bf16"; without any, all installed ones are compared.
+    Inputs are an .npz file of samples. Returns the artifact's path and the report.
+    """
+    from collage.api import tune as run
+
+    limit: dict[str, Any] = {} if time_limit_s is None else {"time_limit_s": time_limit_s}
+    artifact = run(
+        model,
+        targets or [],
+        output=output,
+        inputs=inputs,
+        dims=dims or {},
+        tolerance=tolerance,
+        **limit,
+    )
+    return {"artifact": str(artifact.path), "report": dict(artifact.report)}
+
+
+def explain(artifact: str) -> dict[str, Any]:
+    """Say for each partition of an artifact why it runs where it does."""
+    from collage.report.explain import explain as run
+
+    return run(Path(artifact))
+
+
+def diagnose(
+    model: str,
+    target: str,
+    inputs: str | None = None,
+    output: str | None = None,
+    against: str | None = None,
+    dims: dict[str, int] | None = None,
+    tolerance: float = 1e-3,
+) -> dict[str, Any]:
+    """Find the nodes of a model that are wrong, crash, hang or are slow on a target, with a reproducer for each."""
+    from collage.diagnosis.diagnose import diagnose as run
+    from collage.diagnosis.request import DiagnoseRequest
+    from collage.options import TuneOptions
+    from collage.partitioner.target import Target
+
+    source = Path(model)
+    return run(
+        DiagnoseRequest(
+            source=source,
+            target=Target.parse(target),
+            output=source.with_suffix(".diagnosis") if output is None else Path(output),
+            options=TuneOptions.from_json({"dims": dims or {}, "tolerance": tolerance}),
+            inputs=None if inputs is None else Path(inputs),
+            against=None if against is None else Target.parse(against),
+        )
+    )
+
+
+def costs(search: str = "", most_rows: int = 50) -> dict[str, Any]:
+    """Say which target is fast at which operators, shapes and data types, as measured on this machine so far.
+
+    Search words must all be part of a row, as in "conv 3x3 openvino".
+    """
+    from collage.atlas.atlas import read_atlas
+    from collage.cost_db.connections import default_url
+    from collage.cost_db.database import CostDatabase
+
+    database = CostDatabase(default_url())
+    try:
+        found = read_atlas(database, search)
+    finally:
+        database.close()
+    most = max(1, min(most_rows, _MOST_ROWS))
+    rows, differences = found["rows"], found["differences"]
+    return {**found, "rows": rows[:most], "differences": differences[:most], "all_rows": len(rows)}
+
+
+def make_server() -> MCPServer:
+    """The server with its tools.
+
+    Raises:
+        BadInputError: the SDK is not installed.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise BadInputError("collage mcp needs the MCP SDK: pip install 'collage-tuner[mcp]'")
+    from mcp.server import MCPServer
+
+    server: MCPServer = MCPServer("collage", instructions=_INSTRUCTIONS)
+    for tool in (tune, explain, diagnose, costs):
+        server.tool()(_told(tool))
+    return server
+
+
+def _told(tool: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """The same tool whose known errors reach the caller; the SDK keeps other messages to itself."""
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    @functools.wraps(tool)
+    def run(*args: Any, **arguments: Any) -> dict[str, Any]:
+        try:
+            return tool(*args, **arguments)
+        except CollageError as error:
+            raise ToolError(str(error)) from error
+
+    return run
+
+
+def mcp() -> None:
+    """Serve tune, explain, diagnose and costs as tools over MCP, on stdin and stdout."""
+    make_server().run("stdio")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(mcp)

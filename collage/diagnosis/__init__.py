@@ -1,0 +1,1 @@
+"""Which nodes are wrong, crash, hang or are slow on a target: found, explained and made reproducible."""

@@ -1,0 +1,1 @@
+"""A fault made small, and a folder that shows it without this project."""

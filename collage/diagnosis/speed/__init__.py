@@ -1,0 +1,1 @@
+"""Regions in which a target is slower than another, or than another version."""

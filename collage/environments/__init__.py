@@ -1,0 +1,1 @@
+"""Plans timed in several Python environments in turn, such as two versions of a runtime."""

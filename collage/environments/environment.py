@@ -1,0 +1,76 @@
+"""Finds out what an interpreter has, before anything of a model runs there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from collage.environments.processes import WorkerError, WorkerProcess
+from collage.environments.work import PROTOCOL, Environment
+from collage.environments.worker import describe
+from collage.partitioner.errors import BadInputError
+
+_LOOK = """
+import json, os, sys, sysconfig
+folders = [sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(sys.executable))]
+folders += [sysconfig.get_config_var("LIBDIR") or "", os.path.dirname(os.__file__), *sys.path]
+print(json.dumps([f for f in dict.fromkeys(folders) if f and os.path.isdir(f)]))
+"""
+_TIMEOUT_S = 120.0
+
+
+def this_environment() -> Environment:
+    """The interpreter that runs this."""
+    return Environment(None, describe()["versions"], search_path=tuple(p for p in sys.path if p))
+
+
+def environment_of(python: Path) -> Environment:
+    """Another interpreter.
+
+    Raises:
+        BadInputError: it does not run, or lacks what this project needs; the message says what to do.
+    """
+    path = python.absolute()
+    folders = [path.parent, *map(Path, _folders(path))]
+    with tempfile.TemporaryDirectory(prefix="collage-environment-") as folder:
+        plain = Environment(path, {})
+        try:
+            with WorkerProcess(plain, Path(folder), _TIMEOUT_S) as process:
+                found: dict[str, Any] = process.ask({"do": "describe"})
+        except WorkerError as error:
+            raise BadInputError(
+                f"{python} cannot measure ({error}); install collage-tuner and the runtimes there: "
+                f"{python} -m pip install collage-tuner"
+            ) from None
+    if found.get("protocol") != PROTOCOL:
+        raise BadInputError(
+            f"{python} has a collage-tuner that measures otherwise; install this version there"
+        )
+    files = tuple(file for folder in folders if (file := _a_file_in(folder)) is not None)
+    return Environment(path, found["versions"], files)
+
+
+def _folders(python: Path) -> list[str]:
+    try:
+        done = subprocess.run(
+            [str(python), "-c", _LOOK], capture_output=True, encoding="utf-8", timeout=_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BadInputError(f"{python} is no Python interpreter that runs: {error}") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise BadInputError(f"{python} is no Python interpreter that runs: {last}")
+    folders: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return folders
+
+
+def _a_file_in(folder: Path) -> Path | None:
+    """A file by which a sandboxed child is given its folder; None where there is none."""
+    try:
+        return next((p for p in sorted(folder.iterdir()) if p.is_file()), None)
+    except OSError:
+        return None

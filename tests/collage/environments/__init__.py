@@ -1,0 +1,1 @@
+"""Tests of measurements in several environments in turn."""

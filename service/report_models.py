@@ -195,6 +195,11 @@ class GraphPartitionView(_Stored):
     y: int
     operators: dict[str, int]
     latency_us: float | None = Field(default=None, description="Inside the plan, by the report.")
+    predicted_us: float | None = None
+    numbers: str | None = None
+    prepared: str | None = None
+    alternatives: list[AlternativeView] | None = None
+    why: list[str] | None = None
     nodes: list[GraphNodeView]
     edges: list[tuple[int, int]]
 

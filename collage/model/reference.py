@@ -102,8 +102,7 @@ def _normalize(
     source: Path, destination: Path, dims: dict[str, int], least_opset: int
 ) -> NormalizedInfo | str:
     try:
-        runtime = Runtime(types=session_types, shapes=_seeded_shapes)
-        return normalize(source, destination, dims, least_opset, runtime)
+        return normalize(source, destination, dims, least_opset, RUNTIME)
     except ModelError as error:
         return str(error)
 
@@ -117,6 +116,10 @@ def _seeded_shapes(path: Path, names: Sequence[str]) -> dict[str, tuple[int, ...
         return {n: v.shape for n, v in run_reference(path, inputs, names).items()}
     except Exception:  # the reference run reports why, with the inputs that are given
         return {}
+
+
+# What ONNX Runtime says of a model, for ingest.
+RUNTIME = Runtime(types=session_types, shapes=_seeded_shapes)
 
 
 class _OutOfMemoryError(ModelError):

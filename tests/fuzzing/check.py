@@ -23,10 +23,10 @@ from collage.artifact.emit import emit
 from collage.artifact.session import Session, load
 from collage.artifact.verify import observe_errors
 from collage.backends.numerics.comparison import Expected
-from collage.backends.numerics.reference import run_reference, session_types
+from collage.backends.numerics.reference import run_reference
 from collage.backends.registry import installed
 from collage.events import ignore
-from collage.model.reference import Reference, Sample
+from collage.model.reference import RUNTIME, Reference, Sample
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.options import TuneOptions
@@ -153,7 +153,7 @@ def _check_size(
     try:
         (folder / "model").mkdir()
         dims = dict.fromkeys(sorted(free), size)
-        info = normalize(source, folder / "model", dims, 0, types_from=session_types)
+        info = normalize(source, folder / "model", dims, 0, runtime=RUNTIME)
     except CollageError as error:
         return "refused", " ".join(str(error).split())[:300]
     model = Model.open(info.path)

@@ -106,7 +106,7 @@ class SlowSearch:
         size = max(1, -(-count // _BLOCKS))
         starts = [0]
         while count - starts[-1] > size:
-            starts.append(self._cut(starts[-1] + size // 2, starts[-1] + size))
+            starts.append(self._cut(starts[-1] + max(1, size // 2), starts[-1] + size))
         return [_Span(a, b, 0.0) for a, b in zip(starts, [*starts[1:], count], strict=True)]
 
     def _cut(self, first: int, last: int) -> int:

@@ -110,7 +110,7 @@ def serve(control_fd: int, preload: Sequence[str]) -> None:
     control = socket.socket(fileno=control_fd)
     owner = os.getppid()
     linux.prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    isolated, in_user_namespace = _cut_off_network()
+    isolated, in_user_namespace = linux.cut_off_network()
     users = _Users() if can_change_user() else None
     for name in preload:
         _import_quietly(name)
@@ -220,18 +220,24 @@ def _fork(platform: _Platform) -> int:
             os._exit(0)
         for number in (told, tell, go):
             os.close(number)
-        os.read(wait, 1)  # until this process's parent is the fork server, a subreaper
+        # Until this process's parent is the fork server, a subreaper, and knows of it.
+        if not os.read(wait, 1):
+            os._exit(1)
         os.close(wait)
         return 0
     os.close(tell)
     os.close(wait)
-    os.waitpid(starter, 0)
-    text = os.read(told, 16)
-    os.close(told)
-    os.close(go)
-    if not text:
-        raise OSError(errno.EPERM, "no namespace of processes")
-    return int(text)
+    try:
+        os.waitpid(starter, 0)
+        text = os.read(told, 16)
+        if not text:  # it was refused, or killed
+            raise OSError(errno.EPERM, "no namespace of processes")
+        with contextlib.suppress(BrokenPipeError):  # it was killed, which is seen when it is reaped
+            os.write(go, b"x")
+        return int(text)
+    finally:
+        os.close(told)
+        os.close(go)
 
 
 def _accept(
@@ -255,12 +261,23 @@ def _accept(
     if user is None and users is not None:
         user = request["user"] = taken = users.take()
     maps: dict[tuple[int, int], int] = {}
-    if user is not None:
-        os.chown(work_dir, user, user)
-        if platform.maps_users and users is not None:
-            maps = users.maps(user, {_ROOT, *(tuple(entry["owner"]) for entry in request["given"])})
     end, worker_end = os.pipe()
-    pid = _fork(platform)
+    try:
+        if user is not None:
+            os.chown(work_dir, user, user)
+            if platform.maps_users and users is not None:
+                maps = users.maps(user, {_ROOT, *(tuple(entry["owner"]) for entry in request["given"])})
+        pid = _fork(platform)
+    except OSError as error:
+        # A process on the way there was killed, for one: that costs this child only.
+        os.write(log_fd, f"no child could be started: {error}\n".encode())
+        status.close()
+        for number in (channel_fd, log_fd, end, worker_end):
+            os.close(number)
+        shutil.rmtree(work_dir, ignore_errors=True)
+        if users is not None and taken is not None:
+            users.give_back(taken)
+        return True
     if pid == 0:
         os.close(end)
         selector.close()
@@ -363,23 +380,6 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError, PermissionError):  # it may not lead a group yet
         os.kill(pid, signal.SIGKILL)
-
-
-def _cut_off_network() -> tuple[bool, bool]:
-    """Leave the network for good: whether that worked, and whether in a namespace of users."""
-    with contextlib.suppress(OSError):
-        linux.unshare(linux.NEW_NETWORK)
-        return True, False
-    user, group = os.getuid(), os.getgid()
-    try:
-        linux.unshare(linux.NEW_USERS | linux.NEW_NETWORK)
-    except OSError:
-        return False, False
-    with contextlib.suppress(OSError):  # else the user is shown as nobody, with the same rights
-        Path("/proc/self/setgroups").write_text("deny", encoding="utf-8")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="utf-8")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="utf-8")
-    return True, True
 
 
 def _import_quietly(name: str) -> None:

@@ -151,7 +151,9 @@ class _ChildCall:
             helper = fork_server()
             try:
                 helper.send(request, fds)
-            except OSError:  # it has just died: once more with a new one
+            except OSError as error:  # it has just died: once more with a new one
+                if isinstance(error, ConnectionError):
+                    helper.close()  # it may need a moment to end, and must not be asked again
                 helper = fork_server()
                 helper.send(request, fds)
             child_channel.close()

@@ -16,7 +16,8 @@ from typing import Any
 
 from collage.environments.work import Environment
 
-# The environment's own collage serves where it can, so that its version is compared too. Else ours does.
+# The environment's own collage serves where it can, so that its version is compared too. Else ours does,
+# without the packages that lie beside it, and without a link, which a sandboxed child may not make.
 _BOOT = """
 import importlib.util, runpy, sys
 ours = sys.argv.pop(1)
@@ -27,7 +28,11 @@ except ImportError:
 if not known:
     for name in [n for n in sys.modules if n.partition(".")[0] == "collage"]:
         del sys.modules[name]
-    sys.path.insert(0, ours)
+    spec = importlib.util.spec_from_file_location(
+        "collage", ours + "/__init__.py", submodule_search_locations=[ours]
+    )
+    sys.modules["collage"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["collage"])
 runpy.run_module("collage.environments.worker", run_name="__main__", alter_sys=True)
 """
 _TAIL_BYTES = 2000
@@ -42,24 +47,22 @@ class WorkerProcess:
 
     Args:
         environment: where it runs.
-        folder: for a link to this project's package, which must not bring our other packages along.
+        folder: for what it prints.
         timeout_s: for an answer.
     """
 
     def __init__(self, environment: Environment, folder: Path, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        link = folder / "collage"
-        if not link.exists():
-            link.symlink_to(Path(__file__).resolve().parents[1], target_is_directory=True)
         read, write = os.pipe()
         self._log = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  (closed by `close`)
+        ours = Path(__file__).resolve().parents[1]
         python = environment.python or Path(sys.executable)
         variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
         variables["PYTHONDONTWRITEBYTECODE"] = "1"
         if environment.python is None:
             variables["PYTHONPATH"] = os.pathsep.join(environment.search_path)
         self._process = subprocess.Popen(
-            [str(python), "-c", _BOOT, str(folder), str(write)],
+            [str(python), "-c", _BOOT, str(ours), str(write)],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,

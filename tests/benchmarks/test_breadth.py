@@ -77,7 +77,9 @@ def test_a_model_is_tuned_in_its_own_process_and_kept(
     monkeypatch.setattr("sys.argv", arguments)
     breadth.main()
     (row,) = json.loads(output.read_text(encoding="utf-8"))["rows"].values()
-    assert row["outcome"] == "tuned" and row["partitions"] == [["onnxruntime", 1]]
+    # On one thread so small a model may be as fast: either is the one target, whole.
+    wholes = ([["onnxruntime", 1]], [["onnxruntime -threads=1", 1]])
+    assert row["outcome"] == "tuned" and row["partitions"] in wholes
     assert row["onnxruntime"].endswith(" ms")
     monkeypatch.setattr(breadth, "_row", lambda *_: pytest.fail("a row that is there is kept"))
     breadth.main()

@@ -14,6 +14,7 @@ import pytest
 
 from tests.chaos.conftest import Start, on
 from tests.chaos.machine import LEASE_S, PLAN, Machine, gone
+from tests.processes import children
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
@@ -82,11 +83,11 @@ def test_killed_children_are_replaced_and_the_job_goes_on(start: Start) -> None:
         (process,) = machine.job_processes()
         (fork_server,) = process.children()
         deadline = time.monotonic() + 30
-        while not (children := fork_server.children()):
+        while not (found := fork_server.children()):
             assert time.monotonic() < deadline and machine.job(job)["state"] == "running"
             time.sleep(0.01)
-        children[0].kill()
-        killed.append(children[0])
+        found[0].kill()
+        killed.append(found[0])
         time.sleep(0.5)
     ended = machine.until_ended(job)
     assert (ended["state"], ended["attempt"]) == ("done", 1), ended["reason"]
@@ -96,11 +97,12 @@ def test_killed_children_are_replaced_and_the_job_goes_on(start: Start) -> None:
 
 
 @on("postgresql")
-def test_a_server_that_was_stopped_past_its_lease_lets_go(start: Start) -> None:
+def test_a_server_that_was_stopped_past_its_lease_lets_go(start: Start, tmp_path: Path) -> None:
     first = start()
     job = first.post()
     first.until_measured(job, 2)
     before = first.costs()
+    family = [p for each in first.job_processes() for p in (each, *each.children(recursive=True))]
     first.process.send_signal(signal.SIGSTOP)
     second = start()
     ended = second.until_ended(job)
@@ -111,7 +113,12 @@ def test_a_server_that_was_stopped_past_its_lease_lets_go(start: Start) -> None:
     time.sleep(1.0)
     assert second.job(job) == ended, "the late one must not change what the other has ended"
     assert second.costs() == after and {key: after[key] for key in before} == before
-    assert not first.job_processes()
+    assert gone(family)
+    spools = tmp_path / "data" / "spool"
+    assert not list(spools.glob("*/job-*")), "no job may have a folder"
+    # What it may have is a process that waits for its next job: no child of its helper stays.
+    helpers = [helper for each in first.job_processes() for helper in children(each)]
+    assert gone([child for helper in helpers for child in children(helper)])
 
 
 @on("postgresql")

@@ -55,6 +55,8 @@ def test_the_example_tunes_and_fails_on_a_regression(tmp_path: Path) -> None:
     broken = tmp_path / "broken" / "onnxruntime"
     broken.mkdir(parents=True)
     text = "raise ImportError('this version is broken')"
+    # By a file that lies in it a sandboxed child is given a folder of packages.
+    (broken.parent / "module.py").touch()
     (broken / "__init__.py").write_text(text, encoding="utf-8")
     done = run(tmp_path, interpreter(tmp_path, "next", {}, [broken.parent]))
     assert done.returncode == 3, done.stdout + done.stderr

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from collage.backends.sandbox.run import ChildLimits
 from collage.cli.app import app
+from collage.environments import interleaved
 from collage.watch.run import run_watch
 from collage.watch.watch_list import Watched, WatchList
 from tests.backends import planted
@@ -76,10 +79,13 @@ def test_nothing_is_measured_while_nothing_in_the_key_changed(
     assert first["reason"] == "measured for the first time"
     (second,) = run_watch(watching)
     assert "nothing in its key changed" in second["reason"] and len(only(watching).history) == 1
+    changed = {planted.ENVIRONMENT: "200"}
     monkeypatch.setenv(planted.ENVIRONMENT, "200")
+    # Children do not have the owner's variables.
+    monkeypatch.setattr(interleaved, "ChildLimits", partial(ChildLimits, environment=changed))
     (third,) = run_watch(watching)
     assert "planted changed" in third["reason"] and len(only(watching).history) == 2
-    assert third["ratio"] > 1
+    assert third["verdict"] == "slower" and third["ratio"] > 1.5
 
 
 def test_the_commands_add_list_and_remove(watching: WatchList, tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +52,7 @@ def environment_of(python: Path) -> Environment:
         raise BadInputError(
             f"{python} has a collage-tuner that measures otherwise; install this version there"
         )
-    files = tuple(file for folder in folders if (file := _a_file_in(folder)) is not None)
-    return Environment(path, found["versions"], files)
+    return Environment(path, found["versions"], _files_in(folders))
 
 
 def _folders(python: Path) -> list[str]:
@@ -68,9 +69,23 @@ def _folders(python: Path) -> list[str]:
     return folders
 
 
-def _a_file_in(folder: Path) -> Path | None:
-    """A file by which a sandboxed child is given its folder; None where there is none."""
-    try:
-        return next((p for p in sorted(folder.iterdir()) if p.is_file()), None)
-    except OSError:
-        return None
+def _files_in(folders: Sequence[Path]) -> tuple[Path, ...]:
+    """A file of each folder, by which a sandboxed child is given the folder.
+
+    Raises:
+        BadInputError: a folder has only sub-folders, so that a child would import another version.
+    """
+    found = {}
+    for folder in folders:
+        try:
+            entries = sorted(folder.iterdir())
+        except OSError:
+            continue
+        if (file := next((entry for entry in entries if entry.is_file()), None)) is not None:
+            found[folder] = file
+        elif entries and not any(folder.is_relative_to(given) for given in found):
+            raise BadInputError(
+                f"{folder} has packages and no file of its own, so a sandboxed process cannot be given it; "
+                f"make one: touch {shlex.quote(str(folder / 'module.py'))}"
+            )
+    return tuple(found.values())

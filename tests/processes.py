@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import psutil
 
 
@@ -27,3 +30,24 @@ def has_ended(process: psutil.Process) -> bool:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def wait_for(path: Path) -> str:
+    """What a process writes into a file, once it has."""
+    for _ in range(1500):
+        if path.exists() and (text := path.read_text(encoding="utf-8")):
+            return text
+        time.sleep(0.02)
+    raise AssertionError(f"{path} was never written")
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process ends within two seconds."""
+    for _ in range(100):
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.02)
+    return False

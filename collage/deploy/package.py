@@ -103,7 +103,9 @@ def write_package(artifact: Path, folder: Path, threads: int | None = None) -> W
         if not (new / PLAIN / _MODEL).is_file():
             _copy_model(artifact, new / PLAIN / _MODEL)
         variants[PLAIN] = _plain(parts, new / PLAIN, count)  # last: the fallback
-        _write_self_test(new / runner.SELF_TEST, samples, expected)
+        # Given inputs may stand in another order than the model's.
+        feeds = [[sample[spec.name] for spec in parts.inputs] for sample in samples]
+        _write_self_test(new / runner.SELF_TEST, feeds, expected)
         shutil.copy(runner.__file__, new / "runner.py")
         _write_manifest(new, variants, described)
         _write_requirements(new / _REQUIREMENTS, variants)
@@ -184,7 +186,8 @@ def _variant(
     features: Sequence[str],
     description: str,
 ) -> dict[str, Any]:
-    np.savez(place / _CONSTANTS, **dict(parts.constants))  # type: ignore[arg-type]
+    # By position: an output may have the name of an argument.
+    np.savez(place / _CONSTANTS, *parts.constants.values())
     machine: dict[str, Any] = {"features": list(features), "description": description}
     if features:
         machine["architecture"] = hardware().architecture
@@ -192,6 +195,7 @@ def _variant(
         "machine": machine,
         "requirements": dict(requirements),
         "constants": _CONSTANTS,
+        "constant_names": list(parts.constants),
         "partitions": list(partitions),
     }
     return {"variant_directory": place.name, "executor_info": {runner.NAMESPACE: plan}}
@@ -217,13 +221,11 @@ def _copy_model(artifact: Path, destination: Path) -> None:
 
 
 def _write_self_test(
-    path: Path, samples: Sequence[Mapping[str, np.ndarray]], expected: Sequence[Sequence[np.ndarray]]
+    path: Path, feeds: Sequence[Sequence[np.ndarray]], expected: Sequence[Sequence[np.ndarray]]
 ) -> None:
-    kept: dict[str, np.ndarray] = {"count": np.array(len(samples))}
-    for i, (sample, outputs) in enumerate(zip(samples, expected, strict=True)):
-        kept |= {f"in/{i}/{n}": value for n, value in enumerate(sample.values())}
-        kept |= {f"out/{i}/{n}": value for n, value in enumerate(outputs)}
-    np.savez(path, **kept)  # type: ignore[arg-type]
+    """Write the inputs and outputs of each sample, one array after the other."""
+    pairs = zip(feeds, expected, strict=True)
+    np.savez(path, *(array for feed, outputs in pairs for array in (*feed, *outputs)))
 
 
 def _write_manifest(folder: Path, variants: Mapping[str, Any], described: Mapping[str, Any]) -> None:

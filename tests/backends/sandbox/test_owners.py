@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -14,26 +13,7 @@ import pytest
 
 from collage.backends.sandbox.run import run_in_child
 from tests.backends.sandbox import child_tasks
-
-
-def _wait_for(path: Path) -> str:
-    for _ in range(1500):
-        if path.exists() and (text := path.read_text(encoding="utf-8")):
-            return text
-        time.sleep(0.02)
-    raise AssertionError(f"{path} was never written")
-
-
-def _is_gone(pid: int) -> bool:
-    for _ in range(100):
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.02)
-    return False
-
+from tests.processes import is_gone, wait_for
 
 _SCRIPT = """
 import sys
@@ -67,12 +47,12 @@ def test_a_plain_script_needs_no_guard(script: Path) -> None:
 def test_nothing_outlives_a_killed_owner(script: Path, tmp_path: Path, number: int) -> None:
     pid_file = tmp_path / "pids"
     owner = subprocess.Popen([sys.executable, script, pid_file], stdout=subprocess.DEVNULL)
-    _wait_for(pid_file)
+    wait_for(pid_file)
     pids = [child.pid for child in psutil.Process(owner.pid).children(recursive=True)]
     assert len(pids) >= 3  # the helper, the child, what that started
     os.kill(owner.pid, number)
     owner.wait()
-    assert all(_is_gone(pid) for pid in pids)
+    assert all(is_gone(pid) for pid in pids)
 
 
 @pytest.mark.slow

@@ -27,20 +27,13 @@ from collage.backends.sandbox.run import (
 )
 from collage.partitioner.errors import CancelledError
 from tests.backends.sandbox import child_tasks
+from tests.processes import is_gone, wait_for
 
 
 def _failure(function: Callable[..., object], *args: object, **options: object) -> ChildFailed:
     with pytest.raises(ChildFailed) as caught:
         run_in_child(function, *args, **options)  # type: ignore[arg-type]
     return caught.value
-
-
-def _wait_for(path: Path) -> str:
-    for _ in range(1500):
-        if path.exists() and (text := path.read_text(encoding="utf-8")):
-            return text
-        time.sleep(0.02)
-    raise AssertionError(f"{path} was never written")
 
 
 def _running() -> list[int]:
@@ -52,17 +45,6 @@ def _running() -> list[int]:
 def _serves(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return "fork_loop" in " ".join(process.cmdline())
-    return False
-
-
-def _is_gone(pid: int) -> bool:
-    for _ in range(100):
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.02)
     return False
 
 
@@ -158,13 +140,13 @@ def test_cancel_kills_at_once(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
 
     def cancel_it() -> None:
-        _wait_for(pid_file)
+        wait_for(pid_file)
         cancel.set()
 
     threading.Thread(target=cancel_it).start()
     with pytest.raises(CancelledError):
         run_in_child(child_tasks.spin, pid_file, cancel=cancel)
-    assert all(_is_gone(pid) for pid in _running())
+    assert all(is_gone(pid) for pid in _running())
 
 
 def test_nothing_starts_when_already_cancelled() -> None:
@@ -181,12 +163,12 @@ def test_grandchildren_die_with_a_hanging_child(tmp_path: Path, flee: bool) -> N
     limits = ChildLimits(timeout_s=1.0)
     assert _failure(child_tasks.hang_with_grandchild, pid_file, flee, limits=limits).kind == "hang"
     assert len(pid_file.read_text(encoding="utf-8").split()) == 2
-    assert all(_is_gone(pid) for pid in _running())
+    assert all(is_gone(pid) for pid in _running())
 
 
 def test_grandchildren_die_with_a_finished_child(tmp_path: Path) -> None:
     assert run_in_child(child_tasks.leave_grandchild, tmp_path / "pid") == "done"
-    assert all(_is_gone(pid) for pid in _running())
+    assert all(is_gone(pid) for pid in _running())
 
 
 def test_messages_come_in_order() -> None:
@@ -331,7 +313,7 @@ def test_helper_outlives_whatever_it_starts_for_a_child() -> None:
         killer.join()
     assert fork_server() is helper and process.is_running()
     assert run_in_child(os.getpid) > 0
-    assert all(_is_gone(pid) for pid in _running())
+    assert all(is_gone(pid) for pid in _running())
 
 
 @pytest.mark.slow
@@ -339,12 +321,12 @@ def test_killed_fork_server_is_replaced(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(_failure, child_tasks.spin, pid_file)
-        folder = Path(_wait_for(pid_file))
+        folder = Path(wait_for(pid_file))
         pids = _running()
         assert folder.exists() and pids
         fork_server().kill()
         assert running.result().kind == "killed"
-    assert all(_is_gone(pid) for pid in pids)
+    assert all(is_gone(pid) for pid in pids)
     assert not folder.exists()
     assert run_in_child(child_tasks.echo, 1) == 1
 

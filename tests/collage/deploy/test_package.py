@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import collage
@@ -185,9 +186,8 @@ def test_wrong_inputs_are_clear(package: Path) -> None:
 def test_wrong_outputs_are_found_by_the_self_test(package: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(package, tmp_path / "copy")
     with np.load(copy / "self-test.npz") as kept:
-        values = {name: kept[name] for name in kept.files}
-    values["out/0/0"] = values["out/0/0"] + 1
-    np.savez(copy / "self-test.npz", **values)
+        feed, output, *others = (kept[name] for name in kept.files)
+    np.savez(copy / "self-test.npz", feed, output + 1, *others)
     with (
         runner.Session(copy, variant=PLAIN, check=False) as session,
         pytest.raises(runner.PackageError, match="differs from the self-test"),
@@ -219,3 +219,22 @@ def test_folder_with_something_else_is_refused(artifact: Path, tmp_path: Path) -
     with pytest.raises(BadInputError, match="is not empty and holds no package; give a new folder"):
         write_package(artifact, tmp_path)
     assert (tmp_path / "mine.txt").is_file()
+
+
+def test_awkward_names_and_values_that_are_not_finite(tmp_path: Path) -> None:
+    """An output that is a weight and has the name of an argument of numpy's; two inputs; infinity."""
+    text = """<ir_version: 8, opset_import: ["" : 20]>
+    agraph (float[4] x, float[4] y) => (float[4] file, float[4] z, float[4] w)
+    <float[4] file = {1, 2, 3, 4}> { d = Sub(x, x) w = Div(y, d) z = Sub(x, y) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "source.onnx")
+    normalize(tmp_path / "source.onnx", tmp_path, {})
+    model = Model.open(tmp_path / "model.onnx")
+    plan = Plan((Candidate(model.index.all_nodes, Target.parse("onnxruntime")),))
+    made = write_package(make_artifact(model, plan, tmp_path / "a.onnx"), tmp_path / "package")
+    for variant in (made.variant, PLAIN):
+        with runner.Session(made.folder, variant=variant) as session:
+            x, y = np.arange(4, dtype="f"), np.ones(4, "f")
+            file, z, w = session.run(None, {"y": y, "x": x})
+            np.testing.assert_array_equal(file, [1, 2, 3, 4])
+            np.testing.assert_array_equal(z, x - y)
+            assert np.isinf(w).all()

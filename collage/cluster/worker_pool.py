@@ -231,7 +231,7 @@ class WorkerPool:
                 set_as_default=False,
                 direct_to_workers=False,
             )
-        except UNREACHABLE as error:
+        except (*UNREACHABLE, AssertionError) as error:  # the latter: no event loop within Dask's 10 s
             raise ClusterError(unreachable(self._address, error)) from None
 
     def _leave(self, timeout_s: float) -> None:

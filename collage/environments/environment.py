@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,8 @@ folders += [sysconfig.get_config_var("LIBDIR") or "", os.path.dirname(os.__file_
 print(json.dumps([f for f in dict.fromkeys(folders) if f and os.path.isdir(f)]))
 """
 _TIMEOUT_S = 120.0
+# A package of a namespace package lies two folders below the one that is searched.
+_DEPTH = 2
 
 
 def this_environment() -> Environment:
@@ -70,22 +71,26 @@ def _folders(python: Path) -> list[str]:
 
 
 def _files_in(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """A file of each folder, by which a sandboxed child is given the folder.
+    """A file of each folder, by which a sandboxed child is given the folder with all below it.
 
-    Raises:
-        BadInputError: a folder has only sub-folders, so that a child would import another version.
+    A folder that has only sub-folders gives them one by one.
     """
-    found = {}
+    found: dict[Path, Path] = {}
     for folder in folders:
-        try:
-            entries = sorted(folder.iterdir())
-        except OSError:
-            continue
-        if (file := next((entry for entry in entries if entry.is_file()), None)) is not None:
-            found[folder] = file
-        elif entries and not any(folder.is_relative_to(given) for given in found):
-            raise BadInputError(
-                f"{folder} has packages and no file of its own, so a sandboxed process cannot be given it; "
-                f"make one: touch {shlex.quote(str(folder / 'module.py'))}"
-            )
+        _find_files(folder, found, depth=0)
     return tuple(found.values())
+
+
+def _find_files(folder: Path, found: dict[Path, Path], depth: int) -> None:
+    if depth > _DEPTH or any(folder.is_relative_to(given) for given in found):
+        return
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return
+    if (file := next((entry for entry in entries if entry.is_file()), None)) is not None:
+        found[folder] = file
+        return
+    for entry in entries:
+        if entry.is_dir():
+            _find_files(entry, found, depth + 1)

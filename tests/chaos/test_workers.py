@@ -201,7 +201,7 @@ def test_for_a_tuner_a_scheduler_that_hangs_up_is_away(
         find_workers(cluster.address, cluster.tuner)
     hanging_up.on = False
     cluster.until(lambda there: len(there) == len(workers))
-    assert [worker.name for worker in pool.workers()] == sorted(workers)
+    assert _reached(pool) == sorted(workers)
     pool.close("nothing")
     gc.collect()  # what is left of the broken connection must end without an error
 
@@ -231,6 +231,17 @@ def test_a_worker_tries_again_where_a_scheduler_hangs_up(
 
     asyncio.run(work())
     cluster.until(lambda there: len(there) == len(workers))
+
+
+def _reached(pool: WorkerPool) -> list[str]:
+    """The workers that a pool finds, once it reaches its scheduler."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return [worker.name for worker in pool.workers()]
+        except ClusterError:
+            assert time.monotonic() < deadline, "the pool does not reach its scheduler"
+            time.sleep(0.1)
 
 
 def _until_away(pool: WorkerPool) -> None:

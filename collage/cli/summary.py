@@ -41,7 +41,8 @@ def show_result(
         show_partitions(console, report["partitions"])
     show_front(console, report.get("front"))
     for warning in warnings(report, verbose=verbose):
-        console.print(f"warning: {warning}", soft_wrap=True)
+        label = "note" if warning.startswith("ended early:") else "warning"
+        console.print(f"{label}: {warning}", soft_wrap=True)
     name = shlex.quote(_short(artifact))
     console.print(f"\nwrote {name}")
     if front is not None:

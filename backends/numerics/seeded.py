@@ -15,6 +15,8 @@ Array = np.ndarray
 
 # Integers without a hint are small: they may be ids for a table, steps or lengths.
 ID_BOUND = 8
+# Factors that a model multiplies or divides by: near 0 a speech model answers with minutes of sound.
+_FACTORS = ("speed", "tempo", "pace", "speaking_rate", "length_scale", "temperature")
 _TO_UNIT_VARIANCE = 1.7320508075688772  # four uniform numbers have a variance of 4/12
 
 
@@ -27,7 +29,7 @@ def seeded_inputs(
     """Inputs for any dtype, the same to the bit for one seed on every machine.
 
     Floats are standard normal; integers are small ids from 0; booleans are mixed; text is short. Inputs with a usual
-    name have usual values: `…mask` is ones, `position_ids` count up, `past…` is small.
+    name have usual values: `…mask` is ones, `position_ids` count up, `past…` is small, `speed` is 1.
 
     Args:
         specs: inputs with static shapes.
@@ -59,6 +61,8 @@ def _as_named(name: str, drawn: Array) -> Array:
     if drawn.dtype.kind not in "biuf" or not drawn.size:
         return drawn
     if last.endswith("mask"):
+        return np.ones_like(drawn)
+    if last in _FACTORS and drawn.dtype.kind == "f" and drawn.size == 1:
         return np.ones_like(drawn)
     if last in ("position_ids", "positions") and drawn.dtype.kind in "iu" and drawn.ndim:
         counted = np.arange(drawn.shape[-1], dtype=drawn.dtype)

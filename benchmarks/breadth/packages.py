@@ -36,12 +36,17 @@ _JOINED = "kokoro-ja.onnx"
 _LENGTH_WORDS = ("seq", "len", "frame", "phoneme", "token", "time", "sample")
 _PAST, _IMAGE, _LENGTH = 8, 320, 64
 _MOST_CHANNELS = 4
-# What seeded inputs cannot be: no noise, since with noise no two runs of a model agree.
+# What seeded inputs cannot be: no noise, since with noise no two runs of a model agree; a style as voices have it.
 _INPUTS: Mapping[str, Mapping[str, np.ndarray]] = {
     "en_US-joe-medium": {
         "input": (np.arange(_LENGTH, dtype=np.int64) % 40 + 10)[None],
         "input_lengths": np.array([_LENGTH], np.int64),
         "scales": np.array([0.0, 1.0, 0.0], np.float32),
+    },
+    "kokoro-ja": {
+        "tokens": (np.arange(_LENGTH, dtype=np.int64) % 40 + 10)[None],
+        "style": np.linspace(-0.2, 0.2, 256, dtype=np.float32)[None],
+        "speed": np.ones(1, np.float32),
     },
 }
 

@@ -142,9 +142,11 @@ def test_seeded_inputs_know_the_names_of_the_field() -> None:
         TensorSpec("position_ids", "int64", (2, 5)),
         TensorSpec("past_key_values.0.key", "float32", (1, 2, 8, 4)),
         TensorSpec("x", "float32", (3,)),
+        TensorSpec("speed", "float32", (1,)),
     ]
     named, plain = seeded_inputs(specs, 0), seeded_inputs(specs, 0, by_name=False)
     assert (named["attention_mask"] == 1).all() and not (plain["attention_mask"] == 1).all()
     np.testing.assert_array_equal(named["position_ids"], [[0, 1, 2, 3, 4]] * 2)
     np.testing.assert_array_equal(named["past_key_values.0.key"], plain["past_key_values.0.key"] / 8)
     np.testing.assert_array_equal(named["x"], plain["x"])
+    assert named["speed"] == 1 != plain["speed"]  # near 0 a speech model answers with minutes of sound

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 # A limit that the caller set is exceeded by such a share of it and so many seconds at the most (docs/tune.md says a
 # little more, since estimates are never exact).
 _GRACE_SHARE, _GRACE_S = 0.2, 8.0
+# Where the caller set no limit, a first plan is worth so many times the usual one.
+_PATIENCE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,7 @@ class Deadline:
         compare_s: comparisons that look for something faster are over by then.
         confirm_s: comparisons that confirm the winner are over by then.
         end_s: the artifact is written by then.
+        give_up_s: a run that knows no plan at all ends with an error then.
         clock: tells the time.
     """
 
@@ -32,6 +35,7 @@ class Deadline:
     compare_s: float = math.inf
     confirm_s: float = math.inf
     end_s: float = math.inf
+    give_up_s: float = math.inf
     clock: Callable[[], float] = time.monotonic
 
     @classmethod
@@ -53,7 +57,15 @@ class Deadline:
         """
         grace_s = _GRACE_SHARE * limit_s + _GRACE_S if is_strict else max(_GRACE_S, limit_s)
         search_s, end_s = begin_s + limit_s, begin_s + limit_s + grace_s
-        return cls(search_s=search_s, compare_s=end_s, confirm_s=end_s, end_s=end_s, clock=clock)
+        give_up_s = end_s if is_strict else begin_s + _PATIENCE * limit_s
+        return cls(
+            search_s=search_s,
+            compare_s=end_s,
+            confirm_s=end_s,
+            end_s=end_s,
+            give_up_s=give_up_s,
+            clock=clock,
+        )
 
     @property
     def left_s(self) -> float:

@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -193,11 +193,17 @@ class Reference:
     def _find_ties(self, found: Choices) -> NumericTies:
         read = self.values(SubGraph(self.model.index, found.nodes).inputs, last=True)
         begin = time.monotonic()
+        outputs = tuple(name for name in found.values if name in self.model.index.outputs)
+        # All values may be more than fits into the memory of a child; the outputs say what matters most.
+        wanted = [found, replace(found, values=outputs)] if outputs else [found]
         try:
-            return find_ties(self.model, found, read, self._directory / "ties", self._cancel)
-        except ChildFailed as failure:
-            text = f"it could not be found out what rounding decides ({failure.reason})"
-            self._listener(Event("reference", text))
+            for number, choices in enumerate(wanted):
+                folder = self._directory / f"ties-{number}"
+                try:
+                    return find_ties(self.model, choices, read, folder, self._cancel)
+                except ChildFailed as failure:
+                    text = f"it could not be found out what rounding decides ({failure.reason})"
+                    self._listener(Event("reference", text))
             return NumericTies([{} for _ in self.samples])
         finally:
             self.seconds += time.monotonic() - begin

@@ -161,3 +161,12 @@ def _lost_us(nodes: Ints, profiles_us: Sequence[Floats], least_us: Floats) -> fl
     """What some nodes take on the one target that is the best for all of them, above each on its own best."""
     together_us = min((float(times[nodes].sum()) for times in profiles_us), default=0.0)
     return max(together_us - float(least_us[nodes].sum()), 0.0)
+
+
+def cheapest_cover(nodes: int, parts: Mapping[int, float]) -> float:
+    """What disjoint parts that make up a region take together; infinite where there are none."""
+    if not nodes:
+        return 0.0
+    first = nodes & -nodes
+    fitting = [part for part in parts if part & first and part & ~nodes == 0]
+    return min((parts[p] + cheapest_cover(nodes & ~p, parts) for p in fitting), default=float("inf"))

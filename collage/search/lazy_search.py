@@ -3,17 +3,16 @@
 The program is solved with what is known: measured costs as they are, unknown ones as optimistic
 estimates. What the best plan uses and nobody has measured is measured; then it is solved again. A wrong
 optimistic estimate only makes a plan look better than it is, so measuring finds it out. The loop ends in one of
-three cases: the best plan is measured as a whole; its optimistic estimate is not worth a measurement next to the
-best plan known; many measurements have improved nothing.
-
-Source: the idea of branch and bound, with measurements as costs; Collage measures everything.
+three cases: the best plan is measured; its estimate is not worth a measurement beside the best plan known; many
+measurements have improved nothing. Source: branch and bound with measurements as costs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -29,7 +28,7 @@ from collage.partitioner.search.constraints import Constraints
 from collage.partitioner.search.search import ScoredPlan, Searcher, Solution
 from collage.partitioner.search.transition import Transitions
 from collage.partitioner.target import Target
-from collage.search.blocks import unions
+from collage.search.blocks import cheapest_cover, unions
 from collage.search.corrections import NO_CORRECTIONS, Corrections
 
 # A prediction closer than this to the best known plan is below what end-to-end timing can tell apart.
@@ -64,6 +63,7 @@ class LazySearch:
             needs nothing new, and an interrupted tuning goes on.
         listener: is told about every solution.
         blocks: disjoint regions of each target, to be looked at whatever profiles say of them.
+        give_up_s: `time.monotonic()` after which a search that knows no plan ends; infinite for never.
     """
 
     def __init__(
@@ -78,7 +78,9 @@ class LazySearch:
         listener: Listener,
         most_regions: int | None = None,
         blocks: Sequence[Candidate] = (),
+        give_up_s: float = math.inf,
     ) -> None:
+        self._give_up_s = give_up_s
         self._most_regions = most_regions
         self._index = index
         self.candidates = candidates
@@ -103,8 +105,13 @@ class LazySearch:
         return self._deadline_s is not None and time.monotonic() >= self._deadline_s
 
     @property
+    def _gives_up(self) -> bool:
+        """True when not even a first plan is to be looked for."""
+        return time.monotonic() >= self._give_up_s
+
+    @property
     def spent(self) -> bool:
-        """True when this search is to measure nothing more: its time is up, or enough regions are known."""
+        """True when nothing more is to be measured: the time is up, or enough regions are known."""
         if self._until_s is not None and time.monotonic() >= self._until_s:
             return True
         if self._most_regions is None:
@@ -154,7 +161,7 @@ class LazySearch:
             for (nodes, target), us in self._corrections.partition_us.items()
             if target == candidate.target and nodes & ~candidate.nodes == 0
         }
-        self._plausible[key] = min([*larger, _cheapest_cover(candidate.nodes, parts)])
+        self._plausible[key] = min([*larger, cheapest_cover(candidate.nodes, parts)])
         return self._plausible[key]
 
     def predict_us(self, plan: Plan, corrections: Corrections) -> float:
@@ -189,6 +196,7 @@ class LazySearch:
 
         Raises:
             NoPlanError: nothing covers the graph.
+            OutOfTimeError: no plan was found in time.
         """
         candidates = self.candidates.candidates
         solve = partial(
@@ -204,7 +212,10 @@ class LazySearch:
         try:
             return solve(time_limit_s=limit_s)
         except OutOfTimeError:
-            return solve()  # a late plan is better than none
+            left_s = self._give_up_s - time.monotonic()  # a late plan is better than none
+            if left_s <= 0:
+                raise
+            return solve(time_limit_s=None if math.isinf(left_s) else left_s)
 
     def _limited(self, most: int | None) -> Constraints:
         if most not in self._by_limit:
@@ -267,8 +278,8 @@ class LazySearch:
         """Measure until the best plan of at most so many partitions is known; returns its bound."""
         try:
             return self._pursue(partial(self.solve, most=most), incumbent_us)
-        except NoPlanError:
-            if most is None:
+        except NoPlanError as error:
+            if most is None or isinstance(error, OutOfTimeError):
                 raise
             return 0.0  # it takes more partitions than that to cover the graph at all
 
@@ -316,6 +327,8 @@ class LazySearch:
             enough = self.spent or self._idle >= self._patience
             if enough and known_us < float("inf"):
                 return solution.bound_us
+            if self._gives_up:
+                raise OutOfTimeError("the time ran out before any plan was found; allow more time")
             self._idle += len(unknown)
             self._measure(unknown, self._stop(known_us))
 
@@ -342,8 +355,8 @@ class LazySearch:
             self._learn(candidate)
 
     def _stop(self, known_us: float) -> Callable[[], bool]:
-        # Without any plan there is nothing to return, so even a passed deadline must wait for one.
-        return lambda: self.spent and known_us < float("inf")
+        # Without any plan there is nothing to return, so a passed deadline waits for one for a while.
+        return lambda: self._gives_up or (self.spent and known_us < float("inf"))
 
     def _unknown(self, plan: ScoredPlan) -> list[Candidate]:
         found = [c for c in plan.plan.partitions if not self.is_known(c)]
@@ -384,12 +397,3 @@ def _at_most(constraints: Constraints, most: int | None) -> Constraints:
     """The same with at most so many partitions."""
     limits = [limit for limit in (constraints.max_partitions, most) if limit is not None]
     return replace(constraints, max_partitions=min(limits, default=None))
-
-
-def _cheapest_cover(nodes: int, parts: Mapping[int, float]) -> float:
-    """What disjoint parts that make up a region take together; infinite where there are none."""
-    if not nodes:
-        return 0.0
-    first = nodes & -nodes
-    fitting = [part for part in parts if part & first and part & ~nodes == 0]
-    return min((parts[p] + _cheapest_cover(nodes & ~p, parts) for p in fitting), default=float("inf"))

@@ -12,7 +12,7 @@ from collage.costs.cost_source import CostSource
 from collage.costs.estimates import Estimates
 from collage.deadline import NO_DEADLINE, Deadline
 from collage.partitioner.candidate import Candidate, Plan, bits
-from collage.partitioner.cost import Measured, Unknown
+from collage.partitioner.cost import Infeasible, Measured, Unknown
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.rules.target_spec import TargetSpec
@@ -198,6 +198,11 @@ class SingleTargets:
         return [
             f"the time was up before the whole model had run on {', '.join(left)}: allow more with --time-limit"
         ]
+
+    def failures(self) -> list[str]:
+        """Why targets cannot run the whole model, each as `target: reason`."""
+        costs = ((c.target, self._costs.cost(c)) for c in self._candidates)
+        return [f"{target}: {cost.reason}" for target, cost in costs if isinstance(cost, Infeasible)]
 
     def rows(self) -> dict[Target, CostRow | None]:
         """What the database has of each target on the whole graph."""

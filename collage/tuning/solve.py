@@ -8,7 +8,7 @@ from functools import partial
 
 from collage.accuracy.evaluation import Evaluation
 from collage.options import Strategy
-from collage.partitioner.errors import NoPlanError
+from collage.partitioner.errors import NoPlanError, OutOfTimeError
 from collage.partitioner.search.baselines import priority
 from collage.refinement import optuna_study
 from collage.refinement.confirmation import BUILDS
@@ -43,6 +43,7 @@ def search(timed: Timed) -> Searched:
         listener=timed.run.listener,
         most_regions=options.most_regions,
         blocks=timed.blocks,
+        give_up_s=timed.deadline.give_up_s,
     )
     corrections = timed.corrections
     if timed.budget is None:
@@ -54,7 +55,14 @@ def search(timed: Timed) -> Searched:
     allowed = [us for t, us in exact if timed.keeps(single_plan(timed.model, t))]
     incumbent_us = min(allowed, default=float("inf")) * timed.comparisons.lead()
     with timed.run.stage("measure", "searching"):
-        solution = lazy.run(options.plans, incumbent_us, corrections)
+        try:
+            solution = lazy.run(options.plans, incumbent_us, corrections)
+        except OutOfTimeError as error:
+            failed = "; ".join(timed.single_targets.failures())
+            said = f"; alone no target can be used: {failed}" if failed else ""
+            raise NoPlanError(
+                f"{error} (--time-limit){said}{timed.sampling.beyond_comparing()}"
+            ) from None
     if lazy.out_of_time:
         timed.timer.skip("the rest of the search")
     corrected = replace(timed, corrections=corrections)

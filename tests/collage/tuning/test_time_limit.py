@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import onnx
@@ -9,6 +10,7 @@ import onnx.parser
 import pytest
 
 from collage.events import Event
+from collage.partitioner.errors import NoPlanError
 from tests.tuning import tuned
 
 TARGETS = ("onnxruntime", "openvino")
@@ -54,3 +56,18 @@ def test_a_long_limit_times_each_target_before_anything_else(tmp_path: Path) -> 
     assert [data["target"] for data in measured[:2]] == list(TARGETS)
     assert [data["nodes"] for data in measured[:2]] == [6, 6]
     assert all("latency_us" in baseline for baseline in artifact.report["baselines"])
+
+
+@pytest.mark.slow
+def test_a_search_that_finds_no_plan_ends_with_the_reasons_of_targets(tmp_path: Path) -> None:
+    """Each region is wrong, and each takes a while."""
+    body = "  ".join(f"v{i + 1} = Exp(v{i})" for i in range(60))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 17]> g (float[4] x) => (float[4] v60) {{
+        v0 = Tanh(x)  {body.replace("Exp", "Cos")} }}"""
+    )
+    targets = [f"null -latency_us={200_000 + i}" for i in range(3)]
+    begin_s = time.monotonic()
+    with pytest.raises(NoPlanError, match=r"--time-limit.*null -latency_us=200000: wrong result"):
+        tuned(model, targets, tmp_path, time_limit_s=2.0)
+    assert time.monotonic() - begin_s < 60

@@ -1,0 +1,90 @@
+"""A few shapes that stand for many: weighted medoids over the logarithms of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+# A tuning measures each representative shape.
+MOST_SHAPES = 5
+# More different shapes than this are thinned before they are compared with each other.
+_MOST_COMPARED = 512
+
+Point = tuple[Mapping[str, int], float]
+
+
+def representatives(
+    points: Sequence[Point], most: int = MOST_SHAPES, keep: Sequence[Point] = ()
+) -> list[Point]:
+    """At most so many of the points, each with the weight of those that are nearest to it.
+
+    The sum of weighted distances to the nearest one is small: it is improved until no exchange of one
+    point lowers it.
+
+    Args:
+        points: sizes by dimension, all of the same dimensions, with a weight.
+        most: how many may stay.
+        keep: points that must.
+
+    Returns:
+        The points ascending by their sizes.
+    """
+    weights: dict[tuple[int, ...], float] = {}
+    names = list(points[0][0])
+    for sizes, weight in points:
+        place = tuple(sizes[name] for name in names)
+        weights[place] = weights.get(place, 0.0) + weight
+    kept = list(dict.fromkeys(tuple(sizes[name] for name in names) for sizes, _ in keep))
+    places = sorted(weights, key=lambda place: (place not in kept, -weights[place], place))
+    held = _medoids(places, [weights[place] for place in places], max(most, len(kept)), len(kept))
+    return [(dict(zip(names, place, strict=True)), weight) for place, weight in sorted(held.items())]
+
+
+def _medoids(
+    places: list[tuple[int, ...]], weights: list[float], most: int, fixed: int
+) -> dict[tuple[int, ...], float]:
+    """The medoids, of which the first places are fixed, with the weights of their clusters."""
+    if len(places) <= most:
+        return dict(zip(places, weights, strict=True))
+    # Half a unit keeps size 0 at a finite place.
+    at = np.log(np.array(places, dtype=np.float64) + 0.5)
+    mass = np.array(weights)
+    near, near_mass = at[:_MOST_COMPARED], np.zeros(min(len(at), _MOST_COMPARED))
+    for point, weight in zip(at, mass, strict=True):
+        near_mass[np.abs(near - point).sum(axis=1).argmin()] += weight
+    distances = np.abs(near[:, None, :] - near[None, :, :]).sum(axis=2)
+    chosen = _exchanged(distances, near_mass, _begun(distances, near_mass, most, fixed), fixed)
+    clusters = distances[:, chosen].argmin(axis=1)
+    return {
+        places[medoid]: float(near_mass[clusters == position].sum())
+        for position, medoid in enumerate(chosen)
+    }
+
+
+def _begun(distances: np.ndarray, mass: np.ndarray, most: int, fixed: int) -> list[int]:
+    """The fixed points, then each time the one that lowers the sum of distances most."""
+    chosen = list(range(fixed))
+    nearest = distances[:, chosen].min(axis=1) if chosen else np.full(len(mass), distances.max() + 1)
+    while len(chosen) < most:
+        sums = (np.minimum(distances, nearest[:, None]) * mass[:, None]).sum(axis=0)
+        sums[chosen] = np.inf
+        chosen.append(int(sums.argmin()))
+        nearest = np.minimum(nearest, distances[:, chosen[-1]])
+    return chosen
+
+
+def _exchanged(distances: np.ndarray, mass: np.ndarray, chosen: list[int], fixed: int) -> list[int]:
+    """The points after every exchange of one for another that lowers the sum of distances."""
+    best = float((distances[:, chosen].min(axis=1) * mass).sum())
+    improved = True
+    while improved:
+        improved = False
+        for position in range(fixed, len(chosen)):
+            others = chosen[:position] + chosen[position + 1 :]
+            rest = distances[:, others].min(axis=1) if others else np.full(len(mass), np.inf)
+            sums = (np.minimum(distances, rest[:, None]) * mass[:, None]).sum(axis=0)
+            sums[others] = np.inf
+            if sums.min() < best * (1 - 1e-9):
+                best, chosen[position], improved = float(sums.min()), int(sums.argmin()), True
+    return chosen

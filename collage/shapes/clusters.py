@@ -9,7 +9,7 @@ import numpy as np
 # A tuning measures each representative shape.
 MOST_SHAPES = 5
 # More different shapes than this are thinned before they are compared with each other.
-_MOST_COMPARED = 512
+MOST_COMPARED = 512
 
 Point = tuple[Mapping[str, int], float]
 
@@ -30,15 +30,47 @@ def representatives(
     Returns:
         The points ascending by their sizes.
     """
+    names, places, weights, fixed = _merged(points, keep)
+    held = _medoids(places, weights, max(most, fixed), fixed)
+    return [(dict(zip(names, place, strict=True)), weight) for place, weight in sorted(held.items())]
+
+
+def thinned(points: Sequence[Point], keep: Sequence[Point] = ()) -> list[Point]:
+    """The heaviest points, each with the weight of those that are nearest to it, and those to keep."""
+    names, places, weights, _ = _merged(points, keep)
+    near, mass = _compared(places, weights)
+    return [
+        (dict(zip(names, place, strict=True)), float(weight))
+        for place, weight in zip(places[: len(near)], mass, strict=True)
+    ]
+
+
+def _merged(
+    points: Sequence[Point], keep: Sequence[Point]
+) -> tuple[list[str], list[tuple[int, ...]], list[float], int]:
+    """Names, different places and their weights, those to keep first and then by weight, and how many to keep."""
     weights: dict[tuple[int, ...], float] = {}
     names = list(points[0][0])
     for sizes, weight in points:
         place = tuple(sizes[name] for name in names)
         weights[place] = weights.get(place, 0.0) + weight
-    kept = list(dict.fromkeys(tuple(sizes[name] for name in names) for sizes, _ in keep))
+    kept = {tuple(sizes[name] for name in names) for sizes, _ in keep}
     places = sorted(weights, key=lambda place: (place not in kept, -weights[place], place))
-    held = _medoids(places, [weights[place] for place in places], max(most, len(kept)), len(kept))
-    return [(dict(zip(names, place, strict=True)), weight) for place, weight in sorted(held.items())]
+    return names, places, [weights[place] for place in places], len(kept)
+
+
+def _at(places: list[tuple[int, ...]]) -> np.ndarray:
+    # Half a unit keeps size 0 at a finite place.
+    return np.log(np.array(places, dtype=np.float64) + 0.5)
+
+
+def _compared(places: list[tuple[int, ...]], weights: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Where the first places are, with the weights of all that are nearest to each."""
+    at = _at(places)
+    near, mass = at[:MOST_COMPARED], np.zeros(min(len(at), MOST_COMPARED))
+    for point, weight in zip(at, weights, strict=True):
+        mass[np.abs(near - point).sum(axis=1).argmin()] += weight
+    return near, mass
 
 
 def _medoids(
@@ -47,17 +79,12 @@ def _medoids(
     """The medoids, of which the first places are fixed, with the weights of their clusters."""
     if len(places) <= most:
         return dict(zip(places, weights, strict=True))
-    # Half a unit keeps size 0 at a finite place.
-    at = np.log(np.array(places, dtype=np.float64) + 0.5)
-    mass = np.array(weights)
-    near, near_mass = at[:_MOST_COMPARED], np.zeros(min(len(at), _MOST_COMPARED))
-    for point, weight in zip(at, mass, strict=True):
-        near_mass[np.abs(near - point).sum(axis=1).argmin()] += weight
+    near, mass = _compared(places, weights)
     distances = np.abs(near[:, None, :] - near[None, :, :]).sum(axis=2)
-    chosen = _exchanged(distances, near_mass, _begun(distances, near_mass, most, fixed), fixed)
+    chosen = _exchanged(distances, mass, _begun(distances, mass, most, fixed), fixed)
     clusters = distances[:, chosen].argmin(axis=1)
     return {
-        places[medoid]: float(near_mass[clusters == position].sum())
+        places[medoid]: float(mass[clusters == position].sum())
         for position, medoid in enumerate(chosen)
     }
 

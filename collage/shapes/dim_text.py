@@ -10,11 +10,11 @@ from typing import Any
 
 from collage.partitioner.errors import BadInputError
 
-_MOST_SIZE = 2**31 - 1
+MOST_SIZE = 2**31 - 1
 # Sizes chosen in a range.
 _CHOSEN = 5
 _MOST_SIZES = 1000
-_LONGEST_TEXT = 10_000
+LONGEST_TEXT = 10_000
 _FORMS = "a size (16), sizes (16,64,512), sizes with weights (16:0.7,512:0.3) or a range (1..512)"
 
 
@@ -67,12 +67,12 @@ class DimSizes:
 
         Raises:
             BadInputError: the ends, the sizes or the weights contradict each other.
-            KeyError, TypeError: it is of another form.
+            KeyError, TypeError, ValueError: it is of another form.
         """
         sizes, weights = tuple(data["sizes"]), tuple(map(float, data["weights"]))
         low, high, step = data["low"], data["high"], data.get("step", 1)
         for size in (low, high, step, *sizes):
-            _whole(name, size)
+            _whole(size)
         read = cls(low, high, sizes, weights, step)
         ascending = all(a < b for a, b in itertools.pairwise(sizes))
         if not (sizes and step and low <= high and ascending and all(size in read for size in sizes)):
@@ -93,37 +93,45 @@ def parse_dim(name: str, said: int | str) -> DimSizes:
     Raises:
         BadInputError: it is of no known form, or contradicts itself.
     """
+    try:
+        return read_dim(said)
+    except ValueError as error:
+        raise BadInputError(f"dimension {name}: {error}") from None
+
+
+def read_dim(said: int | str) -> DimSizes:
+    """The same, for a dimension without a name.
+
+    Raises:
+        ValueError: as `parse_dim` tells.
+    """
     if not isinstance(said, str):
-        return _listed(name, [(_whole(name, said), None)])
-    if len(said) > _LONGEST_TEXT:
-        raise BadInputError(f"dimension {name}: a text of {len(said)} characters is too long")
+        return _listed([(_whole(said), None)])
+    if len(said) > LONGEST_TEXT:
+        raise ValueError(f"a text of {len(said)} characters is too long")
     text = said.strip()
     if ".." in text:
-        return _ranged(name, text)
-    return _listed(name, [_size_with_weight(name, part) for part in text.split(",")])
+        return _ranged(text)
+    return _listed([_size_with_weight(part) for part in text.split(",")])
 
 
-def _ranged(name: str, text: str) -> DimSizes:
+def _ranged(text: str) -> DimSizes:
     ends, slash, step_text = text.partition("/")
     low_text, _, high_text = ends.partition("..")
     if "," in text or ":" in text:
-        raise BadInputError(
-            f"dimension {name}: {text!r} mixes a range with sizes; give either {low_text}..HIGH or sizes "
-            "with commas"
+        raise ValueError(
+            f"{text!r} mixes a range with sizes; give either {low_text}..HIGH or sizes with commas"
         )
-    low, high = _size(name, low_text), _size(name, high_text)
-    step = _size(name, step_text) if slash else 1
+    low, high = _size(low_text), _size(high_text)
+    step = _size(step_text) if slash else 1
     if low > high:
-        raise BadInputError(
-            f"dimension {name}: the range {text} ends before it begins; say {high}..{low}"
-        )
+        raise ValueError(f"the range {text} ends before it begins; say {high}..{low}")
     if step < 1:
-        raise BadInputError(f"dimension {name}: the steps of {text} must be at least 1")
+        raise ValueError(f"the steps of {text} must be at least 1")
     if (high - low) % step:
         last = high - (high - low) % step
-        raise BadInputError(
-            f"dimension {name}: {text} does not end on a step; say {low}..{last}/{step} or "
-            f"{low}..{last + step}/{step}"
+        raise ValueError(
+            f"{text} does not end on a step; say {low}..{last}/{step} or {low}..{last + step}/{step}"
         )
     sizes = tuple(dict.fromkeys(_geometric(low, high, step)))
     return DimSizes(low, high, sizes, tuple(1 / len(sizes) for _ in sizes), step)
@@ -140,52 +148,46 @@ def _geometric(low: int, high: int, step: int) -> Iterator[int]:
         yield min(high, max(low, low + steps * step))
 
 
-def _listed(name: str, parts: list[tuple[int, float | None]]) -> DimSizes:
+def _listed(parts: list[tuple[int, float | None]]) -> DimSizes:
     if len(parts) > _MOST_SIZES:
-        raise BadInputError(
-            f"dimension {name}: {len(parts)} sizes are more than {_MOST_SIZES}; give a range"
-        )
+        raise ValueError(f"{len(parts)} sizes are more than {_MOST_SIZES}; give a range")
     sizes = [size for size, _ in parts]
     for size in sizes:
         if sizes.count(size) > 1:
-            raise BadInputError(f"dimension {name}: size {size} is given twice")
+            raise ValueError(f"size {size} is given twice")
     given = [weight for _, weight in parts if weight is not None]
     if given and len(given) < len(parts):
         missing = next(size for size, weight in parts if weight is None)
-        raise BadInputError(
-            f"dimension {name}: give each size a weight or none; {missing} has none, say {missing}:0.5"
-        )
+        raise ValueError(f"give each size a weight or none; {missing} has none, say {missing}:0.5")
     total = math.fsum(given)
     weighted = sorted((size, (weight or 1.0) / (total or len(parts))) for size, weight in parts)
     ordered = tuple(size for size, _ in weighted)
     return DimSizes(ordered[0], ordered[-1], ordered, tuple(weight for _, weight in weighted))
 
 
-def _size_with_weight(name: str, text: str) -> tuple[int, float | None]:
+def _size_with_weight(text: str) -> tuple[int, float | None]:
     size, colon, weight_text = text.partition(":")
     if not colon:
-        return _size(name, size), None
+        return _size(size), None
     try:
         weight = float(weight_text)
     except ValueError:
         weight = math.nan
     if not (math.isfinite(weight) and weight > 0):
-        raise BadInputError(
-            f"dimension {name}: the weight {weight_text!r} of size {size.strip()} must be a number above 0"
-        )
-    return _size(name, size), weight
+        raise ValueError(f"the weight {weight_text!r} of size {size.strip()} must be a number above 0")
+    return _size(size), weight
 
 
-def _size(name: str, text: str) -> int:
+def _size(text: str) -> int:
     stripped = text.strip()
     if not (stripped.isascii() and stripped.isdigit()):
-        raise BadInputError(f"dimension {name}: {stripped!r} is no size; give {_FORMS}")
-    return _whole(name, int(stripped[:20]))
+        raise ValueError(f"{stripped!r} is no size; give {_FORMS}")
+    return _whole(int(stripped[:20]))
 
 
-def _whole(name: str, size: Any) -> int:
+def _whole(size: Any) -> int:
     if isinstance(size, bool) or not isinstance(size, int):
-        raise BadInputError(f"dimension {name}: {size!r} is no size; give {_FORMS}")
-    if not 0 <= size <= _MOST_SIZE:
-        raise BadInputError(f"dimension {name}: size {size} must be from 0 to {_MOST_SIZE}")
+        raise ValueError(f"{size!r} is no size; give {_FORMS}")
+    if not 0 <= size <= MOST_SIZE:
+        raise ValueError(f"size {size} must be from 0 to {MOST_SIZE}")
     return size

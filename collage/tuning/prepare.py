@@ -18,6 +18,7 @@ from collage.model.preparation import calibrates, least_opset
 from collage.model.sampling import Sampling
 from collage.model.self_error import allow_self_error
 from collage.model.sub_models import RegionFiles
+from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.weights import total_bytes
 from collage.partitioner.rules.target_spec import enumerate_candidates
@@ -36,9 +37,14 @@ def ingest(run: Run, request: TuneRequest) -> Ingested:
     facts = run.runner.check(request.targets)
     threads = request.options.threads or run.runner.threads
     options = request.options.model_copy(update={"threads": threads})
+    dims = options.fixed_dims
+    if dims is None:
+        raise BadInputError(
+            "a model is tuned for one size of each dimension; give one, such as --dim length=16"
+        )
     with run.stage("ingest", "reading the model"):
         model, info = reference.ingest(
-            request.source, run.work_dir, options.dims, run.cancel, least_opset(facts)
+            request.source, run.work_dir, dims, run.cancel, least_opset(facts)
         )
     limit_s = options.limit_s(total_bytes(model.ir.graph.initializers.values()))
     run.clock.expect(limit_s)

@@ -13,21 +13,27 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from collage.partitioner.errors import ModelError
+from collage.partitioner.ingest.expressions import parse_sum
+from collage.partitioner.ingest.model_dims import FreeDimensionsError, ModelDims, read_dims
 from collage.partitioner.lazy import ir
 
 
 def bind(model: ir.Model, dims: Mapping[str, int]) -> None:
     """Give every free dimension of the graph's inputs its value, in place.
 
-    `dims` has sizes by name or by `input:axis`, and values of scalar integer inputs by name.
+    `dims` has sizes by name or by `input:axis`, and values of scalar integer inputs by name. A dimension
+    that is a sum of others, such as `past + 1`, follows from them.
 
     Raises:
-        ModelError: a dimension stays free (all are listed), a name is unknown, or a size is negative.
+        FreeDimensionsError: a dimension stays free; all are listed.
+        ModelError: a name is unknown, a size is negative, or one contradicts the sum that its name is.
     """
+    of_model = read_dims(model)
     known = _bind_scalars(model, dims)
     for name, size in dims.items():
         if name not in known and (isinstance(size, bool) or not isinstance(size, int) or size < 0):
             raise ModelError(f"dimension {name}={size} must be a whole number that is not negative")
+    dims = {**_sums(of_model, dims), **dims}
     free: list[str] = []
     for value in model.graph.inputs:
         if value.shape is None:
@@ -39,10 +45,29 @@ def bind(model: ir.Model, dims: Mapping[str, int]) -> None:
     if free:
         flags = dict.fromkeys(_flag_name(f) for f in free)
         example = " ".join(f"--dim {shlex.quote(f'{name}=1')}" for name in flags)
-        raise ModelError(f"free input dimensions: {', '.join(free)}; bind each, for example {example}")
+        message = f"free input dimensions: {', '.join(free)}; bind each, for example {example}"
+        raise FreeDimensionsError(message, of_model)
     for value in _all_values(model):
         if value.shape is not None:
             value.shape = ir.Shape([_named(dim, dims) for dim in value.shape])
+
+
+def _sums(model: ModelDims, dims: Mapping[str, int]) -> dict[str, int]:
+    """Sizes of dimensions that follow from those that are given."""
+    sizes: dict[str, int] = {}
+    for name, found in model.derived.items():
+        if not all(part in dims for part in found.names):
+            continue
+        sizes[name] = found.value(dims)
+        given = ", ".join(f"{part}={dims[part]}" for part in found.names)
+        if dims.get(name, sizes[name]) != sizes[name]:
+            raise ModelError(
+                f"{name}={dims[name]} contradicts {given}, with which {model.place(name)} has "
+                f"{sizes[name]}; leave {name} out"
+            )
+        if sizes[name] < 0:
+            raise ModelError(f"with {given}, {model.place(name)} has size {name} = {sizes[name]}")
+    return sizes
 
 
 def _bind_scalars(model: ir.Model, dims: Mapping[str, int]) -> set[str]:
@@ -109,7 +134,13 @@ def _named(dim: int | ir.SymbolicDim, dims: Mapping[str, int]) -> int | ir.Symbo
     if isinstance(dim, int) and dim < 0:  # older exporters write so what is not known
         return ir.SymbolicDim(None)
     name = dim.value if isinstance(dim, ir.SymbolicDim) else None
-    return dims.get(name, dim) if name is not None else dim
+    if name is None or name in dims:
+        return dim if name is None else dims[name]
+    found = parse_sum(name)
+    if found is None or not all(part in dims for part in found.names):
+        return dim
+    size = found.value(dims)
+    return size if size >= 0 else dim
 
 
 def _all_values(model: ir.Model) -> Iterator[ir.Value]:

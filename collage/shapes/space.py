@@ -120,12 +120,17 @@ def parse_dims(
     """
     said = {name: parse_dim(name, text) for name, text in dims.items()}
     if not shapes:
-        return ShapeSpace(said, _of_product(said, most))
+        return stated_space(said, most=most)
     seen = [
         {f"{name}:{axis}": size for name, sizes in shape.items() for axis, size in enumerate(sizes)}
         for shape in shapes
     ]
     return seen_space(said, [(sizes, 1.0) for sizes in seen], most=most)
+
+
+def stated_space(said: Mapping[str, DimSizes], *, most: int = MOST_SHAPES) -> ShapeSpace:
+    """The space of dimensions whose sizes are known, with the combinations that stand for it."""
+    return ShapeSpace(said, _of_product(said, most))
 
 
 def seen_space(

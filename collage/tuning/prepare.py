@@ -13,17 +13,16 @@ from collage.costs.measurement_context import protocol_for
 from collage.deadline import Deadline
 from collage.disk_space import DiskBudget
 from collage.events import Event
-from collage.model import reference
 from collage.model.preparation import calibrates, least_opset
 from collage.model.sampling import Sampling
 from collage.model.self_error import allow_self_error
 from collage.model.sub_models import RegionFiles
-from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.weights import total_bytes
 from collage.partitioner.rules.target_spec import enumerate_candidates
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import check_covered
+from collage.tuning.read_model import read_model
 from collage.tuning.run import Run, TuneRequest
 from collage.tuning.stages import Allowed, Ingested, Prepared, Proposed
 
@@ -37,15 +36,8 @@ def ingest(run: Run, request: TuneRequest) -> Ingested:
     facts = run.runner.check(request.targets)
     threads = request.options.threads or run.runner.threads
     options = request.options.model_copy(update={"threads": threads})
-    dims = options.fixed_dims
-    if dims is None:
-        raise BadInputError(
-            "a model is tuned for one size of each dimension; give one, such as --dim length=16"
-        )
     with run.stage("ingest", "reading the model"):
-        model, info = reference.ingest(
-            request.source, run.work_dir, dims, run.cancel, least_opset(facts)
-        )
+        model, info = read_model(run, request.source, options, least_opset(facts))
     limit_s = options.limit_s(total_bytes(model.ir.graph.initializers.values()))
     run.clock.expect(limit_s)
     targets = _with_exact_forms(run, request.targets, model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -43,7 +42,7 @@ class ModelDims:
     inputs: tuple[TensorDims, ...]
     outputs: tuple[TensorDims, ...]
 
-    @functools.cached_property
+    @property
     def places(self) -> Mapping[str, tuple[tuple[TensorDims, int], ...]]:
         """Where the inputs have each free dimension, derived ones too, in order."""
         found: dict[str, list[tuple[TensorDims, int]]] = {}
@@ -51,7 +50,7 @@ class ModelDims:
             found.setdefault(tensor.key(axis), []).append((tensor, axis))
         return {name: tuple(places) for name, places in found.items()}
 
-    @functools.cached_property
+    @property
     def derived(self) -> Mapping[str, Linear]:
         """Dimensions of inputs that follow from others, such as `past + 1` where an input has `past`."""
         return derived_among(self.places)

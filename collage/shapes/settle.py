@@ -1,0 +1,180 @@
+"""The space of shapes that a model is tuned for: what is said, proposed and proven, in a sandboxed child."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
+from collage.partitioner.errors import BadInputError, ModelError
+from collage.partitioner.ingest.model_dims import ModelDims, read_dims
+from collage.partitioner.ingest.safety import read_checked
+from collage.partitioner.ingest.source import model_file
+from collage.partitioner.lazy import ir
+from collage.shapes.proofs import OutOfTriesError, base, proposed, refused
+from collage.shapes.resolve import Stated, flag, stated
+from collage.shapes.seen import Size
+from collage.shapes.space import ShapeSpace
+from collage.shapes.trials import Trials
+
+_TRIALS_S = 60.0
+_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a model is tuned for.
+
+    Args:
+        space: of its free dimensions.
+        values: of scalar integer inputs.
+        proposed: the texts of the dimensions that nothing was said of.
+        usual: sizes of these at which the model runs.
+        notes: what a user should know, one sentence each.
+    """
+
+    space: ShapeSpace
+    values: Mapping[str, int]
+    proposed: Mapping[str, str]
+    usual: Mapping[str, int]
+    notes: tuple[str, ...]
+
+    @property
+    def fixed(self) -> dict[str, int] | None:
+        """The size of each dimension and the values, as ingest binds them; None where there are several."""
+        if not self.space.is_fixed:
+            return None
+        return {**self.space.shapes[0].sizes, **self.values}
+
+    @property
+    def flags(self) -> str:
+        """The options that say what was proposed."""
+        return " ".join(flag(name, text) for name, text in self.proposed.items())
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What the child found: the parts of a `Settled`, or why there is none."""
+
+    space: Mapping[str, Any] | None = None
+    values: Mapping[str, int] | None = None
+    proposed: Mapping[str, str] | None = None
+    usual: Mapping[str, int] | None = None
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    is_of_model: bool = False
+
+
+def settle(
+    source: Path,
+    dims: Mapping[str, int | str],
+    shapes: Sequence[tuple[Mapping[str, Size], float]] = (),
+    cancel: threading.Event | None = None,
+) -> Settled:
+    """Find the space of shapes of a model, and prove that the model runs at its ends.
+
+    Args:
+        source: an ONNX file, or a zip with one and its external data.
+        dims: what is said of dimensions.
+        shapes: what was seen in production, with weights.
+
+    Raises:
+        BadInputError: what is said contradicts itself or the model.
+        ModelError: the model cannot be read, or no range can be proposed and none is said.
+    """
+    if not source.is_file():
+        raise BadInputError(f"there is no model file {str(source)!r}")
+    try:
+        answer = run_in_child(
+            _settle,
+            source.resolve(),
+            dict(dims),
+            [(dict(sizes), weight) for sizes, weight in shapes],
+            limits=ChildLimits(timeout_s=_TIMEOUT_S),
+            cancel=cancel,
+        )
+    except ChildFailed as failure:
+        raise ModelError(
+            f"the model could not be run at the ends of its sizes: {failure.kind.replace('_', ' ')} "
+            f"({failure.reason}); give smaller sizes with --dim"
+        ) from None
+    if answer.space is None:
+        raise (ModelError if answer.is_of_model else BadInputError)(answer.problem)
+    return Settled(
+        ShapeSpace.from_json(answer.space),
+        dict(answer.values or {}),
+        dict(answer.proposed or {}),
+        dict(answer.usual or {}),
+        answer.notes,
+    )
+
+
+def _settle(
+    source: Path, dims: dict[str, int | str], shapes: list[tuple[dict[str, Size], float]]
+) -> _Answer:
+    try:
+        path = model_file(source, Path("source"))
+        model = read_dims(ir.from_proto(read_checked(path)))
+        said = stated(model, dims, shapes)
+        texts = dict.fromkeys(said.unsaid, "1")
+        said.space(texts)  # refuses shapes outside of what is said before anything runs
+        trials = Trials(path, model, said.values, _TRIALS_S)
+        usual = _usual(model, said, trials) if said.unsaid else {}
+        texts = {name: proposed(model, usual, name, trials.run) for name in said.unsaid}
+        space = said.space(texts)
+        fault = refused(space.dims, trials.run)
+        if fault is not None:
+            hint = fault.hint or _other_sizes(model, space, trials)
+            return _Answer(problem=f"{fault.message}; {hint}")
+        return _Answer(
+            space=space.as_json(),
+            values=said.values,
+            proposed=texts,
+            usual={name: usual[name] for name in said.unsaid},
+            notes=trials.notes,
+        )
+    except OutOfTriesError:
+        return _Answer(
+            problem=f"the reference did not run at the ends of the sizes within {_TRIALS_S:.0f} s; give "
+            f"smaller sizes of each dimension with --dim",
+            is_of_model=True,
+        )
+    except BadInputError as error:
+        return _Answer(problem=str(error), is_of_model=isinstance(error, ModelError))
+
+
+def _usual(model: ModelDims, said: Stated, trials: Trials) -> dict[str, int]:
+    """Sizes of all dimensions at which the model runs.
+
+    Raises:
+        ModelError: it runs at none of those that are tried.
+    """
+    known = {name: dim.low for name, dim in said.dims.items()}
+    known |= dict(said.seen[0][0]) if said.seen else {}
+    at = base(model, known, said.unsaid, trials.run)
+    if at:
+        return at
+    places = ", ".join(f"{name} ({model.place(name)})" for name in said.unsaid)
+    fault = trials.run(known | dict.fromkeys(said.unsaid, 1))
+    open_values = [name for name in model.scalars if name not in said.values]
+    values = "".join(f" {flag(name, 'VALUE')}" for name in open_values)
+    raise ModelError(
+        f"free input dimensions: {places}; no sizes were found that the model takes ({fault}); give each, "
+        f"for example {' '.join(flag(name, 1) for name in said.unsaid)}"
+        f"{f', and perhaps{values}' if values else ''}"
+    )
+
+
+def _other_sizes(model: ModelDims, space: ShapeSpace, trials: Trials) -> str:
+    """What to say instead of sizes that the model takes at neither end."""
+    known = {name: dim.low for name, dim in space.dims.items()}
+    for names in (*([name] for name in known), list(known)):
+        others = {name: size for name, size in known.items() if name not in names}
+        at = base(model, others, names, trials.run)
+        if at:
+            flags = " ".join(flag(name, at[name]) for name in names)
+            return f"it takes {', '.join(f'{name}={at[name]}' for name in names)}, so give {flags}"
+    return "give other sizes"

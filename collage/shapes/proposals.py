@@ -50,7 +50,7 @@ _OTHER = Guess(
 )
 
 # Tried where none of the usual sizes runs.
-_COMMON = (128, 64, 256, 100, 8, 4, 2, 1, 512, 32, 96, 1000, 1024, 2048, 80, 10)
+_COMMON = (16, 128, 64, 256, 100, 8, 4, 2, 1, 512, 32, 96, 1000, 1024, 2048, 80, 10)
 
 # A word of a name, with what it means; the first that is found counts.
 _NAMES = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,6 @@ from collage.shapes.clusters import Point
 from collage.shapes.dim_text import DimSizes, parse_dim
 from collage.shapes.seen import Size
 from collage.shapes.space import ShapeSpace, seen_space, stated_space
-
-_MOST_NAMED = 12
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def stated(
         if name in model.scalars and name not in model.places:
             values[name] = _value(name, sizes)
             continue
-        key = _key(model, name)
+        key = model.meant(name)
         if isinstance(key, int):
             if not sizes.is_fixed or sizes.low != key:
                 raise BadInputError(
@@ -106,47 +103,6 @@ def _value(name: str, sizes: DimSizes) -> int:
             f"{flag(name, sizes.low)}"
         )
     return sizes.low
-
-
-def _key(model: ModelDims, name: str) -> str | int:
-    """What a name means: a free dimension, or the size that is fixed there.
-
-    Raises:
-        BadInputError: the model has no such dimension.
-    """
-    if name in model.places:
-        return name
-    input_name, colon, axis_text = name.rpartition(":")
-    tensor = next((t for t in model.inputs if t.name == input_name), None)
-    if not colon or tensor is None or not axis_text.isdecimal():
-        raise BadInputError(_unknown(model, name))
-    axis = int(axis_text)
-    if axis >= len(tensor.dims):
-        raise BadInputError(
-            f"{name}: input {tensor.name} has rank {len(tensor.dims)} {_shape(tensor)}, so its axes are "
-            f"0 to {len(tensor.dims) - 1}"
-        )
-    dim = tensor.dims[axis]
-    return dim if isinstance(dim, int) else tensor.key(axis)
-
-
-def _unknown(model: ModelDims, name: str) -> str:
-    for output in model.outputs:
-        axis = next(
-            (a for a in range(len(output.dims)) if name in (output.dims[a], f"{output.name}:{a}")), None
-        )
-        if axis is not None:
-            return (
-                f"dimension {name} is axis {axis} of output {output.name}: it depends on what the model "
-                f"computes, and cannot be given; leave it out"
-            )
-    known = list(model.places)
-    near = difflib.get_close_matches(name, known, n=1)
-    shown = ", ".join(known[:_MOST_NAMED]) + (" …" if len(known) > _MOST_NAMED else "")
-    told = (
-        f"; do you mean {near[0]}?" if near else f"; there are {shown}" if known else ": all are fixed"
-    )
-    return f"the model's inputs have no free dimension {name}{told}"
 
 
 def _base(model: ModelDims, key: str, sizes: DimSizes, said: str) -> tuple[str, DimSizes]:
@@ -187,10 +143,10 @@ def _sizes(model: ModelDims, shape: Mapping[str, Size]) -> dict[str, int]:
         if isinstance(said, int):
             if tensor is not None and name not in model.places:
                 raise BadInputError(
-                    f"shapes: {name} is an input of shape {_shape(tensor)}; give its whole shape, such as "
+                    f"shapes: {name} is an input of shape {tensor.text}; give its whole shape, such as "
                     f"{_example(tensor)}"
                 )
-            key = _key(model, name)
+            key = model.meant(name)
             _note(model, found, key, said, f"shapes: {name}={said}")
             continue
         if tensor is None:
@@ -199,7 +155,7 @@ def _sizes(model: ModelDims, shape: Mapping[str, Size]) -> dict[str, int]:
             )
         if len(said) != len(tensor.dims):
             raise BadInputError(
-                f"shapes: input {name} has rank {len(tensor.dims)} {_shape(tensor)}, but the shape "
+                f"shapes: input {name} has rank {len(tensor.dims)} {tensor.text}, but the shape "
                 f"{list(said)} has rank {len(said)}; give it as {_example(tensor)}"
             )
         for axis, size in enumerate(said):
@@ -256,10 +212,6 @@ def _same_dimensions(model: ModelDims, seen: Sequence[Point]) -> None:
                 f"shapes: some tell dimension {name} ({model.place(name)}) and some do not; tell it in each, "
                 f"or say it with {flag(name, 1)} alone"
             )
-
-
-def _shape(tensor: TensorDims) -> str:
-    return "(" + ", ".join("?" if dim is None else str(dim) for dim in tensor.dims) + ")"
 
 
 def _example(tensor: TensorDims) -> str:

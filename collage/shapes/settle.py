@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.partitioner.errors import BadInputError, ModelError
@@ -14,7 +14,8 @@ from collage.partitioner.ingest.model_dims import ModelDims, read_dims
 from collage.partitioner.ingest.safety import read_checked
 from collage.partitioner.ingest.source import model_file
 from collage.partitioner.lazy import ir
-from collage.shapes.proofs import OutOfTriesError, base, proposed, refused
+from collage.shapes.proofs import OutOfTriesError, base, proposed
+from collage.shapes.refusals import refused
 from collage.shapes.resolve import Stated, flag, stated
 from collage.shapes.seen import Size
 from collage.shapes.space import ShapeSpace
@@ -22,6 +23,10 @@ from collage.shapes.trials import Trials
 
 _TRIALS_S = 60.0
 _TIMEOUT_S = 600.0
+
+
+class RefusedSizeError(BadInputError):
+    """The model does not take a size; the message says one that it takes."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,9 @@ class Settled:
         return " ".join(flag(name, text) for name, text in self.proposed.items())
 
 
+_ERRORS = {"input": BadInputError, "model": ModelError, "size": RefusedSizeError}
+
+
 @dataclass(frozen=True)
 class _Answer:
     """What the child found: the parts of a `Settled`, or why there is none."""
@@ -65,7 +73,7 @@ class _Answer:
     usual: Mapping[str, int] | None = None
     notes: tuple[str, ...] = ()
     problem: str = ""
-    is_of_model: bool = False
+    kind: Literal["input", "model", "size"] = "input"
 
 
 def settle(
@@ -82,6 +90,7 @@ def settle(
         shapes: what was seen in production, with weights.
 
     Raises:
+        RefusedSizeError: the model does not take a size.
         BadInputError: what is said contradicts itself or the model.
         ModelError: the model cannot be read, or no range can be proposed and none is said.
     """
@@ -102,7 +111,7 @@ def settle(
             f"({failure.reason}); give smaller sizes with --dim"
         ) from None
     if answer.space is None:
-        raise (ModelError if answer.is_of_model else BadInputError)(answer.problem)
+        raise _ERRORS[answer.kind](answer.problem)
     return Settled(
         ShapeSpace.from_json(answer.space),
         dict(answer.values or {}),
@@ -125,10 +134,10 @@ def _settle(
         usual = _usual(model, said, trials) if said.unsaid else {}
         texts = {name: proposed(model, usual, name, trials.run) for name in said.unsaid}
         space = said.space(texts)
-        fault = refused(space.dims, trials.run)
-        if fault is not None:
-            hint = fault.hint or _other_sizes(model, space, trials)
-            return _Answer(problem=f"{fault.message}; {hint}")
+        refusal = refused(model, space.dims, trials.run)
+        if refusal is not None:
+            kind: Literal["size", "input"] = "size" if refusal.is_remedied else "input"
+            return _Answer(problem=refusal.message, kind=kind)
         return _Answer(
             space=space.as_json(),
             values=said.values,
@@ -140,10 +149,10 @@ def _settle(
         return _Answer(
             problem=f"the reference did not run at the ends of the sizes within {_TRIALS_S:.0f} s; give "
             f"smaller sizes of each dimension with --dim",
-            is_of_model=True,
+            kind="model",
         )
     except BadInputError as error:
-        return _Answer(problem=str(error), is_of_model=isinstance(error, ModelError))
+        return _Answer(problem=str(error), kind="model" if isinstance(error, ModelError) else "input")
 
 
 def _usual(model: ModelDims, said: Stated, trials: Trials) -> dict[str, int]:
@@ -166,15 +175,3 @@ def _usual(model: ModelDims, said: Stated, trials: Trials) -> dict[str, int]:
         f"for example {' '.join(flag(name, 1) for name in said.unsaid)}"
         f"{f', and perhaps{values}' if values else ''}"
     )
-
-
-def _other_sizes(model: ModelDims, space: ShapeSpace, trials: Trials) -> str:
-    """What to say instead of sizes that the model takes at neither end."""
-    known = {name: dim.low for name, dim in space.dims.items()}
-    for names in (*([name] for name in known), list(known)):
-        others = {name: size for name, size in known.items() if name not in names}
-        at = base(model, others, names, trials.run)
-        if at:
-            flags = " ".join(flag(name, at[name]) for name in names)
-            return f"it takes {', '.join(f'{name}={at[name]}' for name in names)}, so give {flags}"
-    return "give other sizes"

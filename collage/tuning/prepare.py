@@ -22,7 +22,7 @@ from collage.partitioner.graph.weights import total_bytes
 from collage.partitioner.rules.target_spec import enumerate_candidates
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import check_covered
-from collage.tuning.read_model import read_model
+from collage.tuning.read_model import explained, read_model
 from collage.tuning.run import Run, TuneRequest
 from collage.tuning.stages import Allowed, Ingested, Prepared, Proposed
 
@@ -104,7 +104,8 @@ def prepare(proposed: Proposed) -> Prepared:
         listener=run.listener,
         cancel=run.cancel,
     )
-    sampling.refuse_nan()
+    with explained(request):
+        sampling.refuse_nan()
     sub_models = RegionFiles(
         model,
         run.work_dir / "regions",

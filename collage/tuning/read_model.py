@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from collage.events import Event
 from collage.model import reference
 from collage.options import TuneOptions
-from collage.partitioner.errors import BadInputError
+from collage.partitioner.errors import BadInputError, ModelError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.model_dims import FreeDimensionsError
 from collage.partitioner.ingest.normalize import NormalizedInfo
 from collage.shapes.resolve import flag
-from collage.shapes.settle import Settled, settle
-from collage.tuning.run import Run
+from collage.shapes.settle import RefusedSizeError, Settled, settle
+from collage.tuning.run import Run, TuneRequest
 
 
 def read_model(
@@ -52,6 +54,30 @@ def read_model(
         raise BadInputError(_several(settled))
     model, info = reference.ingest(source, run.work_dir, settled.fixed, run.cancel, least_opset)
     return model, replace(info, warnings=(*settled.notes, *info.warnings))
+
+
+@contextmanager
+def explained(request: TuneRequest) -> Iterator[None]:
+    """Say so where the sizes that are given are why the reference cannot run.
+
+    Raises:
+        RefusedSizeError: in place of a ModelError, where the model runs at another size.
+    """
+    try:
+        yield
+    except ModelError:
+        if request.inputs is None and request.options.fixed_dims:
+            _refuse_size(request)
+        raise
+
+
+def _refuse_size(request: TuneRequest) -> None:
+    try:
+        settle(request.source, request.options.dims)
+    except RefusedSizeError:
+        raise
+    except BadInputError:  # the reference's own fault says more
+        return
 
 
 def _several(settled: Settled) -> str:

@@ -41,7 +41,9 @@ def bind(model: ir.Model, dims: Mapping[str, int]) -> None:
                 raise ModelError(f"input {value.name!r} has no shape; give it one with its rank")
             continue
         value.shape = ir.Shape(_bound_axes(value, dims, known, free))
-    _refuse_unknown(dims, known)
+    for name in dims:
+        if name not in known:
+            of_model.meant(name)
     if free:
         flags = dict.fromkeys(_flag_name(f) for f in free)
         example = " ".join(f"--dim {shlex.quote(f'{name}=1')}" for name in flags)
@@ -119,15 +121,6 @@ def _bound_axes(
 def _flag_name(free: str) -> str:
     place, _, name = free.rpartition(" (")
     return name[:-1] if place and name[:-1].isidentifier() else place or free
-
-
-def _refuse_unknown(dims: Mapping[str, int], known: set[str]) -> None:
-    unknown = sorted(set(dims) - known)
-    if unknown:
-        raise ModelError(
-            f"the model's inputs have no dimension {', '.join(unknown)}; "
-            f"there are {', '.join(sorted(known))}"
-        )
 
 
 def _named(dim: int | ir.SymbolicDim, dims: Mapping[str, int]) -> int | ir.SymbolicDim:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from collage.partitioner.errors import ModelError
 from collage.partitioner.ingest.expressions import Linear, parse_sum
 from collage.partitioner.lazy import ir
+
+_MOST_NAMED = 12
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,11 @@ class TensorDims:
         """What the dimension of an axis is called: its name, or `input:axis`."""
         dim = self.dims[axis]
         return dim if isinstance(dim, str) else f"{self.name}:{axis}"
+
+    @property
+    def text(self) -> str:
+        """Its shape for messages, such as `(batch, 3, ?)`."""
+        return "(" + ", ".join("?" if dim is None else str(dim) for dim in self.dims) + ")"
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,44 @@ class ModelDims:
     def scalars(self) -> tuple[str, ...]:
         """Integer inputs of one element, which may be given a value."""
         return tuple(t.name for t in self.inputs if t.dims in ((), (1,)) and "int" in t.dtype)
+
+    def meant(self, name: str) -> str | int:
+        """What a name means: a free dimension, or the size that the model fixes there.
+
+        Args:
+            name: of a dimension, or `input:axis`.
+
+        Raises:
+            ModelError: the model has no such dimension; the message says what it has.
+        """
+        if name in self.places:
+            return name
+        input_name, colon, axis_text = name.rpartition(":")
+        tensor = next((t for t in self.inputs if t.name == input_name), None)
+        if not colon or tensor is None or not axis_text.isdecimal():
+            raise ModelError(self._unknown(name))
+        axis = int(axis_text)
+        if axis >= len(tensor.dims):
+            raise ModelError(
+                f"{name}: input {tensor.name} has rank {len(tensor.dims)} {tensor.text}, so its last axis "
+                f"is {len(tensor.dims) - 1}"
+            )
+        dim = tensor.dims[axis]
+        return dim if isinstance(dim, int) else tensor.key(axis)
+
+    def _unknown(self, name: str) -> str:
+        for output in self.outputs:
+            for axis, dim in enumerate(output.dims):
+                if name in (dim, f"{output.name}:{axis}"):
+                    return (
+                        f"dimension {name} is axis {axis} of output {output.name}: it depends on what the "
+                        f"model computes, and cannot be given; leave it out"
+                    )
+        known = [*self.places, *self.scalars]
+        near = difflib.get_close_matches(name, known, n=1)
+        shown = ", ".join(known[:_MOST_NAMED]) + (" …" if len(known) > _MOST_NAMED else "")
+        told = f"; do you mean {near[0]}?" if near else f"; there are {shown}" if known else ": all are fixed"
+        return f"the model's inputs have no dimension {name}{told}"
 
     def place(self, name: str) -> str:
         """The first axis that has a dimension, for messages: `axis 1 of input x`."""

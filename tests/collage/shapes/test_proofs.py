@@ -1,4 +1,4 @@
-"""Proposals and proofs against stated models: what they take is known."""
+"""Proposals of ranges to stated models, of which it is known what they take."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from collage.partitioner.ingest.model_dims import ModelDims, TensorDims
-from collage.shapes.dim_text import DimSizes, parse_dim
-from collage.shapes.proofs import base, proposed, refused
+from collage.shapes.proofs import base, proposed
 
 Taken = Callable[[Mapping[str, int]], bool]
 
@@ -69,34 +68,3 @@ def test_ranges_are_what_a_model_takes(model: ModelDims, takes: Taken, texts: di
 def test_nothing_is_proposed_where_nothing_runs() -> None:
     run = _Run(lambda sizes: False)
     assert base(IMAGE, {}, IMAGE.free, run) == {} and run.count <= 64
-
-
-def _dims(**texts: str) -> dict[str, DimSizes]:
-    return {name: parse_dim(name, text) for name, text in texts.items()}
-
-
-@pytest.mark.parametrize(
-    ("dims", "takes", "name", "words"),
-    [
-        (_dims(n="1..512"), lambda s: s["n"] <= 300, "n", "size 512: node 'r' (Reshape) fails; it takes 300, so give --dim n=1..300"),
-        (_dims(n="1..512"), lambda s: s["n"] >= 7, "n", "size 1: node 'r' (Reshape) fails; it takes 7, so give --dim n=7..512"),
-        (_dims(n="32..640/32"), lambda s: s["n"] <= 300, "n", "--dim n=32..288/32"),
-        (_dims(n="16,64,512"), lambda s: s["n"] == 64, "n", "size 16: node 'r' (Reshape) fails; it takes 64, so give --dim n=64"),
-        (_dims(b="1..8", n="1..512"), lambda s: s["n"] <= 300, "n", "--dim n=1..300"),
-        (_dims(b="1..8", n="1..512"), lambda s: s["b"] * s["n"] <= 600, None, "b=8, n=512 together: node 'r'"),
-        (_dims(n="8"), lambda s: s["n"] == 7, None, "cannot take n=8: node 'r' (Reshape) fails"),
-        (_dims(n="8..9"), lambda s: s["n"] == 7, "n", "cannot take n=8: node 'r' (Reshape) fails"),
-        ({}, lambda s: False, None, "cannot take its inputs"),
-    ],
-)  # fmt: skip
-def test_a_size_that_is_not_taken_is_told(
-    dims: dict[str, DimSizes], takes: Taken, name: str | None, words: str
-) -> None:
-    refusal = refused(dims, _Run(takes))
-    assert refusal is not None
-    assert refusal.dimension == name and words in f"{refusal.message}; {refusal.hint}"
-
-
-def test_ends_that_run_are_tried_once_each() -> None:
-    run = _Run(lambda sizes: True)
-    assert refused(_dims(a="1..9", b="3"), run) is None and run.count == 2

@@ -55,10 +55,10 @@ def test_shapes_of_inputs_tell_dimensions() -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"lenght": 1}, "no free dimension lenght; do you mean length?"),
-        ({"zzz": 1}, "no free dimension zzz; there are batch, length, past + length, past, image:0"),
-        ({"ids:2": 1}, "ids:2: input ids has rank 2 (batch, length), so its axes are 0 to 1"),
-        ({"idz:0": 1}, "no free dimension idz:0"),
+        ({"lenght": 1}, "no dimension lenght; do you mean length?"),
+        ({"zzz": 1}, "no dimension zzz; there are batch, length, past + length, past, image:0"),
+        ({"ids:2": 1}, "ids:2: input ids has rank 2 (batch, length), so its last axis is 1"),
+        ({"idz:0": 1}, "no dimension idz:0"),
         ({"image:3": 640}, "image:3 is fixed at 320 in the model and cannot become 640"),
         ({"image:3": "1..320"}, "image:3 is fixed at 320 in the model and cannot become 1..320"),
         (

@@ -13,9 +13,9 @@ from collage.cli.tune_options import sizes
 from collage.cost_db.database import CostDatabase
 from collage.events import Event
 from collage.options import TuneOptions
-from collage.partitioner.errors import BadInputError
-from collage.tuning.read_model import read_model
-from collage.tuning.run import Run
+from collage.partitioner.errors import BadInputError, ModelError
+from collage.tuning.read_model import explained, read_model
+from collage.tuning.run import Run, TuneRequest
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[batch, length] x) => (float[batch, length] y) { y = Relu(x) }"""
@@ -78,3 +78,27 @@ def test_several_sizes_name_one_that_works(
     pasted = sizes([word for word in words if word != "--dim"])
     shapes, _ = _read(tmp_path, TEXT, sqlite_url, dims={**options.get("dims", {}), **pasted})
     assert shapes[0][0] == 1
+
+
+def _explained(folder: Path, **options: Any) -> None:
+    source = folder / "m.onnx"
+    onnx.save(onnx.parser.parse_model(FLAT), source)
+    inputs = options.pop("inputs", None)
+    request = TuneRequest(source, (), TuneOptions.from_json(options), inputs)
+    with explained(request):
+        raise ModelError("the reference cannot run")
+
+
+def test_a_size_that_is_not_taken_explains_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError) as raised:
+        _explained(tmp_path, dims={"width": 100})
+    assert "dimension width (axis 0 of input x): the model cannot take size 100" in str(raised.value)
+    assert str(raised.value).endswith("it takes 128, so give --dim width=128")
+
+
+@pytest.mark.parametrize(
+    "options", [{"dims": {"width": 128}}, {"dims": {"width": 100}, "inputs": Path("x")}, {}]
+)
+def test_another_fault_is_told_as_it_is(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match="^the reference cannot run$"):
+        _explained(tmp_path, **options)

@@ -34,7 +34,8 @@ def tune(
     """Find the fastest partition of an ONNX model over some targets, and write it as one ONNX file.
 
     Targets are like "onnxruntime" or "openvino -precision=bf16"; without any, all installed ones are compared.
-    Dims are sizes of free dimensions: 16, "16,64" or "1..512". Inputs are an .npz file of samples. Returns the artifact's path and the report.
+    Dims are sizes of free dimensions: 16, "16,64" or "1..512". Inputs are an .npz file of samples. Returns the
+    artifact's path and the report.
     """
     from collage.api import tune as run
 

@@ -100,5 +100,5 @@ def test_a_size_that_is_not_taken_explains_a_fault(tmp_path: Path) -> None:
     "options", [{"dims": {"width": 128}}, {"dims": {"width": 100}, "inputs": Path("x")}, {}]
 )
 def test_another_fault_is_told_as_it_is(tmp_path: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(ModelError, match="^the reference cannot run$"):
+    with pytest.raises(ModelError, match="the reference cannot run"):
         _explained(tmp_path, **options)

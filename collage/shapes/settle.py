@@ -21,7 +21,7 @@ from collage.shapes.seen import Size
 from collage.shapes.space import ShapeSpace
 from collage.shapes.trials import Trials
 
-_TRIALS_S = 60.0
+TRIALS_S = 60.0
 _TIMEOUT_S = 600.0
 
 
@@ -81,6 +81,8 @@ def settle(
     dims: Mapping[str, int | str],
     shapes: Sequence[tuple[Mapping[str, Size], float]] = (),
     cancel: threading.Event | None = None,
+    *,
+    trials_s: float = TRIALS_S,
 ) -> Settled:
     """Find the space of shapes of a model, and prove that the model runs at its ends.
 
@@ -88,6 +90,8 @@ def settle(
         source: an ONNX file, or a zip with one and its external data.
         dims: what is said of dimensions.
         shapes: what was seen in production, with weights.
+        cancel: stops the child when set.
+        trials_s: seconds after which the model is run at no more sizes.
 
     Raises:
         RefusedSizeError: the model does not take a size.
@@ -102,6 +106,7 @@ def settle(
             source.resolve(),
             dict(dims),
             [(dict(sizes), weight) for sizes, weight in shapes],
+            trials_s,
             limits=ChildLimits(timeout_s=_TIMEOUT_S),
             cancel=cancel,
         )
@@ -122,7 +127,10 @@ def settle(
 
 
 def _settle(
-    source: Path, dims: dict[str, int | str], shapes: list[tuple[dict[str, Size], float]]
+    source: Path,
+    dims: dict[str, int | str],
+    shapes: list[tuple[dict[str, Size], float]],
+    trials_s: float,
 ) -> _Answer:
     try:
         path = model_file(source, Path("source"))
@@ -130,7 +138,7 @@ def _settle(
         said = stated(model, dims, shapes)
         texts = dict.fromkeys(said.unsaid, "1")
         said.space(texts)  # refuses shapes outside of what is said before anything runs
-        trials = Trials(path, model, said.values, _TRIALS_S)
+        trials = Trials(path, model, said.values, trials_s)
         usual = _usual(model, said, trials) if said.unsaid else {}
         texts = {name: proposed(model, usual, name, trials.run) for name in said.unsaid}
         space = said.space(texts)
@@ -147,7 +155,7 @@ def _settle(
         )
     except OutOfTriesError:
         return _Answer(
-            problem=f"the reference did not run at the ends of the sizes within {_TRIALS_S:.0f} s; give "
+            problem=f"the reference did not run at the ends of the sizes within {trials_s:.0f} s; give "
             f"smaller sizes of each dimension with --dim",
             kind="model",
         )

@@ -108,7 +108,13 @@ class ModelDims:
         known = [*self.places, *self.scalars]
         near = difflib.get_close_matches(name, known, n=1)
         shown = ", ".join(known[:_MOST_NAMED]) + (" …" if len(known) > _MOST_NAMED else "")
-        told = f"; do you mean {near[0]}?" if near else f"; there are {shown}" if known else ": all are fixed"
+        told = (
+            f"; do you mean {near[0]}?"
+            if near
+            else f"; there are {shown}"
+            if known
+            else ": all are fixed"
+        )
         return f"the model's inputs have no dimension {name}{told}"
 
     def place(self, name: str) -> str:

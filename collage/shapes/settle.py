@@ -34,30 +34,34 @@ class Settled:
     """What a model is tuned for.
 
     Args:
-        space: of its free dimensions.
-        values: of scalar integer inputs.
+        space: of its free dimensions; a scalar integer input that is given a value is one of one size.
         proposed: the texts of the dimensions that nothing was said of.
         usual: sizes of these at which the model runs.
         notes: what a user should know, one sentence each.
     """
 
     space: ShapeSpace
-    values: Mapping[str, int]
     proposed: Mapping[str, str]
     usual: Mapping[str, int]
     notes: tuple[str, ...]
 
     @property
     def fixed(self) -> dict[str, int] | None:
-        """The size of each dimension and the values, as ingest binds them; None where there are several."""
-        if not self.space.is_fixed:
-            return None
-        return {**self.space.shapes[0].sizes, **self.values}
+        """The size of each dimension, as ingest binds them; None where there are several of one."""
+        return dict(self.space.shapes[0].sizes) if self.space.is_fixed else None
 
     @property
     def flags(self) -> str:
         """The options that say what was proposed."""
         return " ".join(flag(name, text) for name, text in self.proposed.items())
+
+    @property
+    def usual_flags(self) -> str:
+        """The options that say one size, at which the model runs, of each dimension that has several."""
+        sizes = {**self.space.shapes[0].sizes, **self.usual}
+        return " ".join(
+            flag(name, sizes[name]) for name, dim in self.space.dims.items() if not dim.is_fixed
+        )
 
 
 _ERRORS = {"input": BadInputError, "model": ModelError, "size": RefusedSizeError}
@@ -68,7 +72,6 @@ class _Answer:
     """What the child found: the parts of a `Settled`, or why there is none."""
 
     space: Mapping[str, Any] | None = None
-    values: Mapping[str, int] | None = None
     proposed: Mapping[str, str] | None = None
     usual: Mapping[str, int] | None = None
     notes: tuple[str, ...] = ()
@@ -119,7 +122,6 @@ def settle(
         raise _ERRORS[answer.kind](answer.problem)
     return Settled(
         ShapeSpace.from_json(answer.space),
-        dict(answer.values or {}),
         dict(answer.proposed or {}),
         dict(answer.usual or {}),
         answer.notes,
@@ -147,8 +149,7 @@ def _settle(
             kind: Literal["size", "input"] = "size" if refusal.is_remedied else "input"
             return _Answer(problem=refusal.message, kind=kind)
         return _Answer(
-            space=space.as_json(),
-            values=said.values,
+            space=space.with_values(said.values).as_json(),
             proposed=texts,
             usual={name: usual[name] for name in said.unsaid},
             notes=trials.notes,

@@ -70,6 +70,12 @@ class ShapeSpace:
             sizes[name] in dim for name, dim in self.dims.items()
         )
 
+    def with_values(self, values: Mapping[str, int]) -> ShapeSpace:
+        """The same with more dimensions of one size each."""
+        more = {name: DimSizes(size, size, (size,), (1.0,)) for name, size in values.items()}
+        shapes = tuple(Shape({**shape.sizes, **values}, shape.weight) for shape in self.shapes)
+        return ShapeSpace({**self.dims, **more}, shapes)
+
     def as_json(self) -> dict[str, Any]:
         """The space as `from_json` takes it."""
         return {

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -14,7 +13,7 @@ import onnx_ir as ir
 from collage.backends.numerics.reference import reference_session, run_session, table_bounds
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.ingest.expressions import parse_sum
+from collage.partitioner.ingest.expressions import size_of
 from collage.partitioner.ingest.model_dims import ModelDims, TensorDims
 from collage.partitioner.tensor import TensorSpec
 from collage.shapes.proofs import OutOfTriesError
@@ -121,25 +120,15 @@ def _told(error: Exception) -> str:
 
 
 def _contradictions(
-    output: TensorDims, shape: tuple[int, ...], bound: Mapping[str, Any]
+    output: TensorDims, shape: tuple[int, ...], bound: Mapping[str, int]
 ) -> Iterator[str]:
     if len(shape) != len(output.dims):
         yield f"output {output.name} has rank {len(shape)}, but the file says {len(output.dims)}"
         return
     for axis, (dim, size) in enumerate(zip(output.dims, shape, strict=True)):
-        said = _expected(dim, bound)
+        said = size_of(dim, bound) if isinstance(dim, str) else None
         if said is not None and said != size:
             yield (
                 f"axis {axis} of output {output.name} is {size} in a run where its name {dim!r} says {said}; "
                 "the name is ignored"
             )
-
-
-def _expected(dim: int | str | None, bound: Mapping[str, Any]) -> int | None:
-    if not isinstance(dim, str):
-        return None
-    if dim in bound:
-        return int(bound[dim])
-    found = parse_sum(dim)
-    known = found is not None and all(name in bound for name in found.names)
-    return found.value(bound) if found is not None and known else None

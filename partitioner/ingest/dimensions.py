@@ -1,4 +1,4 @@
-"""Dimensions: a model is tuned for fixed shapes, so every free one of an input is bound first.
+"""Dimensions: every free one of an input is bound to a size, or named as one that stays free.
 
 A dimension is named by its ONNX name (`batch`), which binds it everywhere, or by its place
 (`input:axis`, for example `x:0`), which goes first. A scalar integer input (a sample rate) may be bound
@@ -8,24 +8,28 @@ too: it becomes a constant, so that branches that depend on it alone are decided
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
 from collage.partitioner.errors import ModelError
-from collage.partitioner.ingest.expressions import parse_sum
+from collage.partitioner.ingest.expressions import bound
 from collage.partitioner.ingest.model_dims import FreeDimensionsError, ModelDims, read_dims
 from collage.partitioner.lazy import ir
 
 
-def bind(model: ir.Model, dims: Mapping[str, int]) -> None:
+def bind(model: ir.Model, dims: Mapping[str, int], kept: Collection[str] = ()) -> None:
     """Give every free dimension of the graph's inputs its value, in place.
 
-    `dims` has sizes by name or by `input:axis`, and values of scalar integer inputs by name. A dimension
-    that is a sum of others, such as `past + 1`, follows from them.
+    A dimension that is a sum of others, such as `past + 1`, follows from them.
+
+    Args:
+        model: the model; it is changed.
+        dims: sizes by name or by `input:axis`, and values of scalar integer inputs by name.
+        kept: dimensions that stay free, named in the same way; one named by its place gets that as its name.
 
     Raises:
-        FreeDimensionsError: a dimension stays free; all are listed.
+        FreeDimensionsError: another dimension stays free; all are listed.
         ModelError: a name is unknown, a size is negative, or one contradicts the sum that its name is.
     """
     of_model = read_dims(model)
@@ -34,14 +38,15 @@ def bind(model: ir.Model, dims: Mapping[str, int]) -> None:
         if name not in known and (isinstance(size, bool) or not isinstance(size, int) or size < 0):
             raise ModelError(f"dimension {name}={size} must be a whole number that is not negative")
     dims = {**_sums(of_model, dims), **dims}
+    names: dict[str, int | ir.SymbolicDim] = {**dims, **_staying(of_model, dims, kept)}
     free: list[str] = []
     for value in model.graph.inputs:
         if value.shape is None:
             if isinstance(value.type, ir.TensorType):
                 raise ModelError(f"input {value.name!r} has no shape; give it one with its rank")
             continue
-        value.shape = ir.Shape(_bound_axes(value, dims, known, free))
-    for name in dims:
+        value.shape = ir.Shape(_bound_axes(value, names, known, free))
+    for name in (*dims, *kept):
         if name not in known:
             of_model.meant(name)
     if free:
@@ -72,6 +77,18 @@ def _sums(model: ModelDims, dims: Mapping[str, int]) -> dict[str, int]:
     return sizes
 
 
+def _staying(
+    model: ModelDims, dims: Mapping[str, int], kept: Collection[str]
+) -> dict[str, ir.SymbolicDim]:
+    """The dimensions that stay free, and what follows from them."""
+    known = {*dims, *kept}
+    names = {name: name for name in kept}
+    for name, found in model.derived.items():
+        if name not in known and known.issuperset(found.names):
+            names[name] = str(bound(name, dims))
+    return {name: ir.SymbolicDim(text) for name, text in names.items()}
+
+
 def _bind_scalars(model: ir.Model, dims: Mapping[str, int]) -> set[str]:
     bound: set[str] = set()
     for value in [v for v in model.graph.inputs if v.name in dims and _is_scalar_integer(v)]:
@@ -96,7 +113,10 @@ def _is_scalar_integer(value: ir.Value) -> bool:
 
 
 def _bound_axes(
-    value: ir.Value, dims: Mapping[str, int], known: set[str], free: list[str]
+    value: ir.Value,
+    dims: Mapping[str, int | ir.SymbolicDim],
+    known: set[str],
+    free: list[str],
 ) -> Iterator[int | ir.SymbolicDim]:
     assert value.shape is not None
     for axis, dim in enumerate(value.shape):
@@ -127,13 +147,12 @@ def _named(dim: int | ir.SymbolicDim, dims: Mapping[str, int]) -> int | ir.Symbo
     if isinstance(dim, int) and dim < 0:  # older exporters write so what is not known
         return ir.SymbolicDim(None)
     name = dim.value if isinstance(dim, ir.SymbolicDim) else None
-    if name is None or name in dims:
-        return dim if name is None else dims[name]
-    found = parse_sum(name)
-    if found is None or not all(part in dims for part in found.names):
+    if name is None:
         return dim
-    size = found.value(dims)
-    return size if size >= 0 else dim
+    found = bound(name, dims)
+    if isinstance(found, str):
+        return ir.SymbolicDim(found)
+    return found if found >= 0 else dim
 
 
 def _all_values(model: ir.Model) -> Iterator[ir.Value]:

@@ -28,6 +28,14 @@ class Linear:
         """The dimensions in it."""
         return tuple(name for name, _ in self.terms)
 
+    @property
+    def text(self) -> str:
+        """The sum as `parse_sum` reads it."""
+        parts = [name if factor == 1 else f"{factor}*{name}" for name, factor in self.terms]
+        if self.constant or not parts:
+            parts.append(str(self.constant))
+        return " + ".join(parts).replace("+ -", "- ")
+
     def value(self, sizes: Mapping[str, int]) -> int:
         """The sum for sizes of all its dimensions."""
         return self.constant + sum(factor * sizes[name] for name, factor in self.terms)
@@ -53,6 +61,24 @@ def parse_sum(text: str) -> Linear | None:
     return None if tokens or not left else Linear(left, constant)
 
 
+def size_of(name: str, sizes: Mapping[str, int]) -> int | None:
+    """The size of a dimension by its name, which may be a sum; None where it does not follow."""
+    found = bound(name, sizes)
+    return found if isinstance(found, int) else None
+
+
+def bound(name: str, sizes: Mapping[str, int]) -> int | str:
+    """The size of a dimension where it follows from sizes, else its name with these in it."""
+    if name in sizes:
+        return sizes[name]
+    found = parse_sum(name)
+    if found is None or not any(part in sizes for part in found.names):
+        return name
+    left = tuple((part, factor) for part, factor in found.terms if part not in sizes)
+    constant = found.value({**dict.fromkeys(found.names, 0), **sizes})
+    return Linear(left, constant).text if left else constant
+
+
 def _tokens(text: str) -> Iterator[str]:
     position, text = 0, text.rstrip()
     while position < len(text):
@@ -68,7 +94,7 @@ _Sum = tuple[dict[str, int], int]
 
 
 def _sum(tokens: list[str]) -> _Sum:
-    terms, constant = _product(tokens)
+    terms, constant = ({}, 0) if tokens[0] == "-" else _product(tokens)
     while tokens and tokens[0] in "+-":
         sign = 1 if tokens.pop(0) == "+" else -1
         more, number = _product(tokens)

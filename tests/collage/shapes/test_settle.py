@@ -132,6 +132,25 @@ def test_steps_of_pools_are_found(tmp_path: Path) -> None:
     assert all(size % 4 == 0 for shape in settled.space.shapes for size in shape.sizes.values())
 
 
+def test_the_value_of_an_input_is_of_one_size(tmp_path: Path) -> None:
+    source = _save(
+        tmp_path,
+        [
+            helper.make_node("Expand", ["x", "n"], ["wide"], "widen"),
+            helper.make_node("Relu", ["wide"], ["y"], "relu"),
+        ],
+        {"x": (FLOAT, ["batch", 1]), "n": (INT, [1])},
+        {"y": (FLOAT, ["batch", None])},
+    )
+    settled = settle(source, {"n": 7, "batch": "1,2"})
+    assert settled.fixed is None and settled.space.dims["n"].is_fixed
+    assert [dict(shape.sizes) for shape in settled.space.shapes] == [
+        {"batch": 1, "n": 7},
+        {"batch": 2, "n": 7},
+    ]
+    assert settle(source, {"n": 7, "batch": 2}).fixed == {"n": 7, "batch": 2}
+
+
 def test_what_is_said_stays_and_the_rest_is_proposed(tmp_path: Path) -> None:
     settled = settle(_text(tmp_path), {"length": "16,64"})
     assert settled.proposed == {"batch": "1..8"} and settled.space.dims["length"].sizes == (16, 64)

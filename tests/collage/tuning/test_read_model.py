@@ -14,8 +14,12 @@ from collage.cost_db.database import CostDatabase
 from collage.events import Event
 from collage.options import TuneOptions
 from collage.partitioner.errors import BadInputError, ModelError
-from collage.tuning.read_model import explained, read_model
+from collage.partitioner.target import Target
+from collage.shapes.settle import Settled
+from collage.tuning.read_model import read_model
+from collage.tuning.refused_sizes import explained
 from collage.tuning.run import Run, TuneRequest
+from collage.tuning.stages import Ingested
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[batch, length] x) => (float[batch, length] y) { y = Relu(x) }"""
@@ -25,59 +29,74 @@ g (float[width] x) => (float[8, 16] y)
 { r = Reshape(x, shape) y = Relu(r) }"""
 
 
-def _read(
-    folder: Path, text: str, url: str, **options: Any
-) -> tuple[list[tuple[int, ...]], list[Event]]:
-    """The shapes of the inputs, and the events."""
+def _read(folder: Path, text: str, url: str, **options: Any) -> tuple[Ingested | Settled, list[Event]]:
+    """What comes of reading, and the events."""
     source, work_dir = folder / "m.onnx", folder / f"work-{len(list(folder.iterdir()))}"
     onnx.save(onnx.parser.parse_model(text), source)
     work_dir.mkdir()
     events: list[Event] = []
     run = Run(CostDatabase(url), work_dir, listener=events.append)
-    _, info = read_model(run, source, TuneOptions.from_json(options), 0)
+    request = TuneRequest(source, (Target.parse("onnxruntime"),), TuneOptions.from_json(options))
+    read = read_model(run, request)
     run.database.close()
-    return [spec.static_shape for spec in info.inputs], events
+    return read, events
+
+
+def _shapes(read: Ingested | Settled) -> list[tuple[int, ...]]:
+    assert isinstance(read, Ingested)
+    return [spec.static_shape for spec in read.info.inputs]
 
 
 def test_given_sizes_need_no_trial(tmp_path: Path, sqlite_url: str) -> None:
-    shapes, events = _read(tmp_path, TEXT, sqlite_url, dims={"batch": 1, "length": "7"})
-    assert shapes == [(1, 7)] and not events
+    read, events = _read(tmp_path, TEXT, sqlite_url, dims={"batch": 1, "length": "7"})
+    assert _shapes(read) == [(1, 7)] and not any("take" in event.message for event in events)
 
 
 def test_the_only_size_that_runs_is_proposed_and_told(tmp_path: Path, sqlite_url: str) -> None:
-    shapes, events = _read(tmp_path, FLAT, sqlite_url)
-    assert shapes == [(128,)]
-    assert [event.message for event in events] == [
+    read, events = _read(tmp_path, FLAT, sqlite_url)
+    assert _shapes(read) == [(128,)]
+    told = [event for event in events if "take" in event.message]
+    assert [event.message for event in told] == [
         "free input dimensions: x:0 (width); trying which sizes they take",
         "the model takes --dim width=128; change what does not fit",
     ]
-    assert events[-1].data == {"dims": {"width": "128"}}
+    assert told[-1].data == {"dims": {"width": "128"}}
 
 
 def test_shapes_of_one_size_are_that_size(tmp_path: Path, sqlite_url: str) -> None:
-    shapes, _ = _read(tmp_path, TEXT, sqlite_url, shapes=[{"x": [2, 9]}, {"x": [2, 9]}])
-    assert shapes == [(2, 9)]
+    read, _ = _read(tmp_path, TEXT, sqlite_url, shapes=[{"x": [2, 9]}, {"x": [2, 9]}])
+    assert _shapes(read) == [(2, 9)]
+
+
+def test_a_contradiction_of_an_output_is_a_warning(tmp_path: Path, sqlite_url: str) -> None:
+    read, _ = _read(
+        tmp_path,
+        TEXT.replace("(float[batch, length] y)", "(float[length, batch] y)"),
+        sqlite_url,
+        shapes=[{"x": [2, 9]}],
+    )
+    assert isinstance(read, Ingested)
+    assert "axis 0 of output y is 2 in a run where its name 'length' says 9" in read.info.warnings[0]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "proposed"),
     [
-        ({}, "the model takes --dim batch=1..8 --dim length=1..512"),
-        ({"dims": {"batch": 1}}, "free input dimensions: length;"),
-        ({"dims": {"batch": 1, "length": "4..8"}}, "free input dimensions: length;"),
+        ({}, {"batch": "1..8", "length": "1..512"}),
+        ({"dims": {"batch": 1}}, {"length": "1..512"}),
+        ({"dims": {"batch": 1, "length": "4..8"}}, {}),
     ],
 )
-def test_several_sizes_name_one_that_works(
-    tmp_path: Path, sqlite_url: str, options: dict[str, Any], message: str
+def test_several_sizes_are_proven_and_one_is_named(
+    tmp_path: Path, sqlite_url: str, options: dict[str, Any], proposed: dict[str, str]
 ) -> None:
-    with pytest.raises(BadInputError) as raised:
-        _read(tmp_path, TEXT, sqlite_url, **options)
-    told = str(raised.value)
-    assert message in told
-    words = shlex.split(told.partition("for example ")[2].partition(";")[0])
+    settled, events = _read(tmp_path, TEXT, sqlite_url, **options)
+    assert isinstance(settled, Settled) and settled.proposed == proposed
+    assert not proposed or settled.flags in events[-1].message
+    words = shlex.split(settled.usual_flags)
     pasted = sizes([word for word in words if word != "--dim"])
-    shapes, _ = _read(tmp_path, TEXT, sqlite_url, dims={**options.get("dims", {}), **pasted})
-    assert shapes[0][0] == 1
+    read, _ = _read(tmp_path, TEXT, sqlite_url, dims={**options.get("dims", {}), **pasted})
+    assert _shapes(read)[0][0] == 1
 
 
 def _explained(folder: Path, **options: Any) -> None:

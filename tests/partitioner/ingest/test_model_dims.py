@@ -67,6 +67,16 @@ def test_sums_follow_from_the_sizes_that_are_given() -> None:
     assert present == [1, 17] and odd[0] == 32 and isinstance(odd[1], ir.SymbolicDim)
 
 
+def test_dimensions_that_stay_free_keep_what_follows() -> None:
+    model = _decoder()
+    bind(model, {"batch": 1}, kept=["past", "y:0"])
+    shapes = {v.name: [getattr(d, "value", d) for d in v.shape or ()] for v in model.graph.inputs}
+    assert shapes["cache"] == [1, "past"] and shapes["mask"] == [1, "past + 1"]
+    assert shapes["y"] == ["y:0", 3]
+    with pytest.raises(ModelError, match="no dimension rows"):
+        bind(_decoder(), {"batch": 1, "past": 1, "y:0": 1}, kept=["rows"])
+
+
 def test_an_axis_may_be_bound_against_its_sum() -> None:
     model = _decoder()
     bind(model, {"batch": 1, "past": 16, "y:0": 2, "mask:1": 99})

@@ -36,6 +36,7 @@ from collage.partitioner.errors import BadInputError, ModelError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.sub_graph import SubGraph
+from collage.partitioner.ingest.model_dims import FreeDimensionsError, ModelDims
 from collage.partitioner.ingest.normalize import NormalizedInfo, Runtime, normalize
 from collage.partitioner.tensor import TensorSpec
 
@@ -70,7 +71,8 @@ def ingest(
         least_opset: an older model is converted up to this one where that can be done.
 
     Raises:
-        ModelError: the model is damaged, unsafe, unsupported, or has unbound dimensions.
+        FreeDimensionsError: dimensions have no size.
+        ModelError: the model is damaged, unsafe or unsupported.
     """
     if not source.is_file():
         raise BadInputError(f"there is no model file {str(source)!r}")
@@ -95,14 +97,26 @@ def ingest(
         ) from None
     if isinstance(outcome, str):
         raise ModelError(outcome)
+    if isinstance(outcome, _StaysFree):
+        raise FreeDimensionsError(outcome.message, outcome.dims)
     return Model.open(destination / "model.onnx"), outcome
+
+
+@dataclass(frozen=True)
+class _StaysFree:
+    """Which dimensions of a model have no size, and the message that says so."""
+
+    message: str
+    dims: ModelDims
 
 
 def _normalize(
     source: Path, destination: Path, dims: dict[str, int], least_opset: int
-) -> NormalizedInfo | str:
+) -> NormalizedInfo | _StaysFree | str:
     try:
         return normalize(source, destination, dims, least_opset, RUNTIME)
+    except FreeDimensionsError as error:
+        return _StaysFree(str(error), error.dims)
     except ModelError as error:
         return str(error)
 

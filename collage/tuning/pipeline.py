@@ -11,12 +11,15 @@ from __future__ import annotations
 import time
 
 from collage.artifact.emit import TuneResult
+from collage.partitioner.errors import BadInputError
+from collage.shapes.settle import Settled
 from collage.tuning.baselines import measure_single_targets, propose_plans, time_baselines
-from collage.tuning.prepare import allow, ingest, prepare, propose
+from collage.tuning.prepare import allow, prepare, propose
+from collage.tuning.read_model import read_model
 from collage.tuning.result import finish, recall
 from collage.tuning.run import Run, TuneRequest
 from collage.tuning.solve import evaluate, refine, search
-from collage.tuning.stages import Prepared, Refined
+from collage.tuning.stages import Ingested, Prepared, Refined
 from collage.tuning.tuning_cache import TuningCache
 
 
@@ -32,7 +35,22 @@ def run_tuning(request: TuneRequest, run: Run) -> TuneResult:
         NoPlanError: no target takes some node, or no plan runs.
         CancelledError: `cancel` was set.
     """
-    prepared = prepare(propose(ingest(run.telling_time(), request)))
+    read = read_model(run.telling_time(), request)
+    if isinstance(read, Settled):
+        raise BadInputError(
+            f"a model is tuned for one size of each dimension, for example {read.usual_flags}"
+        )
+    return tune_ingested(read)
+
+
+def tune_ingested(read: Ingested) -> TuneResult:
+    """Tune a model that was read, at its one shape.
+
+    Raises:
+        BadInputError, NoPlanError, CancelledError: as `run_tuning`.
+    """
+    run, request = read.run, read.request
+    prepared = prepare(propose(read))
     cache = _cache(prepared)
     if cache is None:
         return finish(_winner(prepared))

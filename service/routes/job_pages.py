@@ -105,6 +105,18 @@ def model_facts(
     return services.graphs.facts(sha256)
 
 
+@router.get("/new/models/{sha256}/sizes", response_class=JSONResponse)
+def model_sizes(
+    services: InjectedServices,
+    caller: Reader,
+    sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")],
+) -> dict[str, Any]:
+    """Sizes of free dimensions that an uploaded model takes, for the form."""
+    if services.models.get(sha256) is None:
+        raise not_found(f"model {sha256}")
+    return services.graphs.sizes(sha256)
+
+
 @router.get("/compare")
 def compare_page(
     request: Request,

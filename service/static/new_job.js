@@ -16,6 +16,42 @@
     said.textContent = text || "";
   }
 
+  const whole = (text) => {
+    if (!/^\d{1,10}$/.test(text) || Number(text) > 2147483647) throw new Error(`“${text}” is no size: write 16, 16,64 or 1..512`);
+    return Number(text);
+  };
+
+  // Sizes of a dimension as the command line takes them: 16 · 16,64 · 16:0.7,64:0.3 · 1..512 · 320..640/32
+  function sizes(text) {
+    const range = text.match(/^([^.]*)\.\.([^/]*)(?:\/(.*))?$/);
+    if (range) {
+      const [low, high, step] = [whole(range[1].trim()), whole(range[2].trim()), whole((range[3] ?? "1").trim())];
+      if (low > high) throw new Error(`the range ends before it begins: write ${high}..${low}`);
+      if (step < 1 || (high - low) % step) throw new Error("the range does not end on a step");
+      return text;
+    }
+    const parts = text.split(",").map((part) => part.trim().split(":"));
+    const seen = parts.map(([size]) => whole(size.trim()));
+    if (new Set(seen).size < seen.length) throw new Error("a size is given twice");
+    const weights = parts.filter((part) => part.length > 1);
+    if (weights.length && (weights.length < parts.length || weights.some((part) => part.length > 2 || !(Number(part[1]) > 0)))) throw new Error("give each size a weight above 0, as 16:0.7,64:0.3");
+    return parts.length > 1 || weights.length ? text : seen[0];
+  }
+
+  // Requests of a log, one a line, counted.
+  function requests(text) {
+    const counts = new Map();
+    for (const [number, line] of text.split("\n").entries()) {
+      if (!line.trim()) continue;
+      let shape = null;
+      try { shape = JSON.parse(line); } catch { /* told below */ }
+      if (!shape || typeof shape !== "object" || Array.isArray(shape)) throw new Error(`line ${number + 1} is not of the form {"input": [1, 3, 48, 320]}`);
+      const key = JSON.stringify(shape);
+      counts.set(key, (counts.get(key) || 0) + 1);
+    }
+    return [...counts].map(([key, weight]) => ({ sizes: JSON.parse(key), weight }));
+  }
+
   // One place says what a field may hold; returns its value, or undefined where it is empty.
   function read(field) {
     const kind = field.dataset.control;
@@ -35,6 +71,8 @@
       if (bad) throw new Error(`“${bad}” is not of the form nodes=target, such as Conv=openvino`);
       return lines;
     }
+    if (kind === "sizes") return sizes(text);
+    if (kind === "shapes") return requests(text);
     if (kind === "json") { try { return JSON.parse(text); } catch { throw new Error("this is no JSON"); } }
     return text;
   }
@@ -80,17 +118,17 @@
     operators.textContent = `${facts.nodes} node${facts.nodes === 1 ? "" : "s"}, opset ${facts.opset}: ${Object.entries(facts.operators).map(([op, count]) => `${op} × ${count}`).join(", ")}`;
     box.append(table, operators);
     const dims = at("dims");
-    dims.hidden = !facts.free.length;
+    dims.hidden = at("seen").hidden = !facts.free.length;
     dims.replaceChildren();
     for (const free of facts.free) {
       const label = document.createElement("label");
       const title = document.createElement("span");
       const used = free.used.map((each) => `${each.input}, axis ${each.axis}`).join("; ");
-      title.textContent = `Size of ${free.symbol || used}`;
+      title.textContent = `Sizes of ${free.symbol || used}`;
       const field = document.createElement("input");
-      Object.assign(field, { type: "number", min: "0", step: "1", placeholder: "needed" });
+      Object.assign(field, { type: "text", placeholder: "16 or 16,64 or 1..512", autocomplete: "off", spellcheck: false });
       field.dataset.dim = free.name;
-      field.dataset.control = "integer";
+      field.dataset.control = "sizes";
       const where = document.createElement("small");
       where.className = "soft";
       where.textContent = free.symbol ? used : "";
@@ -102,11 +140,26 @@
     }
   }
 
+  // A field that stays empty means its placeholder, once the model ran with it.
+  async function propose(request) {
+    const answer = await fetch(`/new/models/${model}/sizes`);
+    const said = answer.ok ? await answer.json() : {};
+    if (request !== sending) return;
+    for (const [name, text] of Object.entries(said.proposed || {})) {
+      const field = at("dims").querySelector(`[data-dim="${CSS.escape(name)}"]`);
+      if (!field) continue;
+      field.placeholder = text;
+      field.dataset.proposed = text;
+    }
+    at("dims").dataset.tried = "true";
+  }
+
   function send(chosen) {
     if (sending) sending.abort();
     model = null;
     at("model-facts").hidden = at("dims").hidden = true;
     at("dims").replaceChildren();
+    delete at("dims").dataset.tried;
     at("model-note").className = "soft";
     at("model-note").textContent = `Sending ${chosen.name}…`;
     const bar = at("bar");
@@ -127,10 +180,11 @@
       const said = await facts.json().catch(() => ({ detail: facts.statusText }));
       if (request !== sending) return;
       if (!facts.ok) { refuse(said.detail); return; }
-      at("model-note").textContent = said.free.length ? `${chosen.name}: give the sizes of its free dimensions.` : `${chosen.name} is ready.`;
+      at("model-note").textContent = said.free.length ? `${chosen.name}: say the sizes of its free dimensions.` : `${chosen.name} is ready.`;
       at("ready").textContent = "";
       showFacts(said);
       form.dataset.ready = "true";
+      if (said.free.length) propose(request);
     });
     request.addEventListener("error", () => { bar.hidden = true; refuse("the server cannot be reached"); });
     const body = new FormData();
@@ -173,7 +227,8 @@
 
   function point(detail) {
     at("note").textContent = detail;
-    const named = [...form.querySelectorAll("[data-option]")].find((field) => new RegExp(`\\b${field.dataset.option}\\b`).test(detail.split("(known")[0]));
+    const dim = [...form.querySelectorAll("[data-dim]")].find((field) => detail.startsWith(`options.dims.${field.dataset.dim}:`));
+    const named = dim || [...form.querySelectorAll("[data-option]")].find((field) => new RegExp(`\\b${field.dataset.option}\\b`).test(detail.split("(known")[0]));
     if (!named) { at("note").focus(); return; }
     const folded = named.closest("details");
     if (folded) folded.open = true;
@@ -186,7 +241,8 @@
     at("note").textContent = "";
     const fields = [...form.querySelectorAll("[data-control]")];
     const bad = fields.filter((field) => !check(field));
-    for (const field of form.querySelectorAll("[data-dim]")) if (!field.value.trim()) { fault(field, "this dimension needs a size"); bad.push(field); }
+    const seen = at("option-shapes").value.trim();
+    for (const field of form.querySelectorAll("[data-dim]")) if (!field.value.trim() && !field.dataset.proposed && !seen) { fault(field, "this dimension needs a size"); bad.push(field); }
     const chosen = targets();
     at("targets-fault").hidden = Boolean(chosen.length);
     at("targets-fault").textContent = chosen.length ? "" : "Choose at least one target.";

@@ -9,10 +9,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import onnx
-
+from collage.partitioner.ingest.model_dims import read_dims
 from collage.partitioner.ingest.safety import read_checked
 from collage.partitioner.ingest.source import model_file
+from collage.partitioner.lazy import ir
 
 _OPERATORS_SHOWN = 8
 
@@ -25,42 +25,37 @@ def model_facts(source: Path, scratch: Path) -> dict[str, Any]:
         scratch: an empty folder to unpack in.
 
     Returns:
-        `inputs`: name, dtype, dims; `free`: the free dimensions as `dims` names them, each with the input,
-        axis and symbol; `operators`, `nodes`, `opset`.
+        `inputs`: name, dtype, dims; `free`: the free dimensions as `dims` names them, without those that
+        follow from others, each with the input, axis and symbol; `operators`, `nodes`, `opset`.
 
     Raises:
         ModelError: it is no model that can be tuned.
     """
     model = read_checked(model_file(source, scratch))
-    fixed = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in fixed]
-    free: dict[str, dict[str, Any]] = {}
-    described = []
-    for value in inputs:
-        dims = []
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.HasField("dim_value") and dim.dim_value >= 0:
-                dims.append(str(dim.dim_value))
-                continue
-            symbol = dim.dim_param if dim.HasField("dim_param") and dim.dim_param != "?" else ""
-            name = symbol or f"{value.name}:{axis}"
-            dims.append(symbol or "?")
-            entry = free.setdefault(name, {"name": name, "symbol": symbol, "used": []})
-            entry["used"].append({"input": value.name, "axis": axis})
-        described.append({"name": value.name, "dtype": _dtype(value), "dims": dims})
+    dims = read_dims(ir.from_proto(model))
+    free = [
+        {
+            "name": name,
+            "symbol": ""
+            if name == f"{dims.places[name][0][0].name}:{dims.places[name][0][1]}"
+            else name,
+            "used": [{"input": tensor.name, "axis": axis} for tensor, axis in dims.places[name]],
+        }
+        for name in dims.free
+    ]
+    described = [
+        {
+            "name": tensor.name,
+            "dtype": tensor.dtype,
+            "dims": ["?" if dim is None else str(dim) for dim in tensor.dims],
+        }
+        for tensor in dims.inputs
+    ]
     counts = Counter(node.op_type for node in model.graph.node)
     return {
         "inputs": described,
-        "free": list(free.values()),
+        "free": free,
         "operators": dict(counts.most_common(_OPERATORS_SHOWN)),
         "nodes": len(model.graph.node),
         "opset": max((each.version for each in model.opset_import if not each.domain), default=0),
     }
-
-
-def _dtype(value: onnx.ValueInfoProto) -> str:
-    kind = value.type.tensor_type.elem_type
-    try:
-        return str(onnx.TensorProto.DataType.Name(kind)).lower()
-    except ValueError:
-        return "unknown"

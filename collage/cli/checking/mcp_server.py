@@ -27,14 +27,15 @@ def tune(
     targets: list[str] | None = None,
     output: str | None = None,
     inputs: str | None = None,
-    dims: dict[str, int] | None = None,
+    dims: dict[str, int | str] | None = None,
     tolerance: float = 1e-3,
     time_limit_s: float | None = None,
 ) -> dict[str, Any]:
     """Find the fastest partition of an ONNX model over some targets, and write it as one ONNX file.
 
     Targets are like "onnxruntime" or "openvino -precision=bf16"; without any, all installed ones are compared.
-    Inputs are an .npz file of samples. Returns the artifact's path and the report.
+    Dims are sizes of free dimensions: 16, "16,64" or "1..512". Inputs are an .npz file of samples. Returns the
+    artifact's path and the report.
     """
     from collage.api import tune as run
 

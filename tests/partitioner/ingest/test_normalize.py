@@ -328,7 +328,7 @@ class TestDimensions:
         [
             ({}, r"x:0 \(N\), x:2 \(M\), z:0 \(N\); .*--dim N=1 --dim M=1"),
             ({"N": 1}, r"free input dimensions: x:2 \(M\);"),
-            ({"N": 1, "M": 1, "batch": 1}, "no dimension batch; there are M, N, x:0"),
+            ({"N": 1, "M": 1, "batch": 1}, "no dimension batch; there are N, M"),
             ({"N": -1, "M": 1}, "N=-1 must be a whole number that is not negative"),
             ({"N": 1, "M": 1, "x:1": 4}, "x:1 is fixed at 3"),
         ],

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import helper
 from playwright.sync_api import Browser, Page, expect
 
 from tests.cost_db.builders import infeasible, key, measured, store_all
 from tests.service.conftest import RunningServer, StartServer, post_job, small_model
 from tests.service.pages.conftest import CHROMIUM, MISSING, serious_findings, shoot
 from tests.service.pages.made_jobs import done_job
+from tests.service.pages.new_job_form import fill_in, free_model
 
 _MOST_BYTES = 400_000
 
@@ -28,33 +28,11 @@ pytestmark = [
 ]
 
 
-def _free_model() -> bytes:
-    info = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"], name="relu")],
-        "free",
-        [info("x", 1, ["batch", 3, None])],
-        [info("y", 1, ["batch", 3, None])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    return bytes(model.SerializeToString())
-
-
-def _fill_in(page: Page, server: RunningServer, source: Path) -> None:
-    page.goto(f"{server.url}/new")
-    page.set_input_files("input[name=model]", source)
-    page.wait_for_selector("#upload[data-ready]")
-    for box in page.query_selector_all("input[name=target]"):
-        if box.is_enabled():
-            box.set_checked(box.get_attribute("value") in ("onnxruntime", "openvino"))
-    page.fill("[data-option=time_limit_s]", "5")
-
-
 def test_from_upload_to_download(page: Page, start_server: StartServer, tmp_path: Path) -> None:
     server = start_server(runners=1)
     source = tmp_path / "small.onnx"
     source.write_bytes(small_model())
-    _fill_in(page, server, source)
+    fill_in(page, server, source)
     expect(page.locator("#model-facts")).to_contain_text("float")
     shoot(page, "new-job")
     page.press("#submit", "Enter")
@@ -76,7 +54,7 @@ def test_from_upload_to_download(page: Page, start_server: StartServer, tmp_path
     saved = tmp_path / "tuned.onnx"
     download.value.save_as(saved)
     onnx.checker.check_model(onnx.load(saved))
-    _fill_in(page, server, source)
+    fill_in(page, server, source)
     page.press("#submit", "Enter")
     page.wait_for_url("**/jobs/*")
     expect(page.locator("#state")).to_have_text("done", timeout=120_000)
@@ -91,13 +69,20 @@ def test_from_upload_to_download(page: Page, start_server: StartServer, tmp_path
 
 def test_free_dimensions_become_fields(page: Page, server: RunningServer, tmp_path: Path) -> None:
     source = tmp_path / "free.onnx"
-    source.write_bytes(_free_model())
-    _fill_in(page, server, source)
+    source.write_bytes(free_model())
+    fill_in(page, server, source)
     expect(page.locator("#dims label")).to_have_count(2)
+    page.wait_for_selector("#dims[data-tried]")
+    batch, last = page.locator("[data-dim=batch]"), page.locator("[data-dim='x:2']")
+    expect(batch).to_have_attribute("placeholder", "1..8")
+    expect(last).to_have_attribute("placeholder", "1..1024")
     page.fill("[data-option=tolerance]", "7")
+    page.fill("[data-dim=batch]", "8..1")
     page.press("#submit", "Enter")
     expect(page.locator("label[for=option-tolerance] .fault")).to_be_visible()
-    expect(page.locator("#dims .fault").first).to_contain_text("needs a size")
+    expect(page.locator("#dims .fault").first).to_have_text(
+        "the range ends before it begins: write 1..8"
+    )
     page.click("text=More options")
     page.fill("#option-pins", "Relu")
     page.keyboard.press("Tab")

@@ -32,6 +32,23 @@ def test_free_dimensions_are_named_as_options_name_them(tmp_path: Path) -> None:
     assert (facts["nodes"], facts["opset"], facts["operators"]) == (1, 20, {"Relu": 1})
 
 
+def test_a_dimension_that_follows_from_another_is_no_field(tmp_path: Path) -> None:
+    facts = model_facts(_save(tmp_path, ["past", "past + 1"]), tmp_path)
+    assert [each["name"] for each in facts["free"]] == ["past"]
+    assert facts["inputs"][0]["dims"] == ["past", "past + 1"]
+
+
+def test_sizes_that_a_model_takes_over_the_server(server: RunningServer, tmp_path: Path) -> None:
+    model = _save(tmp_path, ["batch", 3, None]).read_bytes()
+    free = post_job(server, model).json()["model_sha256"]
+    for _ in range(2):  # the second answer is remembered
+        sizes = server.http.get(f"/new/models/{free}/sizes").json()
+        assert sizes == {"proposed": {"batch": "1..8", "x:2": "1..1024"}}
+    bad = post_job(server, b"nonsense").json()["model_sha256"]
+    assert "not an ONNX model" in server.http.get(f"/new/models/{bad}/sizes").json()["problem"]
+    assert server.http.get(f"/new/models/{'0' * 64}/sizes").status_code == 404
+
+
 def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"x")
     with pytest.raises(ModelError):

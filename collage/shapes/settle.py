@@ -1,0 +1,186 @@
+"""The space of shapes that a model is tuned for: what is said, proposed and proven, in a sandboxed child."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
+from collage.partitioner.errors import BadInputError, ModelError
+from collage.partitioner.ingest.model_dims import ModelDims, read_dims
+from collage.partitioner.ingest.safety import read_checked
+from collage.partitioner.ingest.source import model_file
+from collage.partitioner.lazy import ir
+from collage.shapes.proofs import OutOfTriesError, base, proposed
+from collage.shapes.refusals import refused
+from collage.shapes.resolve import Stated, flag, stated
+from collage.shapes.seen import Size
+from collage.shapes.space import ShapeSpace
+from collage.shapes.trials import Trials
+
+TRIALS_S = 60.0
+_TIMEOUT_S = 600.0
+
+
+class RefusedSizeError(BadInputError):
+    """The model does not take a size; the message says one that it takes."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a model is tuned for.
+
+    Args:
+        space: of its free dimensions; a scalar integer input that is given a value is one of one size.
+        proposed: the texts of the dimensions that nothing was said of.
+        usual: sizes of these at which the model runs.
+        notes: what a user should know, one sentence each.
+    """
+
+    space: ShapeSpace
+    proposed: Mapping[str, str]
+    usual: Mapping[str, int]
+    notes: tuple[str, ...]
+
+    @property
+    def fixed(self) -> dict[str, int] | None:
+        """The size of each dimension, as ingest binds them; None where there are several of one."""
+        return dict(self.space.shapes[0].sizes) if self.space.is_fixed else None
+
+    @property
+    def flags(self) -> str:
+        """The options that say what was proposed."""
+        return " ".join(flag(name, text) for name, text in self.proposed.items())
+
+    @property
+    def usual_flags(self) -> str:
+        """The options that say one size, at which the model runs, of each dimension that has several."""
+        sizes = {**self.space.shapes[0].sizes, **self.usual}
+        return " ".join(
+            flag(name, sizes[name]) for name, dim in self.space.dims.items() if not dim.is_fixed
+        )
+
+
+_ERRORS = {"input": BadInputError, "model": ModelError, "size": RefusedSizeError}
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What the child found: the parts of a `Settled`, or why there is none."""
+
+    space: Mapping[str, Any] | None = None
+    proposed: Mapping[str, str] | None = None
+    usual: Mapping[str, int] | None = None
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    kind: Literal["input", "model", "size"] = "input"
+
+
+def settle(
+    source: Path,
+    dims: Mapping[str, int | str],
+    shapes: Sequence[tuple[Mapping[str, Size], float]] = (),
+    cancel: threading.Event | None = None,
+    *,
+    trials_s: float = TRIALS_S,
+) -> Settled:
+    """Find the space of shapes of a model, and prove that the model runs at its ends.
+
+    Args:
+        source: an ONNX file, or a zip with one and its external data.
+        dims: what is said of dimensions.
+        shapes: what was seen in production, with weights.
+        cancel: stops the child when set.
+        trials_s: seconds after which the model is run at no more sizes.
+
+    Raises:
+        RefusedSizeError: the model does not take a size.
+        BadInputError: what is said contradicts itself or the model.
+        ModelError: the model cannot be read, or no range can be proposed and none is said.
+    """
+    if not source.is_file():
+        raise BadInputError(f"there is no model file {str(source)!r}")
+    try:
+        answer = run_in_child(
+            _settle,
+            source.resolve(),
+            dict(dims),
+            [(dict(sizes), weight) for sizes, weight in shapes],
+            trials_s,
+            limits=ChildLimits(timeout_s=_TIMEOUT_S),
+            cancel=cancel,
+        )
+    except ChildFailed as failure:
+        raise ModelError(
+            f"the model could not be run at the ends of its sizes: {failure.kind.replace('_', ' ')} "
+            f"({failure.reason}); give smaller sizes with --dim"
+        ) from None
+    if answer.space is None:
+        raise _ERRORS[answer.kind](answer.problem)
+    return Settled(
+        ShapeSpace.from_json(answer.space),
+        dict(answer.proposed or {}),
+        dict(answer.usual or {}),
+        answer.notes,
+    )
+
+
+def _settle(
+    source: Path,
+    dims: dict[str, int | str],
+    shapes: list[tuple[dict[str, Size], float]],
+    trials_s: float,
+) -> _Answer:
+    try:
+        path = model_file(source, Path("source"))
+        model = read_dims(ir.from_proto(read_checked(path)))
+        said = stated(model, dims, shapes)
+        texts = dict.fromkeys(said.unsaid, "1")
+        said.space(texts)  # refuses shapes outside of what is said before anything runs
+        trials = Trials(path, model, said.values, trials_s)
+        usual = _usual(model, said, trials) if said.unsaid else {}
+        texts = {name: proposed(model, usual, name, trials.run) for name in said.unsaid}
+        space = said.space(texts)
+        refusal = refused(model, space.dims, trials.run)
+        if refusal is not None:
+            kind: Literal["size", "input"] = "size" if refusal.is_remedied else "input"
+            return _Answer(problem=refusal.message, kind=kind)
+        return _Answer(
+            space=space.with_values(said.values).as_json(),
+            proposed=texts,
+            usual={name: usual[name] for name in said.unsaid},
+            notes=trials.notes,
+        )
+    except OutOfTriesError:
+        return _Answer(
+            problem=f"the reference did not run at the ends of the sizes within {trials_s:.0f} s; give "
+            f"smaller sizes of each dimension with --dim",
+            kind="model",
+        )
+    except BadInputError as error:
+        return _Answer(problem=str(error), kind="model" if isinstance(error, ModelError) else "input")
+
+
+def _usual(model: ModelDims, said: Stated, trials: Trials) -> dict[str, int]:
+    """Sizes of all dimensions at which the model runs.
+
+    Raises:
+        ModelError: it runs at none of those that are tried.
+    """
+    known = {name: dim.low for name, dim in said.dims.items()}
+    known |= dict(said.seen[0][0]) if said.seen else {}
+    at = base(model, known, said.unsaid, trials.run)
+    if at:
+        return at
+    places = ", ".join(f"{name} ({model.place(name)})" for name in said.unsaid)
+    fault = trials.run(known | dict.fromkeys(said.unsaid, 1))
+    open_values = [name for name in model.scalars if name not in said.values]
+    values = "".join(f" {flag(name, 'VALUE')}" for name in open_values)
+    raise ModelError(
+        f"free input dimensions: {places}; no sizes were found that the model takes ({fault}); give each, "
+        f"for example {' '.join(flag(name, 1) for name in said.unsaid)}"
+        f"{f', and perhaps{values}' if values else ''}"
+    )

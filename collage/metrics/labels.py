@@ -1,0 +1,50 @@
+"""Labels from a file: one sample for each entry of the first axis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from collage.metrics.metric import LABELS, Arrays
+from collage.partitioner.errors import BadInputError
+
+IN_INPUTS = "labels"
+"""Arrays of this name, or of one that begins with it and a point, are labels in a file of inputs."""
+
+
+def read_labels(path: Path, samples: int) -> list[Arrays]:
+    """The label of each sample.
+
+    Args:
+        path: an .npy file, or an .npz file with arrays by name.
+        samples: how many there are.
+
+    Raises:
+        BadInputError: the file cannot be read, or has labels of another number of samples.
+    """
+    try:
+        found = np.load(path, allow_pickle=False)
+        arrays = {LABELS: found} if isinstance(found, np.ndarray) else dict(found)
+    except (OSError, ValueError, EOFError) as error:
+        raise BadInputError(
+            f"labels file {str(path)!r} cannot be read as .npy or .npz: {error}"
+        ) from None
+    return split_labels(arrays, samples, f"labels file {str(path)!r}")
+
+
+def split_labels(arrays: Arrays, samples: int, where: str) -> list[Arrays]:
+    """The label of each sample, from arrays with a leading axis.
+
+    Raises:
+        BadInputError: an array has another number of samples, or there is none.
+    """
+    if not arrays:
+        raise BadInputError(f"{where} holds no array")
+    for name, array in arrays.items():
+        if array.ndim == 0 or len(array) != samples:
+            raise BadInputError(
+                f"{where}: {name!r} has {len(array) if array.ndim else 1} labels, and there are "
+                f"{samples} samples"
+            )
+    return [{name: array[i] for name, array in arrays.items()} for i in range(samples)]

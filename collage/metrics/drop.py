@@ -13,6 +13,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from collage.metrics.intervals import (
     CONFIDENCE,
     bootstrap_upper,
@@ -25,6 +27,8 @@ from collage.partitioner.errors import BadInputError
 
 # A bootstrap of fewer samples proves nothing.
 _FEWEST = 20
+# Of a standard error: draws, and the share of a sample that may always have changed.
+_DRAWS, _HALF = 30, 0.5
 
 
 @dataclass(frozen=True)
@@ -176,3 +180,27 @@ def _of_samples(
 def _scaled(samples: int, half: float, room: float) -> int:
     """How many samples make an interval's half so wide; it shrinks with the root of their number."""
     return max(_FEWEST, math.ceil(samples * (half / room) ** 2)) if room > 0 else samples
+
+
+def standard_error(metric: Metric, before: Sequence[Item], after: Sequence[Item]) -> float:
+    """The standard error of a drop; of a bounded metric at least that of half a sample.
+
+    Raises:
+        BadInputError: the metric needs more samples.
+    """
+    count = len(before)
+    if metric.is_binary and all(item[1] == 1 for item in before):
+        moved = sum(a[0] != b[0] for a, b in zip(before, after, strict=True))
+        return math.sqrt(max(moved, _HALF)) / count
+    random = np.random.default_rng(0)
+    found = []
+    for _ in range(_DRAWS):
+        drawn = random.integers(0, count, count)
+        try:
+            scores = [metric.score([items[i] for i in drawn]) for items in (before, after)]
+        except BadInputError:
+            continue  # of few samples one was drawn all the time
+        found.append(metric.worse(*scores))
+    if len(found) < 2:
+        raise BadInputError(f"{metric.name} needs more samples")
+    return max(float(np.std(found)), _HALF / count if metric.is_bounded else 0.0)

@@ -10,7 +10,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -335,21 +335,32 @@ def _mapped(path: Path, places: Mapping[str, _Placed]) -> dict[str, np.ndarray]:
     return found
 
 
-def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, np.ndarray]]:
+def read_samples(
+    path: Path, specs: Sequence[TensorSpec], ignored: Callable[[str], bool] | None = None
+) -> list[dict[str, np.ndarray]]:
     """Sample inputs from an .npz file.
 
     The file holds each input by name: of the input's own shape (one sample), or with one more leading
     axis.
 
+    Args:
+        path: the file.
+        specs: of the inputs.
+        ignored: says which other arrays do not count; None where there may be none.
+
     Raises:
         BadInputError: an input is missing, unknown, or of another type or shape.
     """
+    wanted = {spec.name: spec for spec in specs}
     try:
         with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: _text_as_objects(stored[name]) for name in stored.files}
+            arrays = {
+                name: _text_as_objects(stored[name])
+                for name in stored.files
+                if name in wanted or ignored is None or not ignored(name)
+            }
     except (OSError, ValueError) as error:
         raise BadInputError(f"inputs file {str(path)!r} cannot be read as .npz: {error}") from None
-    wanted = {spec.name: spec for spec in specs}
     if arrays.keys() != wanted.keys():
         raise BadInputError(
             f"inputs file {str(path)!r} holds {sorted(arrays)}, but the model takes {sorted(wanted)}"

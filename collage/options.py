@@ -22,6 +22,7 @@ _DEFAULT_LIMIT_S, _LARGE_BYTES, _S_PER_LARGE_MIB = 150.0, 100 << 20, 0.5
 _MOST_REGIONS = 60
 _FAULTS_SHOWN = 10
 _MOST_BYTES = 8 << 20
+_NO_TOLERANCE = 1.0
 
 
 _WEEK_S = 7 * 24 * 3600.0
@@ -177,13 +178,6 @@ class TuneOptions(pydantic.BaseModel):
         default=0.0, ge=0, le=_WEEK_S, description="Seconds to wait for a worker that has all targets."
     )
 
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _bounded_by_the_metric_alone(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("evaluate") is not None and "tolerance" not in data:
-            return {**data, "tolerance": 1.0}
-        return data
-
     @pydantic.field_validator("evaluate")
     @classmethod
     def _known_metric(cls, text: str | None) -> str | None:
@@ -245,6 +239,10 @@ class TuneOptions(pydantic.BaseModel):
                 "evaluate=module:function runs code of the caller, so no server takes it: tune on your own "
                 "machine with collage tune --evaluate, or name a built-in metric, as top1"
             )
+        if (
+            data.get("evaluate") is not None
+        ):  # then it alone bounds plans, unless a tolerance is given too
+            data = {"tolerance": _NO_TOLERANCE, **data}
         for name, value in data.items():
             try:
                 plain_json(f"options.{name}", value, _MOST_BYTES)

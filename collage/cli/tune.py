@@ -65,8 +65,7 @@ def tune(
     from collage.cli.summary import show_result
 
     options = dict(options or {})
-    evaluate = options.pop("evaluate", None)
-    own_check = evaluate is not None and is_function(evaluate)
+    own_check = is_function(options.get("evaluate", ""))
     if server is not None and own_check:
         raise BadInputError(
             "--evaluate module:function runs your own code, so it is for tuning here, without --server"
@@ -81,7 +80,6 @@ def tune(
             from collage.client.tune import tune_remotely
             from collage.metrics.labels import labeled_inputs
 
-            options |= {} if evaluate is None else {"evaluate": evaluate}
             with (
                 Client(server, token=token) as client,
                 labeled_inputs(inputs, labels) as inputs,
@@ -100,6 +98,8 @@ def tune(
             from collage.accuracy.evaluation import load_function
             from collage.api import tune as tune_here
 
+            if own_check:
+                options["evaluate"] = load_function(options["evaluate"])
             artifact = tune_here(
                 model,
                 target or [],
@@ -110,7 +110,6 @@ def tune(
                 certificates=certificates,
                 on_event=listener,
                 cancel=cancel,
-                evaluate=load_function(evaluate) if evaluate is not None and own_check else evaluate,
                 labels=labels,
                 **options,
             )

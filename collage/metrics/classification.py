@@ -13,7 +13,10 @@ from collage.partitioner.errors import BadInputError
 
 @dataclass(frozen=True)
 class TopK(Metric):
-    """Share of rows whose class is among the k largest scores; a row is all axes but the last."""
+    """Share of rows whose class is among the k largest scores; rows lie along the last axis.
+
+    A row of one number is the probability of class 1, so that one half decides.
+    """
 
     k: int = 1
 
@@ -53,7 +56,9 @@ class Top1(TopK):
 
 
 def _rows(scores: Array) -> Array:
-    return scores.reshape(-1, scores.shape[-1]).astype(np.float64)
+    rows = scores.reshape(-1, scores.shape[-1] if scores.ndim else 1).astype(np.float64)
+    # One column is the probability of yes.
+    return np.concatenate([1.0 - rows, rows], axis=1) if rows.shape[1] == 1 else rows
 
 
 def _rank(scores: Array, truth: Array) -> Array:

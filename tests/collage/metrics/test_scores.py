@@ -37,6 +37,12 @@ def test_equal_scores_go_to_the_first_class_as_argmax_does() -> None:
     assert _score("topk=2", scores, [np.array(1)]) == 1.0
 
 
+def test_one_column_is_the_probability_of_yes() -> None:
+    scores = [np.array([[0.7]], np.float32), np.array([[0.2]], np.float32)]
+    assert _score("top1", scores, [np.array(1), np.array(1)]) == 0.5
+    assert _score("top1", scores) == 1.0
+
+
 def test_a_row_of_nan_is_wrong() -> None:
     assert _score("topk=2", [np.full((1, 3), np.nan, np.float32)], [np.array(0)]) == 0.0
 

@@ -93,7 +93,7 @@ def _unseen(case: Case, artifact: Path, which: slice, work: Path) -> dict[str, A
     session = reference_session(normalize(case.model, work / "plain", dict(case.dims)).path)
     before, after = [], []
     with collage.load(artifact, cache_dir=False) as ours:
-        names = [spec.name for spec in ours.outputs]
+        names = [output.name for output in session.get_outputs()]
         for i in range(which.start, which.stop):
             feed = {name: array[i] for name, array in case.inputs.items()}
             label = {name: array[i] for name, array in case.labels.items()} or None

@@ -116,8 +116,9 @@ class TaskErrors:
         before, after, proxies = self._before[first : first + count], [], []
         # One after another: an executor's outputs are overwritten by its next run.
         for number, (own, wanted) in enumerate(zip(made, reference, strict=True)):
-            proxies.append(_proxy(own, wanted))
-            after += self._task.samples.items(metric, [own], [wanted], first + number)
+            outputs = {name: own[name] for name in wanted}  # a run also gives values in between
+            proxies.append(_proxy(outputs, wanted))
+            after += self._task.samples.items(metric, [outputs], [wanted], first + number)
         try:
             worse = metric.worse(metric.score(before), metric.score(after))
             sigma = standard_error(metric, before, after)

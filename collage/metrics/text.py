@@ -30,9 +30,10 @@ class Text(Metric):
             truth = self._decoded(reference)
         else:
             given = self.only_label(label)
-            if given.dtype.kind not in "iu":
+            if given.dtype.kind not in "iu" or given.size % len(read):
                 raise BadInputError(
-                    f"evaluate=text needs whole numbers as labels, padded with -1, not {given.dtype.name}"
+                    f"evaluate=text needs whole numbers as labels, padded with -1, for {len(read)} lines, not "
+                    f"{given.dtype.name} of shape {given.shape}"
                 )
             truth = [_plain(row) for row in given.reshape(len(read), -1)]
         edits = sum(edit_distance(a, b) for a, b in zip(read, truth, strict=True))

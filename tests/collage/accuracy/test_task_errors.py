@@ -89,6 +89,13 @@ def test_a_measured_drop_over_the_bound_is_an_error_over_one(tmp_path: Path) -> 
     assert errors.error(exact) == 0.0
 
 
+def test_values_between_blocks_are_no_outputs(tmp_path: Path) -> None:
+    outputs = [np.eye(1, 4, i % 4, dtype=np.float32) for i in range(8)]
+    errors = _errors(tmp_path, "top1", outputs)
+    run = errors.run([{"inside": y[:, ::-1], "y": y} for y in outputs], 0, 8)
+    assert (run.proxy, run.worse) == (0.0, 0.0)
+
+
 def test_outputs_that_are_no_numbers_are_never_within(tmp_path: Path) -> None:
     outputs = [np.ones((1, 4), np.float32)] * 4
     errors = _errors(tmp_path, "top1", outputs)

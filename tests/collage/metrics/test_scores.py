@@ -145,6 +145,7 @@ def test_the_output_is_chosen_by_name_or_by_type() -> None:
         ("top1", np.array([9]), "2 classes"),
         ("snr", np.zeros(7), "compares an output"),
         ("text", np.array([1]), "scores of shape"),
+        ("text", np.array([0.5]), "scores of shape"),
         ("perplexity", np.array([9]), "there are 2 tokens"),
     ],
 )

@@ -212,12 +212,13 @@ class BudgetSearch:
         said = ", ".join(f"{bound:.2f} within {t}" for t, bound in bounds.items())
         everything = max(found.tried, key=self._reduced)
         names = ", ".join(map(str, self.mixed))
+        unit = "" if self.task is None else " of what the task allows"
         self.listener(
             Event(
                 "accuracy",
                 f"{names}: {len(found.tried)} mixes of {len(found.cuts) - 1} blocks tried, "
                 f"{len(found.joined)} as plans; with "
-                f"{self._reduced(everything):.0%} reduced the error is {everything.error:.2g}; were borders "
+                f"{self._reduced(everything):.0%} reduced the error is {everything.error:.2g}{unit}; were borders "
                 f"free, a mix is promised to be so many times as fast as {self.base}: {said}",
                 data={
                     "targets": [str(target) for target in self.mixed],

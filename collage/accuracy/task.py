@@ -159,6 +159,13 @@ class TaskJudge:
         self._before = self.samples.items(self.task.metric, self._reference, self._reference)
         self.allowed = self.task.bound.allowed(self.task.metric, self.task.metric.score(self._before))
 
+    @property
+    def allowed_distance(self) -> float:
+        """What is allowed, as `Metric.distance` has it."""
+        metric, reference = self.task.metric, self.task.metric.score(self._before)
+        limit = reference - self.allowed if metric.higher_is_better else reference + self.allowed
+        return metric.distance(reference, limit)
+
     def refusal(self, session: PlanSession) -> str | None:
         """Why a plan does not pass, or None."""
         names = [spec.name for spec in session.outputs if spec.name in self._reference[0]]

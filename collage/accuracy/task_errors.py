@@ -39,14 +39,14 @@ class SearchTask:
 
     metric: Metric
     samples: TaskSamples
-    allowed: float  # drop
+    allowed: float  # drop, as `Metric.distance` has it
 
 
 def search_task(task: Task | None) -> SearchTask | None:
     """What a search is told of a run's task."""
     if task is None:
         return None
-    return SearchTask(task.metric, task.searched, TaskJudge(task, task.searched).allowed)
+    return SearchTask(task.metric, task.searched, TaskJudge(task, task.searched).allowed_distance)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class MixRun:
     """What was found of a mix."""
 
     proxy: float
-    worse: float  # the drop
+    worse: float  # the drop, as `Metric.distance` has it
     sigma: float  # its standard error
 
 
@@ -120,7 +120,7 @@ class TaskErrors:
             proxies.append(_proxy(outputs, wanted))
             after += self._task.samples.items(metric, [outputs], [wanted], first + number)
         try:
-            worse = metric.worse(metric.score(before), metric.score(after))
+            worse = metric.distance(metric.score(before), metric.score(after))
             sigma = standard_error(metric, before, after)
         except BadInputError:  # too few samples for this metric
             worse, sigma = 0.0, math.inf

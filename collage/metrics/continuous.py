@@ -52,6 +52,9 @@ class Perplexity(Metric):
     def score(self, items: Sequence[Item]) -> float:
         return float(np.exp(ratio_score(items)))
 
+    def distance(self, before: float, after: float) -> float:
+        return float(np.log(after / before))
+
 
 @dataclass(frozen=True)
 class Snr(Metric):
@@ -80,6 +83,10 @@ class Snr(Metric):
 
     def score(self, items: Sequence[Item]) -> float:
         return ratio_score(items)
+
+    def distance(self, before: float, after: float) -> float:
+        """Powers of noise add up, decibels do not."""
+        return float(10 ** (-after / 10) - 10 ** (-before / 10))
 
 
 @dataclass(frozen=True)

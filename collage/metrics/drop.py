@@ -183,7 +183,7 @@ def _scaled(samples: int, half: float, room: float) -> int:
 
 
 def standard_error(metric: Metric, before: Sequence[Item], after: Sequence[Item]) -> float:
-    """The standard error of a drop; of a bounded metric at least that of half a sample.
+    """The standard error of a drop as `Metric.distance` has it; of a bounded metric at least that of half a sample.
 
     Raises:
         BadInputError: the metric needs more samples.
@@ -200,7 +200,7 @@ def standard_error(metric: Metric, before: Sequence[Item], after: Sequence[Item]
             scores = [metric.score([items[i] for i in drawn]) for items in (before, after)]
         except BadInputError:
             continue  # of few samples one was drawn all the time
-        found.append(metric.worse(*scores))
+        found.append(metric.distance(*scores))
     if len(found) < 2:
         raise BadInputError(f"{metric.name} needs more samples")
     return max(float(np.std(found)), _HALF / count if metric.is_bounded else 0.0)

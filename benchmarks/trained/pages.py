@@ -196,6 +196,11 @@ def _network(image: Array) -> Array:
     return np.ascontiguousarray(scaled.transpose(2, 0, 1)[None], dtype=np.float32)
 
 
+def rendered_page(random: np.random.Generator) -> Array:
+    """A page, (height, width, 3) of 0 to 255."""
+    return _page(random)[0]
+
+
 def _page(random: np.random.Generator) -> tuple[Array, list[list[float]]]:
     """A page and the boxes of its lines."""
     image_of, draw_of, font_of = _pillow()

@@ -234,7 +234,7 @@ class TuneOptions(pydantic.BaseModel):
         Raises:
             OptionsError: an option is unknown or its value is not allowed; the message lists all faults.
         """
-        if is_function(str(data.get("evaluate", ""))):
+        if is_function(data.get("evaluate")):
             raise BadInputError(
                 "evaluate=module:function runs code of the caller, so no server takes it: tune on your own "
                 "machine with collage tune --evaluate, or name a built-in metric, as top1"

@@ -65,7 +65,7 @@ def tune(
     from collage.cli.summary import show_result
 
     options = dict(options or {})
-    own_check = is_function(options.get("evaluate", ""))
+    own_check = is_function(options.get("evaluate"))
     if server is not None and own_check:
         raise BadInputError(
             "--evaluate module:function runs your own code, so it is for tuning here, without --server"

@@ -18,8 +18,10 @@ _MOST_K = 1000
 _DEFAULT_K = 5
 
 
-def is_function(text: str) -> bool:
-    """Whether a text names a function of the caller's own, as `module:function`."""
+def is_function(text: object) -> bool:
+    """Whether a value names a function of the caller's own, as `module:function`."""
+    if not isinstance(text, str):
+        return False
     head = text.partition("@")[0].partition("=")[0]
     return head not in METRICS and ":" in text
 

@@ -218,7 +218,7 @@ def _options(text: str) -> dict[str, Any]:
 
 def _checked(options: Mapping[str, Any]) -> TuneOptions:
     for name in LOCAL_OPTIONS:
-        if is_function(str(options.get(name, ""))):
+        if is_function(options.get(name)):
             raise BadInputError(f"option {name!r} names code of your own; it works locally only")
     return TuneOptions.from_json(options)
 

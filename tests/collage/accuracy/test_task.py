@@ -14,6 +14,7 @@ import pytest
 
 import collage
 from collage.backends.numerics.reference import reference_session, run_session
+from collage.cli.summary import evaluation_text
 from collage.partitioner.errors import BadInputError
 from tests.collage.accuracy.test_mix_runner import WIDTH, layers
 
@@ -49,6 +50,7 @@ def _reduced(artifact: collage.Artifact) -> int:
     return sum(len(p["nodes"]) for p in artifact.report["partitions"] if "bf16" in p["target"])
 
 
+@pytest.mark.slow
 def test_a_wide_bound_is_spent_and_a_tight_one_kept(folder: Path) -> None:
     wide = _tune(folder, max_drop=0.5)
     assert _reduced(wide) == 12
@@ -60,6 +62,7 @@ def test_a_wide_bound_is_spent_and_a_tight_one_kept(folder: Path) -> None:
     assert _reduced(tight) < 12
 
 
+@pytest.mark.slow
 def test_labels_give_the_same_truth_in_a_file_or_beside_inputs(folder: Path) -> None:
     apart = _tune(folder, max_drop=0.5, labels=folder / "labels.npy")
     with np.load(folder / "inputs.npz") as stored:
@@ -70,11 +73,22 @@ def test_labels_give_the_same_truth_in_a_file_or_beside_inputs(folder: Path) -> 
         assert found["truth"] == "labels" and found["reference_score"] == 1.0
 
 
+@pytest.mark.slow
 def test_what_is_not_proven_says_how_many_samples_are_needed(folder: Path) -> None:
     artifact = _tune(folder, max_drop=0.01, time_limit_s=3.0)
     found = artifact.report["evaluation"]
     assert not found["proven"] and found["samples_needed"] > found["samples"]
     assert any("is not proven" in text for text in artifact.report["warnings"])
+
+
+def test_the_summary_says_how_sure_it_is() -> None:
+    found = {
+        "metric": "top1", "score": 0.79, "reference_score": 0.8, "drop": 0.01, "drop_upper": 0.03,
+        "allowed": 0.008, "samples": 150, "proven": False,
+    }  # fmt: skip
+    text = evaluation_text(found)
+    assert "0.79 beside 0.8" in text and "not proven on 150 held-out samples" in text
+    assert "no bound by" in evaluation_text({**found, "drop_upper": None})
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from collage.cost_db.connections import default_url
 from collage.cost_db.database import CostDatabase
 from collage.events import Event, Listener, ignore
 from collage.options import TuneOptions, chosen_targets
-from collage.partitioner.errors import BadInputError
 from collage.search.fixed_plans import parse_targets
 from collage.tuning.pipeline import run_tuning
 from collage.tuning.run import Run, TuneRequest
@@ -34,9 +33,8 @@ def tune(
     certificates: str | Path | None = None,
     on_event: Listener = ignore,
     cancel: threading.Event | None = None,
-    evaluate: Callable[[Any], float] | None = None,
-    at_least: float | None = None,
-    at_most: float | None = None,
+    evaluate: str | Callable[[Any], float] | None = None,
+    labels: str | Path | None = None,
     **options: Any,
 ) -> Artifact:
     """Find the fastest partition of a model over some targets, by measuring.
@@ -52,10 +50,12 @@ def tune(
         certificates: the folder with this machine's certificate, for a scheduler on another one.
         on_event: is told about every step.
         cancel: stops the run when set.
-        evaluate: your own check: gets a session with `run`, `inputs` and `outputs`, returns a number
-            (`collage.accuracy.evaluation`). Unless a tolerance is given too, it alone decides.
-        at_least: the smallest number that passes; either this or `at_most` goes with `evaluate`.
-        at_most: the largest.
+        evaluate: the name of a metric of the task, as `"top1"` (docs/task-metrics.md); or your own check:
+            gets a session with `run`, `inputs` and `outputs`, returns a number
+            (`collage.accuracy.evaluation`). Unless a tolerance is given too, it alone decides. One of
+            the options `max_drop`, `at_least` and `at_most` bounds it.
+        labels: the truth of a metric, for each sample of `inputs`, as .npy or .npz; by default the
+            outputs of the model itself are the truth.
         **options: the fields of `collage.options.TuneOptions`.
 
     Raises:
@@ -64,9 +64,12 @@ def tune(
         NoWorkerError: no worker of the scheduler has all targets.
         CancelledError: `cancel` was set.
     """
-    check = None if evaluate is None else Check(evaluate, at_least, at_most)
-    if check is None and not at_least is at_most is None:
-        raise BadInputError("at_least and at_most bound what evaluate returns; give that too")
+    check = None
+    if evaluate is not None and not isinstance(evaluate, str):
+        bounds = {name: options.pop(name, None) for name in ("max_drop", "at_least", "at_most")}
+        check = Check(evaluate, **bounds)
+    elif evaluate is not None:
+        options["evaluate"] = evaluate
     chosen = TuneOptions.from_json({"tolerance": 1.0, **options} if check else options)
     with tempfile.TemporaryDirectory(prefix="collage-tune-") as folder:
         work_dir = Path(folder)
@@ -89,6 +92,7 @@ def tune(
             on_event=on_event,
             cancel=cancel,
             check=check,
+            labels=Path(labels) if labels is not None else None,
             artifact_name=destination.name,
         )
         move_artifact(result.artifact_path, destination)
@@ -108,6 +112,7 @@ def tune_into(
     on_event: Listener = ignore,
     cancel: threading.Event | None = None,
     check: Check | None = None,
+    labels: Path | None = None,
     artifact_name: str = "model.collage.onnx",
 ) -> TuneResult:
     """Tune a model and leave the artifact in a folder; `tune` and the jobs of a server do this.
@@ -124,6 +129,7 @@ def tune_into(
         on_event: is told about every step.
         cancel: stops the run when set.
         check: the caller's own check of the plan that is returned.
+        labels: the truth of a metric, as .npy or .npz.
         artifact_name: file name of the artifact; large weights beside it are named after it.
 
     Raises:
@@ -142,6 +148,7 @@ def tune_into(
         inputs=inputs,
         check=check,
         artifact_name=artifact_name,
+        labels=labels,
     )
     costs = CostDatabase(database)
     place = runner_for(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from collage.backends.numerics.comparison import Metric
 from collage.cost_db.plain_text import plain_json
+from collage.metrics.names import is_function, parse_metric
 from collage.partitioner.errors import BadInputError
 from collage.shapes.dim_text import LONGEST_TEXT, MOST_SIZE, read_dim
 from collage.shapes.seen import MOST_SEEN, sizes_and_weight
@@ -23,7 +24,7 @@ _DEFAULT_LIMIT_S, _LARGE_BYTES, _S_PER_LARGE_MIB = 150.0, 100 << 20, 0.5
 _MOST_REGIONS = 60
 _FAULTS_SHOWN = 10
 _MOST_BYTES = 8 << 20
-_LOCAL_ONLY = ("evaluate", "at_least", "at_most")
+_NO_TOLERANCE = 1.0
 
 
 _WEEK_S = 7 * 24 * 3600.0
@@ -147,6 +148,23 @@ class TuneOptions(pydantic.BaseModel):
     )
     metric: Metric = Field(default="max", description="max, l2, cosine or top1.")
     pareto: bool = Field(default=False, description="Also find the fastest plans at other errors.")
+    evaluate: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1000,
+        description="A metric of the task: top1, topk=5, map, text, embedding, perplexity or snr; here "
+        "and in Python also a check of your own, as module:function.",
+    )
+    max_drop: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="How much worse than the model itself it may be, relative to that: 0.01 is 1%.",
+    )
+    at_least: float | None = Field(
+        default=None, description="The smallest value of what evaluate gives that passes."
+    )
+    at_most: float | None = Field(default=None, description="The largest.")
     dims: Mapping[_Name, _Dim] = Field(
         default={},
         max_length=1000,
@@ -199,6 +217,28 @@ class TuneOptions(pydantic.BaseModel):
         default=0.0, ge=0, le=_WEEK_S, description="Seconds to wait for a worker that has all targets."
     )
 
+    @pydantic.field_validator("evaluate")
+    @classmethod
+    def _known_metric(cls, text: str | None) -> str | None:
+        try:
+            if text is not None:
+                parse_metric(text)
+        except BadInputError as error:
+            raise ValueError(str(error)) from None
+        return text
+
+    @pydantic.model_validator(mode="after")
+    def _one_bound(self) -> Self:
+        bounds = (self.max_drop, self.at_least, self.at_most)
+        given = sum(bound is not None for bound in bounds)
+        if self.evaluate is None and given:
+            raise ValueError(
+                "max_drop, at_least and at_most bound what evaluate returns; give that too"
+            )
+        if self.evaluate is not None and given != 1:
+            raise ValueError("evaluate needs one bound: max_drop, at_least or at_most")
+        return self
+
     def limit_s(self, weights_bytes: int) -> float:
         """Seconds after which the search ends; by default more for large weights, which compile slowly."""
         large_mib = max(0, weights_bytes - _LARGE_BYTES) / (1 << 20)
@@ -241,11 +281,15 @@ class TuneOptions(pydantic.BaseModel):
         Raises:
             OptionsError: an option is unknown or its value is not allowed; the message lists all faults.
         """
-        if not data.keys().isdisjoint(_LOCAL_ONLY):
+        if is_function(data.get("evaluate")):
             raise BadInputError(
-                "evaluate runs code of the caller, so no server takes it: tune on your own machine with "
-                "collage tune --evaluate, or bound the error with tolerance and metric"
+                "evaluate=module:function runs code of the caller, so no server takes it: tune on your own "
+                "machine with collage tune --evaluate, or name a built-in metric, as top1"
             )
+        if (
+            data.get("evaluate") is not None
+        ):  # then it alone bounds plans, unless a tolerance is given too
+            data = {"tolerance": _NO_TOLERANCE, **data}
         for name, value in data.items():
             try:
                 plain_json(f"options.{name}", value, _MOST_BYTES)

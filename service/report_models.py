@@ -140,6 +140,26 @@ class NeverMeasuredView(_Stored):
     at_least_us: float | None
 
 
+class EvaluationView(_Stored):
+    """How well the plan does its task on held-out samples."""
+
+    metric: str
+    truth: Literal["labels", "reference"]
+    reference_score: float = Field(description="Of ONNX Runtime without optimization.")
+    score: float
+    drop: float = Field(description="By how much it is worse, in units of the metric.")
+    drop_upper: float | None = Field(
+        description="The upper end of its one-sided 95 % interval; null where that has no bound."
+    )
+    allowed: float
+    samples: int = Field(description="Held-out samples of the proof.")
+    searched_samples: int = Field(description="Samples that plans were chosen by.")
+    proven: bool = Field(description="Whether the whole interval keeps the bound.")
+    samples_needed: int | None = Field(
+        description="Held-out samples that would prove it, were the drop as it is; null where none would."
+    )
+
+
 class ReportView(_Stored):
     """The report of a tuning; docs/report.md says what each field means."""
 
@@ -161,6 +181,7 @@ class ReportView(_Stored):
     max_relative_error: float | None
     tolerance: float
     metric: str
+    evaluation: EvaluationView | None = None
     sampled_inputs: Literal["given", "seeded"]
     front: list[FrontPointView] | None
     plans: list[TimedPlanView]

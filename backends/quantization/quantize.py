@@ -37,7 +37,14 @@ from collage.backends.contract import CompileContext, Preparation, PreparedParts
 from collage.backends.machine.hardware import hardware
 from collage.backends.numerics.tensor_files import read_samples
 from collage.backends.options import Option
-from collage.backends.quantization.bias_correction import constant_value, correct_biases
+from collage.backends.quantization.bias_correction import correct_biases
+from collage.backends.quantization.calibration import (
+    CALIBRATE,
+    MINMAX,
+    method_of,
+    without_calibrate,
+)
+from collage.backends.quantization.float_model import fold_normalization, loaded, tidy, turn_weights
 from collage.backends.quantization.float_nodes import (
     OPTION,
     keep_float,
@@ -74,14 +81,14 @@ _MASKS: WeakKeyDictionary[GraphIndex, dict[str, int]] = WeakKeyDictionary()
 
 
 def options(*choices: str) -> tuple[Option, ...]:
-    """`-quant`, for a backend that takes these kinds, and `-float`."""
+    """`-quant`, for a backend that takes these kinds, `-float` and `-calibrate`."""
     quant = Option(
         _NAME,
         "none",
         "Weights of products and convolutions as int8 in the file itself (see docs/int8.md).",
         choices=("none", *choices),
     )
-    return quant, OPTION
+    return quant, OPTION, CALIBRATE
 
 
 def kind_of(target: Target) -> str | None:
@@ -92,7 +99,8 @@ def kind_of(target: Target) -> str | None:
 
 def without_quant(target: Target) -> Target:
     """The float target of the same runtime."""
-    return Target(target.backend, tuple(pair for pair in target.options if pair[0] != _NAME))
+    plain = without_calibrate(target)
+    return Target(plain.backend, tuple(pair for pair in plain.options if pair[0] != _NAME))
 
 
 def rounds_inside(target: Target) -> bool:
@@ -101,7 +109,9 @@ def rounds_inside(target: Target) -> bool:
 
 
 def refuse_float(target: Target) -> str | None:
-    """Why `-float` makes no sense as it is given, or None."""
+    """Why `-float` or `-calibrate` makes no sense as it is given, or None."""
+    if method_of(target) != MINMAX and kind_of(target) != STATIC:
+        return f"-calibrate finds ranges of activations: it goes with -quant={STATIC}"
     if positions_of(target) and kind_of(target) not in CALIBRATED:
         return f"-float keeps nodes float within int8: it goes with -quant={' or '.join(CALIBRATED)}"
     return refuse_ranges(target)
@@ -117,16 +127,18 @@ def preparation(target: Target, float_results: bool = False) -> Preparation | No
     kind = kind_of(target)
     if kind is None:
         return None
-    return Preparation(_name(kind, float_results), kind in CALIBRATED, least_opset=LEAST_OPSET)
+    name = _name(kind, float_results, method_of(target))
+    return Preparation(name, kind in CALIBRATED, least_opset=LEAST_OPSET)
 
 
-def _name(kind: str, float_results: bool) -> str:
+def _name(kind: str, float_results: bool, method: str) -> str:
     if kind == WEIGHTS:
         return f"{kind}, errors fed back, zeros kept"
     name = f"{kind} by {_version()}"
     if kind == STATIC:
         name += f", ranges of {RANGE_BITS} bits, biases corrected"
         name += ", float results" if float_results else ""
+        name += f", ranges by {method}" if method != MINMAX else ""
     return name
 
 
@@ -207,10 +219,11 @@ def quantize(
         raise CollageError(f"{target} needs samples to calibrate with, and this partition has none")
     sources = files_of(model.path)
     sources += [] if kind == DYNAMIC else [model.calibration or model.path]
-    name = f"{_name(kind, float_results)} {_has_dot_product()}"
+    method = method_of(target)
+    name = f"{_name(kind, float_results, method)} {_has_dot_product()}"
 
     def make(folder: Path) -> None:
-        _make(model, kind, float_results, folder)
+        _make(model, kind, folder, float_results=float_results, method=method)
 
     folder = cached(sources, [_FILE], name, make, context.work_dir, context.cache_dir)
     made = replace(model, path=folder / _FILE, prepared=True)
@@ -221,9 +234,9 @@ def _partly(
     whole: SubModel, model: SubModel, target: Target, context: CompileContext, float_results: bool
 ) -> SubModel:
     """The int8 model with some nodes float again, which is made quickly and not cached."""
-    original, result = _loaded(model.path), ir.load(whole.path)
+    original, result = loaded(model.path), ir.load(whole.path)
     values = kept_values(target, original)
-    _fold_normalization(original)
+    fold_normalization(original)
     floats = {node.name or "" for node in original.graph if node.outputs[0].name in values}
     floats |= set(idle(original, floats))
     keep_float(result, original, floats, rounded_results=not float_results)
@@ -242,9 +255,9 @@ class Int8Parts(PreparedParts):
     """
 
     def __init__(self, whole: SubModel, model: SubModel) -> None:
-        original = _loaded(model.path)
-        _fold_normalization(original)
-        self._model = _loaded(whole.path)
+        original = loaded(model.path)
+        fold_normalization(original)
+        self._model = loaded(whole.path)
         read_unrounded(self._model, original)
 
     def cut(self, part: SubModel, path: Path) -> SubModel | None:
@@ -264,7 +277,7 @@ class Int8Parts(PreparedParts):
         return replace(part, path=path, prepared=True)
 
 
-def _make(model: SubModel, kind: str, float_results: bool, folder: Path) -> None:
+def _make(model: SubModel, kind: str, folder: Path, *, float_results: bool, method: str) -> None:
     source, made = folder / "source.onnx", folder / "made.onnx"
     _write_ready(model.path, source, kind)
     logging.getLogger().setLevel(logging.ERROR)  # it gives advice on the root logger
@@ -277,7 +290,14 @@ def _make(model: SubModel, kind: str, float_results: bool, folder: Path) -> None
         passes.RemoveUnusedNodesPass()(result)
     else:
         samples = _samples(model)
-        write_static(source, made, samples, float_results, not _has_dot_product())
+        write_static(
+            source,
+            made,
+            samples,
+            float_results=float_results,
+            reduce_range=not _has_dot_product(),
+            method=method,
+        )
         result = ir.load(made)
         correct_biases(result, source, samples)
         passes.RemoveUnusedNodesPass()(result)
@@ -292,46 +312,13 @@ def _make(model: SubModel, kind: str, float_results: bool, folder: Path) -> None
 
 def _write_ready(source: Path, destination: Path, kind: str) -> None:
     """A copy with all weights inside, which the quantizer reads rightly."""
-    model = _loaded(source)
+    model = loaded(source)
     if kind in CALIBRATED:
-        _fold_normalization(model)
+        fold_normalization(model)
     else:
-        _turn_weights(model)
-        _tidy(model)
+        turn_weights(model)
+        tidy(model)
     ir.save(model, destination)
-
-
-def _loaded(path: Path) -> ir.Model:
-    model = ir.load(path)
-    ir.external_data.load_to_model(model)
-    return model
-
-
-def _fold_normalization(model: ir.Model) -> None:
-    from onnxscript.rewriter import RewriteRuleSet
-    from onnxscript.rewriter.rules.common import fuse_batchnorm_into_conv_rule
-
-    RewriteRuleSet([fuse_batchnorm_into_conv_rule]).apply_to_model(model)
-    _tidy(model)
-
-
-def _tidy(model: ir.Model) -> None:
-    passes.RemoveUnusedNodesPass()(model)
-    passes.NameFixPass()(model)
-
-
-def _turn_weights(model: ir.Model) -> None:
-    """Transpose the weights of Gemms, a copy for each."""
-    for node in model.graph:
-        if node.op_type != "Gemm" or not node.attributes.get_int("transB", 0):
-            continue
-        weight = node.inputs[1]
-        if weight is None or weight.const_value is None:
-            continue
-        name = f"{weight.name}/turned for {node.name}"
-        turned = np.ascontiguousarray(weight.const_value.numpy().T)
-        node.replace_input_with(1, constant_value(model.graph, name, turned))
-        node.attributes["transB"] = ir.AttrInt64("transB", 0)
 
 
 def _products(source: Path) -> frozenset[str]:

@@ -10,11 +10,12 @@ tests/backends/quantization/test_quantize.py:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from collage.backends.quantization.calibration import MINMAX, ranges_of
 from collage.backends.quantization.float_nodes import CLIPPINGS
 from collage.partitioner.lazy import ir
 
@@ -34,6 +35,7 @@ def write_static(
     samples: Sequence[dict[str, np.ndarray]],
     float_results: bool,
     reduce_range: bool,
+    method: str = MINMAX,
 ) -> None:
     """Write a model with QuantizeLinear and DequantizeLinear around integer kernels and what lies between them.
 
@@ -41,20 +43,15 @@ def write_static(
         source: the float model, weights inside; temporary files lie beside it.
         float_results: results of kernels are rounded only where an integer kernel reads them.
         reduce_range: weights of 7 bits.
+        method: how ranges are found (`collage.backends.quantization.calibration`).
     """
     from onnxruntime.quantization import QuantType
-    from onnxruntime.quantization.calibrate import CalibrationMethod, TensorData, create_calibrator
+    from onnxruntime.quantization.calibrate import TensorData
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
     from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
 
     operators = [*WEIGHTED, *_CARRIERS]
-    augmented = source.with_name("augmented.onnx")
-    calibrator = create_calibrator(
-        source, operators, str(augmented), calibrate_method=CalibrationMethod.MinMax
-    )
-    calibrator.collect_data(_Reader(samples))
-    ranges = calibrator.compute_data()
-    augmented.unlink()
+    ranges = ranges_of(source, samples, operators, method)
     for name, found in list(ranges.items()):
         low, high = widened(found.lowest, found.highest)
         ranges[name] = TensorData(lowest=low, highest=high)
@@ -117,13 +114,3 @@ def widened(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.asarray(rounded, dtype=ends.dtype)
 
     return outwards(low, np.floor), outwards(high, np.ceil)
-
-
-class _Reader:
-    """Samples as `onnxruntime.quantization` wants them: one at a time, then None."""
-
-    def __init__(self, samples: Sequence[dict[str, np.ndarray]]) -> None:
-        self._left: Iterator[dict[str, np.ndarray]] = iter(samples)
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self._left, None)

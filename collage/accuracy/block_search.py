@@ -46,6 +46,8 @@ _CALL_US, _US_PER_MIB = 40.0, 100.0
 # A block with a smaller share of the time, or of the error, is not halved.
 _TIME_WORTH_HALVING, _SHARE_WORTH_HALVING = 0.015, 0.15
 _TIGHTER = 0.8
+# Shares of the blocks that are reduced to learn what errors mean for a task.
+_SPREAD = (0.25, 0.5, 0.75, 1.0)
 # Mixes that run on held-out samples; where all miss a limit, the aim is lowered by a factor between
 # these.
 _KEPT, _TIGHTENINGS = 3, 4
@@ -130,6 +132,7 @@ class BlockSearch:
     def go(self) -> BlockSearchResult:
         self.deadline_s = max(self.deadline_s, time.monotonic() + _AT_LEAST * self.request.budget_s)
         for _ in range(_ROUNDS):
+            self.calibrate()
             for goal in self.request.error_limits:
                 for target in range(1, len(self.request.targets)):
                     self.try_ends(target, self.aims[goal])
@@ -189,6 +192,24 @@ class BlockSearch:
         ]
         new = sum(block.nodes not in known for block in blocks)
         self.block_s = (time.monotonic() - begin_s) / max(new, 1)
+
+    def calibrate(self) -> None:
+        """With a task, measure it on mixes from little reduced to all, and express errors by what that teaches."""
+        if self.runs.task is None:
+            return
+        squares = np.where(np.isfinite(self.alone[:, 1:]), self.alone[:, 1:], np.inf)
+        best, least = squares.argmin(axis=1) + 1, squares.min(axis=1)
+        order = [int(i) for i in np.argsort(least) if math.isfinite(least[i])]
+        for share in _SPREAD:
+            some = {*order[: math.ceil(share * len(order))]}
+            chosen = tuple(int(best[i]) if i in some else 0 for i in range(len(self.blocks)))
+            if any(chosen) and not self.out_of_time:
+                self.chosen_error(chosen)
+                self.runs.held_out_error(mix_of(self.blocks, chosen, len(self.request.targets)))
+        for i, block in enumerate(self.blocks):
+            for target in range(1, len(self.request.targets)):
+                if math.isfinite(self.alone[i, target]):
+                    self.alone[i, target] = self.alone_square(block, target)
 
     def alone_square(self, block: Block, target: int) -> float:
         """Squared error of this block alone reduced; infinite where the target does not take it."""
@@ -297,6 +318,8 @@ class BlockSearch:
     def fastest_in_blocks(self, goal: float) -> MixResult | None:
         """The most promising mix that keeps a goal in blocks, on the held-out samples too."""
         found = sorted(self.keeping(goal), key=lambda mix: self.time_us(mix.reduced))
+        if self.runs.task is not None:  # each takes an inference for every searched sample
+            found = found[:_KEPT]
         return next((mix for mix in found if self.runs.held_out_error(mix.reduced) <= goal), None)
 
     def seek(self, goal: float) -> None:

@@ -13,6 +13,7 @@ from collage.accuracy.block_search import BlockSearchResult, search_blocks
 from collage.accuracy.mix_partitions import mixable_pairs, partitions_of
 from collage.accuracy.mix_runner import BlockSearchRequest, MixResult
 from collage.accuracy.target_choice import TargetChoice
+from collage.accuracy.task_errors import SearchTask
 from collage.backends.machine.hardware import Hardware
 from collage.backends.registry import on_gpus
 from collage.backends.sandbox.run import ChildFailed, ChildLimits
@@ -50,6 +51,7 @@ class BudgetSearch:
     runner: Runner  # where mixes run
     cancel: threading.Event | None  # stops the child
     span_s: tuple[float, float]  # `time.monotonic()` at which the run began, and at which it is to end
+    task: SearchTask | None = None  # with it tolerances are shares of what the task allows
     found: BlockSearchResult | None = field(default=None, init=False)
     base: Target = field(init=False)
     mixed: tuple[Target, ...] = field(init=False)
@@ -81,6 +83,8 @@ class BudgetSearch:
         Args:
             entries: plans that were timed, or failed for their error.
         """
+        if self.task is not None:  # plans are judged by the task itself
+            return []
         errors = {identity(entry.plan): entry.error for entry in entries}
         tightened = {}
         for tolerance, plan in self._promised.items():
@@ -149,6 +153,7 @@ class BudgetSearch:
             known=self.found.tried if self.found else (),
             known_joined=self.found.joined if self.found else (),
             cuts=self.found.cuts if self.found else (),
+            task=self.task,
         )
         found = self._run(request)
         if found is None:
@@ -207,12 +212,13 @@ class BudgetSearch:
         said = ", ".join(f"{bound:.2f} within {t}" for t, bound in bounds.items())
         everything = max(found.tried, key=self._reduced)
         names = ", ".join(map(str, self.mixed))
+        unit = "" if self.task is None else " of what the task allows"
         self.listener(
             Event(
                 "accuracy",
                 f"{names}: {len(found.tried)} mixes of {len(found.cuts) - 1} blocks tried, "
                 f"{len(found.joined)} as plans; with "
-                f"{self._reduced(everything):.0%} reduced the error is {everything.error:.2g}; were borders "
+                f"{self._reduced(everything):.0%} reduced the error is {everything.error:.2g}{unit}; were borders "
                 f"free, a mix is promised to be so many times as fast as {self.base}: {said}",
                 data={
                     "targets": [str(target) for target in self.mixed],

@@ -13,6 +13,8 @@ _EXACT_TOLERANCE = 2e-3
 _LOCAL_ERROR = 0.5
 # Errors for which plans are proposed, beside the tolerance asked for.
 _FRONT = (1e-2, 5e-2, 3e-3, 1e-1, 2e-2)
+# With a metric of the task the same in shares of its budget, in place of errors.
+_SHARES = (1.0, 0.5)
 # A whole model may err by this much: the comparison judges it by the caller's metric.
 _ANY_ERROR = 3.0
 
@@ -40,11 +42,14 @@ class ErrorLimits:
             is_evaluated: whether the caller's own check decides too.
         """
         asked = options.tolerance
-        many = options.pareto or is_evaluated
+        scored = options.evaluate is not None
+        many = options.pareto or is_evaluated or scored
         budget = many or asked > _EXACT_TOLERANCE or options.metric != "max"
         front = tuple(
             dict.fromkeys([asked, *(error for error in _FRONT if options.pareto or error < asked)])
         )
+        if scored:
+            front = _SHARES
         return cls(
             has_budget=budget,
             tolerances=front if many else (asked,),
@@ -52,6 +57,6 @@ class ErrorLimits:
             local_limit=_LOCAL_ERROR if budget else asked,
             whole_limit=_ANY_ERROR if budget else asked,
             # The error by another metric is known only after the comparison.
-            exact_limit=asked if options.metric == "max" else EXACT_ERROR,
+            exact_limit=asked if options.metric == "max" and not scored else EXACT_ERROR,
             slower_too=many,
         )

@@ -24,13 +24,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from collage.accuracy.target_choice import EXACT_ERROR
 from collage.backends.contract import SubModel
 from collage.backends.numerics.tensor_files import read_samples, write_samples
 from collage.backends.registry import on_gpus
@@ -38,7 +39,7 @@ from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child,
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
-from collage.partitioner.errors import BadInputError, CancelledError, CollageError
+from collage.partitioner.errors import BadInputError, CancelledError, CollageError, NoPlanError
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
@@ -175,12 +176,31 @@ class Check:
     """
 
     function: Callable[[Any], float]  # gets a `PlanSession`, returns a number
+    max_drop: float | None = (
+        None  # of a value that is better the larger it is, relative to the exact plan's
+    )
     at_least: float | None = None  # the smallest value that passes; None for no such bound
     at_most: float | None = None  # the largest
 
     def __post_init__(self) -> None:
-        if (self.at_least is None) == (self.at_most is None):
-            raise BadInputError("an evaluation needs one bound: either at_least or at_most")
+        if sum(bound is not None for bound in (self.max_drop, self.at_least, self.at_most)) != 1:
+            raise BadInputError("an evaluation needs one bound: max_drop, at_least or at_most")
+
+    def beside(self, session: PlanSession) -> Check:
+        """The same with `max_drop` as a number, by the value of an exact plan.
+
+        Raises:
+            BadInputError: a share of that value means nothing.
+            EvaluationError: the exact plan failed.
+        """
+        assert self.max_drop is not None
+        value = float(self.function(session))
+        if not value > 0:
+            raise BadInputError(
+                f"the evaluation of the model itself gave {value:.6g}, so a relative drop means nothing: "
+                "give at_least or at_most"
+            )
+        return replace(self, max_drop=None, at_least=value * (1 - self.max_drop))
 
     def refusal(self, session: PlanSession) -> str | None:
         """Why a plan does not pass, or None."""
@@ -195,11 +215,18 @@ class Check:
         return None if math.isfinite(value) else f"its evaluation gave {value}"
 
 
+class PlanCheck(Protocol):
+    """Whatever says whether a plan may be returned."""
+
+    def refusal(self, session: PlanSession) -> str | None:
+        """Why a plan does not pass, or None."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Finds the fastest timed plan that passes a check."""
 
-    check: Check  # the user's
+    check: PlanCheck  # the user's, or a metric's
     timer: PlanTimer  # the plans
     regions: RegionFiles  # sub-models of their partitions
     samples: Sampling  # threads and folders of the run
@@ -217,17 +244,35 @@ class Evaluation:
             winner = self.timer.refuse(winner, reason).winner()
         return winner
 
+    def beside_exact(self) -> Evaluation:
+        """The same, with a bound relative to an exact plan as a number.
+
+        Raises:
+            NoPlanError: no plan computes the model exactly.
+        """
+        if not isinstance(self.check, Check) or self.check.max_drop is None:
+            return self
+        timed = (entry for entry in self.timer.entries if entry.timed)
+        exact = min(timed, key=lambda entry: entry.error or 0.0, default=None)
+        if exact is None or (exact.error or 0.0) > EXACT_ERROR:
+            raise NoPlanError("max_drop is relative to an exact plan, and none ran: give at_least")
+        with self._session(exact) as session:
+            return replace(self, check=self.check.beside(session))
+
     def _refusal(self, entry: TimedPlan) -> str | None:
+        with self._session(entry) as session:
+            return self.check.refusal(session)
+
+    def _session(self, entry: TimedPlan) -> PlanSession:
         folder = Path(tempfile.mkdtemp(prefix="evaluate-", dir=self.samples.work_dir))
-        with PlanSession(
+        return PlanSession(
             self.regions,
             entry.plan,
             folder,
             self.samples.threads,
             self.samples.cache_dir,
             self.samples.cancel,
-        ) as session:
-            return self.check.refusal(session)
+        )
 
 
 def load_function(text: str) -> Callable[[Any], float]:

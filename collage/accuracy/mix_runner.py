@@ -19,6 +19,7 @@ import numpy as np
 
 from collage.accuracy.error_model import Block, ReducedNodes, targets_of
 from collage.accuracy.mix_partitions import MixPartition, mixable_pairs, partitions_of
+from collage.accuracy.task_errors import MixRun, SearchTask, TaskErrors
 from collage.backends.contract import CompileContext, PreparedParts, SubModel, ready
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.tensor_files import read_expected, read_samples, write_samples
@@ -68,6 +69,7 @@ class BlockSearchRequest:
     known: tuple[MixResult, ...] = ()  # mixes that ran before, in blocks
     known_joined: tuple[MixResult, ...] = ()  # mixes that ran before as plans
     cuts: tuple[int, ...] = ()  # of the line before; empty to begin anew
+    task: SearchTask | None = None  # with it errors are shares of what the task allows
 
 
 class MixRunner:
@@ -93,7 +95,10 @@ class MixRunner:
         self.joined_us: dict[ReducedNodes, float] = {
             m.reduced: m.latency_us for m in request.known_joined
         }
+        self.task = None if request.task is None else TaskErrors(request.task)
         self.inside = mixable_pairs(request.targets)
+        self.runs: dict[ReducedNodes, MixRun] = {}  # with a task, of the mixes in `errors`
+        self.joined_runs: dict[ReducedNodes, MixRun] = {}
         self.pieces: dict[MixPartition, str] = {}  # folder names, in the order of use
         self.run_s = math.inf  # the shortest run of the latest mix
         self.blocks: Sequence[Block] = ()
@@ -161,14 +166,50 @@ class MixRunner:
     def error(self, mix: ReducedNodes) -> float:
         """The largest error over the samples that mixes are chosen by; where it is hopeless, over the first alone."""
         if mix not in self.errors:
-            self.errors[mix] = self._worst(mix, self.used)
+            self.errors[mix] = self._error(mix, self.used)
         return self.errors[mix]
 
     def held_out_error(self, mix: ReducedNodes) -> float:
-        """The largest error over the other samples; 0 where there are none."""
+        """The largest error over the other samples; 0 where there are none. With a task: over all that are searched."""
         if mix not in self.held_out_errors:
-            self.held_out_errors[mix] = self._worst(mix, self.held_out)
+            if self.task is not None:
+                self.held_out_errors[mix] = self._task_error(mix, self.task)
+            else:
+                self.held_out_errors[mix] = self._worst(mix, self.held_out)
         return self.held_out_errors[mix]
+
+    def _error(self, mix: ReducedNodes, which: slice, joined: bool = False) -> float:
+        if self.task is None:
+            return self._worst(mix, which, joined)
+        numbers = range(len(self.samples))[which]
+        made = self.outputs(mix, which, joined)
+        run = self.task.run(made, first=numbers.start, count=len(numbers))
+        (self.joined_runs if joined else self.runs)[mix] = run
+        return self.task.error(run)
+
+    def _task_error(self, mix: ReducedNodes, task: TaskErrors) -> float:
+        """Run a mix on all searched samples, and express every error by what that teaches."""
+        if not task.all_inputs:
+            task.all_inputs = read_samples(task.samples.inputs_file, self.request.inputs)
+        chosen = (MixPartition(nodes, target) for nodes, target in self._chosen(mix))
+        steps = [step for part in chosen if (step := self.step(part)) is not None]
+        executor = Executor(steps, self.request.inputs, list(self.expected[0]))
+        executor.bind()
+        run = task.run(self._in_turn(executor, task.all_inputs), first=0, count=task.samples.count)
+        task.learn(mix, run)
+        self.errors |= {m: task.error(r) for m, r in self.runs.items()}
+        self.joined_errors |= {m: task.error(r) for m, r in self.joined_runs.items()}
+        self.held_out_errors |= {m: task.error(r) for m, r in task.measured.items()}
+        return task.error(run)
+
+    @staticmethod
+    def _in_turn(
+        executor: Executor, samples: Sequence[dict[str, np.ndarray]]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        for sample in samples:
+            executor.feed(sample)
+            executor.run()
+            yield executor.results()
 
     def joined_error(self, mix: ReducedNodes) -> float:
         """The largest error of a mix as a plan, over all samples.
@@ -181,7 +222,7 @@ class MixRunner:
             prefix = self._exact_prefix(mix)
             self.run_s = math.inf
             runs = all(self.step(part, joined=True) is not None for part in parts)
-            error = self._worst(mix, slice(None), joined=True) if runs else math.inf
+            error = self._error(mix, slice(None), joined=True) if runs else math.inf
             before = [block.times_us[0] for block in self.blocks if block.nodes & prefix.nodes]
             self.joined_errors[mix] = error
             self.joined_us[mix] = sum(before) + self.run_s * 1e6

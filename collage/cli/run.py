@@ -11,7 +11,7 @@ import numpy as np
 from collage.artifact.session import load
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.cli.tables import counted
-from collage.model.reference import read_samples
+from collage.model.sample_inputs import read_samples
 
 
 def run_once(

@@ -71,6 +71,24 @@ def show_comparison(console: Console, report: Mapping[str, Any]) -> None:
         f"error {number_text(report['max_relative_error'])} of {number_text(report['tolerance'])} allowed",
         soft_wrap=True,
     )
+    if (found := report.get("evaluation")) is not None:
+        console.print(evaluation_text(found), soft_wrap=True)
+
+
+def evaluation_text(found: Mapping[str, Any]) -> str:
+    """How well a plan does its task, in one line.
+
+    Args:
+        found: the field `evaluation` of a report.
+    """
+    upper = found["drop_upper"]
+    sure = "no bound by" if upper is None else f"at most {upper:.2g} by"
+    proven = "proven" if found["proven"] else "not proven"
+    return (
+        f"{found['metric']} {found['score']:.4g} beside {found['reference_score']:.4g} of the model itself: "
+        f"{found['drop']:.2g} worse ({sure} the 95 % interval), {found['allowed']:.2g} allowed; {proven} on "
+        f"{found['samples']} held-out samples"
+    )
 
 
 def warnings(report: Mapping[str, Any], *, verbose: bool = False) -> list[str]:

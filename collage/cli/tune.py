@@ -13,6 +13,7 @@ import typer
 
 from collage.cli.parameters import Certificates, Database
 from collage.cli.tune_options import takes_tune_options
+from collage.metrics.names import is_function
 from collage.partitioner.errors import BadInputError
 
 
@@ -42,11 +43,9 @@ def tune(
     ] = None,
     inputs: Annotated[Path | None, typer.Option(help="Sample inputs as .npz.")] = None,
     options: Mapping[str, Any] | None = None,
-    evaluate: Annotated[
-        str | None, typer.Option(help="Your own check, as module:function; only here, not on a server.")
+    labels: Annotated[
+        Path | None, typer.Option(help="The truth for a metric of --evaluate, as .npy or .npz.")
     ] = None,
-    at_least: Annotated[float | None, typer.Option(help="The smallest value that passes it.")] = None,
-    at_most: Annotated[float | None, typer.Option(help="The largest value that passes it.")] = None,
     server: Annotated[
         str | None, typer.Option(help="Tune on a server at this URL instead of here.")
     ] = None,
@@ -65,9 +64,12 @@ def tune(
     from collage.cli.progress import progress
     from collage.cli.summary import show_result
 
-    if server is not None and evaluate is not None:
-        raise BadInputError("--evaluate runs your own code, so it is for tuning here, without --server")
-    options = options or {}
+    options = dict(options or {})
+    own_check = is_function(options.get("evaluate"))
+    if server is not None and own_check:
+        raise BadInputError(
+            "--evaluate module:function runs your own code, so it is for tuning here, without --server"
+        )
     destination = output or model.with_suffix(".collage.onnx")
     cancel = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: cancel.set())
@@ -76,8 +78,12 @@ def tune(
         if server is not None:
             from collage.client.client import Client
             from collage.client.tune import tune_remotely
+            from collage.metrics.labels import labeled_inputs
 
-            with Client(server, token=token) as client:
+            with (
+                Client(server, token=token) as client,
+                labeled_inputs(inputs, labels) as inputs,
+            ):
                 artifact = tune_remotely(
                     client,
                     model,
@@ -92,6 +98,8 @@ def tune(
             from collage.accuracy.evaluation import load_function
             from collage.api import tune as tune_here
 
+            if own_check:
+                options["evaluate"] = load_function(options["evaluate"])
             artifact = tune_here(
                 model,
                 target or [],
@@ -102,9 +110,7 @@ def tune(
                 certificates=certificates,
                 on_event=listener,
                 cancel=cancel,
-                evaluate=None if evaluate is None else load_function(evaluate),
-                at_least=at_least,
-                at_most=at_most,
+                labels=labels,
                 **options,
             )
     if report is not None:

@@ -27,6 +27,7 @@ _FLAGS = {
 }
 _NO_FLAG = {"plans"}
 _FILES = {"plan", "shapes"}
+_SHARES = {"max_drop"}
 _PLACE = "options"
 
 
@@ -79,6 +80,8 @@ def _kind(name: str, field: FieldInfo) -> Any:
     """The type that typer reads a value as."""
     if name in _FILES:
         return Path | None
+    if name in _SHARES:
+        return str | None
     if get_origin(field.annotation) in (tuple, Mapping):
         return list[str] | None
     if get_origin(field.annotation) is Literal:
@@ -104,7 +107,21 @@ def _read(name: str, value: Any) -> Any:
         return read_shapes(value)
     if name == "dims":
         return sizes(value)
+    if name in _SHARES:
+        return share(value, flags()[name])
     return tuple(value) if isinstance(value, list) else value
+
+
+def share(text: str, flag: str) -> float:
+    """A share, given as `1%` or `0.01`.
+
+    Raises:
+        BadInputError: it is neither.
+    """
+    try:
+        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise BadInputError(f"{flag} {text!r} is no share: write it as 1% or 0.01") from None
 
 
 def sizes(texts: list[str]) -> dict[str, int | str]:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ml_dtypes
@@ -25,7 +25,7 @@ import numpy as np
 from collage.backends.numerics.comparison import Array, Ranged
 from collage.backends.numerics.reference import reference_session, run_session
 from collage.backends.numerics.tensor_files import read_expected, read_samples, write_samples
-from collage.backends.sandbox.run import ChildLimits, run_in_child
+from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.partitioner.candidate import bits
 from collage.partitioner.emit.extract import extract
 from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
@@ -111,6 +111,7 @@ def find_ties(
     found: Choices,
     known: Sequence[Mapping[str, Array]],
     folder: Path,
+    say: Callable[[str], None],
     cancel: threading.Event | None = None,
 ) -> NumericTies:
     """Run the part of a model that chooses several times, its sums moved.
@@ -118,10 +119,26 @@ def find_ties(
     Args:
         found: of its index.
         known: per sample the reference of the values that `found.nodes` read from outside.
-
-    Raises:
-        ChildFailed: the child did not come back with an answer.
+        say: is told why it failed; then nothing is known of ties.
     """
+    outputs = tuple(name for name in found.values if name in model.index.outputs)
+    # All values may be more than fits into the memory of a child; the outputs say what matters most.
+    wanted = [found, replace(found, values=outputs)] if outputs else [found]
+    for number, choices in enumerate(wanted):
+        try:
+            return _ties(model, choices, known, folder / str(number), cancel)
+        except ChildFailed as failure:
+            say(failure.reason)
+    return NumericTies([{} for _ in known])
+
+
+def _ties(
+    model: Model,
+    found: Choices,
+    known: Sequence[Mapping[str, Array]],
+    folder: Path,
+    cancel: threading.Event | None,
+) -> NumericTies:
     folder.mkdir(parents=True)
     part = extract(model, found.nodes, folder, found.values)
     write_samples(folder / "given.npz", known)

@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,6 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.sub_graph import SubGraph
 from collage.partitioner.ingest.model_dims import FreeDimensionsError, ModelDims
 from collage.partitioner.ingest.normalize import NormalizedInfo, Runtime, normalize
-from collage.partitioner.tensor import TensorSpec
 
 Sample = Mapping[str, np.ndarray]
 
@@ -207,18 +206,13 @@ class Reference:
     def _find_ties(self, found: Choices) -> NumericTies:
         read = self.values(SubGraph(self.model.index, found.nodes).inputs, last=True)
         begin = time.monotonic()
-        outputs = tuple(name for name in found.values if name in self.model.index.outputs)
-        # All values may be more than fits into the memory of a child; the outputs say what matters most.
-        wanted = [found, replace(found, values=outputs)] if outputs else [found]
+
+        def say(reason: str) -> None:
+            text = f"it could not be found out what rounding decides ({reason})"
+            self._listener(Event("reference", text))
+
         try:
-            for number, choices in enumerate(wanted):
-                folder = self._directory / f"ties-{number}"
-                try:
-                    return find_ties(self.model, choices, read, folder, self._cancel)
-                except ChildFailed as failure:
-                    text = f"it could not be found out what rounding decides ({failure.reason})"
-                    self._listener(Event("reference", text))
-            return NumericTies([{} for _ in self.samples])
+            return find_ties(self.model, found, read, self._directory / "ties", say, self._cancel)
         finally:
             self.seconds += time.monotonic() - begin
 
@@ -353,52 +347,3 @@ def _mapped(path: Path, places: Mapping[str, _Placed]) -> dict[str, np.ndarray]:
         size = math.prod(place.shape) * dtype.itemsize
         found[name] = whole[place.offset : place.offset + size].view(dtype).reshape(place.shape)
     return found
-
-
-def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, np.ndarray]]:
-    """Sample inputs from an .npz file.
-
-    The file holds each input by name: of the input's own shape (one sample), or with one more leading
-    axis.
-
-    Raises:
-        BadInputError: an input is missing, unknown, or of another type or shape.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: _text_as_objects(stored[name]) for name in stored.files}
-    except (OSError, ValueError) as error:
-        raise BadInputError(f"inputs file {str(path)!r} cannot be read as .npz: {error}") from None
-    wanted = {spec.name: spec for spec in specs}
-    if arrays.keys() != wanted.keys():
-        raise BadInputError(
-            f"inputs file {str(path)!r} holds {sorted(arrays)}, but the model takes {sorted(wanted)}"
-        )
-    counts = {_sample_count(array, wanted[name]) for name, array in arrays.items()}
-    if len(counts) != 1:
-        raise BadInputError(f"inputs file {str(path)!r} holds different numbers of samples per input")
-    (count,) = counts
-    if count is None:
-        return [arrays]
-    # Of a row of scalars numpy would give its own scalar types.
-    return [{name: np.asarray(array[i]) for name, array in arrays.items()} for i in range(count)]
-
-
-def _text_as_objects(array: np.ndarray) -> np.ndarray:
-    """Text as models have it; .npz files without pickle hold it as characters of one width."""
-    return array.astype(object) if array.dtype.kind == "U" else array
-
-
-def _sample_count(array: np.ndarray, spec: TensorSpec) -> int | None:
-    """None for one sample without a leading axis, else how many."""
-    if array.dtype.name != spec.dtype:
-        wanted = "text (an array of str)" if spec.dtype == "object" else spec.dtype
-        raise BadInputError(f"input {spec.name!r} must be {wanted}, not {array.dtype.name}")
-    if array.shape == spec.static_shape:
-        return None
-    if array.shape[1:] == spec.static_shape and array.shape[0] > 0:
-        return int(array.shape[0])
-    raise BadInputError(
-        f"input {spec.name!r} must have shape {spec.static_shape} or (samples, *{spec.static_shape}), "
-        f"not {array.shape}"
-    )

@@ -17,13 +17,16 @@ from collage.backends.machine.process_policy import default_threads
 from collage.backends.numerics.reference import table_bounds
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.events import Listener
-from collage.model.reference import Reference, Sample, read_samples
+from collage.metrics.labels import is_label
+from collage.model.reference import Reference, Sample
+from collage.model.sample_inputs import read_samples
 from collage.options import TuneOptions
 from collage.partitioner.errors import ModelError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import NormalizedInfo
 
 _SEEDS = 2
+_MOST_COMPARED = 24  # samples that plans are compared by beside a metric of the task
 _MOST_STORED_BYTES = 4 << 20  # of inputs in an artifact
 
 
@@ -43,22 +46,33 @@ class Sampling:
     seeded: Reference = field(init=False)
     chosen_by: Reference = field(init=False)
     held_out: Reference | None = field(init=False, default=None)
+    # With a metric of the task: the samples that plans are chosen by, and those that prove the result.
+    searched: list[Sample] = field(init=False, default_factory=list)
+    proof_samples: list[Sample] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         first = self.options.seed
         self.seeds = tuple(range(first, first + _SEEDS))
-        self.seeded = self._reference([self._seeded(seed) for seed in self.seeds], "seeded")
+        self.seeded = self.reference(
+            [self._seeded(seed) for seed in self.seeds], "seeded", keep_all=True
+        )
         self.chosen_by = self.seeded
         rest: list[Sample] = []
         if self.inputs is not None:
-            given = read_samples(self.inputs, self.info.inputs)
+            scored = self.options.evaluate is not None
+            given = read_samples(self.inputs, self.info.inputs, ignored=is_label if scored else None)
             middle = (len(given) + 1) // 2
-            self.chosen_by = self._reference(given[:middle], "given")
+            if scored:
+                self.searched, self.proof_samples = list(given[:middle]), list(given[middle:])
+                # Errors are measured on a few of them, and the metric on all.
+                given = given[: min(middle, _MOST_COMPARED)]
+                middle = (2 * len(given) + 2) // 3
+            self.chosen_by = self.reference(given[:middle], "given", keep_all=True)
             rest = list(given[middle:])
         elif self.hold_out:
             rest = [self._seeded(seed + _SEEDS) for seed in self.seeds]
         if rest:
-            self.held_out = self._reference(rest, "held-out", keep_all=False)
+            self.held_out = self.reference(rest, "held-out")
 
     def refuse_nan(self) -> None:
         """Make sure that the reference is a number everywhere, before any target is compared with it.
@@ -101,7 +115,7 @@ class Sampling:
                 f"the model cannot run on seeded inputs, and the given ones ({size >> 20} MiB) are too large to be "
                 f"stored in the artifact ({_MOST_STORED_BYTES >> 20} MiB); give smaller ones with --inputs"
             )
-        return self._reference(few, "proof", keep_all=False)
+        return self.reference(few, "proof")
 
     @property
     def compared(self) -> list[Reference]:
@@ -157,7 +171,12 @@ class Sampling:
     def _seeded(self, seed: int) -> Sample:
         return seeded_inputs(self.info.inputs, seed, table_bounds(self.model.index))
 
-    def _reference(self, samples: Sequence[Sample], name: str, keep_all: bool = True) -> Reference:
+    def reference(self, samples: Sequence[Sample], name: str, keep_all: bool = False) -> Reference:
+        """Reference values of samples, in a folder of this name.
+
+        Args:
+            keep_all: compute all values at once, since more will be asked for.
+        """
         folder = self.work_dir / name
         return Reference(self.model, samples, folder, self.listener, self.cancel, keep_all)
 

@@ -59,6 +59,8 @@ class Findings:
     runner: Runner  # where all this was measured
     # points of latency against error; None where none were asked for
     front: Sequence[Mapping[str, Any]] | None = None
+    # how well the winner does its task; None where no metric was asked for
+    evaluation: Mapping[str, Any] | None = None
 
 
 def build_report(found: Findings) -> dict[str, Any]:
@@ -93,6 +95,7 @@ def build_report(found: Findings) -> dict[str, Any]:
         "max_relative_error": winner.error,
         "tolerance": found.tolerance,
         "metric": found.metric,
+        "evaluation": None if found.evaluation is None else dict(found.evaluation),
         "sampled_inputs": found.sampled,
         "front": None if found.front is None else list(found.front),
         "plans": [_plan(entry, best, found) for entry in found.entries],

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from collage.accuracy.budget_search import BudgetSearch
+from collage.accuracy.evaluation import Evaluation
 from collage.accuracy.target_choice import choose_targets
+from collage.accuracy.task import TaskJudge
+from collage.accuracy.task_errors import search_task
 from collage.backends.registry import target_spec
 from collage.costs.measurement_context import transitions_between
 from collage.events import Event
@@ -118,6 +121,7 @@ def _error_budget(known: Baselines) -> BudgetSearch | None:
         listener=run.listener,
         runner=run.runner,
         cancel=run.cancel,
+        task=search_task(known.task),
         span_s=(known.deadline.search_s - known.limit_s, known.deadline.search_s),
     )
 
@@ -161,6 +165,7 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         comparisons.open(
             budgeted.proposed, replace_missed=budget.correct if budget else lambda entries: ()
         )
+        _screen_by_task(budgeted, timer)
         variants = worth_mixing(comparisons.standings.entries, budgeted.request.targets)
         joined = budgeted
         if variants and budget is None and not budgeted.out_of_time:
@@ -184,6 +189,15 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         blocks=blocks,
         ended_early=ended_early,
     )
+
+
+def _screen_by_task(budgeted: Budgeted, timer: PlanTimer) -> None:
+    """Refuse the fastest plans that miss the task on the searched samples, so that no time is spent on their like."""
+    if budgeted.task is None or not timer.standings.leaders():
+        return
+    judge = TaskJudge(budgeted.task, budgeted.task.searched)
+    check = Evaluation(judge, timer, budgeted.sub_models, budgeted.sampling)
+    check.passing(timer.standings.winner())
 
 
 def _timer(budgeted: Budgeted) -> PlanTimer:

@@ -96,5 +96,6 @@ def _cache(prepared: Prepared) -> TuningCache | None:
         costs=prepared.costs,
         options=request.options,
         inputs=request.inputs,
+        labels=request.labels,
         listener=prepared.run.listener,
     )

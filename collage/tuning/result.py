@@ -93,6 +93,7 @@ def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
         else None,
         sampled="seeded" if request.inputs is None else "given",
         warnings=_warnings(refined),
+        evaluation=refined.evaluation,
         known=known,
         runner=refined.run.runner,
     )
@@ -112,6 +113,7 @@ def _warnings(refined: Refined) -> list[str]:
     warnings = [
         *refined.info.warnings,
         *refined.notes,
+        *refined.doubts,
         *refined.candidates.notes,
         *refined.single_targets.untried(),
         *refined.sampling.about_outputs(),

@@ -28,6 +28,7 @@ class TuneRequest:
         options: what the caller chose.
         inputs: sample inputs as an .npz file (see `collage.model.reference.read_samples`); None for seeded ones.
         check: the caller's own check of the plan that is returned.
+        labels: the truth of a built-in metric, as .npy or .npz; None where the reference is the truth.
         artifact_name: file name of the artifact; large weights beside it are named after it.
     """
 
@@ -37,6 +38,7 @@ class TuneRequest:
     inputs: Path | None = None
     check: Check | None = None
     artifact_name: str = "model.collage.onnx"
+    labels: Path | None = None
 
     @property
     def searches(self) -> bool:

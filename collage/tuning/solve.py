@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from collage.accuracy.evaluation import Evaluation
+from collage.accuracy.evaluation import Evaluation, PlanCheck
+from collage.accuracy.task import TaskJudge
 from collage.options import Strategy
 from collage.partitioner.errors import NoPlanError, OutOfTimeError
 from collage.partitioner.search.baselines import priority
@@ -30,7 +31,8 @@ def search(timed: Timed) -> Searched:
         return Searched(**vars(timed))
     constraints, options = timed.constraints, timed.request.options
     if timed.budget is not None:
-        spent = timed.budget.constraint(timed.candidates.candidates, timed.tolerance)
+        goal = timed.tolerance if timed.task is None else timed.error_limits.tolerances[0]
+        spent = timed.budget.constraint(timed.candidates.candidates, goal)
         constraints = replace(constraints, budgets=(spent,))
     lazy = LazySearch(
         index=timed.model.index,
@@ -163,9 +165,17 @@ def evaluate(refined: Refined) -> Refined:
     Raises:
         NoPlanError: none passes.
     """
-    check = refined.request.check
-    if check is None:
+    check, task = refined.request.check, refined.task
+    if check is None and task is None:
         return refined
     with refined.run.stage("evaluate", "evaluating plans, the fastest first"):
-        evaluation = Evaluation(check, refined.timer, refined.sub_models, refined.sampling)
-        return replace(refined, winner=evaluation.passing(refined.winner))
+        judges: list[PlanCheck] = [] if check is None else [check]
+        proof = None if task is None else TaskJudge(task, task.proof)
+        judges += [] if proof is None else [proof]
+        winner = refined.winner
+        for judge in judges:
+            evaluation = Evaluation(judge, refined.timer, refined.sub_models, refined.sampling)
+            winner = evaluation.beside_exact().passing(winner)
+        if proof is None:
+            return replace(refined, winner=winner)
+        return replace(refined, winner=winner, evaluation=proof.report(), doubts=proof.warnings())

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from collage.accuracy.budget_search import BudgetSearch
 from collage.accuracy.error_limits import ErrorLimits
+from collage.accuracy.task import Task
 from collage.costs.estimates import Estimates
 from collage.costs.measured_costs import MeasuredCosts
 from collage.deadline import Deadline
@@ -83,11 +85,13 @@ class Prepared(Proposed):
         sampling: the inputs of the run.
         sub_models: files of partitions.
         costs: what is known of candidates, and how to measure them.
+        task: the metric that bounds plans, with its samples; None where there is none.
     """
 
     sampling: Sampling
     sub_models: RegionFiles
     costs: MeasuredCosts
+    task: Task | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +188,10 @@ class Refined(Searched):
 
     Args:
         winner: the plan.
+        evaluation: how well it does its task, for the report; None where no metric was asked for.
+        doubts: what is not sure about that.
     """
 
     winner: TimedPlan
+    evaluation: Mapping[str, Any] | None = None
+    doubts: Sequence[str] = ()

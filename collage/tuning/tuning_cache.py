@@ -31,6 +31,8 @@ from collage.partitioner.target import Target
 _SCHEME = "collage-tuning-1"
 # The first are part of the model by now, the others say how to tune, not what.
 _NO_PART = {"dims", "shapes", "plan", "time_limit_s", "wait_for_worker_s", "wait_for_quiet_s", "fresh"}
+# They came later: where they are not given, what was known before stays known.
+_LATER = ("evaluate", "max_drop", "at_least", "at_most")
 
 
 class TuningCache:
@@ -44,6 +46,7 @@ class TuningCache:
         costs: knows their versions and the machine.
         options: with the number of threads filled in.
         inputs: the caller's samples, or None.
+        labels: the truth of a metric, or None.
         listener: is told when something could not be kept.
     """
 
@@ -56,6 +59,7 @@ class TuningCache:
         costs: MeasuredCosts,
         options: TuneOptions,
         inputs: Path | None,
+        labels: Path | None,
         listener: Listener,
     ) -> None:
         self._database = database
@@ -68,8 +72,9 @@ class TuningCache:
             *(_SCHEME, version("collage-tuner"), model.sha256),
             [[str(target), key.digest] for target, key in zip(targets, keys, strict=True)],
             _of_candidates(candidates),
-            options.model_dump(mode="json", exclude=_NO_PART),
+            _of_options(options),
             None if inputs is None else file_digest(inputs),
+            *([] if labels is None else [file_digest(labels)]),
         ]
         self._digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -115,6 +120,11 @@ class TuningCache:
             self._store.keep(record)
         except DatabaseError as error:
             self._listener(Event("emit", f"what was found could not be remembered: {error}"))
+
+
+def _of_options(options: TuneOptions) -> dict[str, Any]:
+    unset = {name for name in _LATER if getattr(options, name) is None}
+    return options.model_dump(mode="json", exclude=_NO_PART | unset)
 
 
 def _of_candidates(candidates: Sequence[Candidate]) -> str:

@@ -13,7 +13,7 @@ Control = Literal["number", "integer", "check", "choice", "lines", "json", "text
 # What most people set; all others are folded.
 _COMMON = ("time_limit_s", "tolerance", "metric")
 # `dims` has fields of its own, one for each free dimension of the model; so have these others.
-_ELSEWHERE = ("dims", "shapes", "pins", "bans", "plan", "evaluate", "at_least", "at_most")
+_ELSEWHERE = ("dims", "shapes", "pins", "bans", "plan", "evaluate", "max_drop", "at_least", "at_most")
 _LABELS = {
     "time_limit_s": "Time limit (seconds)",
     "wait_for_worker_s": "Wait for a worker (seconds)",

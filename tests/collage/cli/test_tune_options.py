@@ -24,6 +24,7 @@ FLAGS = {
     "--target", "--output", "--report", "--picture", "--inputs", "--tolerance", "--metric", "--pareto", "--dim",
     "--shapes", "--time-limit", "--threads", "--seed", "--strategy", "--pin", "--ban", "--max-partitions", "--max-devices",
     "--min-partition-nodes", "--plan", "--fresh", "--wait-for-worker", "--evaluate", "--at-least", "--at-most",
+    "--max-drop", "--labels",
     "--server", "--token", "--scheduler", "--certificates", "--database", "--verbose", "--wait-for-quiet",
 }  # fmt: skip
 

@@ -9,11 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import onnx
 import psutil
 import pytest
 
 from collage.client.client import Client, RefusedError
+from collage.metrics.labels import labeled_inputs
 from tests.processes import children, command
 from tests.service.conftest import RunningServer, StartServer, on_both_engines, post_job, small_model
 
@@ -97,6 +99,23 @@ def test_the_client_does_the_same(running: RunningServer, tmp_path: Path) -> Non
         with pytest.raises(RefusedError, match="known are"):
             client.create_job(source, ["gpu9000"])
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_metric_of_the_task_bounds_a_job(running: RunningServer, tmp_path: Path) -> None:
+    """Labels go into the file of inputs; no code of the caller runs."""
+    source, inputs, labels = (tmp_path / name for name in ("small.onnx", "x.npz", "y.npy"))
+    source.write_bytes(small_model())
+    samples = np.random.default_rng(0).standard_normal((40, 1, 3, 16, 16)).astype(np.float32)
+    np.savez(inputs, x=samples)
+    np.save(labels, np.arange(40) % 5)
+    options = {"time_limit_s": 8, "evaluate": "topk=5", "max_drop": 0.2}
+    with Client(running.url) as client, labeled_inputs(inputs, labels) as both:
+        job = client.create_job(source, ["onnxruntime", "openvino"], options, inputs=both)
+        assert client.wait(job.id).state == "done"
+        found = client.report(job.id)["evaluation"]
+    assert found["metric"] == "topk=5" and found["truth"] == "labels"
+    assert found["score"] == 1.0 and found["samples"] == 20 and found["proven"]
+    assert "Download the artifact" in running.http.get(f"/jobs/{job.id}").text
 
 
 @pytest.mark.parametrize(

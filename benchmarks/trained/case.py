@@ -1,0 +1,34 @@
+"""What is measured of one trained model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, data of its kind, and how its task is scored.
+
+    Args:
+        model: the ONNX file.
+        inputs: of each sample, by name, with a leading axis; the last third is never given to a tuning.
+        evaluate: the metric (`collage.metrics.names`).
+        labels: the truth by name with the same axis; empty where the model itself is the truth.
+        dims: sizes of free dimensions.
+        at_least: a bound on the score in place of the relative one.
+        about: the data, in a few words.
+    """
+
+    model: Path
+    inputs: Mapping[str, Array]
+    evaluate: str
+    labels: Mapping[str, Array] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+    at_least: float | None = None
+    about: str = ""

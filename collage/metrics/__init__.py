@@ -1,0 +1,1 @@
+"""How well a model does its task: scores, intervals of their drop, and labels. Needs numpy alone."""

@@ -1,0 +1,120 @@
+"""A budget in a metric of the task, from samples and labels to a plan that is proven.
+
+The reduced target is simulated: it rounds values to bfloat16 and states its cost, and the exact one
+states that it is slow, so that reducing pays wherever the metric allows it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import collage
+from collage.backends.numerics.reference import reference_session, run_session
+from collage.cli.summary import evaluation_text
+from collage.partitioner.errors import BadInputError
+from tests.collage.accuracy.test_mix_runner import WIDTH, layers
+
+EXACT, REDUCED = "simulated -precision=f32 -speedup=0.15", "simulated -precision=bf16 -speedup=1"
+COUNT = 80
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of random layers, samples, and the classes that it gives them."""
+    path = tmp_path_factory.mktemp("task")
+    model = layers(path)
+    random = np.random.default_rng(3)
+    samples = random.standard_normal((COUNT, 4, WIDTH)).astype(np.float32)
+    np.savez(path / "inputs.npz", r0=samples)
+    session = reference_session(model)
+    outputs = [run_session(session, {"r0": sample}, ["r6"])["r6"] for sample in samples]
+    np.save(path / "labels.npy", np.array(outputs).argmax(axis=-1))
+    return path
+
+
+def _tune(folder: Path, **options: Any) -> collage.Artifact:
+    return collage.tune(
+        folder / "layers.onnx",
+        [EXACT, REDUCED],
+        output=folder / "tuned.onnx",
+        database=f"sqlite:///{folder / 'costs.db'}",
+        **{"inputs": folder / "inputs.npz", "time_limit_s": 6.0, "evaluate": "top1", **options},
+    )
+
+
+def _reduced(artifact: collage.Artifact) -> int:
+    return sum(len(p["nodes"]) for p in artifact.report["partitions"] if "bf16" in p["target"])
+
+
+@pytest.mark.slow
+def test_a_wide_bound_is_spent_and_a_tight_one_kept(folder: Path) -> None:
+    wide = _tune(folder, max_drop=0.5)
+    assert _reduced(wide) == 12
+    found = wide.report["evaluation"]
+    assert found["metric"] == "top1" and found["truth"] == "reference"
+    assert found["samples"] == COUNT // 2 and found["proven"]
+    tight = _tune(folder, max_drop=1e-4)
+    assert tight.report["evaluation"]["drop"] <= 1e-4
+    assert _reduced(tight) < 12
+
+
+@pytest.mark.slow
+def test_labels_give_the_same_truth_in_a_file_or_beside_inputs(folder: Path) -> None:
+    apart = _tune(folder, max_drop=0.5, labels=folder / "labels.npy")
+    with np.load(folder / "inputs.npz") as stored:
+        np.savez(folder / "both.npz", labels=np.load(folder / "labels.npy"), **stored)
+    beside = _tune(folder, max_drop=0.5, inputs=folder / "both.npz", fresh=True)
+    for artifact in (apart, beside):
+        found = artifact.report["evaluation"]
+        assert found["truth"] == "labels" and found["reference_score"] == 1.0
+
+
+@pytest.mark.slow
+def test_what_is_not_proven_says_how_many_samples_are_needed(folder: Path) -> None:
+    artifact = _tune(folder, max_drop=0.01, time_limit_s=3.0)
+    found = artifact.report["evaluation"]
+    assert not found["proven"] and found["samples_needed"] > found["samples"]
+    assert any("is not proven" in text for text in artifact.report["warnings"])
+
+
+def test_the_summary_says_how_sure_it_is() -> None:
+    found = {
+        "metric": "top1", "score": 0.79, "reference_score": 0.8, "drop": 0.01, "drop_upper": 0.03,
+        "allowed": 0.008, "samples": 150, "proven": False,
+    }  # fmt: skip
+    text = evaluation_text(found)
+    assert "0.79 beside 0.8" in text and "not proven on 150 held-out samples" in text
+    assert "no bound by" in evaluation_text({**found, "drop_upper": None})
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({}, "needs one bound"),
+        ({"max_drop": 0.1, "at_least": 0.5}, "needs one bound"),
+        ({"max_drop": 0.1, "inputs": None}, "give them with --inputs"),
+        ({"evaluate": "top2", "max_drop": 0.1}, "known are top1"),
+        ({"evaluate": None, "at_least": 0.5}, "give that too"),
+        ({"at_least": 1.5}, "the model itself has"),
+        ({"at_most": 1.5}, "at_least or max_drop"),
+        ({"evaluate": "map", "max_drop": 0.1}, "six columns"),
+        ({"evaluate": "top1@none", "max_drop": 0.1}, "no output 'none'"),
+    ],
+)
+def test_bad_options_are_told_before_anything_is_measured(
+    folder: Path, options: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(BadInputError, match=match):
+        _tune(folder, **options)
+
+
+def test_labels_of_other_samples_are_refused(folder: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "few.npy", np.zeros(3, int))
+    with pytest.raises(BadInputError, match=f"3 labels, and there are {COUNT} samples"):
+        _tune(folder, max_drop=0.1, labels=tmp_path / "few.npy")
+    with pytest.raises(BadInputError, match="name it with evaluate"):
+        _tune(folder, evaluate=None, labels=tmp_path / "few.npy")

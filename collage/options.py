@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from collage.backends.numerics.comparison import Metric
 from collage.cost_db.plain_text import plain_json
 from collage.partitioner.errors import BadInputError
+from collage.shapes.dim_text import LONGEST_TEXT, MOST_SIZE, read_dim
+from collage.shapes.seen import MOST_SEEN, sizes_and_weight
 
 if TYPE_CHECKING:
     from collage.partitioner.search.constraints import Constraints
@@ -25,7 +27,6 @@ _LOCAL_ONLY = ("evaluate", "at_least", "at_most")
 
 
 _WEEK_S = 7 * 24 * 3600.0
-_MOST_SIZE = 2**31 - 1
 
 
 class OptionsError(BadInputError):
@@ -65,6 +66,37 @@ def _target(text: str) -> str:
 _Strict = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 _Placement = Annotated[str, Field(min_length=3, max_length=1000), AfterValidator(_placement)]
 _Name = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+def _dim(said: Any) -> Any:
+    read_dim(said)
+    return said
+
+
+def _seen(entry: Any) -> Any:
+    if isinstance(entry, SeenShape):
+        return entry
+    sizes, weight = sizes_and_weight(entry)
+    return {"sizes": sizes, "weight": weight}
+
+
+_Size = Annotated[int, Field(ge=0, le=MOST_SIZE)]
+_Dim = Annotated[
+    _Size | Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)], BeforeValidator(_dim)
+]
+_Sizes = Annotated[
+    Mapping[_Name, _Size | Annotated[tuple[_Size, ...], Field(max_length=64)]],
+    Field(min_length=1, max_length=1000),
+]
+
+
+class SeenShape(pydantic.BaseModel):
+    """A shape seen in production."""
+
+    model_config = _Strict
+
+    sizes: _Sizes = Field(description="Shapes of inputs, or sizes of dimensions, by name.")
+    weight: float = Field(default=1.0, gt=0, description="How often it was seen.")
 
 
 class PlanPartition(pydantic.BaseModel):
@@ -115,8 +147,15 @@ class TuneOptions(pydantic.BaseModel):
     )
     metric: Metric = Field(default="max", description="max, l2, cosine or top1.")
     pareto: bool = Field(default=False, description="Also find the fastest plans at other errors.")
-    dims: Mapping[_Name, Annotated[int, Field(ge=0, le=_MOST_SIZE)]] = Field(
-        default={}, max_length=1000, description="Size of a free dimension, as batch=1."
+    dims: Mapping[_Name, _Dim] = Field(
+        default={},
+        max_length=1000,
+        description="Sizes of a free dimension, as batch=1, length=16,64 or length=1..512.",
+    )
+    shapes: tuple[Annotated[SeenShape, BeforeValidator(_seen, SeenShape | _Sizes)], ...] = Field(
+        default=(),
+        max_length=MOST_SEEN,
+        description="Shapes seen in production; in a file one JSON line each.",
     )
     time_limit_s: float | None = Field(
         default=None, gt=0, le=_WEEK_S, description="Seconds after which the best so far is taken."
@@ -124,7 +163,7 @@ class TuneOptions(pydantic.BaseModel):
     threads: int | None = Field(
         default=None, ge=1, le=1024, description="Threads of one call [all cores]."
     )
-    seed: int = Field(default=0, ge=0, le=_MOST_SIZE, description="Seed of generated inputs.")
+    seed: int = Field(default=0, ge=0, le=MOST_SIZE, description="Seed of generated inputs.")
     plans: int = Field(
         default=4, ge=1, le=64, description="How many of a search's best plans are timed end to end."
     )
@@ -138,13 +177,13 @@ class TuneOptions(pydantic.BaseModel):
         default=(), max_length=1000, description="What must not, as Resize=mnn."
     )
     max_partitions: int | None = Field(
-        default=None, ge=1, le=_MOST_SIZE, description="At most so many partitions."
+        default=None, ge=1, le=MOST_SIZE, description="At most so many partitions."
     )
     max_devices: int | None = Field(
-        default=None, ge=1, le=_MOST_SIZE, description="At most so many devices."
+        default=None, ge=1, le=MOST_SIZE, description="At most so many devices."
     )
     min_partition_nodes: int = Field(
-        default=1, ge=1, le=_MOST_SIZE, description="No smaller partition than this."
+        default=1, ge=1, le=MOST_SIZE, description="No smaller partition than this."
     )
     plan: GivenPlan | None = Field(
         default=None, description="Apply this plan (or an artifact's) instead of searching."
@@ -181,6 +220,14 @@ class TuneOptions(pydantic.BaseModel):
             max_devices=self.max_devices,
             min_partition_nodes=self.min_partition_nodes,
         )
+
+    @property
+    def fixed_dims(self) -> dict[str, int] | None:
+        """The size of each dimension that is given; None where shapes or several sizes of one are."""
+        said = {name: read_dim(text) for name, text in self.dims.items()}
+        if self.shapes or not all(dim.is_fixed for dim in said.values()):
+            return None
+        return {name: dim.low for name, dim in said.items()}
 
     @property
     def most_regions(self) -> int | None:

@@ -13,6 +13,8 @@ from pydantic.fields import FieldInfo
 
 from collage.options import TuneOptions
 from collage.partitioner.errors import BadInputError
+from collage.shapes.dim_text import parse_dim
+from collage.shapes.seen import read_shapes
 
 # A list is given by repeating an option in the singular; the help states the unit.
 _FLAGS = {
@@ -24,7 +26,7 @@ _FLAGS = {
     "wait_for_worker_s": "--wait-for-worker",
 }
 _NO_FLAG = {"plans"}
-_FILES = {"plan"}
+_FILES = {"plan", "shapes"}
 _PLACE = "options"
 
 
@@ -94,25 +96,34 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 
 def _read(name: str, value: Any) -> Any:
-    if name in _FILES:
+    if name == "plan":
         from collage.artifact.export import read_plan_file
 
         return read_plan_file(value)
+    if name == "shapes":
+        return read_shapes(value)
     if name == "dims":
         return sizes(value)
     return tuple(value) if isinstance(value, list) else value
 
 
-def sizes(texts: list[str]) -> dict[str, int]:
-    """Sizes of free dimensions, each given as `name=size`.
+def sizes(texts: list[str]) -> dict[str, int | str]:
+    """What is said of free dimensions, each given as `name=size` or another text of sizes.
 
     Raises:
-        BadInputError: one is not of that form.
+        BadInputError: one is not of that form, or one dimension is given twice.
     """
-    dims = {}
+    dims: dict[str, int | str] = {}
     for text in texts:
         name, equals, value = text.rpartition("=")
-        if not equals or not value.isdigit():
-            raise BadInputError(f"--dim {text!r} is not of the form name=value with a whole number")
-        dims[name] = int(value)
+        if not equals or not name:
+            raise BadInputError(
+                f"--dim {text!r} is not of the form name=value, such as batch=1 or length=1..512"
+            )
+        parse_dim(name, value)
+        if name in dims and str(dims[name]) != value:
+            raise BadInputError(
+                f"dimension {name}: both {dims[name]} and {value} are given; keep one --dim for it"
+            )
+        dims[name] = int(value) if value.isdigit() else value
     return dims

@@ -20,6 +20,7 @@ from collage.model.preparation import calibrates, least_opset
 from collage.model.sampling import Sampling
 from collage.model.self_error import allow_self_error
 from collage.model.sub_models import RegionFiles
+from collage.partitioner.errors import BadInputError
 from collage.runner import Runner
 
 REPORT = "report.json"
@@ -65,8 +66,13 @@ def _diagnosed(
     facts = runner.check([request.target])
     threads = request.options.threads or runner.threads
     options = request.options.model_copy(update={"threads": threads})
+    dims = options.fixed_dims
+    if dims is None:
+        raise BadInputError(
+            "a diagnosis runs a model at one size of each dimension; give one, such as --dim length=16"
+        )
     listener(Event("ingest", "reading the model"))
-    model, info = reference.ingest(request.source, work_dir, options.dims, cancel, least_opset(facts))
+    model, info = reference.ingest(request.source, work_dir, dims, cancel, least_opset(facts))
     sampling = Sampling(
         model=model,
         info=info,

@@ -15,8 +15,9 @@ from collage.tuning.baselines import measure_single_targets, propose_plans, time
 from collage.tuning.prepare import allow, ingest, prepare, propose
 from collage.tuning.result import finish, recall
 from collage.tuning.run import Run, TuneRequest
+from collage.tuning.shapes.tune import tune_shapes
 from collage.tuning.solve import evaluate, refine, search
-from collage.tuning.stages import Prepared, Refined
+from collage.tuning.stages import Ingested, Prepared, Refined
 from collage.tuning.tuning_cache import TuningCache
 
 
@@ -32,7 +33,21 @@ def run_tuning(request: TuneRequest, run: Run) -> TuneResult:
         NoPlanError: no target takes some node, or no plan runs.
         CancelledError: `cancel` was set.
     """
-    prepared = prepare(propose(ingest(run.telling_time(), request)))
+    run = run.telling_time()
+    dims = request.options.fixed_dims
+    if dims is None:
+        return tune_shapes(request, run, tune_one=tune_ingested)
+    return tune_ingested(ingest(run, request, dims))
+
+
+def tune_ingested(read: Ingested) -> TuneResult:
+    """Tune a model that was read, at its one shape.
+
+    Raises:
+        BadInputError, NoPlanError, CancelledError: as `run_tuning`.
+    """
+    run, request = read.run, read.request
+    prepared = prepare(propose(read))
     cache = _cache(prepared)
     if cache is None:
         return finish(_winner(prepared))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from collage.accuracy.error_limits import ErrorLimits
@@ -20,6 +20,7 @@ from collage.model.self_error import allow_self_error
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.weights import total_bytes
+from collage.partitioner.ingest.normalize import NormalizedInfo
 from collage.partitioner.rules.target_spec import enumerate_candidates
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import check_covered
@@ -27,19 +28,31 @@ from collage.tuning.run import Run, TuneRequest
 from collage.tuning.stages import Allowed, Ingested, Prepared, Proposed
 
 
-def ingest(run: Run, request: TuneRequest) -> Ingested:
+def ingest(run: Run, request: TuneRequest, dims: Mapping[str, int]) -> Ingested:
     """Read the model.
+
+    Args:
+        dims: the size of each free dimension.
 
     Raises:
         BadInputError: the model or a target cannot be used.
     """
     facts = run.runner.check(request.targets)
-    threads = request.options.threads or run.runner.threads
-    options = request.options.model_copy(update={"threads": threads})
     with run.stage("ingest", "reading the model"):
         model, info = reference.ingest(
-            request.source, run.work_dir, options.dims, run.cancel, least_opset(facts)
+            request.source, run.work_dir, dims, run.cancel, least_opset(facts)
         )
+    return ingested(run, request, model, info)
+
+
+def ingested(run: Run, request: TuneRequest, model: Model, info: NormalizedInfo) -> Ingested:
+    """The first value of a run, of a model that was read.
+
+    Raises:
+        BadInputError: a target cannot be used.
+    """
+    threads = request.options.threads or run.runner.threads
+    options = request.options.model_copy(update={"threads": threads})
     limit_s = options.limit_s(total_bytes(model.ir.graph.initializers.values()))
     run.clock.expect(limit_s)
     targets = _with_exact_forms(run, request.targets, model)
@@ -48,7 +61,7 @@ def ingest(run: Run, request: TuneRequest) -> Ingested:
     return Ingested(
         run=run,
         request=replace(request, options=options, targets=targets),
-        facts=facts if targets == request.targets else run.runner.check(targets),
+        facts=run.runner.check(targets),
         model=model,
         info=info,
         limit_s=limit_s,

@@ -30,7 +30,7 @@ from collage.partitioner.target import Target
 
 _SCHEME = "collage-tuning-1"
 # The first are part of the model by now, the others say how to tune, not what.
-_NO_PART = {"dims", "plan", "time_limit_s", "wait_for_worker_s", "wait_for_quiet_s", "fresh"}
+_NO_PART = {"dims", "shapes", "plan", "time_limit_s", "wait_for_worker_s", "wait_for_quiet_s", "fresh"}
 
 
 class TuningCache:

@@ -1,4 +1,4 @@
-"""Dimensions: a model is tuned for fixed shapes, so every free one of an input is bound first.
+"""Dimensions: every free one of an input is bound to a size, or named as one that stays free.
 
 A dimension is named by its ONNX name (`batch`), which binds it everywhere, or by its place
 (`input:axis`, for example `x:0`), which goes first. A scalar integer input (a sample rate) may be bound
@@ -8,7 +8,7 @@ too: it becomes a constant, so that branches that depend on it alone are decided
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -16,13 +16,16 @@ from collage.partitioner.errors import ModelError
 from collage.partitioner.lazy import ir
 
 
-def bind(model: ir.Model, dims: Mapping[str, int]) -> None:
+def bind(model: ir.Model, dims: Mapping[str, int], kept: Collection[str] = ()) -> None:
     """Give every free dimension of the graph's inputs its value, in place.
 
-    `dims` has sizes by name or by `input:axis`, and values of scalar integer inputs by name.
+    Args:
+        model: the model; it is changed.
+        dims: sizes by name or by `input:axis`, and values of scalar integer inputs by name.
+        kept: dimensions that stay free, named in the same way; one named by its place gets that as its name.
 
     Raises:
-        ModelError: a dimension stays free (all are listed), a name is unknown, or a size is negative.
+        ModelError: another dimension stays free (all are listed), a name is unknown, or a size is negative.
     """
     known = _bind_scalars(model, dims)
     for name, size in dims.items():
@@ -34,8 +37,10 @@ def bind(model: ir.Model, dims: Mapping[str, int]) -> None:
             if isinstance(value.type, ir.TensorType):
                 raise ModelError(f"input {value.name!r} has no shape; give it one with its rank")
             continue
-        value.shape = ir.Shape(_bound_axes(value, dims, known, free))
-    _refuse_unknown(dims, known)
+        value.shape = ir.Shape(
+            _bound_axes(value, {**dims, **{k: ir.SymbolicDim(k) for k in kept}}, known, free)
+        )
+    _refuse_unknown({*dims, *kept}, known)
     if free:
         flags = dict.fromkeys(_flag_name(f) for f in free)
         example = " ".join(f"--dim {shlex.quote(f'{name}=1')}" for name in flags)
@@ -69,7 +74,10 @@ def _is_scalar_integer(value: ir.Value) -> bool:
 
 
 def _bound_axes(
-    value: ir.Value, dims: Mapping[str, int], known: set[str], free: list[str]
+    value: ir.Value,
+    dims: Mapping[str, int | ir.SymbolicDim],
+    known: set[str],
+    free: list[str],
 ) -> Iterator[int | ir.SymbolicDim]:
     assert value.shape is not None
     for axis, dim in enumerate(value.shape):
@@ -96,8 +104,8 @@ def _flag_name(free: str) -> str:
     return name[:-1] if place and name[:-1].isidentifier() else place or free
 
 
-def _refuse_unknown(dims: Mapping[str, int], known: set[str]) -> None:
-    unknown = sorted(set(dims) - known)
+def _refuse_unknown(named: set[str], known: set[str]) -> None:
+    unknown = sorted(named - known)
     if unknown:
         raise ModelError(
             f"the model's inputs have no dimension {', '.join(unknown)}; "

@@ -12,8 +12,9 @@ import pytest
 import typer
 
 from collage.cli.app import app
-from collage.cli.tune_options import flags
+from collage.cli.tune_options import flags, sizes
 from collage.options import TuneOptions
+from collage.partitioner.errors import BadInputError
 from collage.service.app import create_app
 from collage.service.settings import Settings
 
@@ -21,7 +22,7 @@ DOCS = Path(__file__).resolve().parents[3] / "docs"
 # What scripts of users call.
 FLAGS = {
     "--target", "--output", "--report", "--picture", "--inputs", "--tolerance", "--metric", "--pareto", "--dim",
-    "--time-limit", "--threads", "--seed", "--strategy", "--pin", "--ban", "--max-partitions", "--max-devices",
+    "--shapes", "--time-limit", "--threads", "--seed", "--strategy", "--pin", "--ban", "--max-partitions", "--max-devices",
     "--min-partition-nodes", "--plan", "--fresh", "--wait-for-worker", "--evaluate", "--at-least", "--at-most",
     "--server", "--token", "--scheduler", "--certificates", "--database", "--verbose", "--wait-for-quiet",
 }  # fmt: skip
@@ -81,6 +82,50 @@ def test_only_what_is_given_is_passed(command: click.Command, monkeypatch: pytes
     fields = {name: value for name, value in given.items() if name in TuneOptions.model_fields}
     assert fields == {"dims": {"x:0": 2}, "pins": ("Conv=mnn",), "time_limit_s": 7.0, "pareto": True}
     assert TuneOptions.from_json(fields).tolerance == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("texts", "dims"),
+    [
+        (["batch=1", "length=1..512"], {"batch": 1, "length": "1..512"}),
+        (["x:0=16:0.5,64:0.5", "batch=1", "batch=1"], {"x:0": "16:0.5,64:0.5", "batch": 1}),
+    ],
+)
+def test_dimensions_are_read_as_they_are_written(texts: list[str], dims: dict[str, Any]) -> None:
+    assert sizes(texts) == dims
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["batch"], "--dim 'batch' is not of the form name=value"),
+        (["=1"], "--dim '=1' is not of the form name=value"),
+        (["batch=x"], "dimension batch: 'x' is no size"),
+        (["batch=9..1"], "dimension batch: the range 9..1 ends before it begins; say 1..9"),
+        (["batch=1", "batch=1..4"], "dimension batch: both 1 and 1..4 are given; keep one --dim"),
+    ],
+)
+def test_a_bad_dimension_is_told(texts: list[str], message: str) -> None:
+    with pytest.raises(BadInputError) as raised:
+        sizes(texts)
+    assert message in str(raised.value)
+
+
+def test_a_file_of_shapes_is_passed_on(
+    command: click.Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {}
+
+    def record(model: Path, targets: list[str], **options: Any) -> None:
+        given.update(options)
+        raise typer.Exit
+
+    monkeypatch.setattr("collage.api.tune", record)
+    log = tmp_path / "requests.jsonl"
+    log.write_text('{"x": [1, 5]}\n{"x": [1, 9]}\n{"x": [1, 5]}\n', encoding="utf-8")
+    command.main(["model.onnx", "--shapes", str(log)], standalone_mode=False)
+    (five, nine) = TuneOptions.from_json({"shapes": given["shapes"]}).shapes
+    assert (five.sizes, five.weight) == ({"x": (1, 5)}, 2.0) and nine.sizes == {"x": (1, 9)}
 
 
 def test_docs_table_has_every_flag_and_no_other(options: Mapping[str, click.Option]) -> None:

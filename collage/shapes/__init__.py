@@ -1,0 +1,1 @@
+"""The sizes of free dimensions: what is said of them, which shapes stand for them."""

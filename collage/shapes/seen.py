@@ -1,0 +1,138 @@
+"""Shapes seen in production: a list of them, or a log with one request a line, counted."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from collage.partitioner.errors import BadInputError
+from collage.shapes.clusters import MOST_COMPARED, Point, thinned
+from collage.shapes.dim_text import MOST_SIZE
+
+# Of one input or dimension: the shape of an input, or the size of a dimension.
+Size = int | tuple[int, ...]
+
+MOST_SEEN = MOST_COMPARED
+_LONGEST_LINE = 1 << 20
+_FORM = 'give {"input": [1, 3, 48, 320]} or {"length": 16}'
+
+
+def sizes_and_weight(entry: Any) -> tuple[dict[str, Size], float]:
+    """What one entry says: sizes by input or dimension, and how often it was seen.
+
+    Args:
+        entry: the sizes themselves, or `{"sizes": …, "weight": …}`.
+
+    Raises:
+        ValueError: it is of another form.
+    """
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"a shape must be an object with names; {_FORM}")
+    weight: Any = 1.0
+    if isinstance(entry.get("sizes"), Mapping):
+        if unknown := sorted(map(str, entry.keys() - {"sizes", "weight"})):
+            raise ValueError(f"{', '.join(unknown)} beside sizes and weight is not known")
+        entry, weight = entry["sizes"], entry.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < 1e12:
+        raise ValueError(f"the weight {weight!r} must be a number above 0")
+    if not entry:
+        raise ValueError(f"a shape without sizes says nothing; {_FORM}")
+    return {str(name): _size(name, said) for name, said in entry.items()}, float(weight)
+
+
+def _size(name: object, said: Any) -> Size:
+    sizes = tuple(said) if isinstance(said, list | tuple) else (said,)
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= MOST_SIZE:
+            raise ValueError(f"{name}: {size!r} is no size; {_FORM}")
+    return sizes if isinstance(said, list | tuple) else sizes[0]
+
+
+def read_shapes(path: Path) -> list[dict[str, Any]]:
+    """The different shapes of a file with how often each was seen, as the option `shapes` takes them.
+
+    Args:
+        path: a JSON list, or one JSON object a line. Of very many different shapes those that are seen often
+            stand for the others, and the smallest and largest sizes stay.
+
+    Raises:
+        BadInputError: the file cannot be read or holds something else; the message names the line.
+    """
+    counted: Counter[tuple[tuple[str, Size], ...]] = Counter()
+    try:
+        for where, entry in _entries(path):
+            try:
+                sizes, weight = sizes_and_weight(entry)
+            except ValueError as error:
+                raise BadInputError(f"{where}: {error}") from None
+            counted[tuple(sorted(sizes.items()))] += weight  # type: ignore[assignment]
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"shapes file {str(path)!r} cannot be read: {error}") from None
+    if not counted:
+        raise BadInputError(f"shapes file {str(path)!r} holds no shape; {_FORM}, one a line")
+    return [
+        {"sizes": {n: list(s) if isinstance(s, tuple) else s for n, s in key}, "weight": weight}
+        for key, weight in _few(dict(counted)).items()
+    ]
+
+
+def _entries(path: Path) -> Iterator[tuple[str, Any]]:
+    """Each entry with where it stands."""
+    with path.open(encoding="utf-8") as file:
+        first = file.read(1)
+        while first and first.isspace():
+            first = file.read(1)
+        file.seek(0)
+        if first == "[":
+            entries = _read(f"shapes file {str(path)!r}", file.read())
+            for position, entry in enumerate(entries):
+                yield f"shapes file {str(path)!r}, entry {position + 1}", entry
+            return
+        for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), ""), 1):
+            if line.strip():
+                where = f"shapes file {str(path)!r}, line {number}"
+                yield where, _read(where, line)
+
+
+def _read(where: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInputError(f"{where}: this is no JSON ({error}); {_FORM}, one a line") from None
+
+
+def _few(
+    counted: dict[tuple[tuple[str, Size], ...], float],
+) -> dict[tuple[tuple[str, Size], ...], float]:
+    """At most `MOST_SEEN` of them, for each form on its own."""
+    if len(counted) <= MOST_SEEN:
+        return counted
+    forms: dict[tuple[object, ...], list[tuple[tuple[tuple[str, Size], ...], Point]]] = {}
+    for key, weight in counted.items():
+        form = tuple((name, len(size) if isinstance(size, tuple) else None) for name, size in key)
+        forms.setdefault(form, []).append((key, (_flat(key), weight)))
+    if len(forms) > 1:
+        raise BadInputError(
+            "the shapes file names different inputs, or inputs of different ranks, on different lines; "
+            "name the same ones in each"
+        )
+    (pairs,) = forms.values()
+    by_place = {tuple(point[0].values()): key for key, point in pairs}
+    points = [point for _, point in pairs]
+    ends = [
+        choose(points, key=lambda point, name=name: point[0][name])  # type: ignore[misc]
+        for name in points[0][0]
+        for choose in (min, max)
+    ]
+    return {by_place[tuple(sizes.values())]: weight for sizes, weight in thinned(points, ends)}
+
+
+def _flat(key: tuple[tuple[str, Size], ...]) -> dict[str, int]:
+    return {
+        f"{name}:{axis}": size
+        for name, said in key
+        for axis, size in enumerate(said if isinstance(said, tuple) else (said,))
+    }

@@ -8,6 +8,7 @@ buffers.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import shutil
 import tempfile
@@ -36,6 +37,8 @@ from collage.runtime.executor import Executor
 from collage.runtime.step import Step
 from collage.shapes.classes import SHAPES_KEY
 
+# It builds on this module, and on ONNX, which artifacts without free dimensions may be loaded without.
+_SHAPED = "collage.artifact.shaped_session"
 _ONNX_TYPES = {"float32": "float", "float64": "double", "object": "string"}
 
 
@@ -139,6 +142,11 @@ class Session:
             ) from None
         except VerificationError as error:
             raise LoadError(str(error)) from None
+
+    @property
+    def example_inputs(self) -> tuple[TensorSpec, ...]:
+        """The model's inputs with one size for each dimension."""
+        return self.inputs
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs, in order."""
@@ -266,12 +274,10 @@ def _session(
     cache_dir: Path | None,
     outside: Literal["refuse", "run"],
 ) -> Session:
-    # Reading shapes imports ONNX, which fixed artifacts that were unpacked before need not.
     if path.is_file() and SHAPES_KEY in metadata_of(path):
-        from collage.artifact.shaped_session import ShapedSession
-
-        session = ShapedSession(path, fallback, threads, cache_dir)
-        session.outside = outside
+        session: Session = importlib.import_module(_SHAPED).ShapedSession(
+            path, fallback, threads, cache_dir, outside
+        )
         return session
     return Session(path, fallback, threads, cache_dir)
 

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from collage.artifact.session import LoadError, NodeArg, Session
-from collage.artifact.verification import Verification, VerificationError
+from collage.artifact.verification import ValueDigest, Verification, VerificationError
 from collage.artifact.verify import WrongPartitionError, prove, samples_of
 from collage.backends.registry import resolve
 from collage.model.sub_models import RegionFiles
@@ -20,7 +20,8 @@ from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.tensor import TensorSpec
-from collage.runtime.by_shape import ByShape, Part, PartedPlan
+from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
+from collage.runtime.compiled import CompileError
 from collage.shapes.classes import SHAPES_KEY, ServedShapes, TreatedPlan
 
 Outside = Literal["refuse", "run"]
@@ -40,9 +41,19 @@ class ShapedSession(Session):
 
     Attributes:
         shapes: the ranges, and the classes of shapes.
+        not_hot: shapes that come often and are not compiled on their own, with the reason; empty normally.
     """
 
-    outside: Outside = "refuse"
+    def __init__(
+        self,
+        path: Path,
+        fallback: str | None,
+        threads: int | None,
+        cache_dir: Path | None,
+        outside: Outside,
+    ) -> None:
+        self._outside = outside
+        super().__init__(path, fallback, threads, cache_dir)
 
     def _open(self, path: Path, fallback: str | None, cache_dir: Path | None) -> None:
         stored = read_plan(path)
@@ -63,6 +74,8 @@ class ShapedSession(Session):
             for one in self.shapes.classes
         ]
         self.targets = tuple(part.target for part in self._classes[0].plan.parts)
+        self.not_hot: dict[tuple[int, ...], str] = {}
+        self._tolerance: dict[str, float] = {}
         self._seen: Counter[tuple[int, ...]] = Counter()
         self._by_shape = ByShape(
             self._compiled,
@@ -100,7 +113,7 @@ class ShapedSession(Session):
                 self._prove(chosen.hot, proof.hot, proof.sizes)
 
     def _prove(self, plan: PartedPlan, text: str, sizes: Mapping[str, int]) -> None:
-        specs = tuple(replace(spec, shape=self._shape_at(spec.name, sizes)) for spec in self.inputs)
+        specs = self._inputs_at(sizes)
         try:
             verification = Verification.from_text(text)
             executor = self._by_shape.bound(plan, samples_of(verification, specs)[0])
@@ -114,11 +127,25 @@ class ShapedSession(Session):
         except VerificationError as error:
             raise LoadError(str(error)) from None
         self.bounds = verification.bounds
+        for name, allowed in verification.tolerance.items():
+            self._tolerance[name] = max(allowed, self._tolerance.get(name, 0.0))
         for name, seen in errors.items():
             self.errors[name] = max(seen, self.errors.get(name, 0.0))
 
-    def _shape_at(self, name: str, sizes: Mapping[str, int]) -> tuple[int | None, ...]:
-        return tuple(sizes[d] if isinstance(d, str) else d for d in self.shapes.axes[name])
+    @property
+    def example_inputs(self) -> tuple[TensorSpec, ...]:
+        """The model's inputs at the representative shape with the largest weight."""
+        most = max(self.shapes.space.shapes, key=lambda shape: shape.weight)
+        return self._inputs_at(most.sizes)
+
+    def _inputs_at(self, sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:
+        return tuple(
+            replace(
+                spec,
+                shape=tuple(sizes[d] if isinstance(d, str) else d for d in self.shapes.axes[spec.name]),
+            )
+            for spec in self.inputs
+        )
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs, in order; free dimensions by name."""
@@ -153,18 +180,50 @@ class ShapedSession(Session):
         made_names = [name for name in names if name not in self._constants]
         with self._lock:
             self._check_open()
-            made = self._by_shape.run(self._plan_for(sizes), feed, made_names)
+            made = self._computed(sizes, feed, made_names)
         return [made[name] if name in made else self._constants[name].copy() for name in names]
 
-    def _plan_for(self, sizes: Mapping[str, int]) -> PartedPlan:
-        chosen = self._classes[self.shapes.class_of(sizes)]
-        if chosen.hot is None:
-            return chosen.plan
-        key = tuple(sizes.values())
+    def _computed(
+        self, sizes: Mapping[str, int], feed: Mapping[str, np.ndarray], names: Sequence[str]
+    ) -> dict[str, np.ndarray]:
+        """Outputs by the plan of the class, or by its hot plan where this shape has come often."""
+        chosen, key = self._classes[self.shapes.class_of(sizes)], tuple(sizes.values())
+        if chosen.hot is None or key in self.not_hot:
+            return self._by_shape.run(chosen.plan, feed, names)
+        if self._by_shape.knows(chosen.hot, feed):
+            return self._by_shape.run(chosen.hot, feed, names)
+        made = self._by_shape.run(chosen.plan, feed, names)
         self._seen[key] += 1
         if len(self._seen) > _MOST_COUNTED:
             self._seen = Counter(dict(self._seen.most_common(_MOST_COUNTED // 2)))
-        return chosen.hot if self._seen[key] >= chosen.hot_from else chosen.plan
+        if self._seen[key] >= chosen.hot_from:
+            # What is evicted later must come as often again.
+            del self._seen[key]
+            self._heat(chosen.hot, key, feed, made)
+        return made
+
+    def _heat(
+        self,
+        hot: PartedPlan,
+        key: tuple[int, ...],
+        feed: Mapping[str, np.ndarray],
+        made: Mapping[str, np.ndarray],
+    ) -> None:
+        """Compile a hot plan for one shape, and compare it with what the plan for every shape made."""
+        try:
+            others = self._by_shape.run(hot, feed, list(made))
+        except (CompileError, ShapeError) as error:
+            self.not_hot[key] = str(error)
+            return
+        for name, value in made.items():
+            off = ValueDigest.of(value).error_of(others[name])
+            # Each may be off by the tolerance.
+            if not off <= 2 * self._tolerance.get(name, 0.0):
+                self.not_hot[key] = (
+                    f"output {name!r} differs by {off:.3g} from that of the plan for all"
+                )
+                self._by_shape.forget(hot, feed)
+                return
 
     def _sizes(self, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
         """The size of each free dimension.
@@ -196,7 +255,7 @@ class ShapedSession(Session):
 
     def _check_ranges(self, sizes: Mapping[str, int], found_at: Mapping[str, str]) -> None:
         for name, dim in self.shapes.space.dims.items():
-            if name in sizes and sizes[name] not in dim and self.outside == "refuse":
+            if name in sizes and sizes[name] not in dim and self._outside == "refuse":
                 raise BadInputError(
                     f"{found_at[name]}: {name} is {sizes[name]}, which is outside of {dim.text}; tune the model "
                     'again with a wider range, or load the artifact with outside="run"'

@@ -38,7 +38,6 @@ from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.sub_graph import SubGraph
 from collage.partitioner.ingest.normalize import NormalizedInfo, Runtime, normalize
-from collage.partitioner.tensor import TensorSpec
 
 Sample = Mapping[str, np.ndarray]
 
@@ -345,52 +344,3 @@ def _mapped(path: Path, places: Mapping[str, _Placed]) -> dict[str, np.ndarray]:
         size = math.prod(place.shape) * dtype.itemsize
         found[name] = whole[place.offset : place.offset + size].view(dtype).reshape(place.shape)
     return found
-
-
-def read_samples(path: Path, specs: Sequence[TensorSpec]) -> list[dict[str, np.ndarray]]:
-    """Sample inputs from an .npz file.
-
-    The file holds each input by name: of the input's own shape (one sample), or with one more leading
-    axis.
-
-    Raises:
-        BadInputError: an input is missing, unknown, or of another type or shape.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: _text_as_objects(stored[name]) for name in stored.files}
-    except (OSError, ValueError) as error:
-        raise BadInputError(f"inputs file {str(path)!r} cannot be read as .npz: {error}") from None
-    wanted = {spec.name: spec for spec in specs}
-    if arrays.keys() != wanted.keys():
-        raise BadInputError(
-            f"inputs file {str(path)!r} holds {sorted(arrays)}, but the model takes {sorted(wanted)}"
-        )
-    counts = {_sample_count(array, wanted[name]) for name, array in arrays.items()}
-    if len(counts) != 1:
-        raise BadInputError(f"inputs file {str(path)!r} holds different numbers of samples per input")
-    (count,) = counts
-    if count is None:
-        return [arrays]
-    # Of a row of scalars numpy would give its own scalar types.
-    return [{name: np.asarray(array[i]) for name, array in arrays.items()} for i in range(count)]
-
-
-def _text_as_objects(array: np.ndarray) -> np.ndarray:
-    """Text as models have it; .npz files without pickle hold it as characters of one width."""
-    return array.astype(object) if array.dtype.kind == "U" else array
-
-
-def _sample_count(array: np.ndarray, spec: TensorSpec) -> int | None:
-    """None for one sample without a leading axis, else how many."""
-    if array.dtype.name != spec.dtype:
-        wanted = "text (an array of str)" if spec.dtype == "object" else spec.dtype
-        raise BadInputError(f"input {spec.name!r} must be {wanted}, not {array.dtype.name}")
-    if array.shape == spec.static_shape:
-        return None
-    if array.shape[1:] == spec.static_shape and array.shape[0] > 0:
-        return int(array.shape[0])
-    raise BadInputError(
-        f"input {spec.name!r} must have shape {spec.static_shape} or (samples, *{spec.static_shape}), "
-        f"not {array.shape}"
-    )

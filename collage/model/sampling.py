@@ -17,7 +17,8 @@ from collage.backends.machine.process_policy import default_threads
 from collage.backends.numerics.reference import table_bounds
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.events import Listener
-from collage.model.reference import Reference, Sample, read_samples
+from collage.model.reference import Reference, Sample
+from collage.model.sample_inputs import read_samples
 from collage.options import TuneOptions
 from collage.partitioner.errors import ModelError
 from collage.partitioner.graph.model import Model

@@ -22,15 +22,20 @@ import numpy as np
 
 from collage.backends.contract import Executable, SubModel
 from collage.partitioner.emit.fixed_copy import write_fixed
+from collage.partitioner.errors import CollageError
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
-from collage.runtime.compiled import CompiledRegions
+from collage.runtime.compiled import CompiledRegions, in_short
 from collage.runtime.executor import Executor
 from collage.runtime.step import Step
 from collage.shapes.classes import Treatment
 
 Shapes = tuple[tuple[int, ...], ...]
 MOST_INSTANCES = 64
+
+
+class ShapeError(CollageError):
+    """A partition cannot run at these shapes; the message names both and quotes the runtime."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ class ByShape:
 
         Raises:
             CompileError: a runtime refused a part at these shapes.
+            ShapeError: a part failed at these shapes.
         """
         key = plan, self._shapes(feed)
         if key not in self._instances:
@@ -131,6 +137,16 @@ class ByShape:
         if key not in self._instances:
             self._learn(plan, feed)
         return self._turn(key)
+
+    def knows(self, plan: PartedPlan, feed: Mapping[str, np.ndarray]) -> bool:
+        """True when a plan is bound to the shapes of a feed."""
+        return (plan, self._shapes(feed)) in self._instances
+
+    def forget(self, plan: PartedPlan, feed: Mapping[str, np.ndarray]) -> None:
+        """Close what is kept of a plan for the shapes of a feed."""
+        instance = self._instances.pop((plan, self._shapes(feed)), None)
+        if instance is not None:
+            self._end(instance)
 
     def _shapes(self, feed: Mapping[str, np.ndarray]) -> Shapes:
         return tuple(np.shape(feed[spec.name]) for spec in self._inputs)
@@ -153,11 +169,38 @@ class ByShape:
         }
         steps: list[Step] = []
         copies: list[tuple[str, Target]] = []
-        for part in plan.parts:
+        try:
+            self._run_parts(plan, values, steps, copies)
+        except BaseException:
+            self._drop(copies)
+            raise
+        executor = Executor(steps, self._seen(self._inputs, values), self._outputs, plan.lanes)
+        self._instances[plan, self._shapes(feed)] = _Instance(executor, copies)
+        self._evict()
+        return values
+
+    def _run_parts(
+        self,
+        plan: PartedPlan,
+        values: dict[str, np.ndarray],
+        steps: list[Step],
+        copies: list[tuple[str, Target]],
+    ) -> None:
+        """Compile and run one part after the other; adds what they make, their steps, and what is for this shape alone."""
+        for position, part in enumerate(plan.parts):
             given = [values[spec.name] for spec in part.model.inputs]
             executable = self._executable(part, given, copies)
-            executable.bind(given, [None] * len(part.model.outputs))
-            executable.run()
+            try:
+                executable.bind(given, [None] * len(part.model.outputs))
+                executable.run()
+            except Exception as error:
+                shapes = ", ".join(
+                    f"{spec.name} {array.shape}"
+                    for spec, array in zip(part.model.inputs, given, strict=True)
+                )
+                raise ShapeError(
+                    f"partition {position} on {part.target} cannot run with {shapes}: {in_short(error)}"
+                ) from error
             made = executable.results
             # A runtime may use the memory of its results again.
             values |= {
@@ -170,10 +213,6 @@ class ByShape:
                     self._seen(part.model.outputs, values),
                 )
             )
-        executor = Executor(steps, self._seen(self._inputs, values), self._outputs, plan.lanes)
-        self._instances[plan, self._shapes(feed)] = _Instance(executor, copies)
-        self._evict()
-        return values
 
     def close(self) -> None:
         """End the threads of all executors; executables stay open."""
@@ -220,9 +259,17 @@ class ByShape:
             len(self._instances) > self._most_instances or self.copies > self._most_copies
         ):
             _, oldest = self._instances.popitem(last=False)
-            oldest.executor.close()
-            for name, target in oldest.copies:
-                self._compiled.drop(name, target)
+            self._end(oldest)
+
+    def _end(self, instance: _Instance) -> None:
+        if self._bound is instance:
+            self._bound = None
+        instance.executor.close()
+        self._drop(instance.copies)
+
+    def _drop(self, copies: Sequence[tuple[str, Target]]) -> None:
+        for name, target in copies:
+            self._compiled.drop(name, target)
 
 
 def fixed(model: SubModel, shapes: Sequence[Sequence[int]], folder: Path) -> SubModel:

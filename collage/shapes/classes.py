@@ -78,7 +78,7 @@ class ServedShapes:
 
     def class_of(self, sizes: Mapping[str, int]) -> int:
         """The position of the class of a shape."""
-        own = extent(sizes)
+        own = extent({name: sizes[name] for name in self.space.dims})
         return next(i for i, one in enumerate(self.classes) if one.up_to is None or own <= one.up_to)
 
     def to_text(self) -> str:

@@ -15,7 +15,7 @@ from collage.tuning.baselines import measure_single_targets, propose_plans, time
 from collage.tuning.prepare import allow, ingest, prepare, propose
 from collage.tuning.result import finish, recall
 from collage.tuning.run import Run, TuneRequest
-from collage.tuning.shapes.tune import tune_shapes
+from collage.tuning.shapes.tune import space_of, tune_shapes
 from collage.tuning.solve import evaluate, refine, search
 from collage.tuning.stages import Ingested, Prepared, Refined
 from collage.tuning.tuning_cache import TuningCache
@@ -36,7 +36,7 @@ def run_tuning(request: TuneRequest, run: Run) -> TuneResult:
     run = run.telling_time()
     dims = request.options.fixed_dims
     if dims is None:
-        return tune_shapes(request, run, tune_one=tune_ingested)
+        return tune_shapes(request, run, space_of(request.options), tune_one=tune_ingested)
     return tune_ingested(ingest(run, request, dims))
 
 

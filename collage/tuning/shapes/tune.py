@@ -16,6 +16,7 @@ from collage.events import Event
 from collage.model import reference
 from collage.model.preparation import least_opset
 from collage.model.sub_models import RegionFiles
+from collage.options import TuneOptions
 from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
@@ -32,13 +33,14 @@ from collage.tuning.stages import Ingested
 
 
 def tune_shapes(
-    request: TuneRequest, run: Run, tune_one: Callable[[Ingested], TuneResult]
+    request: TuneRequest, run: Run, space: ShapeSpace, tune_one: Callable[[Ingested], TuneResult]
 ) -> TuneResult:
     """Tune a model for a range of shapes.
 
     Args:
-        request: whose options leave dimensions free.
+        request: what the caller asked for.
         run: what the stages run with.
+        space: what is said of all dimensions; some have several sizes.
         tune_one: tunes a model at one shape.
 
     Raises:
@@ -47,7 +49,7 @@ def tune_shapes(
         CancelledError: `cancel` was set.
     """
     _refuse_options(request)
-    free, info, space = _read(request, run)
+    free, info, space = _read(request, run, space)
     with run.stage("ingest", f"binding {len(space.shapes)} shapes"):
         bound = [bind_shape(run, free, shape, i) for i, shape in enumerate(space.shapes)]
     main = max(range(len(bound)), key=lambda i: bound[i].shape.weight * bound[i].extent)
@@ -85,9 +87,10 @@ def _refuse_options(request: TuneRequest) -> None:
             raise BadInputError(f"{target} runs at one shape; give each dimension one size with --dim")
 
 
-def _read(request: TuneRequest, run: Run) -> tuple[Model, NormalizedInfo, ShapeSpace]:
+def _read(
+    request: TuneRequest, run: Run, space: ShapeSpace
+) -> tuple[Model, NormalizedInfo, ShapeSpace]:
     """The model with its free dimensions, and the space of these alone."""
-    space = space_of(request)
     fixed = {name: dim.low for name, dim in space.dims.items() if dim.is_fixed}
     kept = [name for name in space.dims if name not in fixed]
     opset = least_opset(run.runner.check(request.targets))
@@ -97,13 +100,12 @@ def _read(request: TuneRequest, run: Run) -> tuple[Model, NormalizedInfo, ShapeS
     return free, info, ShapeSpace({name: space.dims[name] for name in kept}, tuple(shapes))
 
 
-def space_of(request: TuneRequest) -> ShapeSpace:
+def space_of(options: TuneOptions) -> ShapeSpace:
     """What the options say of shapes.
 
     Raises:
         BadInputError: what is said contradicts itself.
     """
-    options = request.options
     space = parse_dims(options.dims)
     if not options.shapes:
         return space

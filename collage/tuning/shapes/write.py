@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from collage.artifact.artifact import REPORT_KEY, crossing_values
@@ -19,29 +17,15 @@ from collage.partitioner.emit.plan_json import encode_plan
 from collage.partitioner.graph.model import Model
 from collage.shapes.classes import SHAPES_KEY, Proof, ServedShapes, ShapeClass, TreatedPlan
 from collage.shapes.space import ShapeSpace
-from collage.timing.compiling import seconds_to_compile
+from collage.timing.compiling import resident_bytes
 from collage.tuning.run import Run, TuneRequest
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.choice import ChosenClass
-from collage.tuning.shapes.report import shaped_report
+from collage.tuning.shapes.hot import hot_plan
+from collage.tuning.shapes.report import ShapeFindings, shaped_report
 
 # Of partitions that are compiled for one shape each.
 MOST_COPIES = 32
-
-
-@dataclass(frozen=True)
-class HotPlan:
-    """A plan compiled for one shape, for shapes that come often.
-
-    Args:
-        plan: the plan.
-        compile_s: seconds of compiling it for a shape.
-        hot_from: at which request of a shape it takes over.
-    """
-
-    plan: Plan
-    compile_s: float
-    hot_from: int
 
 
 def write(
@@ -67,8 +51,9 @@ def write(
         NoPlanError: a plan cannot be compiled once more.
     """
     regions = RegionFiles(free, run.work_dir / "emit")
-    hot = [_hot(request, run, regions, timed, one) for one in classes]
-    of_shape = {i: number for number, one in enumerate(classes) for i in one.shapes}
+    hot = [hot_plan(run, regions, timed, one) for one in classes]
+    known = ShapeFindings(timed, classes, hot, main, _rss_bytes(run, regions, timed, classes))
+    of_shape = known.class_of_shape
     proofs = []
     for i, at in enumerate(timed):
         warm = hot[of_shape[i]]
@@ -96,7 +81,7 @@ def write(
         proofs=tuple(proofs),
         most_copies=MOST_COPIES,
     )
-    report = shaped_report(run, timed, classes, hot, main, found, served)
+    report = shaped_report(run, known, found, served)
     plan = classes[of_shape[main]].plan
     path = run.work_dir / "artifact" / request.artifact_name
     annotate(
@@ -111,35 +96,33 @@ def write(
     return TuneResult(path, report, json.loads(read_plan(path).text))
 
 
-def _hot(
-    request: TuneRequest,
-    run: Run,
-    regions: RegionFiles,
-    timed: Sequence[AtShape],
-    one: ChosenClass,
-) -> HotPlan | None:
-    """The plan for shapes that come often; None where compiling for one shape alone is not proven to be faster."""
-    at = timed[max(one.shapes, key=lambda i: timed[i].bound.shape.weight * timed[i].bound.extent)]
-    cold = at.find(one.plan, at.dynamic)
-    entry = None if cold is None else at.hot(cold)
-    if cold is None or entry is None:
-        return None
-    saved_us = at.latency_us(cold, entry) - entry.latency_us
-    values = at.bound.model.index.values
-    parts = []
-    for partition in entry.plan.partitions:
-        model = regions.get(partition.nodes)
-        shapes = [values[spec.name].shape for spec in model.inputs]
-        if any(shape is None or None in shape for shape in shapes):
-            return None  # a value whose shape depends on data has no one shape to compile for
-        parts.append((model, shapes, partition.target))
-    threads = at.sampling.threads
-    try:
-        seconds = run.runner.run(seconds_to_compile, parts, threads, cancel=run.cancel)
-    except ChildFailed:
-        return None
-    compile_s = sum(seconds)
-    return HotPlan(entry.plan, compile_s, 1 + math.ceil(compile_s * 1e6 / saved_us))
+def _rss_bytes(
+    run: Run, regions: RegionFiles, timed: Sequence[AtShape], classes: Sequence[ChosenClass]
+) -> dict[str, int]:
+    """What a process holds that ran all shapes: by the plans of all classes, and by each single target."""
+    plans = {"ours": [one.plan for one in classes]}
+    for target, (free, _) in timed[0].singles().items():
+        if all(at.find(free.plan, at.dynamic) is not None for at in timed):
+            plans[str(target)] = [free.plan]
+    model = regions.model.index
+    found = {}
+    for name, own in plans.items():
+        parts = [
+            [(regions.get(partition.nodes), partition.target) for partition in plan.partitions]
+            for plan in own
+        ]
+        try:
+            found[name] = run.runner.run(
+                resident_bytes,
+                parts,
+                [model.values[value] for value in model.inputs],
+                [at.sampling.seeded.samples[0] for at in timed],
+                timed[0].sampling.threads,
+                cancel=run.cancel,
+            )
+        except ChildFailed:
+            continue
+    return found
 
 
 def _proof(run: Run, at: AtShape, plan: Plan, regions: RegionFiles) -> str:

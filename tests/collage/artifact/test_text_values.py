@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from collage.cli.run import run_once
-from collage.model.reference import read_samples
+from collage.model.sample_inputs import read_samples
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.tensor import TensorSpec
 from tests.tuning import tuned

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from collage.backends.registry import target_spec
+from collage.backends.options import SHORT_CALL_US, THREADS
+from collage.backends.registry import target_spec, tunable_options
 from collage.model.binding import bind
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
@@ -18,15 +19,17 @@ from collage.partitioner.target import Target
 from collage.search.fixed_plans import respects, single_plan
 from collage.shapes.classes import extent
 from collage.shapes.space import Shape
-from collage.timing.decision import choose
+from collage.timing.decision import choose, proven
 from collage.timing.estimates import Estimates
 from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import without_plans
-from collage.timing.timed_plan import TimedPlan, clearly_faster, identity
+from collage.timing.timed_plan import TimedPlan, identity
 from collage.tuning.run import Run, TuneRequest
 
 # Plans so much slower than the fastest are timed in one comparison only.
 _NEAR = 1.15
+# There are several shapes, so blocks are shorter than those of one.
+_BLOCK_S = 0.06
 
 
 @dataclass(frozen=True)
@@ -66,72 +69,81 @@ class AtShape:
     """Plans timed at one shape, each compiled with free dimensions and for this shape alone.
 
     Args:
-        run: what the stages run with.
-        request: targets and options.
         bound: the model at the shape.
+        sampling: its inputs there.
+        exact: sub-models at the shape.
         free: sub-models with free dimensions.
-        number: of the shape.
+        timer: times plans; those whose entries have no sub-models of their own are compiled for this shape.
+        targets: the user's.
         tolerance: plans with a larger error are not chosen.
     """
 
     def __init__(
         self,
-        run: Run,
-        request: TuneRequest,
         bound: BoundShape,
+        sampling: Sampling,
+        exact: RegionFiles,
         free: RegionFiles,
-        number: int,
+        timer: PlanTimer,
+        targets: Sequence[Target],
         tolerance: float,
     ) -> None:
-        self.bound, self.tolerance = bound, tolerance
-        self._request, self._free = request, free
-        work_dir = run.work_dir / f"shape-{number}"
-        self.sampling = Sampling(
-            model=bound.model,
-            info=bound.info,
-            options=request.options,
-            work_dir=work_dir,
-            inputs=None,
-            hold_out=False,
-            listener=run.listener,
-            cancel=run.cancel,
-        )
-        try:
-            self.sampling.refuse_nan()
-        except ModelError as error:
-            raise ModelError(f"the model cannot run with {bound.text}: {error}") from None
-        self.exact = RegionFiles(bound.model, work_dir / "regions")
-        specs = tuple(map(target_spec, request.targets))
-        constraints = request.options.constraints()
-        self._timer = PlanTimer(
-            self.exact,
-            without_plans(self.sampling),
-            run.listener,
-            cancel=run.cancel,
-            eligible=lambda plan: respects(bound.model.index, constraints, specs, plan),
-            tolerance=tolerance,
-            runner=run.runner,
-        )
+        self.bound, self.sampling, self.exact = bound, sampling, exact
+        self.tolerance = tolerance
+        self._free, self._timer, self._targets = free, timer, tuple(targets)
         self.dynamic: list[TimedPlan] = []
         self.fixed: list[TimedPlan] = []
 
     def time(self, plans: Sequence[tuple[str, Plan]]) -> None:
-        """Time plans in both ways, then those that are near the fastest once more.
+        """Time plans in both ways, then those that are near the fastest once more, beside one-thread variants.
 
         Args:
             plans: with their names.
         """
-        for name, plan in plans:
-            self.dynamic.append(TimedPlan(plan, f"{name}, any shape", regions=self._free))
-            self.fixed.append(TimedPlan(plan, f"{name}, this shape alone"))
+        self._add(plans)
         entries = [*self.dynamic, *self.fixed]
         self._timer.time(entries, needed=len(entries) - 1)
-        near = [
-            *_near(self._fit(self.dynamic), self.estimates),
-            *_near(self._fit(self.fixed), self.estimates),
+        near = [entry for known in (self.dynamic, self.fixed) for entry in self._near(known)]
+        more = self._add(
+            [
+                (f"single {target}", single_plan(self.bound.model, target))
+                for target in self._on_one_thread(near)
+            ]
+        )
+        if len(near) + len(more) > 1:
+            self._timer.time(more, again=near)
+
+    def time_too(self, plan: Plan) -> None:
+        """Time another plan for any shape beside the best one, if it was not timed here."""
+        if all(identity(entry.plan) != identity(plan) for entry in self.dynamic):
+            self._timer.time(
+                self._add([("plan of a neighbor", plan)])[:1], again=self._near(self.dynamic)
+            )
+
+    def _add(self, plans: Sequence[tuple[str, Plan]]) -> list[TimedPlan]:
+        dynamic = [TimedPlan(p, f"{name}, any shape", regions=self._free) for name, p in plans]
+        fixed = [TimedPlan(p, f"{name}, this shape alone") for name, p in plans]
+        self.dynamic += dynamic
+        self.fixed += fixed
+        return [*dynamic, *fixed]
+
+    def _near(self, entries: Sequence[TimedPlan]) -> list[TimedPlan]:
+        fit = self._fit(entries)
+        least = min(map(self.estimates.ratio, fit), default=0.0)
+        return [entry for entry in fit if self.estimates.ratio(entry) <= _NEAR * least]
+
+    def _on_one_thread(self, near: Sequence[TimedPlan]) -> list[Target]:
+        """Variants of single targets whose calls are so short that more threads may not pay."""
+        threads = self.sampling.threads
+        return [
+            target.with_options(**{THREADS.name: "1"})
+            for target in dict.fromkeys(
+                entry.plan.partitions[0].target
+                for entry in near
+                if len(entry.plan.partitions) == 1 and entry.latency_us < SHORT_CALL_US
+            )
+            if "1" in tunable_options(target, threads).get(THREADS.name, ())
         ]
-        if len(near) > 1:
-            self._timer.time([], again=near)
 
     @property
     def estimates(self) -> Estimates:
@@ -154,11 +166,7 @@ class AtShape:
         if not fit:
             return None
         fastest = choose(fit, self.estimates)
-        return (
-            fastest
-            if self.estimates.between(plan, fastest).ratio > 1 and clearly_faster(fastest, plan)
-            else None
-        )
+        return fastest if proven(fastest, plan, self.estimates) else None
 
     def find(self, plan: Plan, entries: Sequence[TimedPlan]) -> TimedPlan | None:
         """The entry of a plan among some; None where it was not timed or may not be returned."""
@@ -169,16 +177,78 @@ class AtShape:
         return math.inf if entry is None else self.estimates.latency_us(entry, beside)[0]
 
     def singles(self) -> Mapping[Target, tuple[TimedPlan, TimedPlan]]:
-        """Of each single target its entries for any shape and for this one alone."""
-        pairs = zip(self.dynamic, self.fixed, strict=True)
-        return {
+        """Of each of the user's targets its entries for any shape and for this one alone."""
+        whole = {
             free.plan.partitions[0].target: (free, fixed)
-            for free, fixed in pairs
+            for free, fixed in zip(self.dynamic, self.fixed, strict=True)
             if len(free.plan.partitions) == 1
         }
+        return {target: whole[target] for target in self._targets}
 
     def _fit(self, entries: Sequence[TimedPlan]) -> list[TimedPlan]:
         return [entry for entry in entries if self._timer.standings.may_win(entry)]
+
+
+def sample_shape(run: Run, request: TuneRequest, bound: BoundShape, number: int) -> Sampling:
+    """Inputs at a representative shape, with the reference outputs.
+
+    Args:
+        run: what the stages run with.
+        request: its options.
+        bound: the model at the shape.
+        number: of the shape.
+
+    Raises:
+        ModelError: the reference cannot run the model at this shape.
+    """
+    sampling = Sampling(
+        model=bound.model,
+        info=bound.info,
+        options=request.options,
+        work_dir=run.work_dir / f"shape-{number}",
+        inputs=None,
+        hold_out=False,
+        listener=run.listener,
+        cancel=run.cancel,
+    )
+    try:
+        sampling.refuse_nan()
+    except ModelError as error:
+        raise ModelError(f"the model cannot run with {bound.text}: {error}") from None
+    return sampling
+
+
+def at_shape(
+    run: Run,
+    request: TuneRequest,
+    bound: BoundShape,
+    sampling: Sampling,
+    free: RegionFiles,
+    tolerance: float,
+) -> AtShape:
+    """A representative shape, where nothing is timed yet.
+
+    Args:
+        run: what the stages run with.
+        request: targets and options.
+        bound: the model at the shape.
+        sampling: its inputs there.
+        free: sub-models with free dimensions.
+        tolerance: plans with a larger error are not chosen.
+    """
+    exact = RegionFiles(bound.model, sampling.work_dir / "regions")
+    specs = tuple(map(target_spec, request.targets))
+    constraints = request.options.constraints()
+    timer = PlanTimer(
+        exact,
+        replace(without_plans(sampling), block_s=_BLOCK_S),
+        run.listener,
+        cancel=run.cancel,
+        eligible=lambda plan: respects(bound.model.index, constraints, specs, plan),
+        tolerance=tolerance,
+        runner=run.runner,
+    )
+    return AtShape(bound, sampling, exact, free, timer, request.targets, tolerance)
 
 
 def plans_to_time(
@@ -189,8 +259,3 @@ def plans_to_time(
     if found is not None and all(identity(found) != identity(plan) for _, plan in named):
         named.append(("found plan", found))
     return named
-
-
-def _near(entries: Sequence[TimedPlan], estimates: Estimates) -> list[TimedPlan]:
-    least = min(map(estimates.ratio, entries), default=0.0)
-    return [entry for entry in entries if estimates.ratio(entry) <= _NEAR * least]

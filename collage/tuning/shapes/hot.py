@@ -34,7 +34,7 @@ class HotPlan:
 def hot_plan(
     run: Run, regions: RegionFiles, timed: Sequence[AtShape], one: ChosenClass
 ) -> HotPlan | None:
-    """The hot plan of a class; None where compiling for one shape alone is not proven to be faster.
+    """The hot plan of a class with what compiling it takes; None where it has none, or it cannot be compiled once more.
 
     Args:
         regions: sub-models with free dimensions.
@@ -43,7 +43,7 @@ def hot_plan(
     """
     at = timed[max(one.shapes, key=lambda i: timed[i].bound.shape.weight * timed[i].bound.extent)]
     cold = at.find(one.plan, at.dynamic)
-    entry = None if cold is None else at.hot(cold)
+    entry = None if one.hot is None else at.find(one.hot, at.fixed)
     if cold is None or entry is None:
         return None
     values = at.bound.model.index.values
@@ -55,7 +55,8 @@ def hot_plan(
             return None  # there is no one shape to compile for
         parts.append((model, [spec.static_shape for spec in specs], partition.target))
     try:
-        seconds = run.runner.run(seconds_to_compile, parts, at.sampling.threads, cancel=run.cancel)
+        with run.runner.alone(run.cancel):
+            seconds = run.runner.run(seconds_to_compile, parts, at.sampling.threads, cancel=run.cancel)
     except ChildFailed:
         return None
     compile_s = sum(seconds)

@@ -26,7 +26,13 @@ from collage.shapes.seen import Size
 from collage.shapes.space import Shape, ShapeSpace, parse_dims, seen_space
 from collage.tuning.prepare import ingested
 from collage.tuning.run import Run, TuneRequest
-from collage.tuning.shapes.at_shape import AtShape, BoundShape, bind_shape, plans_to_time
+from collage.tuning.shapes.at_shape import (
+    BoundShape,
+    at_shape,
+    bind_shape,
+    plans_to_time,
+    sample_shape,
+)
 from collage.tuning.shapes.choice import choose_classes
 from collage.tuning.shapes.write import write
 from collage.tuning.stages import Ingested
@@ -52,15 +58,16 @@ def tune_shapes(
     free, info, space = _read(request, run, space)
     with run.stage("ingest", f"binding {len(space.shapes)} shapes"):
         bound = [bind_shape(run, free, shape, i) for i, shape in enumerate(space.shapes)]
+        samplings = [sample_shape(run, request, own, i) for i, own in enumerate(bound)]
     main = max(range(len(bound)), key=lambda i: bound[i].shape.weight * bound[i].extent)
     run.listener(Event("search", f"searching at {bound[main].text}"))
     result = tune_one(_at_one(request, run, bound[main], info))
     found = decode_plan(bound[main].model, json.dumps(result.plan)).plan
     regions = RegionFiles(free, run.work_dir / "free")
     timed = []
-    for i, own in enumerate(bound):
+    for own, sampling in zip(bound, samplings, strict=True):
         with run.stage("end_to_end", f"timing plans at {own.text}"):
-            at = AtShape(run, request, own, regions, i, result.report["tolerance"])
+            at = at_shape(run, request, own, sampling, regions, result.report["tolerance"])
             at.time(plans_to_time(own.model, request.targets, found))
             timed.append(at)
     with run.stage("emit", "writing the artifact"):

@@ -34,10 +34,9 @@ def run_tuning(request: TuneRequest, run: Run) -> TuneResult:
         CancelledError: `cancel` was set.
     """
     run = run.telling_time()
-    dims = request.options.fixed_dims
-    if dims is None:
+    if request.options.fixed_dims is None:
         return tune_shapes(request, run, space_of(request.options), tune_one=tune_ingested)
-    return tune_ingested(ingest(run, request, dims))
+    return tune_ingested(ingest(run, request))
 
 
 def tune_ingested(read: Ingested) -> TuneResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from collage.accuracy.error_limits import ErrorLimits
@@ -28,16 +28,14 @@ from collage.tuning.run import Run, TuneRequest
 from collage.tuning.stages import Allowed, Ingested, Prepared, Proposed
 
 
-def ingest(run: Run, request: TuneRequest, dims: Mapping[str, int]) -> Ingested:
-    """Read the model.
-
-    Args:
-        dims: the size of each free dimension.
+def ingest(run: Run, request: TuneRequest) -> Ingested:
+    """Read the model, each free dimension of which has one size.
 
     Raises:
         BadInputError: the model or a target cannot be used.
     """
     facts = run.runner.check(request.targets)
+    dims = request.options.fixed_dims
     with run.stage("ingest", "reading the model"):
         model, info = reference.ingest(
             request.source, run.work_dir, dims, run.cancel, least_opset(facts)

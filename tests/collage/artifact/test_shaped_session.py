@@ -17,8 +17,8 @@ from collage.artifact.shaped_session import ShapedSession
 from collage.partitioner.errors import BadInputError
 from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.shapes.classes import SHAPES_KEY
-from tests import shape_models
-from tests.shaped_artifacts import shaped_artifact
+from tests.collage.artifact.shaped_artifacts import shaped_artifact
+from tests.collage.shapes import models as shape_models
 
 _DIMS = {"batch": "1,3", "length": "2..12"}
 _BOTH = ("onnxruntime", "openvino")

@@ -21,7 +21,7 @@ from collage.partitioner.target import Target
 from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
 from collage.runtime.compiled import CompiledRegions
 from collage.shapes.classes import Treatment
-from tests import shape_models
+from tests.collage.shapes import models as shape_models
 
 Draw = Callable[[np.random.Generator], dict[str, np.ndarray]]
 Cut = Sequence[tuple[str, int, Treatment]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -50,8 +49,3 @@ def test_damage_is_told(name: str) -> None:
         ServedShapes.from_text(json.dumps(data))
     with pytest.raises(BadInputError, match="shapes are damaged"):
         ServedShapes.from_text("[")
-
-
-def test_a_shape_without_dimensions_has_extent_one() -> None:
-    assert extent({}) == 1
-    assert replace(_SERVED, classes=(ShapeClass(None, _PLAN),)).class_of({}) == 0

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 
 from collage.partitioner.emit.fixed_copy import write_fixed
-from tests import shape_models
+from tests.collage.shapes import models as shape_models
 
 
 def test_inputs_have_the_shapes_and_outputs_are_the_same(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 
 from collage.partitioner.emit.metadata import metadata_of
-from tests import shape_models
+from tests.collage.shapes import models as shape_models
 
 
 def test_metadata_is_read_as_onnx_reads_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from collage.partitioner.errors import ModelError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.binding import bind_sizes
 from collage.partitioner.ingest.normalize import normalize
-from tests import shape_models
+from tests.collage.shapes import models as shape_models
 
 
 def _free(folder: Path, model: onnx.ModelProto, kept: list[str], **dims: int) -> Model:

@@ -19,7 +19,7 @@ from collage.events import Event
 from collage.partitioner.emit.metadata import metadata_of
 from collage.partitioner.errors import BadInputError, ModelError, NoPlanError
 from collage.shapes.classes import SHAPES_KEY, ServedShapes
-from tests import shape_models
+from tests.collage.shapes import models as shape_models
 from tests.tuning import tuned
 
 _TARGETS = ("onnxruntime", "openvino")

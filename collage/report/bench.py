@@ -83,6 +83,8 @@ class Bench:
     ) -> None:
         report = read_report(path)
         stored = read_plan(path)
+        if SHAPES_KEY in stored.metadata:
+            raise BadInputError(f"{path.name} has free dimensions; time it with collage bench")
         index = stored.model.index
         rewritten = any(note.prepared for note in stored.notes)
         inputs = tuple(index.values[name] for name in index.inputs)

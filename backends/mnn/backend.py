@@ -141,13 +141,13 @@ class MnnBackend(RewritingBackend):
         for spec in model.inputs:
             if spec.dtype not in _AT_BORDER:
                 raise CollageError(f"MNN takes no input of {spec.dtype}, and {spec.name!r} is one")
-            if not spec.is_static or 0 in spec.static_shape:
-                raise CollageError(f"MNN is given static shapes only; {spec.name!r} has {spec.shape}")
+            if spec.shape is None or 0 in spec.shape:
+                raise CollageError(f"MNN takes no input of this shape; {spec.name!r} has {spec.shape}")
         return MnnExecutable(model, target, context)
 
 
 class MnnExecutable(Executable):
-    """A module with its input variables; data is copied in and out at each run."""
+    """A module with its input variables, made anew for other shapes; data is copied in and out at each run."""
 
     def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
         self._model = model
@@ -166,14 +166,8 @@ class MnnExecutable(Executable):
         self._winograd = [_WINOGRAD_LEVEL, _LEVEL_OF[target.option("winograd", "exact")]]
         self._runtime = _runtime(nn, target, context)
         self._module: Any = self._load(nn, precision)
-        self._variables = [
-            self._expr.placeholder(
-                list(spec.static_shape),
-                self._expr.NCHW,
-                getattr(self._expr, _AT_BORDER[spec.dtype]),
-            )
-            for spec in model.inputs
-        ]
+        self._variables: list[Any] = []
+        self._shapes: list[tuple[int, ...]] = []
         self._inputs: tuple[Array, ...] = ()
         self._bound: tuple[Array | None, ...] = ()
         self._results: tuple[Array, ...] = ()
@@ -185,7 +179,7 @@ class MnnExecutable(Executable):
                     str(self._path),
                     [spec.name for spec in self._model.inputs],
                     [spec.name for spec in self._model.outputs],
-                    shape_mutable=False,
+                    shape_mutable=not all(spec.is_static for spec in self._model.inputs),
                     precision_mode=precision,
                     runtime_manager=self._runtime,
                 )
@@ -197,6 +191,16 @@ class MnnExecutable(Executable):
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         self._inputs, self._bound = tuple(inputs), tuple(outputs)
+        shapes = [array.shape for array in inputs]
+        if shapes == self._shapes:
+            return
+        self._shapes = shapes
+        self._variables = [
+            self._expr.placeholder(
+                list(shape), self._expr.NCHW, getattr(self._expr, _AT_BORDER[spec.dtype])
+            )
+            for spec, shape in zip(self._model.inputs, shapes, strict=True)
+        ]
 
     def run(self) -> None:
         for variable, array in zip(self._variables, self._inputs, strict=True):

@@ -193,7 +193,8 @@ class OnnxRuntimeExecutable(Executable):
         self._rebinds = self._on_device is None and domain != HOST_MEMORY
         self._binding: Any = None
         # A plain call costs less than a binding whose outputs are bound anew at each run.
-        self._is_called = domain == HOST_MEMORY and _is_called(model)
+        self._may_be_called = domain == HOST_MEMORY and _copies_little(model)
+        self._is_called = False
         self._names = [spec.name for spec in model.outputs]
         self._feed: dict[str, Array] = {}
         self._inputs: tuple[Array, ...] = ()
@@ -208,6 +209,7 @@ class OnnxRuntimeExecutable(Executable):
         self._inputs, self._bound = tuple(inputs), tuple(outputs)
         self._own = [i for i, output in enumerate(outputs) if output is None]
         self._results = tuple(outputs) if not self._own else ()  # type: ignore[arg-type]
+        self._is_called = self._may_be_called and bool(self._own)
         if self._is_called:
             self._feed = dict(zip((spec.name for spec in self._model.inputs), inputs, strict=True))
         elif self._on_device is None:
@@ -330,15 +332,15 @@ class TextExecutable(Executable):
         self._inputs, self._outputs, self._results = (), (), ()
 
 
-def _is_called(model: SubModel) -> bool:
-    """Whether a model has an output that cannot be bound, and little else that would have to be copied."""
+def _copies_little(model: SubModel) -> bool:
+    """Whether a call may return all outputs: of those with a place only small ones have to be copied."""
     static = sum(spec.size_bytes for spec in model.outputs)
     plain = all(
         np.dtype(spec.dtype).kind in "biufc"
         for spec in (*model.inputs, *model.outputs)
         if spec.dtype != "unknown"
     )
-    return plain and static <= _MOST_COPIED_BYTES and any(not s.is_static for s in model.outputs)
+    return plain and static <= _MOST_COPIED_BYTES
 
 
 def _received(made: Sequence[Array], bound: Sequence[Array | None]) -> tuple[Array, ...]:

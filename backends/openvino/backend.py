@@ -220,6 +220,9 @@ class OpenVinoExecutable(Executable):
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         ov = _ov()
+        if any(new is None and old is not None for new, old in zip(outputs, self._bound, strict=False)):
+            # A request keeps the tensors that it was given; a new one makes its own.
+            self._request = self._compiled.create_infer_request()
         for port, array in zip(self._ports, inputs, strict=True):
             if port is not None:
                 self._request.set_input_tensor(port, ov.Tensor(_plain(array), shared_memory=True))

@@ -8,6 +8,7 @@ buffers.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import shutil
 import tempfile
@@ -27,13 +28,17 @@ from collage.artifact.verify import WrongPartitionError, prove
 from collage.backends.machine.hardware import hardware
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.registry import resolve
+from collage.partitioner.emit.metadata import metadata_of
 from collage.partitioner.errors import BadInputError, CollageError, TargetError
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.runtime.executor import Executor
 from collage.runtime.step import Step
+from collage.shapes.classes import SHAPES_KEY
 
+# It builds on this module, and on ONNX, which artifacts without free dimensions may be loaded without.
+_SHAPED = "collage.artifact.shaped_session"
 _ONNX_TYPES = {"float32": "float", "float64": "double", "object": "string"}
 
 
@@ -46,7 +51,7 @@ class NodeArg:
     """An input or output as ONNX Runtime describes it: `name`, `shape`, `type` as `tensor(float)`."""
 
     name: str
-    shape: tuple[int | None, ...] | None
+    shape: tuple[int | str | None, ...] | None
     type: str
 
     @classmethod
@@ -100,7 +105,9 @@ class Session:
             executable = self._compiled.get(model.path.parent.name, model, target)
             steps.append(Step(executable, model.inputs, model.outputs))
         self.inputs, self._outputs, self._constants = parts.inputs, parts.outputs, parts.constants
-        self._wanted = {spec.name: (np.dtype(spec.dtype), _fixed(spec)) for spec in self.inputs}
+        self._wanted: dict[str, tuple[np.dtype[Any], tuple[int, ...] | None]] = {
+            spec.name: (np.dtype(spec.dtype), _fixed(spec)) for spec in self.inputs
+        }
         self._names = [spec.name for spec in self._outputs]
         made = [spec.name for spec in parts.outputs if spec.name not in parts.constants]
         self._executor = Executor(steps, self.inputs, made, parts.lanes)
@@ -136,6 +143,11 @@ class Session:
         except VerificationError as error:
             raise LoadError(str(error)) from None
 
+    @property
+    def example_inputs(self) -> tuple[TensorSpec, ...]:
+        """The model's inputs with one size for each dimension."""
+        return self.inputs
+
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs, in order."""
         return [NodeArg.of(spec) for spec in self.inputs]
@@ -161,19 +173,25 @@ class Session:
                 unknown.
         """
         names = self._names if output_names is None else list(output_names)
-        unknown = [name for name in names if name not in self._names]
-        if unknown:
-            raise BadInputError(f"unknown outputs {unknown}; the model has {sorted(self._names)}")
+        self._check_names(names)
         self._check_feed(feed)
         with self._lock:
-            if self._closed:
-                raise BadInputError("the session is closed; load the artifact again")
+            self._check_open()
             self._executor.feed(feed)
             self._executor.run()
             made = {
                 name: self._executor.value(name).copy() for name in names if name not in self._constants
             }
         return [made[name] if name in made else self._constants[name].copy() for name in names]
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        unknown = [name for name in names if name not in self._names]
+        if unknown:
+            raise BadInputError(f"unknown outputs {unknown}; the model has {sorted(self._names)}")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BadInputError("the session is closed; load the artifact again")
 
     def _check_feed(self, feed: Mapping[str, np.ndarray]) -> None:
         if feed.keys() != self._wanted.keys():
@@ -225,6 +243,7 @@ def load(
     *,
     threads: int | None = None,
     cache_dir: str | Path | Literal[False] | None = None,
+    outside: Literal["refuse", "run"] = "refuse",
 ) -> Session:
     """Compile an artifact's partitions, verify each, and return a session that runs it.
 
@@ -233,6 +252,7 @@ def load(
         threads: threads of one call; None for the number of cores given to this process.
         cache_dir: folder for what runtimes compile; None for `default_cache_folder()`, False or "" for
             none.
+        outside: what becomes of a shape outside the artifact's ranges: an error, or `run`.
 
     Raises:
         BadInputError: the file is not an artifact.
@@ -243,8 +263,23 @@ def load(
     if folder is not None:
         # A cached blob may be damaged, so a failure is tried again without the cache.
         with contextlib.suppress(LoadError, CompileError):
-            return Session(Path(path), fallback, threads, folder)
-    return Session(Path(path), fallback, threads, None)
+            return _session(Path(path), fallback, threads, folder, outside)
+    return _session(Path(path), fallback, threads, None, outside)
+
+
+def _session(
+    path: Path,
+    fallback: str | None,
+    threads: int | None,
+    cache_dir: Path | None,
+    outside: Literal["refuse", "run"],
+) -> Session:
+    if path.is_file() and SHAPES_KEY in metadata_of(path):
+        session: Session = importlib.import_module(_SHAPED).ShapedSession(
+            path, fallback, threads, cache_dir, outside
+        )
+        return session
+    return Session(path, fallback, threads, cache_dir)
 
 
 def default_cache_folder() -> Path:

@@ -27,6 +27,7 @@ from collage.backends.support.file_digests import files_of, remembered_digest
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
+from collage.shapes.classes import SHAPES_KEY
 
 # Part of every folder's name: raise it when parts are made in another way.
 _EDITION = 1
@@ -88,6 +89,10 @@ def _take_apart(path: Path, folder: Path) -> UnpackedArtifact:
 
     stored = read_plan(path)
     model, index = stored.model, stored.model.index
+    if SHAPES_KEY in stored.metadata:
+        raise BadInputError(
+            f"{path.name} has free dimensions, and this takes one size of each; tune the model with --dim NAME=SIZE"
+        )
     if VERIFICATION_KEY not in stored.metadata:
         raise BadInputError(f"{path.name} holds no reference values; make one with collage tune")
     done = [

@@ -129,11 +129,15 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Time ARTIFACT's plan against every single target again, interleaved."""
+    from collage.cli.shape_tables import show_shape_bench
     from collage.cli.tables import show_bench
     from collage.report.bench import bench as bench_artifact
 
     found = bench_artifact(artifact, against=against, source=model, processes=processes)
-    typer.echo(json.dumps(found, indent=2)) if as_json else show_bench(found)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    show_shape_bench(found) if "shapes" in found else show_bench(found)
 
 
 @app.command()
@@ -145,11 +149,17 @@ def explain(
     ] = None,
 ) -> None:
     """Say for each partition of ARTIFACT why it is where it is."""
-    from collage.cli.tables import show_explanation
+    from collage.cli.shape_tables import show_shapes
+    from collage.cli.tables import show_explanation, stdout_console
     from collage.report.explain import explain as explain_artifact
 
     found = explain_artifact(artifact, picture)
-    typer.echo(json.dumps(found, indent=2)) if as_json else show_explanation(found)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    if found.get("shapes") is not None:
+        show_shapes(stdout_console(), found["shapes"])
+    show_explanation(found)
 
 
 @app.command()

@@ -37,7 +37,7 @@ def run_once(
         samples = (
             read_samples(inputs, session.inputs)
             if inputs is not None
-            else [seeded_inputs(session.inputs, 0, session.bounds)]
+            else [seeded_inputs(session.example_inputs, 0, session.bounds)]
         )
         names = [output.name for output in session.get_outputs()]
         begin = time.perf_counter()

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from collage.cli.shape_tables import show_shapes
 from collage.cli.tables import (
     interval_text,
     ms_text,
@@ -56,8 +57,11 @@ def show_result(
 
 def show_comparison(console: Console, report: Mapping[str, Any]) -> None:
     """The verdict, a row for each plan to compare with, and what was measured."""
-    console.print(f"\n{verdict(report).sentence}\n", style="bold", soft_wrap=True)
-    console.print(_comparison(report))
+    if report.get("shapes") is not None:
+        show_shapes(console, report["shapes"])
+    else:
+        console.print(f"\n{verdict(report).sentence}\n", style="bold", soft_wrap=True)
+        console.print(_comparison(report))
     for baseline in report["baselines"]:
         if "infeasible" in baseline:
             reason = shorten(baseline["infeasible"], _REASON_WIDTH, placeholder=" …")
@@ -98,7 +102,7 @@ def warnings(report: Mapping[str, Any], *, verbose: bool = False) -> list[str]:
         report: a tuning run's.
         verbose: with notes about the candidates of single targets, which ask for nothing.
     """
-    doubt = verdict(report).warning
+    doubt = verdict(report).warning if report.get("shapes") is None else None
     notes = tuple(f"{target}: " for target in report["targets"])
     told = [text for text in report["warnings"] if verbose or not text.startswith(notes)]
     return [doubt, *told] if doubt else told

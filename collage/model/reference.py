@@ -10,9 +10,10 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -60,6 +61,7 @@ def ingest(
     dims: Mapping[str, int] | None = None,
     cancel: threading.Event | None = None,
     least_opset: int = 0,
+    kept: Collection[str] = (),
 ) -> tuple[Model, NormalizedInfo]:
     """Check and normalize a model in a sandboxed child, and open the result.
 
@@ -68,6 +70,7 @@ def ingest(
         work_dir: where `model/model.onnx` is written.
         dims: sizes of free dimensions.
         least_opset: an older model is converted up to this one where that can be done.
+        kept: dimensions that stay free.
 
     Raises:
         FreeDimensionsError: dimensions have no size.
@@ -75,19 +78,24 @@ def ingest(
     """
     if not source.is_file():
         raise BadInputError(f"there is no model file {str(source)!r}")
-    destination = work_dir / "model"
+    given = dict(dims or {}), least_opset, tuple(kept)
+    return made_in_child(_normalize, source, work_dir / "model", given, cancel)
+
+
+def made_in_child(
+    function: Callable[..., NormalizedInfo | _StaysFree | str],
+    source: Path,
+    destination: Path,
+    given: tuple[Any, ...],
+    cancel: threading.Event | None,
+) -> tuple[Model, NormalizedInfo]:
+    """The model that a function writes into a folder, in a sandboxed child; a text of its own is a refusal."""
     destination.mkdir(parents=True, exist_ok=True)
     limits = ChildLimits(timeout_s=_INGEST_TIMEOUT_S)
     try:
         # The child's working directory is empty and gone afterward, so its paths are absolute.
         outcome = run_in_child(
-            _normalize,
-            source.resolve(),
-            destination.resolve(),
-            dict(dims or {}),
-            least_opset,
-            limits=limits,
-            cancel=cancel,
+            function, source.resolve(), destination.resolve(), *given, limits=limits, cancel=cancel
         )
     except ChildFailed as failure:
         raise ModelError(
@@ -110,10 +118,14 @@ class _StaysFree:
 
 
 def _normalize(
-    source: Path, destination: Path, dims: dict[str, int], least_opset: int
+    source: Path,
+    destination: Path,
+    dims: dict[str, int],
+    least_opset: int,
+    kept: tuple[str, ...],
 ) -> NormalizedInfo | _StaysFree | str:
     try:
-        return normalize(source, destination, dims, least_opset, RUNTIME)
+        return normalize(source, destination, dims, least_opset, RUNTIME, kept)
     except FreeDimensionsError as error:
         return _StaysFree(str(error), error.dims)
     except ModelError as error:

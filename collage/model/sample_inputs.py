@@ -61,11 +61,18 @@ def _sample_count(array: np.ndarray, spec: TensorSpec) -> int | None:
     if array.dtype.name != spec.dtype:
         wanted = "text (an array of str)" if spec.dtype == "object" else spec.dtype
         raise BadInputError(f"input {spec.name!r} must be {wanted}, not {array.dtype.name}")
-    if array.shape == spec.static_shape:
+    wanted_shape = spec.shape or ()
+    if _fits(array.shape, wanted_shape):
         return None
-    if array.shape[1:] == spec.static_shape and array.shape[0] > 0:
+    if _fits(array.shape[1:], wanted_shape) and array.ndim and array.shape[0] > 0:
         return int(array.shape[0])
+    shown = str(wanted_shape).replace("None", "any")
     raise BadInputError(
-        f"input {spec.name!r} must have shape {spec.static_shape} or (samples, *{spec.static_shape}), "
-        f"not {array.shape}"
+        f"input {spec.name!r} must have shape {shown} or (samples, *{shown}), not {array.shape}"
+    )
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(wanted) and all(
+        w in (None, size) for size, w in zip(shape, wanted, strict=True)
     )

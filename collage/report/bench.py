@@ -17,9 +17,13 @@ from collage.model.reference import Reference, ingest
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.emit.annotate import PLAN_KEY, ArtifactPlan, read_plan
+from collage.partitioner.emit.metadata import metadata_of
 from collage.partitioner.emit.plan_json import decode_plan
+from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
+from collage.report.bench_shapes import bench_shapes
+from collage.shapes.classes import SHAPES_KEY
 from collage.timing.decision import choose
 from collage.timing.estimates import Estimates
 from collage.timing.plan_timer import PlanTimer
@@ -40,8 +44,14 @@ def bench(
     source: Path | None = None,
     processes: int = 4,
 ) -> dict[str, Any]:
-    """Time the plan and every single target of its report in several fresh processes: see `Bench`."""
+    """Time the plan and every single target of its report in several fresh processes: see `Bench`, and `bench_shapes`."""
     with tempfile.TemporaryDirectory(prefix="collage-bench-") as folder:
+        if path.is_file() and SHAPES_KEY in metadata_of(path):
+            if against is not None or source is not None:
+                raise BadInputError(
+                    f"{path.name} has free dimensions; it is timed beside single targets only"
+                )
+            return bench_shapes(path, Path(folder), listener, processes)
         held = Bench(path, Path(folder), listener, against, source)
         held.time(processes)
         return held.found()
@@ -73,6 +83,8 @@ class Bench:
     ) -> None:
         report = read_report(path)
         stored = read_plan(path)
+        if SHAPES_KEY in stored.metadata:
+            raise BadInputError(f"{path.name} has free dimensions; time it with collage bench")
         index = stored.model.index
         rewritten = any(note.prepared for note in stored.notes)
         inputs = tuple(index.values[name] for name in index.inputs)

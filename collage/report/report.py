@@ -85,7 +85,7 @@ def build_report(found: Findings) -> dict[str, Any]:
         },
         "partitions": _partitions(found),
         "latency_us": winner.latency_us,
-        "latency_interval_us": list(_interval(winner)),
+        "latency_interval_us": list(interval_us(winner)),
         "baselines": [_baseline(target, singles.get(target), found) for target in found.targets],
         "greedy_latency_us": None if greedy is None else found.estimates.latency_us(greedy, winner)[0],
         "speedup_over_best_single": None if gain is None else gain.ratio,
@@ -174,7 +174,7 @@ def _baseline(target: Target, entry: TimedPlan | None, found: Findings) -> dict[
     said: dict[str, Any] = {
         "target": str(target),
         "latency_us": latency_us,
-        "latency_interval_us": list(_interval(winner)) if entry is winner else interval,
+        "latency_interval_us": list(interval_us(winner)) if entry is winner else interval,
     }
     if (entry.error or 0.0) > found.tolerance:
         said["exceeds_tolerance"] = entry.error
@@ -199,7 +199,7 @@ def _plan(entry: TimedPlan, best: TimedPlan | None, found: Findings) -> dict[str
     return said
 
 
-def _interval(entry: TimedPlan) -> tuple[float, float]:
+def interval_us(entry: TimedPlan) -> tuple[float, float]:
     """A 95 % interval of the median from order statistics of the blocks."""
     samples = sorted(entry.samples_us)
     n = len(samples)

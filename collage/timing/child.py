@@ -146,7 +146,8 @@ def _prepare(
     steps = []
     for step in asked.steps:
         model = request.regions[step.region]
-        steps.append(Step(compiled.get(step.region, model, step.target), model.inputs, model.outputs))
+        executable = compiled.get(step.region, model, step.target)
+        steps.append(Step(executable, step.inputs or model.inputs, step.outputs or model.outputs))
     plan = _BuiltPlan(position, Executor(steps, request.inputs, request.outputs, asked.lanes))
     stated = [step.executable.stated_latency_us for step in steps]
     plan.stated_us = tuple(us for us in stated if us is not None) if None not in stated else ()

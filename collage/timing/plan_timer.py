@@ -19,6 +19,7 @@ from collage.deadline import NO_DEADLINE, Deadline
 from collage.events import Event, Listener
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
+from collage.partitioner.tensor import TensorSpec
 from collage.runner import Runner
 from collage.timing.interleaved import time_plans
 from collage.timing.request import (
@@ -185,7 +186,9 @@ class PlanTimer:
                 model = (entry.regions or self._regions).get(partition.nodes)
                 name = str(model.path.parent)
                 regions[name] = model
-                steps.append(PlanStep(name, partition.target))
+                steps.append(
+                    PlanStep(name, partition.target, *map(self._sized, (model.inputs, model.outputs)))
+                )
             plans.append(PlanSteps(tuple(steps), entry.plan.lanes))
         return replace(
             self._template,
@@ -195,6 +198,11 @@ class PlanTimer:
             seen_us=self._seen_us,
             patience_s=self._patience_left_s(),
         )
+
+    def _sized(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Values at the border of a sub-model, with the shapes that the timed model has where its own are open."""
+        known = self._regions.model.index.values
+        return tuple(spec if spec.is_static else known.get(spec.name, spec) for spec in specs)
 
     def _patience_left_s(self) -> float:
         """How long the next comparison may wait for other processes: not at all after a quiet one."""

@@ -34,10 +34,19 @@ DISTURBED = 0.1
 
 @dataclass(frozen=True)
 class PlanStep:
-    """One partition: the name of its region among the request's, and its target."""
+    """One partition.
+
+    Args:
+        region: the name of its sub-model among the request's.
+        target: where it runs.
+        inputs: its inputs as they are in this request, where the sub-model leaves dimensions open.
+        outputs: its outputs in the same way.
+    """
 
     region: str
     target: Target
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import time
 
 from collage.artifact.emit import TuneResult
-from collage.partitioner.errors import BadInputError
 from collage.shapes.settle import Settled
 from collage.tuning.baselines import measure_single_targets, propose_plans, time_baselines
 from collage.tuning.prepare import allow, prepare, propose
 from collage.tuning.read_model import read_model
 from collage.tuning.result import finish, recall
 from collage.tuning.run import Run, TuneRequest
+from collage.tuning.shapes.tune import tune_shapes
 from collage.tuning.solve import evaluate, refine, search
 from collage.tuning.stages import Ingested, Prepared, Refined
 from collage.tuning.tuning_cache import TuningCache
@@ -35,11 +35,10 @@ def run_tuning(request: TuneRequest, run: Run) -> TuneResult:
         NoPlanError: no target takes some node, or no plan runs.
         CancelledError: `cancel` was set.
     """
-    read = read_model(run.telling_time(), request)
+    run = run.telling_time()
+    read = read_model(run, request)
     if isinstance(read, Settled):
-        raise BadInputError(
-            f"a model is tuned for one size of each dimension, for example {read.usual_flags}"
-        )
+        return tune_shapes(request, run, read, tune_one=tune_ingested)
     return tune_ingested(read)
 
 

@@ -26,7 +26,7 @@ class TuneRequest:
         source: an ONNX file, or a zip with an ONNX file and its external data.
         targets: in the order in which they were given.
         options: what the caller chose.
-        inputs: sample inputs as an .npz file (see `collage.model.reference.read_samples`); None for seeded ones.
+        inputs: sample inputs as an .npz file (see `collage.model.sample_inputs.read_samples`); None for seeded ones.
         check: the caller's own check of the plan that is returned.
         labels: the truth of a built-in metric, as .npy or .npz; None where the reference is the truth.
         artifact_name: file name of the artifact; large weights beside it are named after it.

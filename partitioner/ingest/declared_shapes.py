@@ -36,6 +36,13 @@ class DeclaredShapes:
                     self._in_bodies.append((value, value.shape))
                 value.shape = None
 
+    def fill_ranks(self, model: ir.Model) -> None:
+        """Give values without a shape the declared rank and names; a declared size may be that of a traced example."""
+        for value in _made(model):
+            declared = self._by_name.get(value.name or "")
+            if value.shape is None and declared is not None:
+                value.shape = ir.Shape([ir.SymbolicDim(None) if _is_size(d) else d for d in declared])
+
     def open_values(self, model: ir.Model) -> list[ir.Value]:
         """Values with a declared size where inference finds none; the first of them, where they are too large together."""
         left = _MOST_PROVEN_ELEMENTS

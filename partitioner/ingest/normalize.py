@@ -1,7 +1,7 @@
 """Ingest: a source becomes a normalized model, the one form that everything else works on.
 
 A normalized model has: only known operator domains, no functions, IR 10 to 13 and opset 7 to 26; unique
-node names; no Constant nodes; no initializer among the graph inputs; free dimensions bound, shapes
+node names; no Constant nodes; no initializer among the graph inputs; free dimensions bound or named, shapes
 inferred, constants folded, nothing unused; weights inline up to 32 MiB, else in `model.onnx.weights`.
 Values that bodies (If, Loop, Scan) use from outside live in the main graph.
 
@@ -11,7 +11,7 @@ It calls native parsers on untrusted data: run it in a sandboxed child.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +68,7 @@ def normalize(
     dims: Mapping[str, int],
     least_opset: int = 0,
     runtime: Runtime | None = None,
+    kept: Collection[str] = (),
 ) -> NormalizedInfo:
     """Check a source and write it as `destination/model.onnx`.
 
@@ -76,6 +77,7 @@ def normalize(
         dims: sizes of free dimensions by name or by `input:axis`.
         least_opset: an older model is converted up to this one where that can be done.
         runtime: asked for what ONNX cannot infer, such as the types of runtimes' own operators.
+        kept: dimensions that stay free; only what does not depend on them is folded.
 
     Raises:
         ModelError: the source cannot be taken; the message says why and what to change.
@@ -84,7 +86,7 @@ def normalize(
     scratch = destination / ".source"
     try:
         path = destination / "model.onnx"
-        return _normalize(source, path, scratch, dims, least_opset, runtime)
+        return _normalize(source, path, scratch, dims, least_opset, runtime, kept)
     except MemoryError:
         raise ModelError(f"{source.name} needs more memory than ingest may use") from None
     finally:
@@ -98,6 +100,7 @@ def _normalize(
     dims: Mapping[str, int],
     least_opset: int,
     runtime: Runtime | None,
+    kept: Collection[str],
 ) -> NormalizedInfo:
     file = model_file(source, scratch)
     proto = safety.read_checked(file)
@@ -107,7 +110,7 @@ def _normalize(
     _inline_functions(model)
     _simplify(model)
     model = versions.convert(model, notes, least_opset)
-    dimensions.bind(model, dims)
+    dimensions.bind(model, dims, kept)
     names = [value.name for value in (*model.graph.inputs, *model.graph.outputs)]
     declared = DeclaredShapes(model)
     model = constant_folding.fold(model, notes)
@@ -120,22 +123,48 @@ def _normalize(
         weights.write(_with_outputs(model, bare), initializers, path, INLINE_LIMIT_BYTES)
         _give_types(bare, runtime.types(path, [value.name or "" for value in bare]))
         constant_folding.infer(model)
-    seen: Mapping[str, Sequence[int]] = {}
-    if runtime is not None and (unproven := declared.open_values(model)):
-        weights.write(_with_outputs(model, unproven), initializers, path, INLINE_LIMIT_BYTES)
-        seen = runtime.shapes(path, [value.name or "" for value in unproven])
-    declared.fill(model, seen, notes)
+    if kept:
+        declared.fill_ranks(model)
+    else:
+        _fill_declared(model, declared, path, runtime, notes)
+    write_normalized(model, path)
+    index = GraphIndex.from_ir(model)
+    notes.extend(_notes_on_branches(index))
+    if not kept:
+        notes.extend(notes_on_shapes(index))
+    return NormalizedInfo(
+        path=path, inputs=tuple(index.values[name] for name in index.inputs), warnings=tuple(notes)
+    )
+
+
+def write_normalized(model: ir.Model, path: Path) -> None:
+    """Write a model and check the file.
+
+    Raises:
+        ModelError: the file is no valid model.
+    """
+    initializers = list(model.graph.initializers.values())
     weights.write(weights.whole_structure(model), initializers, path, INLINE_LIMIT_BYTES)
     try:
         repair.check(onnx.load(path, load_external_data=False), path, changed=False)
     except Exception as error:
         raise ModelError(f"the normalized model fails the ONNX checker: {error}") from error
-    index = GraphIndex.from_ir(model)
-    notes.extend(_notes_on_branches(index))
-    notes.extend(_notes_on_shapes(index))
-    return NormalizedInfo(
-        path=path, inputs=tuple(index.values[name] for name in index.inputs), warnings=tuple(notes)
-    )
+
+
+def _fill_declared(
+    model: ir.Model,
+    declared: DeclaredShapes,
+    path: Path,
+    runtime: Runtime | None,
+    notes: list[str],
+) -> None:
+    """Believe declared shapes where neither inference nor a run contradicts them."""
+    initializers = list(model.graph.initializers.values())
+    seen: Mapping[str, Sequence[int]] = {}
+    if runtime is not None and (unproven := declared.open_values(model)):
+        weights.write(_with_outputs(model, unproven), initializers, path, INLINE_LIMIT_BYTES)
+        seen = runtime.shapes(path, [value.name or "" for value in unproven])
+    declared.fill(model, seen, notes)
 
 
 def _inline_functions(model: ir.Model) -> None:
@@ -208,7 +237,8 @@ def _notes_on_branches(index: GraphIndex) -> list[str]:
     return notes
 
 
-def _notes_on_shapes(index: GraphIndex) -> list[str]:
+def notes_on_shapes(index: GraphIndex) -> list[str]:
+    """What a user should know of values whose shape is known only at run time."""
     made = [spec for name, spec in index.values.items() if name in index.producer]
     open_ones = sorted(spec.name for spec in made if not spec.is_static)
     if not open_ones:

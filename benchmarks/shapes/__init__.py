@@ -1,0 +1,1 @@
+"""Requests of many sizes: one artifact beside every single runtime in its best way."""

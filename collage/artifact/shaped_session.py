@@ -1,0 +1,280 @@
+"""A session of an artifact with free dimensions: it takes every shape in the artifact's ranges."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from collage.artifact.session import LoadError, NodeArg, Session
+from collage.artifact.verification import ValueDigest, Verification, VerificationError
+from collage.artifact.verify import WrongPartitionError, prove, samples_of
+from collage.backends.registry import resolve
+from collage.model.sub_models import RegionFiles
+from collage.partitioner.emit.annotate import read_plan
+from collage.partitioner.emit.plan_json import decode_plan
+from collage.partitioner.errors import BadInputError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.tensor import TensorSpec
+from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
+from collage.runtime.compiled import CompileError
+from collage.shapes.classes import SHAPES_KEY, ServedShapes, TreatedPlan
+
+Outside = Literal["refuse", "run"]
+# Shapes that came less often lately are forgotten, so that counting takes little memory.
+_MOST_COUNTED = 10_000
+
+
+@dataclass(frozen=True)
+class _Class:
+    plan: PartedPlan
+    hot: PartedPlan | None
+    hot_from: int
+
+
+class ShapedSession(Session):
+    """A partitioned model that takes shapes of a range; made by `load`.
+
+    Attributes:
+        shapes: the ranges, and the classes of shapes.
+        not_hot: shapes that come often and are not compiled on their own, with the reason; empty normally.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        fallback: str | None,
+        threads: int | None,
+        cache_dir: Path | None,
+        outside: Outside,
+    ) -> None:
+        self._outside = outside
+        super().__init__(path, fallback, threads, cache_dir)
+
+    def _open(self, path: Path, fallback: str | None, cache_dir: Path | None) -> None:
+        stored = read_plan(path)
+        model = stored.model
+        self.shapes = ServedShapes.from_text(stored.metadata[SHAPES_KEY])
+        self.inputs = tuple(model.index.values[name] for name in model.index.inputs)
+        self._outputs = tuple(model.index.values[name] for name in model.index.outputs)
+        self._names = [spec.name for spec in self._outputs]
+        self._wanted = {spec.name: (np.dtype(spec.dtype), None) for spec in self.inputs}
+        self._constants = _constants(model, self._outputs)
+        regions = RegionFiles(model, self._directory / "regions")
+        self._classes = [
+            _Class(
+                self._parted(one.plan, model, regions, fallback),
+                None if one.hot is None else self._parted(one.hot, model, regions, fallback),
+                one.hot_from,
+            )
+            for one in self.shapes.classes
+        ]
+        self.targets = tuple(part.target for part in self._classes[0].plan.parts)
+        self.not_hot: dict[tuple[int, ...], str] = {}
+        self._tolerance: dict[str, float] = {}
+        self._seen: Counter[tuple[int, ...]] = Counter()
+        self._by_shape = ByShape(
+            self._compiled,
+            self.inputs,
+            [name for name in self._names if name not in self._constants],
+            self._directory / "shapes",
+            self.shapes.data_dependent,
+            most_copies=self.shapes.most_copies,
+        )
+        self._owned.callback(self._by_shape.close)
+        self._verify_shapes()
+
+    def _parted(
+        self, treated: TreatedPlan, model: Model, regions: RegionFiles, fallback: str | None
+    ) -> PartedPlan:
+        plan = decode_plan(model, treated.plan).plan
+        parts = []
+        for i, (partition, treatment) in enumerate(
+            zip(plan.partitions, treated.treatments, strict=True)
+        ):
+            target = self._placed(i, partition.target, fallback)
+            sub_model = regions.get(partition.nodes)
+            if resolve(target).preparation(target) is not None:
+                raise LoadError(f"partition {i} is planned for {target}, which needs fixed sizes")
+            parts.append(Part(sub_model.path.parent.name, sub_model, target, treatment))
+        return PartedPlan(tuple(parts), plan.lanes)
+
+    def _verify_shapes(self) -> None:
+        """Compile all that takes every shape, and compare it with the reference at each shape that was measured."""
+        self.errors, self.bounds = {}, {}
+        for proof in self.shapes.proofs:
+            chosen = self._classes[self.shapes.class_of(proof.sizes)]
+            self._prove(chosen.plan, proof.plan, proof.sizes)
+            if chosen.hot is not None and proof.hot is not None:
+                self._prove(chosen.hot, proof.hot, proof.sizes)
+
+    def _prove(self, plan: PartedPlan, text: str, sizes: Mapping[str, int]) -> None:
+        specs = self._inputs_at(sizes)
+        try:
+            verification = Verification.from_text(text)
+            executor = self._by_shape.bound(plan, samples_of(verification, specs)[0])
+            errors = prove(executor, specs, verification)
+        except WrongPartitionError as wrong:
+            raise LoadError(
+                f"partition {wrong.step} on {plan.parts[wrong.step].target} was compiled wrongly for "
+                f"{_text(sizes)}: {wrong}; load again (some runtimes do this once in a while), or tune without "
+                "this target"
+            ) from None
+        except VerificationError as error:
+            raise LoadError(str(error)) from None
+        self.bounds = verification.bounds
+        for name, allowed in verification.tolerance.items():
+            self._tolerance[name] = max(allowed, self._tolerance.get(name, 0.0))
+        for name, seen in errors.items():
+            self.errors[name] = max(seen, self.errors.get(name, 0.0))
+
+    @property
+    def example_inputs(self) -> tuple[TensorSpec, ...]:
+        """The model's inputs at the representative shape with the largest weight."""
+        most = max(self.shapes.space.shapes, key=lambda shape: shape.weight)
+        return self._inputs_at(most.sizes)
+
+    def _inputs_at(self, sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:
+        return tuple(
+            replace(
+                spec,
+                shape=tuple(sizes[d] if isinstance(d, str) else d for d in self.shapes.axes[spec.name]),
+            )
+            for spec in self.inputs
+        )
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The model's inputs, in order; free dimensions by name."""
+        return [self._described(spec) for spec in self.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The model's outputs, in order; dimensions that follow from others by name, or None."""
+        return [self._described(spec) for spec in self._outputs]
+
+    def _described(self, spec: TensorSpec) -> NodeArg:
+        return replace(NodeArg.of(spec), shape=self.shapes.axes[spec.name])
+
+    def run(
+        self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]:
+        """Compute outputs from inputs of any shape in the artifact's ranges.
+
+        Args:
+            output_names: which outputs, in which order; None for all.
+            feed: every input by name, of its exact type.
+
+        Returns:
+            New arrays, the caller's own.
+
+        Raises:
+            BadInputError: an input is missing, unknown, or of a wrong type, rank or size; an output is unknown.
+        """
+        names = self._names if output_names is None else list(output_names)
+        self._check_names(names)
+        self._check_feed(feed)
+        sizes = self._sizes(feed)
+        made_names = [name for name in names if name not in self._constants]
+        with self._lock:
+            self._check_open()
+            made = self._computed(sizes, feed, made_names)
+        return [made[name] if name in made else self._constants[name].copy() for name in names]
+
+    def _computed(
+        self, sizes: Mapping[str, int], feed: Mapping[str, np.ndarray], names: Sequence[str]
+    ) -> dict[str, np.ndarray]:
+        """Outputs by the plan of the class, or by its hot plan where this shape has come often."""
+        chosen, key = self._classes[self.shapes.class_of(sizes)], tuple(sizes.values())
+        if chosen.hot is None or key in self.not_hot:
+            return self._by_shape.run(chosen.plan, feed, names)
+        if self._by_shape.knows(chosen.hot, feed):
+            return self._by_shape.run(chosen.hot, feed, names)
+        made = self._by_shape.run(chosen.plan, feed, names)
+        self._seen[key] += 1
+        if len(self._seen) > _MOST_COUNTED:
+            self._seen = Counter(dict(self._seen.most_common(_MOST_COUNTED // 2)))
+        if self._seen[key] >= chosen.hot_from:
+            # What is evicted later must come as often again.
+            del self._seen[key]
+            self._heat(chosen.hot, key, feed, made)
+        return made
+
+    def _heat(
+        self,
+        hot: PartedPlan,
+        key: tuple[int, ...],
+        feed: Mapping[str, np.ndarray],
+        made: Mapping[str, np.ndarray],
+    ) -> None:
+        """Compile a hot plan for one shape, and compare it with what the plan for every shape made."""
+        try:
+            others = self._by_shape.run(hot, feed, list(made))
+        except (CompileError, ShapeError) as error:
+            self.not_hot[key] = str(error)
+            return
+        for name, value in made.items():
+            off = ValueDigest.of(value).error_of(others[name])
+            # Each may be off by the tolerance.
+            if not off <= 2 * self._tolerance.get(name, 0.0):
+                self.not_hot[key] = (
+                    f"output {name!r} differs by {off:.3g} from that of the plan for all"
+                )
+                self._by_shape.forget(hot, feed)
+                return
+
+    def _sizes(self, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """The size of each free dimension.
+
+        Raises:
+            BadInputError: a rank or a size does not fit; the message names input and axis.
+        """
+        sizes: dict[str, int] = {}
+        found_at: dict[str, str] = {}
+        for spec in self.inputs:
+            axes, shape = self.shapes.axes[spec.name], feed[spec.name].shape
+            if len(shape) != len(axes):
+                raise BadInputError(
+                    f"input {spec.name!r} must have {len(axes)} axes {_axes_text(axes)}, not {shape}"
+                )
+            for axis, (wanted, size) in enumerate(zip(axes, shape, strict=True)):
+                place = f"input {spec.name!r}, axis {axis}"
+                if isinstance(wanted, int):
+                    if size != wanted:
+                        raise BadInputError(f"{place}: the size is {size}, and the model has {wanted}")
+                elif wanted is not None and sizes.setdefault(wanted, size) != size:
+                    raise BadInputError(
+                        f"{place}: {wanted} is {size}, and {found_at[wanted]} gave it as {sizes[wanted]}"
+                    )
+                elif wanted is not None:
+                    found_at.setdefault(wanted, place)
+        self._check_ranges(sizes, found_at)
+        return sizes
+
+    def _check_ranges(self, sizes: Mapping[str, int], found_at: Mapping[str, str]) -> None:
+        for name, dim in self.shapes.space.dims.items():
+            if name in sizes and sizes[name] not in dim and self._outside == "refuse":
+                raise BadInputError(
+                    f"{found_at[name]}: {name} is {sizes[name]}, which is outside of {dim.text}; tune the model "
+                    'again with a wider range, or load the artifact with outside="run"'
+                )
+
+
+def _axes_text(axes: Sequence[int | str | None]) -> str:
+    return f"({', '.join(map(str, axes))})"
+
+
+def _text(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def _constants(model: Model, outputs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
+    found = {}
+    for spec in outputs:
+        if spec.name in model.index.constants:
+            value = model.ir.graph.initializers[spec.name].const_value
+            assert value is not None
+            found[spec.name] = value.numpy()
+    return found

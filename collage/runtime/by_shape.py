@@ -1,0 +1,286 @@
+"""Runs plans at shapes that are known only when a call comes.
+
+Terms: a *part* is a partition with its treatment. `dynamic` is compiled once and takes every shape. `exact` is compiled
+for each shape of its inputs, when it comes first. An *instance* is a plan at one shape of the model's inputs.
+
+The first call at a shape runs part by part, and learns the shapes of all values from what the runtimes make. The next
+ones run on planned memory (`executor`).
+
+Invariants: one thread at a time. What was compiled for a shape is closed with its instance; the instance that was used
+longest ago goes first.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from collage.backends.contract import Executable, SubModel
+from collage.partitioner.emit.fixed_copy import write_fixed
+from collage.partitioner.errors import CollageError
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
+from collage.runtime.compiled import CompiledRegions, in_short
+from collage.runtime.executor import Executor
+from collage.runtime.step import Step
+from collage.shapes.classes import Treatment
+
+Shapes = tuple[tuple[int, ...], ...]
+MOST_INSTANCES = 64
+
+
+class ShapeError(CollageError):
+    """A partition cannot run at these shapes; the message names both and quotes the runtime."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A partition of a plan.
+
+    Args:
+        name: of its sub-model, unique among all.
+        model: the sub-model with free dimensions.
+        target: where it runs.
+        treatment: how it is compiled.
+    """
+
+    name: str
+    model: SubModel
+    target: Target
+    treatment: Treatment
+
+
+@dataclass(frozen=True, eq=False)
+class PartedPlan:
+    """A plan's parts in execution order, and how many of them may run at once; equal only to itself."""
+
+    parts: tuple[Part, ...]
+    lanes: int = 1
+
+
+@dataclass
+class _Instance:
+    executor: Executor
+    copies: Sequence[tuple[str, Target]]  # what is compiled for it alone
+
+
+class ByShape:
+    """Runs plans of one model at any shape.
+
+    Args:
+        compiled: makes and owns executables.
+        inputs: the model's inputs.
+        outputs: names of the model's outputs that parts make.
+        folder: for models of exact shapes.
+        data_dependent: values whose shape does not follow from the shapes of the inputs.
+        most_instances: so many shapes stay bound.
+        most_copies: so many partitions stay compiled for one shape each.
+    """
+
+    def __init__(
+        self,
+        compiled: CompiledRegions,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[str],
+        folder: Path,
+        data_dependent: Collection[str] = (),
+        most_instances: int = MOST_INSTANCES,
+        most_copies: int = MOST_INSTANCES,
+    ) -> None:
+        self._compiled = compiled
+        self._inputs = tuple(inputs)
+        self._outputs = tuple(outputs)
+        self._folder = folder
+        self._data_dependent = frozenset(data_dependent)
+        self._most_instances, self._most_copies = most_instances, most_copies
+        self._instances: OrderedDict[tuple[PartedPlan, Shapes], _Instance] = OrderedDict()
+        self._bound: _Instance | None = None
+        self._made = 0
+
+    def run(
+        self, plan: PartedPlan, feed: Mapping[str, np.ndarray], names: Sequence[str]
+    ) -> dict[str, np.ndarray]:
+        """Compute outputs by a plan.
+
+        Args:
+            feed: every input; the caller checks names, types and ranks.
+            names: the outputs that are wanted.
+
+        Returns:
+            Arrays of the caller's own.
+
+        Raises:
+            CompileError: a runtime refused a part at these shapes.
+            ShapeError: a part failed at these shapes.
+        """
+        key = plan, self._shapes(feed)
+        if key not in self._instances:
+            values = self._learn(plan, feed)
+            return {name: np.array(values[name]) for name in names}
+        executor = self._turn(key)
+        executor.feed(feed)
+        executor.run()
+        return {name: executor.value(name).copy() for name in names}
+
+    def bound(self, plan: PartedPlan, feed: Mapping[str, np.ndarray]) -> Executor:
+        """The executor for the shapes of a feed, bound; it may be used until the next call.
+
+        Raises:
+            CompileError: a runtime refused a part at these shapes.
+        """
+        key = plan, self._shapes(feed)
+        if key not in self._instances:
+            self._learn(plan, feed)
+        return self._turn(key)
+
+    def knows(self, plan: PartedPlan, feed: Mapping[str, np.ndarray]) -> bool:
+        """True when a plan is bound to the shapes of a feed."""
+        return (plan, self._shapes(feed)) in self._instances
+
+    def forget(self, plan: PartedPlan, feed: Mapping[str, np.ndarray]) -> None:
+        """Close what is kept of a plan for the shapes of a feed."""
+        instance = self._instances.pop((plan, self._shapes(feed)), None)
+        if instance is not None:
+            self._end(instance)
+
+    def _shapes(self, feed: Mapping[str, np.ndarray]) -> Shapes:
+        return tuple(np.shape(feed[spec.name]) for spec in self._inputs)
+
+    def _turn(self, key: tuple[PartedPlan, Shapes]) -> Executor:
+        instance = self._instances[key]
+        self._instances.move_to_end(key)
+        if self._bound is not instance:
+            # Instances share executables.
+            instance.executor.bind()
+            self._bound = instance
+        return instance.executor
+
+    def _learn(self, plan: PartedPlan, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run part by part, and keep an instance for the next call; every value that a part reads or makes."""
+        self._bound = None
+        values = {
+            spec.name: np.asarray(feed[spec.name], dtype=_dtype(spec), order="C")
+            for spec in self._inputs
+        }
+        steps: list[Step] = []
+        copies: list[tuple[str, Target]] = []
+        try:
+            self._run_parts(plan, values, steps, copies)
+        except BaseException:
+            self._drop(copies)
+            raise
+        executor = Executor(steps, self._seen(self._inputs, values), self._outputs, plan.lanes)
+        self._instances[plan, self._shapes(feed)] = _Instance(executor, copies)
+        self._evict()
+        return values
+
+    def _run_parts(
+        self,
+        plan: PartedPlan,
+        values: dict[str, np.ndarray],
+        steps: list[Step],
+        copies: list[tuple[str, Target]],
+    ) -> None:
+        """Compile and run one part after the other; adds what they make, their steps, and what is for this shape alone."""
+        for position, part in enumerate(plan.parts):
+            given = [values[spec.name] for spec in part.model.inputs]
+            executable = self._executable(part, given, copies)
+            try:
+                executable.bind(given, [None] * len(part.model.outputs))
+                executable.run()
+            except Exception as error:
+                shapes = ", ".join(
+                    f"{spec.name} {array.shape}"
+                    for spec, array in zip(part.model.inputs, given, strict=True)
+                )
+                raise ShapeError(
+                    f"partition {position} on {part.target} cannot run with {shapes}: {in_short(error)}"
+                ) from error
+            made = executable.results
+            # A runtime may use the memory of its results again.
+            values |= {
+                spec.name: np.array(value) for spec, value in zip(part.model.outputs, made, strict=True)
+            }
+            steps.append(
+                Step(
+                    executable,
+                    self._seen(part.model.inputs, values),
+                    self._seen(part.model.outputs, values),
+                )
+            )
+
+    def close(self) -> None:
+        """End the threads of all executors; executables stay open."""
+        for instance in self._instances.values():
+            instance.executor.close()
+        self._instances.clear()
+        self._bound = None
+
+    @property
+    def copies(self) -> int:
+        """How many partitions are compiled for one shape each."""
+        return sum(len(instance.copies) for instance in self._instances.values())
+
+    def _executable(
+        self, part: Part, given: Sequence[np.ndarray], copies: list[tuple[str, Target]]
+    ) -> Executable:
+        if part.treatment == "dynamic":
+            return self._compiled.get(part.name, part.model, part.target)
+        folder = self._folder / f"shape-{self._made}"
+        self._made += 1
+        folder.mkdir(parents=True)
+        model = fixed(part.model, [array.shape for array in given], folder)
+        copies.append((folder.name, part.target))
+        try:
+            # Not kept on disk: there may be as many shapes as requests.
+            return self._compiled.get(folder.name, model, part.target, lasting=False)
+        finally:
+            shutil.rmtree(folder)
+
+    def _seen(
+        self, specs: Sequence[TensorSpec], values: Mapping[str, np.ndarray]
+    ) -> tuple[TensorSpec, ...]:
+        """The specs with the shapes that values had, but for those whose shape depends on more than shapes."""
+        return tuple(
+            TensorSpec(spec.name, spec.dtype, (None,) * values[spec.name].ndim)
+            if spec.name in self._data_dependent
+            else TensorSpec(spec.name, spec.dtype, values[spec.name].shape)
+            for spec in specs
+        )
+
+    def _evict(self) -> None:
+        """Close instances that were not used for long; never the newest."""
+        while len(self._instances) > 1 and (
+            len(self._instances) > self._most_instances or self.copies > self._most_copies
+        ):
+            _, oldest = self._instances.popitem(last=False)
+            self._end(oldest)
+
+    def _end(self, instance: _Instance) -> None:
+        if self._bound is instance:
+            self._bound = None
+        instance.executor.close()
+        self._drop(instance.copies)
+
+    def _drop(self, copies: Sequence[tuple[str, Target]]) -> None:
+        for name, target in copies:
+            self._compiled.drop(name, target)
+
+
+def fixed(model: SubModel, shapes: Sequence[Sequence[int]], folder: Path) -> SubModel:
+    """A sub-model for one shape of each of its inputs, as a file in a folder."""
+    path = folder / "model.onnx"
+    write_fixed(model.path, shapes, path)
+    inputs = tuple(
+        replace(spec, shape=tuple(shape)) for spec, shape in zip(model.inputs, shapes, strict=True)
+    )
+    return replace(model, path=path, inputs=inputs)
+
+
+def _dtype(spec: TensorSpec) -> np.dtype[np.generic] | None:
+    return None if spec.dtype == "unknown" else np.dtype(spec.dtype)

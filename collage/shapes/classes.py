@@ -1,0 +1,140 @@
+"""What an artifact says of the shapes that it serves: a plan for each class of them.
+
+Terms: the *extent* of a shape is the product of its sizes. A *class* holds the shapes up to an extent that are not in
+the class before it. Its *plan* takes every shape at once. Its *hot* plan has partitions that are compiled for one shape
+each; it takes over for a shape that has come so often that compiling pays.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from collage.partitioner.errors import BadInputError
+from collage.shapes.space import ShapeSpace
+
+SHAPES_KEY = "collage.shapes"
+FORMAT = 1
+
+Treatment = Literal["dynamic", "exact"]
+
+
+@dataclass(frozen=True)
+class TreatedPlan:
+    """A plan as text (`collage.partitioner.emit.plan_json`), and how each of its partitions is compiled."""
+
+    plan: str
+    treatments: tuple[Treatment, ...]
+
+
+@dataclass(frozen=True)
+class ShapeClass:
+    """Shapes that are run alike.
+
+    Args:
+        up_to: the largest extent; None for the last class.
+        plan: for every shape.
+        hot: for shapes that come often; None where none is faster.
+        hot_from: at which request of a shape the hot plan takes over.
+    """
+
+    up_to: int | None
+    plan: TreatedPlan
+    hot: TreatedPlan | None = None
+    hot_from: int = 0
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Reference values at one shape, as `collage.artifact.verification` writes them, for the plan and the hot plan."""
+
+    sizes: Mapping[str, int]
+    plan: str
+    hot: str | None = None
+
+
+@dataclass(frozen=True)
+class ServedShapes:
+    """All that an artifact says of shapes.
+
+    Args:
+        space: the ranges, and the shapes that were measured.
+        axes: of each input and output a size or the name of a dimension for each axis; None where it has no name.
+        data_dependent: values whose shape does not follow from the shapes of the inputs.
+        classes: by extent.
+        proofs: one for each representative shape.
+        most_copies: so many partitions are kept compiled for one shape each.
+    """
+
+    space: ShapeSpace
+    axes: Mapping[str, tuple[int | str | None, ...]]
+    data_dependent: tuple[str, ...]
+    classes: tuple[ShapeClass, ...]
+    proofs: tuple[Proof, ...]
+    most_copies: int
+
+    def class_of(self, sizes: Mapping[str, int]) -> int:
+        """The position of the class of a shape."""
+        own = extent({name: sizes[name] for name in self.space.dims})
+        return next(i for i, one in enumerate(self.classes) if one.up_to is None or own <= one.up_to)
+
+    def to_text(self) -> str:
+        """As JSON, for the artifact's metadata."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "space": self.space.as_json(),
+                "axes": {name: list(axes) for name, axes in self.axes.items()},
+                "data_dependent": list(self.data_dependent),
+                "classes": [asdict(one) for one in self.classes],
+                "proofs": [{**vars(proof), "sizes": dict(proof.sizes)} for proof in self.proofs],
+                "most_copies": self.most_copies,
+            },
+            sort_keys=True,
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> ServedShapes:
+        """Read what `to_text` wrote.
+
+        Raises:
+            BadInputError: it is damaged, or of another format.
+        """
+        try:
+            data = json.loads(text)
+            if data["format"] != FORMAT:
+                raise BadInputError(
+                    f"the artifact's shapes have format {data['format']!r}; this version reads {FORMAT}"
+                )
+            return cls(
+                space=ShapeSpace.from_json(data["space"]),
+                axes={name: tuple(axes) for name, axes in data["axes"].items()},
+                data_dependent=tuple(data["data_dependent"]),
+                classes=tuple(map(_class, data["classes"])),
+                proofs=tuple(Proof(**proof) for proof in data["proofs"]),
+                most_copies=data["most_copies"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadInputError(f"the artifact's shapes are damaged: {error}") from None
+
+
+def extent(sizes: Mapping[str, int]) -> int:
+    """By what classes are told apart: the product of the sizes."""
+    return math.prod(sizes.values())
+
+
+def _class(data: Mapping[str, Any]) -> ShapeClass:
+    hot = data["hot"]
+    return ShapeClass(
+        up_to=data["up_to"],
+        plan=_treated(data["plan"]),
+        hot=None if hot is None else _treated(hot),
+        hot_from=data["hot_from"],
+    )
+
+
+def _treated(data: Mapping[str, Any]) -> TreatedPlan:
+    return TreatedPlan(data["plan"], tuple(data["treatments"]))

@@ -1,0 +1,1 @@
+"""One artifact for a range of shapes."""

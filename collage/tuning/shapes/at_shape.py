@@ -1,0 +1,261 @@
+"""One representative shape: the model bound to it, and plans timed there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from collage.backends.options import SHORT_CALL_US, THREADS
+from collage.backends.registry import target_spec, tunable_options
+from collage.model.binding import bind
+from collage.model.sampling import Sampling
+from collage.model.sub_models import RegionFiles
+from collage.partitioner.candidate import Plan
+from collage.partitioner.errors import ModelError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import NormalizedInfo
+from collage.partitioner.target import Target
+from collage.search.fixed_plans import respects, single_plan
+from collage.shapes.classes import extent
+from collage.shapes.space import Shape
+from collage.timing.decision import choose, proven
+from collage.timing.estimates import Estimates
+from collage.timing.plan_timer import PlanTimer
+from collage.timing.request import without_plans
+from collage.timing.timed_plan import TimedPlan, identity
+from collage.tuning.run import Run, TuneRequest
+
+# Plans so much slower than the fastest are timed in one comparison only.
+_NEAR = 1.15
+# There are several shapes, so blocks are shorter than those of one.
+_BLOCK_S = 0.06
+
+
+@dataclass(frozen=True)
+class BoundShape:
+    """The model at one shape; its nodes are those of the model with free dimensions."""
+
+    shape: Shape
+    model: Model
+    info: NormalizedInfo
+
+    @property
+    def text(self) -> str:
+        """The sizes as `length=16, batch=1`."""
+        return ", ".join(f"{name}={size}" for name, size in self.shape.sizes.items())
+
+    @property
+    def extent(self) -> int:
+        """By what classes are told apart."""
+        return extent(self.shape.sizes)
+
+
+def bind_shape(run: Run, free: Model, shape: Shape, number: int) -> BoundShape:
+    """Bind the model to a representative shape.
+
+    Raises:
+        ModelError: the model cannot have these sizes.
+    """
+    bound = BoundShape(shape, free, NormalizedInfo(free.path, (), ()))
+    try:
+        model, info = bind(free, run.work_dir / f"shape-{number}" / "model", shape.sizes, run.cancel)
+    except ModelError as error:
+        raise ModelError(f"the model cannot have {bound.text}: {error}") from None
+    return BoundShape(shape, model, info)
+
+
+class AtShape:
+    """Plans timed at one shape, each compiled with free dimensions and for this shape alone.
+
+    Args:
+        bound: the model at the shape.
+        sampling: its inputs there.
+        exact: sub-models at the shape.
+        free: sub-models with free dimensions.
+        timer: times plans; those whose entries have no sub-models of their own are compiled for this shape.
+        targets: the user's.
+        tolerance: plans with a larger error are not chosen.
+    """
+
+    def __init__(
+        self,
+        bound: BoundShape,
+        sampling: Sampling,
+        exact: RegionFiles,
+        free: RegionFiles,
+        timer: PlanTimer,
+        targets: Sequence[Target],
+        tolerance: float,
+    ) -> None:
+        self.bound, self.sampling, self.exact = bound, sampling, exact
+        self.tolerance = tolerance
+        self._free, self._timer, self._targets = free, timer, tuple(targets)
+        self.dynamic: list[TimedPlan] = []
+        self.fixed: list[TimedPlan] = []
+
+    def time(self, plans: Sequence[tuple[str, Plan]]) -> None:
+        """Time plans in both ways, then those that are near the fastest once more, beside one-thread variants.
+
+        Args:
+            plans: with their names.
+        """
+        self._add(plans)
+        entries = [*self.dynamic, *self.fixed]
+        self._timer.time(entries, needed=len(entries) - 1)
+        near = [entry for known in (self.dynamic, self.fixed) for entry in self._near(known)]
+        more = self._add(
+            [
+                (f"single {target}", single_plan(self.bound.model, target))
+                for target in self._on_one_thread(near)
+            ]
+        )
+        if len(near) + len(more) > 1:
+            self._timer.time(more, again=near)
+
+    def time_too(self, plan: Plan) -> None:
+        """Time another plan for any shape beside the best one, if it was not timed here."""
+        if all(identity(entry.plan) != identity(plan) for entry in self.dynamic):
+            self._timer.time(
+                self._add([("plan of a neighbor", plan)])[:1], again=self._near(self.dynamic)
+            )
+
+    def _add(self, plans: Sequence[tuple[str, Plan]]) -> list[TimedPlan]:
+        dynamic = [TimedPlan(p, f"{name}, any shape", regions=self._free) for name, p in plans]
+        fixed = [TimedPlan(p, f"{name}, this shape alone") for name, p in plans]
+        self.dynamic += dynamic
+        self.fixed += fixed
+        return [*dynamic, *fixed]
+
+    def _near(self, entries: Sequence[TimedPlan]) -> list[TimedPlan]:
+        fit = self._fit(entries)
+        least = min(map(self.estimates.ratio, fit), default=0.0)
+        return [entry for entry in fit if self.estimates.ratio(entry) <= _NEAR * least]
+
+    def _on_one_thread(self, near: Sequence[TimedPlan]) -> list[Target]:
+        """Variants of single targets whose calls are so short that more threads may not pay."""
+        threads = self.sampling.threads
+        return [
+            target.with_options(**{THREADS.name: "1"})
+            for target in dict.fromkeys(
+                entry.plan.partitions[0].target
+                for entry in near
+                if len(entry.plan.partitions) == 1 and entry.latency_us < SHORT_CALL_US
+            )
+            if "1" in tunable_options(target, threads).get(THREADS.name, ())
+        ]
+
+    @property
+    def estimates(self) -> Estimates:
+        """How the plans compare."""
+        return self._timer.standings.estimates
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know of how plans were timed here."""
+        return self._timer.warnings()
+
+    def best(self) -> TimedPlan | None:
+        """The plan for any shape that wins here; None where none runs."""
+        fit = self._fit(self.dynamic)
+        return choose(fit, self.estimates) if fit else None
+
+    def hot(self, plan: TimedPlan) -> TimedPlan | None:
+        """The plan compiled for this shape alone that is proven faster than another plan here; None without any."""
+        fit = self._fit(self.fixed)
+        if not fit:
+            return None
+        fastest = choose(fit, self.estimates)
+        return fastest if proven(fastest, plan, self.estimates) else None
+
+    def find(self, plan: Plan, entries: Sequence[TimedPlan]) -> TimedPlan | None:
+        """The entry of a plan among some; None where it was not timed or may not be returned."""
+        return next((e for e in self._fit(entries) if identity(e.plan) == identity(plan)), None)
+
+    def latency_us(self, entry: TimedPlan | None, beside: TimedPlan) -> float:
+        """What a plan takes at the pace of another one; infinite where it does not run."""
+        return math.inf if entry is None else self.estimates.latency_us(entry, beside)[0]
+
+    def singles(self) -> Mapping[Target, tuple[TimedPlan, TimedPlan]]:
+        """Of each of the user's targets its entries for any shape and for this one alone."""
+        whole = {
+            free.plan.partitions[0].target: (free, fixed)
+            for free, fixed in zip(self.dynamic, self.fixed, strict=True)
+            if len(free.plan.partitions) == 1
+        }
+        return {target: whole[target] for target in self._targets}
+
+    def _fit(self, entries: Sequence[TimedPlan]) -> list[TimedPlan]:
+        return [entry for entry in entries if self._timer.standings.may_win(entry)]
+
+
+def sample_shape(run: Run, request: TuneRequest, bound: BoundShape, number: int) -> Sampling:
+    """Inputs at a representative shape, with the reference outputs.
+
+    Args:
+        run: what the stages run with.
+        request: its options.
+        bound: the model at the shape.
+        number: of the shape.
+
+    Raises:
+        ModelError: the reference cannot run the model at this shape.
+    """
+    sampling = Sampling(
+        model=bound.model,
+        info=bound.info,
+        options=request.options,
+        work_dir=run.work_dir / f"shape-{number}",
+        inputs=None,
+        hold_out=False,
+        listener=run.listener,
+        cancel=run.cancel,
+    )
+    try:
+        sampling.refuse_nan()
+    except ModelError as error:
+        raise ModelError(f"the model cannot run with {bound.text}: {error}") from None
+    return sampling
+
+
+def at_shape(
+    run: Run,
+    request: TuneRequest,
+    bound: BoundShape,
+    sampling: Sampling,
+    free: RegionFiles,
+    tolerance: float,
+) -> AtShape:
+    """A representative shape, where nothing is timed yet.
+
+    Args:
+        run: what the stages run with.
+        request: targets and options.
+        bound: the model at the shape.
+        sampling: its inputs there.
+        free: sub-models with free dimensions.
+        tolerance: plans with a larger error are not chosen.
+    """
+    exact = RegionFiles(bound.model, sampling.work_dir / "regions")
+    specs = tuple(map(target_spec, request.targets))
+    constraints = request.options.constraints()
+    timer = PlanTimer(
+        exact,
+        replace(without_plans(sampling), block_s=_BLOCK_S),
+        run.listener,
+        cancel=run.cancel,
+        eligible=lambda plan: respects(bound.model.index, constraints, specs, plan),
+        tolerance=tolerance,
+        runner=run.runner,
+    )
+    return AtShape(bound, sampling, exact, free, timer, request.targets, tolerance)
+
+
+def plans_to_time(
+    model: Model, targets: Sequence[Target], found: Plan | None
+) -> list[tuple[str, Plan]]:
+    """The whole model on each target, and a plan that was found."""
+    named = [(f"single {target}", single_plan(model, target)) for target in targets]
+    if found is not None and all(identity(found) != identity(plan) for _, plan in named):
+        named.append(("found plan", found))
+    return named

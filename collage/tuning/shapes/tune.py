@@ -1,0 +1,120 @@
+"""One artifact for a range of shapes: tuned at one representative shape, then compared at all.
+
+The model keeps its free dimensions, and each representative shape is a copy of it with sizes. So a plan that is found at
+one shape is a plan for all, and its partitions are timed at the others, compiled in each way that takes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+from collage.artifact.emit import TuneResult
+from collage.backends.registry import resolve
+from collage.events import Event
+from collage.model import reference
+from collage.model.preparation import least_opset
+from collage.model.sub_models import RegionFiles
+from collage.partitioner.emit.plan_json import decode_plan
+from collage.partitioner.errors import BadInputError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import NormalizedInfo
+from collage.partitioner.target import HOST_MEMORY
+from collage.shapes.settle import Settled
+from collage.shapes.space import Shape, ShapeSpace
+from collage.tuning.prepare import ingested
+from collage.tuning.run import Run, TuneRequest
+from collage.tuning.shapes.at_shape import (
+    BoundShape,
+    at_shape,
+    bind_shape,
+    plans_to_time,
+    sample_shape,
+)
+from collage.tuning.shapes.choice import choose_classes
+from collage.tuning.shapes.write import write
+from collage.tuning.stages import Ingested
+
+
+def tune_shapes(
+    request: TuneRequest, run: Run, settled: Settled, tune_one: Callable[[Ingested], TuneResult]
+) -> TuneResult:
+    """Tune a model for a range of shapes.
+
+    Args:
+        request: what the caller asked for.
+        run: what the stages run with.
+        settled: the sizes of all dimensions, of which some have several.
+        tune_one: tunes a model at one shape.
+
+    Raises:
+        BadInputError: the model, a target or an option cannot be used, or a size is one that the model cannot have.
+        NoPlanError: no target runs the model with free dimensions.
+        CancelledError: `cancel` was set.
+    """
+    _refuse_options(request)
+    free, info, space = _read(request, run, settled.space)
+    info = replace(info, warnings=(*settled.notes, *info.warnings))
+    with run.stage("ingest", f"binding {len(space.shapes)} shapes"):
+        bound = [bind_shape(run, free, shape, i) for i, shape in enumerate(space.shapes)]
+        samplings = [sample_shape(run, request, own, i) for i, own in enumerate(bound)]
+    main = max(range(len(bound)), key=lambda i: bound[i].shape.weight * bound[i].extent)
+    run.listener(Event("search", f"searching at {bound[main].text}"))
+    result = tune_one(_at_one(request, run, bound[main], info))
+    found = decode_plan(bound[main].model, json.dumps(result.plan)).plan
+    regions = RegionFiles(free, run.work_dir / "free")
+    timed = []
+    for own, sampling in zip(bound, samplings, strict=True):
+        with run.stage("end_to_end", f"timing plans at {own.text}"):
+            at = at_shape(run, request, own, sampling, regions, result.report["tolerance"])
+            at.time(plans_to_time(own.model, request.targets, found))
+            timed.append(at)
+    with run.stage("emit", "writing the artifact"):
+        written = write(request, run, free, space, timed, choose_classes(timed), main, result.report)
+    run.listener(Event("done", "the artifact serves its shapes", data={"report": written.report}))
+    return written
+
+
+def _refuse_options(request: TuneRequest) -> None:
+    """Raise for what is made for one shape only."""
+    if request.check is not None:
+        raise BadInputError("an evaluation runs at one shape; give each dimension one size with --dim")
+    if request.inputs is not None:
+        raise BadInputError("sample inputs have one shape; give each dimension one size with --dim")
+    if request.options.pareto:
+        raise BadInputError("a front is found at one shape; give each dimension one size with --dim")
+    for target in request.targets:
+        backend = resolve(target)
+        if backend.preparation(target) is not None:
+            raise BadInputError(
+                f"{target} rewrites nodes for one shape; give each dimension one size with --dim"
+            )
+        if backend.memory_domain(target) != HOST_MEMORY:
+            raise BadInputError(f"{target} runs at one shape; give each dimension one size with --dim")
+
+
+def _read(
+    request: TuneRequest, run: Run, space: ShapeSpace
+) -> tuple[Model, NormalizedInfo, ShapeSpace]:
+    """The model with its free dimensions, and the space of these alone."""
+    fixed = {name: dim.low for name, dim in space.dims.items() if dim.is_fixed}
+    kept = [name for name in space.dims if name not in fixed]
+    opset = least_opset(run.runner.check(request.targets))
+    with run.stage("ingest", "reading the model"):
+        free, info = reference.ingest(request.source, run.work_dir, fixed, run.cancel, opset, kept=kept)
+    shapes = [Shape({name: shape.sizes[name] for name in kept}, shape.weight) for shape in space.shapes]
+    return free, info, ShapeSpace({name: space.dims[name] for name in kept}, tuple(shapes))
+
+
+def _at_one(request: TuneRequest, run: Run, bound: BoundShape, info: NormalizedInfo) -> Ingested:
+    """The run at one shape, in a folder of its own; it is not over when that is."""
+
+    def listener(event: Event) -> None:
+        if event.stage != "done":
+            run.listener(event)
+
+    work_dir = run.work_dir / "main"
+    work_dir.mkdir()
+    told = replace(bound.info, warnings=(*info.warnings, *bound.info.warnings))
+    return ingested(replace(run, work_dir=work_dir, listener=listener), request, bound.model, told)

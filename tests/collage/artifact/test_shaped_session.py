@@ -1,0 +1,199 @@
+"""Sessions that take every shape of a range."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import collage
+from collage.artifact.session import LoadError
+from collage.artifact.shaped_session import ShapedSession
+from collage.partitioner.errors import BadInputError
+from collage.runtime.compiled import CompiledRegions, CompileError
+from collage.shapes.classes import SHAPES_KEY
+from tests.collage.artifact.shaped_artifacts import shaped_artifact
+from tests.collage.shapes import models as shape_models
+
+_DIMS = {"batch": "1,3", "length": "2..12"}
+_BOTH = ("onnxruntime", "openvino")
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes with mirrored targets."""
+    classes = [(12, _BOTH), (None, tuple(reversed(_BOTH)))]
+    return shaped_artifact(shape_models.chain(), tmp_path_factory.mktemp("shaped"), _DIMS, classes)
+
+
+def _load(path: Path, **options: Any) -> ShapedSession:
+    session = collage.load(path, cache_dir=False, threads=1, **options)
+    assert isinstance(session, ShapedSession)
+    return session
+
+
+def _feed(batch: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((batch, length, 8)).astype(np.float32)
+    return {"x": x, "bias": rng.standard_normal(length).astype(np.float32)}
+
+
+def _check(session: ShapedSession, path: Path, feed: dict[str, np.ndarray]) -> None:
+    names = [node.name for node in session.get_outputs()]
+    wanted = onnxruntime.InferenceSession(path.with_name("source.onnx")).run(names, feed)
+    for mine, other in zip(session.run(names, feed), wanted, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-4)
+
+
+def test_every_size_of_the_range_runs_in_any_order(artifact: Path) -> None:
+    rng = np.random.default_rng(3)
+    with _load(artifact) as session:
+        for seed in range(40):
+            _check(session, artifact, _feed(int(rng.integers(1, 4)), int(rng.integers(2, 13)), seed))
+
+
+def test_dimensions_are_described_as_onnx_runtime_does(artifact: Path) -> None:
+    wanted = onnxruntime.InferenceSession(artifact)
+    with _load(artifact) as session:
+        for mine, other in zip(session.get_inputs(), wanted.get_inputs(), strict=True):
+            assert (mine.name, list(mine.shape or ()), mine.type) == (
+                other.name,
+                other.shape,
+                other.type,
+            )
+        assert [node.name for node in session.get_outputs()] == ["y", "z"]
+
+
+def test_any_runtime_runs_the_artifact_at_any_size(artifact: Path) -> None:
+    plain = onnxruntime.InferenceSession(artifact)
+    for length in (2, 7, 40):
+        feed = _feed(2, length)
+        wanted = onnxruntime.InferenceSession(artifact.with_name("source.onnx")).run(None, feed)
+        for mine, other in zip(plain.run(None, feed), wanted, strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("x", "bias", "message"),
+    [
+        ((1, 13, 8), (13,), r"input 'x', axis 1: length is 13, which is outside of 2\.\.12"),
+        ((4, 5, 8), (5,), r"input 'x', axis 0: batch is 4, which is outside of 1\.\.3"),
+        ((1, 5, 9), (5,), "input 'x', axis 2: the size is 9, and the model has 8"),
+        ((1, 5), (5,), r"input 'x' must have 3 axes \(batch, length, 8\), not \(1, 5\)"),
+        ((1, 5, 8), (6,), "input 'bias', axis 0: length is 6, and input 'x', axis 1 gave it as 5"),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_told(
+    artifact: Path, x: tuple[int, ...], bias: tuple[int, ...], message: str
+) -> None:
+    with _load(artifact) as session, pytest.raises(BadInputError, match=message):
+        session.run(None, {"x": np.zeros(x, np.float32), "bias": np.zeros(bias, np.float32)})
+
+
+def test_outside_the_range_runs_where_the_caller_asks_for_it(artifact: Path) -> None:
+    with _load(artifact, outside="run") as session:
+        _check(session, artifact, _feed(5, 30))
+        with pytest.raises(BadInputError, match="must have 3 axes"):
+            session.run(None, {"x": np.zeros((1, 5), np.float32), "bias": np.zeros(5, np.float32)})
+
+
+def test_a_wrong_type_an_unknown_output_and_a_closed_session_are_told(artifact: Path) -> None:
+    session = _load(artifact)
+    with pytest.raises(BadInputError, match="of float32, not float64"):
+        session.run(None, {name: value.astype(np.float64) for name, value in _feed(1, 4).items()})
+    with pytest.raises(BadInputError, match="unknown outputs"):
+        session.run(["w"], _feed(1, 4))
+    session.close()
+    with pytest.raises(BadInputError, match="closed"):
+        session.run(None, _feed(1, 4))
+
+
+def test_shapes_that_depend_on_data_change_from_call_to_call(tmp_path: Path) -> None:
+    model, open_values = shape_models.data_dependent(), ["places", "rows", "y", "z"]
+    path = shaped_artifact(
+        model, tmp_path, {"rows": "1..9"}, [(None, _BOTH)], data_dependent=open_values
+    )
+    rng = np.random.default_rng(0)
+    with _load(path) as session:
+        for _ in range(20):
+            rows = int(rng.integers(1, 10))
+            x = rng.standard_normal((rows, 4)).astype(np.float32)
+            _check(session, path, {"x": x, "first": rng.integers(0, 2, rows).astype(bool)})
+
+
+@pytest.fixture(scope="module")
+def heated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One class, whose shapes are compiled alone from the third request on."""
+    folder = tmp_path_factory.mktemp("hot")
+    return shaped_artifact(
+        shape_models.chain(), folder, _DIMS, [(None, _BOTH)], hot=("openvino",), most_copies=7
+    )
+
+
+def test_a_shape_that_comes_often_is_compiled_alone(heated: Path) -> None:
+    with _load(heated) as session:
+        before = session._by_shape.copies
+        for seed in range(6):
+            _check(session, heated, _feed(2, 7, seed))
+            assert session._by_shape.copies == before + (seed >= 2)
+        assert not session.not_hot
+
+
+def test_copies_for_one_shape_stay_within_their_bound(heated: Path) -> None:
+    with _load(heated) as session:
+        for seed in range(60):
+            _check(session, heated, _feed(1 + seed % 3, 2 + seed % 5, seed))
+            assert session._by_shape.copies <= 7
+
+
+def test_a_shape_that_cannot_be_compiled_alone_runs_on(
+    heated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _load(heated) as session:
+        compile_one = CompiledRegions.get
+
+        def refuse(self: CompiledRegions, name: str, *rest: Any, **options: Any) -> Any:
+            if name.startswith("shape-"):
+                raise CompileError("no memory")
+            return compile_one(self, name, *rest, **options)
+
+        monkeypatch.setattr(CompiledRegions, "get", refuse)
+        for seed in range(5):
+            _check(session, heated, _feed(2, 9, seed))
+        assert session.not_hot == {(2, 9): "no memory"}
+
+
+def test_a_shape_that_is_compiled_wrongly_runs_on(
+    heated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _load(heated) as session:
+        run = session._by_shape.run
+
+        def wrong(plan: Any, *rest: Any) -> Any:
+            made = run(plan, *rest)
+            hot = plan is session._classes[0].hot
+            return {name: value + 1 if hot else value for name, value in made.items()}
+
+        monkeypatch.setattr(session._by_shape, "run", wrong)
+        for seed in range(5):
+            _check(session, heated, _feed(2, 11, seed))
+        assert "differs by" in session.not_hot[2, 11]
+
+
+def test_a_partition_that_was_compiled_wrongly_is_not_served(artifact: Path, tmp_path: Path) -> None:
+    model = onnx.load(artifact)
+    entry = next(e for e in model.metadata_props if e.key == SHAPES_KEY)
+    data = json.loads(entry.value)
+    proof = json.loads(data["proofs"][0]["plan"])
+    for value in proof["values"]:
+        value["y"]["rms"] += 10.0
+    data["proofs"][0]["plan"] = json.dumps(proof)
+    entry.value = json.dumps(data)
+    onnx.save(model, tmp_path / "wrong.onnx")
+    with pytest.raises(LoadError, match=r"compiled wrongly for batch=1, length=2: value 'y' differs"):
+        _load(tmp_path / "wrong.onnx")

@@ -1,0 +1,94 @@
+"""Small models with free dimensions, of the kinds that exporters write."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Axes = list[int | str]
+
+
+def chain() -> onnx.ModelProto:
+    """Reshape, Slice and Expand by what Shape says, between two products; two inputs share `length`."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["dims"], name="shape"),
+        helper.make_node("Gather", ["dims", "zero"], ["batch"], name="batch_of"),
+        helper.make_node("Gather", ["dims", "one"], ["length"], name="length_of"),
+        helper.make_node("Mul", ["batch", "length"], ["rows"], name="rows_of"),
+        helper.make_node("Concat", ["rows", "eight"], ["flat_shape"], name="flat_shape_of", axis=0),
+        helper.make_node("Reshape", ["x", "flat_shape"], ["flat"], name="flatten"),
+        helper.make_node("MatMul", ["flat", "w"], ["product"], name="product"),
+        helper.make_node("Relu", ["product"], ["active"], name="active"),
+        helper.make_node("Reshape", ["active", "dims"], ["back"], name="back"),
+        helper.make_node("Div", ["length", "two"], ["half"], name="half_of"),
+        helper.make_node("Slice", ["back", "zero", "half", "one"], ["front"], name="front"),
+        helper.make_node("Unsqueeze", ["bias", "last"], ["column"], name="column"),
+        helper.make_node("Expand", ["column", "dims"], ["wide"], name="wide"),
+        helper.make_node("Add", ["back", "wide"], ["y"], name="sum"),
+        helper.make_node("ReduceMean", ["front"], ["z"], name="mean", axes=[2], keepdims=0),
+    ]
+    weights = {
+        "w": np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32),
+        **{
+            name: np.array([value], np.int64)
+            for name, value in [("zero", 0), ("one", 1), ("eight", 8), ("two", 2), ("last", 1)]
+        },
+    }
+    inputs = [_float("x", ["batch", "length", 8]), _float("bias", ["length"])]
+    return _model(
+        nodes, inputs, [_float("y", ["batch", "length", 8]), _float("z", ["batch", "half"])], weights
+    )
+
+
+def data_dependent() -> onnx.ModelProto:
+    """The positive elements of a product: how many there are depends on values."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"], name="product"),
+        helper.make_node("Greater", ["product", "none"], ["is_positive"], name="is_positive"),
+        helper.make_node("Compress", ["product", "first"], ["rows"], name="rows", axis=0),
+        helper.make_node("NonZero", ["is_positive"], ["places"], name="places"),
+        helper.make_node("Cast", ["places"], ["y"], name="cast", to=TensorProto.FLOAT),
+        helper.make_node("Relu", ["rows"], ["z"], name="active"),
+    ]
+    weights = {
+        "w": np.random.default_rng(1).standard_normal((4, 4)).astype(np.float32),
+        "none": np.zeros(1, np.float32),
+    }
+    inputs = [
+        _float("x", ["rows", 4]),
+        helper.make_tensor_value_info("first", TensorProto.BOOL, ["rows"]),
+    ]
+    return _model(nodes, inputs, [_float("y", [2, "found"]), _float("z", ["kept", 4])], weights)
+
+
+def image() -> onnx.ModelProto:
+    """Two convolutions over an image of any size."""
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["a"], name="first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], name="active"),
+        helper.make_node("Conv", ["b", "l"], ["c"], name="second", strides=[2, 2], pads=[1, 1, 1, 1]),
+        helper.make_node("GlobalAveragePool", ["c"], ["y"], name="mean"),
+    ]
+    rng = np.random.default_rng(2)
+    weights = {
+        "k": rng.standard_normal((6, 3, 3, 3)).astype(np.float32),
+        "l": rng.standard_normal((5, 6, 3, 3)).astype(np.float32),
+    }
+    inputs = [_float("x", ["batch", 3, "height", "width"])]
+    return _model(nodes, inputs, [_float("y", ["batch", 5, 1, 1])], weights)
+
+
+def _float(name: str, axes: Axes) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, axes)
+
+
+def _model(
+    nodes: list[onnx.NodeProto],
+    inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto],
+    weights: dict[str, np.ndarray],
+) -> onnx.ModelProto:
+    constants = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)

@@ -1,0 +1,150 @@
+"""A model tuned for a range of shapes, on real runtimes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from typer.testing import CliRunner
+
+import collage
+from collage.artifact.artifact import read_report
+from collage.cli.app import app
+from collage.events import Event
+from collage.partitioner.emit.metadata import metadata_of
+from collage.partitioner.errors import BadInputError, ModelError, NoPlanError
+from collage.shapes.classes import SHAPES_KEY, ServedShapes
+from tests.collage.shapes import models as shape_models
+from tests.tuning import tuned
+
+_TARGETS = ("onnxruntime", "openvino")
+_LIMIT: dict[str, Any] = {"time_limit_s": 2.0}
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tuned")
+    dims = {"batch": "1,3", "length": "2:0.25,40:0.75"}
+    return tuned(shape_models.chain(), _TARGETS, folder, dims=dims, **_LIMIT).path
+
+
+@pytest.mark.slow
+def test_sizes_that_were_never_tuned_run_right(artifact: Path) -> None:
+    plain = onnxruntime.InferenceSession(artifact.with_name("m.onnx"))
+    rng = np.random.default_rng(0)
+    with collage.load(artifact) as session:
+        for _ in range(20):
+            batch, length = int(rng.integers(1, 4)), int(rng.integers(2, 41))
+            x = rng.standard_normal((batch, length, 8)).astype(np.float32)
+            feed = {"x": x, "bias": rng.standard_normal(length).astype(np.float32)}
+            for mine, other in zip(session.run(None, feed), plain.run(None, feed), strict=True):
+                np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_report_has_a_row_for_each_shape(artifact: Path) -> None:
+    report = read_report(artifact)
+    shapes = report["shapes"]
+    assert {tuple(row["sizes"].values()) for row in shapes["rows"]} == {
+        (1, 2),
+        (1, 40),
+        (3, 2),
+        (3, 40),
+    }
+    for row in shapes["rows"]:
+        assert row["latency_us"] > 0
+        assert [single["target"] for single in row["singles"]] == list(_TARGETS)
+        assert row["class"] in range(len(shapes["classes"]))
+    assert shapes["weighted"]["latency_us"] > 0
+    assert shapes["rss_bytes"].keys() >= {"ours"}
+    assert report["latency_interval_us"][0] <= report["latency_us"] <= report["latency_interval_us"][1]
+    served = ServedShapes.from_text(metadata_of(artifact)[SHAPES_KEY])
+    assert len(served.classes) == len(shapes["classes"])
+    assert served.classes[-1].up_to is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["explain"], ["run"], ["bench", "--processes", "1"]])
+def test_the_command_line_takes_such_an_artifact(artifact: Path, command: list[str]) -> None:
+    done = CliRunner().invoke(app, [command[0], str(artifact), *command[1:]])
+    assert done.exit_code == 0, done.output
+    if command != ["run"]:
+        assert "length=40" in done.output
+
+
+@pytest.mark.slow
+def test_bench_times_each_shape_again(artifact: Path) -> None:
+    done = CliRunner().invoke(app, ["bench", str(artifact), "--processes", "1", "--json"])
+    rows = json.loads(done.output)["shapes"]
+    assert len(rows) == 4
+    assert all(row["latency_us"] > 0 and row["infeasible"] is None for row in rows)
+
+
+@pytest.mark.slow
+def test_a_shape_that_depends_on_data_is_served(tmp_path: Path) -> None:
+    path = tuned(
+        shape_models.data_dependent(), _TARGETS, tmp_path, dims={"rows": "2..9"}, **_LIMIT
+    ).path
+    plain = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    rng = np.random.default_rng(1)
+    with collage.load(path) as session:
+        for rows in (2, 9, 5, 9, 9, 2):
+            x = rng.standard_normal((rows, 4)).astype(np.float32)
+            feed = {"x": x, "first": rng.integers(0, 2, rows).astype(bool)}
+            for mine, other in zip(session.run(None, feed), plain.run(None, feed), strict=True):
+                np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_one_size_of_each_dimension_makes_a_fixed_artifact(tmp_path: Path) -> None:
+    dims = {"batch": "1", "length": 4}
+    path = tuned(shape_models.chain(), ["onnxruntime"], tmp_path, dims=dims, **_LIMIT).path
+    assert SHAPES_KEY not in metadata_of(path)
+    with collage.load(path) as session:
+        assert [node.shape for node in session.get_inputs()] == [(1, 4, 8), (4,)]
+
+
+def test_a_size_that_the_model_cannot_have_is_named(tmp_path: Path) -> None:
+    model = shape_models.chain()
+    model.graph.node[5].input[1] = "fixed_shape"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([6, 8]), "fixed_shape"))
+    with pytest.raises(ModelError, match=r"the model cannot (have|run with) batch=1, length=7"):
+        tuned(model, ["onnxruntime"], tmp_path, dims={"batch": "1,2", "length": "6,7"}, **_LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pareto": True}, "a front is found at one shape"),
+        ({"evaluate": len, "at_least": 1.0}, "an evaluation runs at one shape"),
+        ({"inputs": "x.npz"}, "sample inputs have one shape"),
+        ({"targets": ["onnxruntime -quant=dynamic_int8"]}, "rewrites nodes for one shape"),
+    ],
+)
+def test_what_is_made_for_one_shape_is_refused(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    targets = options.pop("targets", ["onnxruntime"])
+    with pytest.raises(BadInputError, match=message):
+        tuned(shape_models.image(), targets, tmp_path, dims={"batch": "1,2"}, **options)
+
+
+@pytest.mark.slow
+def test_targets_that_take_one_shape_only_are_refused_in_words(tmp_path: Path) -> None:
+    dims = {"batch": 1, "height": 8, "width": "8,16"}
+    with pytest.raises(NoPlanError, match="no target runs the model with free dimensions at width=8"):
+        tuned(shape_models.image(), ["ncnn"], tmp_path, dims=dims, **_LIMIT)
+
+
+@pytest.mark.slow
+def test_the_run_is_over_once(tmp_path: Path) -> None:
+    told: list[Event] = []
+    dims = {"batch": 1, "height": 8, "width": "8,16"}
+    tuned(shape_models.image(), ["onnxruntime"], tmp_path, dims=dims, on_event=told.append, **_LIMIT)
+    assert [event.stage for event in told].count("done") == 1
+    assert told[-1].stage == "done"

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from collage.artifact.state import State
 from collage.artifact.unpack import unpack
 from collage.artifact.verification import Verification, VerificationError
 from collage.artifact.verify import WrongPartitionError, prove
@@ -102,7 +103,9 @@ class Session:
         self.inputs, self._outputs, self._constants = parts.inputs, parts.outputs, parts.constants
         self._wanted = {spec.name: (np.dtype(spec.dtype), _fixed(spec)) for spec in self.inputs}
         self._names = [spec.name for spec in self._outputs]
-        made = [spec.name for spec in parts.outputs if spec.name not in parts.constants]
+        computed = [spec for spec in parts.outputs if spec.name not in parts.constants]
+        self._state = State(self.inputs, computed)
+        made = [spec.name for spec in computed]
         self._executor = Executor(steps, self.inputs, made, parts.lanes)
         self._owned.callback(self._executor.close)
         self._executor.bind()
@@ -150,8 +153,9 @@ class Session:
         """Compute outputs from inputs.
 
         Args:
-            output_names: which outputs, in which order; None for all.
-            feed: every input by name, of its exact type and shape.
+            output_names: which outputs, in which order; None for all that feed no input of the next call.
+            feed: every input by name, of its exact type and shape; bound ones may be left out
+                (`bind_output_to_input`).
 
         Returns:
             New arrays, the caller's own.
@@ -160,20 +164,66 @@ class Session:
             BadInputError: an input is missing, unknown, or of a wrong type or shape; an output is
                 unknown.
         """
-        names = self._names if output_names is None else list(output_names)
+        bound = self._state.pairs
+        names = (
+            [n for n in self._names if n not in bound] if output_names is None else list(output_names)
+        )
         unknown = [name for name in names if name not in self._names]
         if unknown:
             raise BadInputError(f"unknown outputs {unknown}; the model has {sorted(self._names)}")
-        self._check_feed(feed)
-        with self._lock:
-            if self._closed:
-                raise BadInputError("the session is closed; load the artifact again")
+        with self._alone():
+            feed = self._state.complete(feed)
+            self._check_feed(feed)
             self._executor.feed(feed)
             self._executor.run()
             made = {
                 name: self._executor.value(name).copy() for name in names if name not in self._constants
             }
+            self._state.keep(self._executor.value, feed)
         return [made[name] if name in made else self._constants[name].copy() for name in names]
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While no other call runs. Calls wait for each other, but not where one would change another's state."""
+        if not self._lock.acquire(blocking=not self._state.pairs):
+            raise BadInputError(
+                "this session keeps the state of one sequence, and another call is running; load a session "
+                "for each sequence"
+            )
+        try:
+            if self._closed:
+                raise BadInputError("the session is closed; load the artifact again")
+            yield
+        finally:
+            self._lock.release()
+
+    def bind_output_to_input(self, output: str, to: str) -> dict[str, str]:
+        """Let outputs of each call feed inputs of the next one, without a copy.
+
+        Such inputs need not be given: at first they are zeros, and empty along free dimensions. One that
+        is given replaces what was kept. `run` returns such outputs only by name.
+
+        Args:
+            output: a name, or a pattern: each `*` stands for any text, as in `present.*`.
+            to: the input, with the same text for each `*`, as in `past.*`.
+
+        Returns:
+            What is bound: inputs by output.
+
+        Raises:
+            BadInputError: a name is unknown, types differ, shapes can never fit, or the session has been
+                closed.
+        """
+        with self._alone():
+            pairs = self._state.bind(output, to)
+            self._executor.hand_over({*self._state.pairs, *self._state.pairs.values()})
+            self._executor.bind()
+        return pairs
+
+    def reset_state(self) -> None:
+        """Forget what bound outputs have left, so that the next call begins a new sequence."""
+        with self._alone():
+            self._state.reset()
 
     def _check_feed(self, feed: Mapping[str, np.ndarray]) -> None:
         if feed.keys() != self._wanted.keys():

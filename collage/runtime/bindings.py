@@ -105,6 +105,11 @@ class RecentShapes:
             self._kept.clear()
         _keep(self._seen, key, shapes, _MOST_SHAPES)
 
+    def clear(self) -> None:
+        """Forget all shapes and bindings."""
+        self._seen.clear()
+        self._kept.clear()
+
     def _make(self, shapes: Shapes) -> Binding | None:
         lives = [
             replace(life, spec=replace(life.spec, shape=shapes[life.spec.name]))

@@ -36,8 +36,6 @@ class Executor:
         inputs: of the graph; each call may have another size where a shape is free.
         outputs: names of the graph's outputs; each is made by a step or is a graph input.
         lanes: how many steps may run at once.
-        handed: values that stay where they are. An input is read in the caller's array; an output is a
-            new array after each run, the caller's own.
     """
 
     def __init__(
@@ -46,17 +44,25 @@ class Executor:
         inputs: Sequence[TensorSpec],
         outputs: Sequence[str],
         lanes: int = 1,
-        handed: Collection[str] = (),
     ) -> None:
-        self._steps = tuple(_without_places(step, handed) for step in steps)
-        self._inputs = tuple(_without_place(spec, handed) for spec in inputs)
-        self._outputs = tuple(outputs)
+        self._steps, self._inputs, self._outputs = tuple(steps), tuple(inputs), tuple(outputs)
         self._waves = waves(
             [[spec.name for spec in step.inputs] for step in self._steps],
             [[spec.name for spec in step.outputs] for step in self._steps],
             lanes,
         )
         self._lanes = Lanes(max(map(len, self._waves), default=1))
+        self.hand_over(())
+
+    def hand_over(self, names: Collection[str]) -> None:
+        """Let values stay where they are, from the next `bind` on.
+
+        Args:
+            names: of inputs, which are read in the caller's arrays; and of outputs, each of which is a new
+                array after each run, the caller's own.
+        """
+        self._steps = tuple(_without_places(step, names) for step in self._steps)
+        self._inputs = tuple(_without_place(spec, names) for spec in self._inputs)
         lives = lives_of(self._steps, self._inputs, self._outputs, self._waves)
         fixed = [life for life in lives if life.spec.is_static]
         plan, block = plan_memory(fixed), Block()
@@ -66,7 +72,7 @@ class Executor:
         self._free = tuple(spec.name for spec in self._inputs if spec.name not in self._fixed)
         self._device_values = DeviceValues(self._steps, self._inputs, self._outputs, self._fixed)
         free = [life for life in lives if not life.spec.is_static] if self._free else []
-        self._shapes = RecentShapes(free, self._fixed, self._bound_to, set(handed))
+        self._shapes = RecentShapes(free, self._fixed, self._bound_to, set(names))
         self._fixed_runs: dict[int, Call] = {}
         self._loose: dict[str, np.ndarray] = {}
         # What each step of free shape is bound to; it holds until another binding is used.
@@ -168,8 +174,11 @@ class Executor:
                     check(position, spec.name, self.value(spec.name))
 
     def close(self) -> None:
-        """End the threads of other lanes; may be called twice. Executables stay open."""
+        """End the threads of other lanes and let go of arrays; may be called twice. Executables stay open."""
         self._lanes.close()
+        self._shapes.clear()
+        self._loose.clear()
+        self._open = self._binding = Binding(self._fixed, (), ())
 
     def _compute(self, once: Callable[[Binding], Made]) -> Made:
         """Make the calls of a binding; those of the open one where shapes turn out to be others."""

@@ -125,7 +125,9 @@ class OpenVinoExecutable(Executable):
         """A new tensor for an output, which the runtime makes as large as it must be."""
         port = self._compiled.output(output)
         shape = port.partial_shape
-        tensor = ov().Tensor(port.element_type, ov().Shape() if shape.is_dynamic else shape.to_shape())
+        tensor = ov().Tensor(
+            port.element_type, ov().Shape([0]) if shape.is_dynamic else shape.to_shape()
+        )
         self._set(("out", output), tensor)
         return tensor
 

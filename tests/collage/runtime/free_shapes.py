@@ -29,7 +29,7 @@ class Recipe:
     """What a random plan is made of: operators, what each reads, the borders, the targets, the outputs.
 
     Args:
-        kept: which values are outputs, beside the last one; numbers are taken modulo what there is.
+        kept: which values are outputs, beside those that nobody reads; taken modulo what there is.
     """
 
     ops: tuple[tuple[str, int, int], ...]
@@ -54,7 +54,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
 def write(recipe: Recipe, path: Path) -> Model:
     """The graph of a recipe: `x` is (n, 3), `y` (m, 3), `s` (1, 3); products of small integers are exact."""
     weight = np.array([[1, 0, 2], [0, -1, 0], [1, 1, 0]], np.float32)
-    weights = [numpy_helper.from_array(weight, "w")]
+    weights = [numpy_helper.from_array(weight, "w")] if "MatMul" in str(recipe.ops) else []
     nodes: list[onnx.NodeProto] = []
     # By rows, of which only equal ones can be added; one row can be added to all.
     rows: dict[str, list[str]] = {"n": ["x"], "m": ["y"], "1": ["s"]}
@@ -91,7 +91,9 @@ def write(recipe: Recipe, path: Path) -> Model:
             nodes.append(helper.make_node("Abs", ["s"], [made], name=name))
             rows["1"].append(made)
     names = [node.output[0] for node in nodes]
-    outputs = list(dict.fromkeys([names[-1], *(names[k % len(names)] for k in recipe.kept)]))
+    read = {value for node in nodes for value in node.input}
+    kept = {names[k % len(names)] for k in recipe.kept}
+    outputs = [value for value in names if value not in read or value in kept]
     inputs = [_info("x", ("n", WIDTH)), _info("y", ("m", WIDTH)), _info("s", (1, WIDTH))]
     graph = helper.make_graph(
         nodes,

@@ -109,10 +109,10 @@ def _openvino_call(own: Any, given: Array, made: Array) -> Call:
     import openvino
 
     request = own._compiled.create_infer_request()
-    request.set_input_tensor(0, openvino.Tensor(given, shared_memory=True))
-    request.set_output_tensor(0, openvino.Tensor(made, shared_memory=True))
-    infer: Call = request.infer
-    return infer
+    kept = [openvino.Tensor(array, shared_memory=True) for array in (given, made)]
+    request.set_input_tensor(0, kept[0])
+    request.set_output_tensor(0, kept[1])
+    return lambda: (request.infer(), kept, given, made)
 
 
 def _onnxruntime_call(own: Any, model: SubModel, given: Array, made: Array) -> Call:
@@ -122,7 +122,7 @@ def _onnxruntime_call(own: Any, model: SubModel, given: Array, made: Array) -> C
     binding = own._session.io_binding()
     binding.bind_ortvalue_input(model.inputs[0].name, values[0])
     binding.bind_ortvalue_output(model.outputs[0].name, values[1])
-    return lambda: (own._session.run_with_iobinding(binding), given, made)
+    return lambda: (own._session.run_with_iobinding(binding), values, given, made)
 
 
 def shape_overheads(model: Model, partitions: int, seconds: float, folder: Path) -> list[ShapeOverhead]:

@@ -218,7 +218,7 @@ class OnnxRuntimeExecutable(Executable):
         self._own = [i for i, output in enumerate(outputs) if output is None]
         self._results = tuple(outputs) if not self._own else ()  # type: ignore[arg-type]
         # A plain call costs less than a binding whose outputs are bound anew at each run.
-        self._is_called = self._may_call and bool(self._own) and _is_small(outputs)
+        self._is_called = self._may_call and bool(self._own) and _is_little(outputs)
         self._binding, self._kept = None, {}
         if self._is_called:
             self._feed = dict(zip((spec.name for spec in self._model.inputs), inputs, strict=True))
@@ -370,9 +370,10 @@ def _is_plain(model: SubModel) -> bool:
     )
 
 
-def _is_small(outputs: Sequence[Array | None]) -> bool:
-    """Whether a call would copy little to the outputs that have a place."""
-    return sum(output.nbytes for output in outputs if output is not None) <= _MOST_COPIED_BYTES
+def _is_little(outputs: Sequence[Array | None]) -> bool:
+    """Whether a call would copy little to the outputs that have a place, for each that has none."""
+    copied = sum(output.nbytes for output in outputs if output is not None)
+    return copied <= _MOST_COPIED_BYTES * sum(output is None for output in outputs)
 
 
 def _received(made: Sequence[Array], bound: Sequence[Array | None]) -> tuple[Array, ...]:

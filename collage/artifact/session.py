@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -103,9 +103,8 @@ class Session:
         self.inputs, self._outputs, self._constants = parts.inputs, parts.outputs, parts.constants
         self._wanted = {spec.name: (np.dtype(spec.dtype), _fixed(spec)) for spec in self.inputs}
         self._names = [spec.name for spec in self._outputs]
-        computed = [spec for spec in parts.outputs if spec.name not in parts.constants]
-        self._state = State(self.inputs, computed)
-        made = [spec.name for spec in computed]
+        self._state = State(self.inputs, self._outputs)
+        made = [spec.name for spec in parts.outputs if spec.name not in parts.constants]
         self._executor = Executor(steps, self.inputs, made, parts.lanes)
         self._owned.callback(self._executor.close)
         self._executor.bind()
@@ -162,40 +161,27 @@ class Session:
 
         Raises:
             BadInputError: an input is missing, unknown, or of a wrong type or shape; an output is
-                unknown.
+                unknown; or another call changes the state meanwhile.
         """
-        bound = self._state.pairs
-        names = (
-            [n for n in self._names if n not in bound] if output_names is None else list(output_names)
-        )
+        if self._state.pairs:
+            return self._state.run(self._run, output_names, feed)
+        return self._run(output_names, feed)
+
+    def _run(
+        self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]:
+        names = self._names if output_names is None else list(output_names)
         unknown = [name for name in names if name not in self._names]
         if unknown:
             raise BadInputError(f"unknown outputs {unknown}; the model has {sorted(self._names)}")
-        with self._alone():
-            feed = self._state.complete(feed)
-            self._check_feed(feed)
-            self._executor.feed(feed)
-            self._executor.run()
-            made = {
-                name: self._executor.value(name).copy() for name in names if name not in self._constants
-            }
-            self._state.keep(self._executor.value, feed)
-        return [made[name] if name in made else self._constants[name].copy() for name in names]
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """While no other call runs. Calls wait for each other, but not where one would change another's state."""
-        if not self._lock.acquire(blocking=not self._state.pairs):
-            raise BadInputError(
-                "this session keeps the state of one sequence, and another call is running; load a session "
-                "for each sequence"
-            )
-        try:
+        self._check_feed(feed)
+        with self._lock:
             if self._closed:
                 raise BadInputError("the session is closed; load the artifact again")
-            yield
-        finally:
-            self._lock.release()
+            self._executor.feed(feed)
+            self._executor.run()
+            made = {name: self._executor.output(name) for name in names if name not in self._constants}
+        return [made[name] if name in made else self._constants[name].copy() for name in names]
 
     def bind_output_to_input(self, output: str, to: str) -> dict[str, str]:
         """Let outputs of each call feed inputs of the next one, without a copy.
@@ -214,16 +200,17 @@ class Session:
             BadInputError: a name is unknown, types differ, shapes can never fit, or the session has been
                 closed.
         """
-        with self._alone():
-            pairs = self._state.bind(output, to)
-            self._executor.hand_over({*self._state.pairs, *self._state.pairs.values()})
+        pairs = self._state.bind(output, to)
+        with self._lock:
+            if self._closed:
+                raise BadInputError("the session is closed; load the artifact again")
+            self._executor.hand_over(self._state.names)
             self._executor.bind()
         return pairs
 
     def reset_state(self) -> None:
         """Forget what bound outputs have left, so that the next call begins a new sequence."""
-        with self._alone():
-            self._state.reset()
+        self._state.reset()
 
     def _check_feed(self, feed: Mapping[str, np.ndarray]) -> None:
         if feed.keys() != self._wanted.keys():

@@ -9,13 +9,18 @@ array that its runtime made; nobody else writes to it.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.tensor import TensorSpec
+
+# From the names of outputs and all inputs to the outputs.
+Compute = Callable[[Sequence[str], Mapping[str, np.ndarray]], Sequence[np.ndarray]]
 
 
 class State:
@@ -37,8 +42,14 @@ class State:
         self._inputs = {spec.name: spec for spec in inputs}
         self._dims = dims or {}
         self._outputs = {spec.name: spec for spec in outputs}
+        self._lock = threading.Lock()
         self.pairs: dict[str, str] = {}  # from output to input
         self._values: dict[str, np.ndarray] = {}  # by input
+
+    @property
+    def names(self) -> set[str]:
+        """The names of bound outputs and inputs."""
+        return {*self.pairs, *self.pairs.values()}
 
     def bind(self, outputs: str, inputs: str) -> dict[str, str]:
         """Bind outputs to inputs; see `Session.bind_output_to_input`. Returns the new pairs."""
@@ -50,13 +61,49 @@ class State:
                 raise BadInputError(
                     f"input {given!r} is bound to output {taken[0]!r} already; an input has one output"
                 )
-        self.pairs |= pairs
-        self._values.clear()
+        with self._alone():
+            self.pairs |= pairs
+            self._values.clear()
         return pairs
 
     def reset(self) -> None:
         """Forget the values, so that the next call starts anew."""
-        self._values.clear()
+        with self._alone():
+            self._values.clear()
+
+    def run(
+        self, compute: Compute, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]:
+        """Compute outputs with the state, and keep those that are bound.
+
+        Args:
+            compute: makes outputs from all inputs; bound ones are new arrays.
+            output_names: None for all that are not bound.
+            feed: bound inputs may be left out.
+
+        Raises:
+            BadInputError: another call is running, or `compute` raises it; the state is then as before.
+        """
+        with self._alone():
+            names = [n for n in self._outputs if n not in self.pairs]
+            names = names if output_names is None else list(output_names)
+            asked = list(dict.fromkeys((*names, *self.pairs)))
+            whole = self.complete(feed)
+            made = dict(zip(asked, compute(asked, whole), strict=True))
+            self.keep(made, whole)
+        return [made[name].copy() if name in self.pairs else made[name] for name in names]
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):
+            raise BadInputError(
+                "this session keeps the state of one sequence, and another call is running; load a session "
+                "for each sequence"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def complete(self, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """The feed with the inputs that the caller leaves out, from the call before or as they start."""
@@ -68,17 +115,16 @@ class State:
             **{n: self._values[n] if n in self._values else self._start(n, feed) for n in missing},
         }
 
-    def keep(self, value: Callable[[str], np.ndarray], feed: Mapping[str, np.ndarray]) -> None:
-        """Keep the outputs of a call for the next one.
+    def keep(self, made: Mapping[str, np.ndarray], feed: Mapping[str, np.ndarray]) -> None:
+        """Keep the outputs of a call, which are new arrays, for the next one.
 
         Args:
-            value: gives an output's array, which its runtime has made for this call.
             feed: of this call.
         """
         fed = {id(array) for array in feed.values()}
-        made = {given: value(output) for output, given in self.pairs.items()}
+        values = {given: made[output] for output, given in self.pairs.items()}
         # An output may be an input that passes through, whose array is the caller's.
-        self._values = {name: a.copy() if id(a) in fed else a for name, a in made.items()}
+        self._values = {name: a.copy() if id(a) in fed else a for name, a in values.items()}
 
     def _start(self, name: str, feed: Mapping[str, np.ndarray]) -> np.ndarray:
         """The value of an input before the first call."""

@@ -63,6 +63,7 @@ class Executor:
         """
         self._steps = tuple(_without_places(step, names) for step in self._steps)
         self._inputs = tuple(_without_place(spec, names) for spec in self._inputs)
+        self._handed = frozenset(names)
         lives = lives_of(self._steps, self._inputs, self._outputs, self._waves)
         fixed = [life for life in lives if life.spec.is_static]
         plan, block = plan_memory(fixed), Block()
@@ -148,6 +149,11 @@ class Executor:
             self._device_values.fetch(name)
         places = self._binding.places
         return places[name] if name in places else self._loose[name]
+
+    def output(self, name: str) -> np.ndarray:
+        """A graph output after a run, the caller's own: a copy, or the new array where it is handed over."""
+        value = self.value(name)
+        return value if name in self._handed else value.copy()
 
     def results(self) -> dict[str, np.ndarray]:
         """Copies of the graph's outputs after a run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,16 +52,16 @@ class _Generator:
         }
         self.state = State(inputs, outputs, dims)
         self.state.bind("present.*", "past.*")
-        self.executor.hand_over({*self.state.pairs, *self.state.pairs.values()})
+        self.executor.hand_over(self.state.names)
         self.executor.bind()
 
     def call(self, **given: Array) -> Array:
-        feed = self.state.complete(given)
+        return self.state.run(self._compute, None, given)[0]
+
+    def _compute(self, names: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
         self.executor.feed(feed)
         self.executor.run()
-        made = self.executor.value("logits").copy()
-        self.state.keep(self.executor.value, feed)
-        return made
+        return [self.executor.output(name) for name in names]
 
 
 @pytest.fixture

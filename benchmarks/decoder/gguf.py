@@ -1,6 +1,6 @@
 """Reads GGUF files whose tensors are float32, Q8_0 or Q4_1, and gives the numbers that they stand for.
 
-Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and `ggml-quants.c` for the blocks.
+Source: the GGUF specification of ggml, and `ggml-quants.c` for the blocks.
 """
 
 from __future__ import annotations

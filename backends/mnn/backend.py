@@ -167,7 +167,7 @@ class MnnExecutable(Executable):
         self._threads = (context.threads, threads_of(target, context))
         self._winograd = [_WINOGRAD_LEVEL, _LEVEL_OF[target.option("winograd", "exact")]]
         self._runtime = _runtime(nn, target, context)
-        self._is_static = all(spec.is_static for spec in (*model.inputs, *model.outputs))
+        self._is_static = all(spec.is_static for spec in model.inputs)
         self._module: Any = self._load(nn, precision)
         self._shapes = [tuple(d or 1 for d in spec.shape or ()) for spec in model.inputs]
         self._variables = [

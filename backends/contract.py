@@ -26,16 +26,15 @@ Source: optuna `storages/_base.py` for the manner of the contract; TVM BYOC for 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-import numpy as np
-
-from collage.backends.device_memory import DeviceBuffer
+from collage.backends.executable import Array as Array
+from collage.backends.executable import Executable as Executable
+from collage.backends.executable import OpTime as OpTime
 from collage.backends.options import SHORT_CALL_US, THREADS, Option
-from collage.backends.standalone import Standalone
 from collage.partitioner.target import HOST_MEMORY, Target
 from collage.partitioner.tensor import TensorSpec
 
@@ -44,7 +43,6 @@ if TYPE_CHECKING:  # an artifact is loaded without what finds partitions
     from collage.partitioner.rules.pattern import Pattern
 
 Style = Literal["library", "fusion", "graph"]
-Array = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -185,73 +183,6 @@ class CompileContext:
     threads: int
     work_dir: Path
     cache_dir: Path | None = None
-
-
-@dataclass(frozen=True)
-class OpTime:
-    """Time of one step inside a runtime, from its own profiler.
-
-    Args:
-        nodes: names of the ONNX nodes that it computes; empty where they are unknown.
-        kind: the runtime's own name of the step.
-        latency_us: mean time of one execution.
-    """
-
-    nodes: tuple[str, ...]
-    kind: str
-    latency_us: float
-
-
-class Executable(ABC):
-    """A compiled sub-model.
-
-    `bind` names the buffers once; `run` computes from the bound inputs into the bound outputs. Arrays are C-contiguous,
-    of the specs' dtype and shape, and stay in place until the next `bind`. The runtime allocates an output given as None
-    (its shape is known only at run time) at each run. In `results` a bound output is that very array.
-    """
-
-    @abstractmethod
-    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
-        """Use these buffers from now on (zero-copy where the runtime can)."""
-
-    @property
-    def domain(self) -> str:
-        """The memory domain of `bind_device`; `host` where there is none."""
-        return HOST_MEMORY
-
-    def buffer(self, spec: TensorSpec) -> DeviceBuffer:
-        """New memory in this domain, for any executable of the domain; not called on the host."""
-        raise NotImplementedError(f"{type(self).__name__} has no memory of its own")
-
-    def bind_device(self, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer]) -> None:
-        """As `bind`, to buffers of this domain; `results` is then not read."""
-        raise NotImplementedError(f"{type(self).__name__} has no memory of its own")
-
-    @abstractmethod
-    def run(self) -> None:
-        """Compute once, synchronously."""
-
-    @property
-    @abstractmethod
-    def results(self) -> tuple[Array, ...]:
-        """Outputs of the last run, in the order of the sub-model's outputs."""
-
-    @property
-    def stated_latency_us(self) -> float | None:
-        """The stated time of a call in simulations; None for every real runtime, which is measured."""
-        return None
-
-    def standalone(self) -> Standalone | None:
-        """What runs it without this package; None where only this package can."""
-        return None
-
-    def profile(self, runs: int) -> list[OpTime]:
-        """Run `runs` times under the runtime's own profiler; empty where it has none."""
-        return []
-
-    @abstractmethod
-    def close(self) -> None:
-        """Give back memory and threads."""
 
 
 class Backend(ABC):

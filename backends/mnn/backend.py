@@ -20,6 +20,7 @@ Traps, each with a test:
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 import sys
 import time
@@ -58,6 +59,7 @@ from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.lazy import ir
 from collage.partitioner.rules.pattern import Pattern
 from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
 
 # Arithmetic on 8-bit integers crashed, comparisons into booleans gave wrong numbers.
 _NOT_INSIDE = (
@@ -142,7 +144,7 @@ class MnnBackend(RewritingBackend):
             if spec.dtype not in _AT_BORDER:
                 raise CollageError(f"MNN takes no input of {spec.dtype}, and {spec.name!r} is one")
             if spec.shape is None or 0 in spec.shape:
-                raise CollageError(f"MNN takes no input of this shape; {spec.name!r} has {spec.shape}")
+                raise CollageError(f"MNN takes no input of shape {spec.shape}, as {spec.name!r} has")
         return MnnExecutable(model, target, context)
 
 
@@ -165,9 +167,17 @@ class MnnExecutable(Executable):
         self._threads = (context.threads, threads_of(target, context))
         self._winograd = [_WINOGRAD_LEVEL, _LEVEL_OF[target.option("winograd", "exact")]]
         self._runtime = _runtime(nn, target, context)
+        self._is_static = all(spec.is_static for spec in model.inputs)
         self._module: Any = self._load(nn, precision)
-        self._variables: list[Any] = []
-        self._shapes: list[tuple[int, ...]] = []
+        self._shapes = [tuple(d or 1 for d in spec.shape or ()) for spec in model.inputs]
+        self._variables = [
+            self._expr.placeholder(
+                list(shape),
+                self._expr.NCHW,
+                getattr(self._expr, _AT_BORDER[spec.dtype]),
+            )
+            for spec, shape in zip(model.inputs, self._shapes, strict=True)
+        ]
         self._inputs: tuple[Array, ...] = ()
         self._bound: tuple[Array | None, ...] = ()
         self._results: tuple[Array, ...] = ()
@@ -179,7 +189,7 @@ class MnnExecutable(Executable):
                     str(self._path),
                     [spec.name for spec in self._model.inputs],
                     [spec.name for spec in self._model.outputs],
-                    shape_mutable=not all(spec.is_static for spec in self._model.inputs),
+                    shape_mutable=not self._is_static,
                     precision_mode=precision,
                     runtime_manager=self._runtime,
                 )
@@ -191,16 +201,14 @@ class MnnExecutable(Executable):
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         self._inputs, self._bound = tuple(inputs), tuple(outputs)
-        shapes = [array.shape for array in inputs]
-        if shapes == self._shapes:
-            return
-        self._shapes = shapes
-        self._variables = [
-            self._expr.placeholder(
-                list(shape), self._expr.NCHW, getattr(self._expr, _AT_BORDER[spec.dtype])
-            )
-            for spec, shape in zip(self._model.inputs, shapes, strict=True)
-        ]
+        for i, array in enumerate(inputs):
+            if array.shape != self._shapes[i]:
+                if 0 in array.shape:
+                    raise CollageError(
+                        f"MNN takes no empty input, and {self._model.inputs[i].name!r} is"
+                    )
+                self._variables[i].resize(list(array.shape))
+                self._shapes[i] = array.shape
 
     def run(self) -> None:
         for variable, array in zip(self._variables, self._inputs, strict=True):
@@ -262,14 +270,21 @@ class MnnExecutable(Executable):
             variable = self._expr.convert(variable, self._expr.NCHW)
         spec = self._model.outputs[position]
         seen = variable.read()
+        shape = _without_added_axes(seen.shape, spec)
         if bound is None:
-            own = np.array(seen, dtype=predicates.numpy_dtype(spec))
-            # Convolutions along one axis give a fourth axis.
-            return own.reshape(spec.static_shape) if spec.is_static else own
-        if seen.size != bound.size:
+            return np.array(seen, dtype=predicates.numpy_dtype(spec)).reshape(shape)
+        if shape != bound.shape:
             raise CollageError(f"MNN made {spec.name!r} as {seen.shape} instead of {bound.shape}")
         np.copyto(bound, seen.reshape(bound.shape), casting="unsafe")
         return bound
+
+
+def _without_added_axes(shape: tuple[int, ...], spec: TensorSpec) -> tuple[int, ...]:
+    """The shape of an output as the model has it: convolutions along one axis give a fourth one."""
+    if spec.is_static and math.prod(shape) == math.prod(spec.static_shape):
+        return spec.static_shape
+    rank = len(shape) if spec.shape is None else len(spec.shape)
+    return shape[:rank] if set(shape[rank:]) <= {1} else shape
 
 
 def _runtime(nn: Any, target: Target, context: CompileContext) -> Any:

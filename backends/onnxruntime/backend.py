@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,8 @@ _WHEEL: Mapping[str, str] = {
 }
 
 _MOST_COPIED_BYTES = 1 << 16
+# By name, for inputs and for outputs.
+Kept = dict[tuple[str, str], tuple[object, Array]]
 
 
 class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
@@ -192,8 +195,7 @@ class OnnxRuntimeExecutable(Executable):
         # A binding copies inputs to a device once, when they are bound.
         self._rebinds = self._on_device is None and domain != HOST_MEMORY
         self._binding: Any = None
-        # A plain call costs less than a binding whose outputs are bound anew at each run.
-        self._may_be_called = domain == HOST_MEMORY and _copies_little(model)
+        self._may_call = domain == HOST_MEMORY and _is_plain(model)
         self._is_called = False
         self._names = [spec.name for spec in model.outputs]
         self._feed: dict[str, Array] = {}
@@ -201,21 +203,36 @@ class OnnxRuntimeExecutable(Executable):
         self._bound: tuple[Array | None, ...] = ()
         self._own: list[int] = []
         self._results: tuple[Array, ...] = ()
-        # OrtValues do not own their arrays: both are kept until the next bind.
-        self._kept: list[object] = []
+        # OrtValues do not own their arrays: both are kept until they are bound anew.
+        self._kept: Kept = {}
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
-        self._kept = []
-        self._inputs, self._bound = tuple(inputs), tuple(outputs)
+        before, self._inputs = self._inputs, tuple(inputs)
+        if self._binding is not None and _same(outputs, self._bound):
+            for spec, old, new in zip(self._model.inputs, before, inputs, strict=True):
+                if new is not old:
+                    value = _value(new, self._kept, ("in", spec.name))
+                    self._binding.bind_ortvalue_input(spec.name, value)
+            return
+        self._bound = tuple(outputs)
         self._own = [i for i, output in enumerate(outputs) if output is None]
         self._results = tuple(outputs) if not self._own else ()  # type: ignore[arg-type]
-        self._is_called = self._may_be_called and bool(self._own)
+        # A plain call costs less than a binding whose outputs are bound anew at each run.
+        self._is_called = self._may_call and bool(self._own) and _is_little(outputs)
+        self._binding, self._kept = None, {}
         if self._is_called:
             self._feed = dict(zip((spec.name for spec in self._model.inputs), inputs, strict=True))
         elif self._on_device is None:
-            self._binding = self._bound_to(self._session)
+            self._binding = self._bound_to(self._session, inputs, outputs, self._kept)
         else:
             self._on_device.bind(inputs, outputs)
+
+    def bound_call(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
+        if self._on_device is not None or self._rebinds:
+            return super().bound_call(inputs, outputs)
+        kept: Kept = {}
+        binding = self._bound_to(self._session, inputs, outputs, kept)
+        return partial(_run_bound, self._session, binding, kept)
 
     @property
     def domain(self) -> str:
@@ -236,8 +253,8 @@ class OnnxRuntimeExecutable(Executable):
             self._results = self._on_device.run()
             return
         if self._rebinds:
-            self._kept = []
-            self._binding = self._bound_to(self._session)
+            self._kept = {}
+            self._binding = self._bound_to(self._session, self._inputs, self._bound, self._kept)
         self._run(self._session, self._binding)
         if self._own:
             self._collect()
@@ -265,7 +282,7 @@ class OnnxRuntimeExecutable(Executable):
         folder.mkdir(exist_ok=True)
         profile.prepare(options, folder)
         session = open_model(self._path, self._target, options)
-        binding = self._bound_to(session)
+        binding = self._bound_to(session, self._inputs, self._bound, self._kept)
         for _ in range(runs + 1):
             self._run(session, binding)
         steps = profile.collect(session, folder)
@@ -273,15 +290,17 @@ class OnnxRuntimeExecutable(Executable):
 
     def close(self) -> None:
         self._session = self._binding = self._on_device = None
-        self._kept, self._feed, self._inputs, self._bound, self._results = [], {}, (), (), ()
+        self._kept, self._feed, self._inputs, self._bound, self._results = {}, {}, (), (), ()
 
-    def _bound_to(self, session: Any) -> Any:
+    def _bound_to(
+        self, session: Any, inputs: Sequence[Array], outputs: Sequence[Array | None], kept: Kept
+    ) -> Any:
         binding = session.io_binding()
-        for spec, array in zip(self._model.inputs, self._inputs, strict=True):
-            binding.bind_ortvalue_input(spec.name, self._value(array))
-        for spec, output in zip(self._model.outputs, self._bound, strict=True):
+        for spec, array in zip(self._model.inputs, inputs, strict=True):
+            binding.bind_ortvalue_input(spec.name, _value(array, kept, ("in", spec.name)))
+        for spec, output in zip(self._model.outputs, outputs, strict=True):
             if output is not None:
-                binding.bind_ortvalue_output(spec.name, self._value(output))
+                binding.bind_ortvalue_output(spec.name, _value(output, kept, ("out", spec.name)))
         return binding
 
     def _run(self, session: Any, binding: Any) -> None:
@@ -289,18 +308,13 @@ class OnnxRuntimeExecutable(Executable):
             binding.bind_output(self._model.outputs[i].name, "cpu")
         session.run_with_iobinding(binding)
 
-    def _value(self, array: Array) -> Any:
-        value = ort_value(array)
-        self._kept.append(value)
-        return value
-
     def _collect(self) -> None:
         """Fetch the outputs that the runtime allocated in this run."""
         # A binding lists outputs in the order in which they were bound: those with a buffer first.
         values = self._binding.get_outputs()[-len(self._own) :]
         results = list(self._bound)
         for i, value in zip(self._own, values, strict=True):
-            results[i] = np.array(value.numpy())  # the runtime may use its memory again
+            results[i] = value.numpy()  # the runtime's memory, which lives as long as the array
         self._results = tuple(results)  # type: ignore[arg-type]
 
 
@@ -332,15 +346,34 @@ class TextExecutable(Executable):
         self._inputs, self._outputs, self._results = (), (), ()
 
 
-def _copies_little(model: SubModel) -> bool:
-    """Whether a call may return all outputs: of those with a place only small ones have to be copied."""
-    static = sum(spec.size_bytes for spec in model.outputs)
-    plain = all(
+def _value(array: Array, kept: Kept, place: tuple[str, str]) -> Any:
+    value = ort_value(array)
+    kept[place] = (value, array)
+    return value
+
+
+def _run_bound(session: Any, binding: Any, kept: Kept) -> None:
+    """Run on a binding whose values are kept meanwhile."""
+    session.run_with_iobinding(binding)
+
+
+def _same(some: Sequence[Array | None], others: Sequence[Array | None]) -> bool:
+    return all(one is other for one, other in zip(some, others, strict=True))
+
+
+def _is_plain(model: SubModel) -> bool:
+    """Whether a call takes and gives numpy arrays of the model's types."""
+    return all(
         np.dtype(spec.dtype).kind in "biufc"
         for spec in (*model.inputs, *model.outputs)
         if spec.dtype != "unknown"
     )
-    return plain and static <= _MOST_COPIED_BYTES
+
+
+def _is_little(outputs: Sequence[Array | None]) -> bool:
+    """Whether a call would copy little to the outputs that have a place, for each that has none."""
+    copied = sum(output.nbytes for output in outputs if output is not None)
+    return copied <= _MOST_COPIED_BYTES * sum(output is None for output in outputs)
 
 
 def _received(made: Sequence[Array], bound: Sequence[Array | None]) -> tuple[Array, ...]:
@@ -348,6 +381,8 @@ def _received(made: Sequence[Array], bound: Sequence[Array | None]) -> tuple[Arr
     results = []
     for value, place in zip(made, bound, strict=True):
         if place is not None:
+            if value.shape != place.shape:  # a copy would repeat it
+                raise CollageError(f"an output has shape {value.shape} instead of {place.shape}")
             np.copyto(place, value)
         results.append(value if place is None else place)
     return tuple(results)

@@ -166,6 +166,27 @@ def check_rebinding(backend: Backend, target: Target, name: str, tolerance: floa
         executable.close()
 
 
+def check_bound_calls(backend: Backend, target: Target, name: str, tolerance: float) -> None:
+    """Kept calls compute from and into their own arrays, whatever was bound in between."""
+    with tempfile.TemporaryDirectory() as text:
+        prepared = prepare(_BY_NAME[name], Path(text))
+        executable = compiled(backend, target, prepared.model, Path(text))
+        places = [buffers(prepared) for _ in range(2)]
+        inputs = [[np.array(a) for a in prepared.inputs] for _ in range(2)]
+        calls = [executable.bound_call(inputs[i], places[i]) for i in range(2)]
+        for i in (0, 1, 1, 0):
+            for place in (*places[0], *places[1]):
+                place.fill(77)
+            calls[i]()
+            assert_close(places[i], prepared.expected, tolerance)
+            assert all((place == 77).all() for place in places[1 - i])
+            executable.bind(prepared.inputs, [None] * len(prepared.expected))
+            executable.run()
+            assert_close(executable.results, prepared.expected, tolerance)
+            assert_close(places[i], prepared.expected, tolerance)
+        executable.close()
+
+
 def check_own_outputs(backend: Backend, target: Target, name: str, tolerance: float) -> None:
     """An output given as None is allocated by the runtime, whatever the shape in this run."""
     with tempfile.TemporaryDirectory() as text:
@@ -348,6 +369,10 @@ class BackendConformance:
     @pytest.mark.parametrize("case", [c.name for c in CASES if c.rebind])
     def test_rebinding(self, case: str) -> None:
         self._check(check_rebinding, case)
+
+    @pytest.mark.parametrize("case", [c.name for c in CASES if c.rebind])
+    def test_bound_calls(self, case: str) -> None:
+        self._check(check_bound_calls, case)
 
     @pytest.mark.parametrize("case", [c.name for c in CASES if c.dynamic or c.rebind])
     def test_outputs_of_its_own(self, case: str) -> None:

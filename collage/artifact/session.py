@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from collage.artifact.state import State
 from collage.artifact.unpack import unpack
 from collage.artifact.verification import Verification, VerificationError
 from collage.artifact.verify import WrongPartitionError, prove
@@ -109,6 +110,7 @@ class Session:
             spec.name: (np.dtype(spec.dtype), _fixed(spec)) for spec in self.inputs
         }
         self._names = [spec.name for spec in self._outputs]
+        self._state = State(self.inputs, self._outputs)
         made = [spec.name for spec in parts.outputs if spec.name not in parts.constants]
         self._executor = Executor(steps, self.inputs, made, parts.lanes)
         self._owned.callback(self._executor.close)
@@ -162,16 +164,24 @@ class Session:
         """Compute outputs from inputs.
 
         Args:
-            output_names: which outputs, in which order; None for all.
-            feed: every input by name, of its exact type and shape.
+            output_names: which outputs, in which order; None for all that feed no input of the next call.
+            feed: every input by name, of its exact type and shape; bound ones may be left out
+                (`bind_output_to_input`).
 
         Returns:
             New arrays, the caller's own.
 
         Raises:
             BadInputError: an input is missing, unknown, or of a wrong type or shape; an output is
-                unknown.
+                unknown; or another call changes the state meanwhile.
         """
+        if self._state.pairs:
+            return self._state.run(self._run, output_names, feed)
+        return self._run(output_names, feed)
+
+    def _run(
+        self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]:
         names = self._names if output_names is None else list(output_names)
         self._check_names(names)
         self._check_feed(feed)
@@ -179,10 +189,40 @@ class Session:
             self._check_open()
             self._executor.feed(feed)
             self._executor.run()
-            made = {
-                name: self._executor.value(name).copy() for name in names if name not in self._constants
-            }
+            made = {name: self._executor.output(name) for name in names if name not in self._constants}
         return [made[name] if name in made else self._constants[name].copy() for name in names]
+
+    def bind_output_to_input(self, output: str, to: str) -> dict[str, str]:
+        """Let outputs of each call feed inputs of the next one, without a copy.
+
+        Such inputs need not be given: at first they are zeros, and empty along free dimensions. One that
+        is given replaces what was kept. `run` returns such outputs only by name.
+
+        Args:
+            output: a name, or a pattern: each `*` stands for any text, as in `present.*`.
+            to: the input, with the same text for each `*`, as in `past.*`.
+
+        Returns:
+            What is bound: inputs by output.
+
+        Raises:
+            BadInputError: a name is unknown, types differ, shapes can never fit, or the session has been
+                closed.
+        """
+        pairs = self._state.bind(output, to)
+        with self._lock:
+            self._check_open()
+            self._hand_over()
+        return pairs
+
+    def _hand_over(self) -> None:
+        """Let the executor give what is bound to inputs away instead of copying it."""
+        self._executor.hand_over(self._state.names)
+        self._executor.bind()
+
+    def reset_state(self) -> None:
+        """Forget what bound outputs have left, so that the next call begins a new sequence."""
+        self._state.reset()
 
     def _check_names(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in self._names]

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from collage.artifact.session import LoadError, NodeArg, Session
+from collage.artifact.state import State
 from collage.artifact.verification import ValueDigest, Verification, VerificationError
 from collage.artifact.verify import WrongPartitionError, prove, samples_of
 from collage.backends.registry import resolve
@@ -63,6 +64,11 @@ class ShapedSession(Session):
         self._outputs = tuple(model.index.values[name] for name in model.index.outputs)
         self._names = [spec.name for spec in self._outputs]
         self._wanted = {spec.name: (np.dtype(spec.dtype), None) for spec in self.inputs}
+        dims = {
+            name: {axis: dim for axis, dim in enumerate(axes) if isinstance(dim, str)}
+            for name, axes in self.shapes.axes.items()
+        }
+        self._state = State(self.inputs, self._outputs, dims)
         self._constants = _constants(model, self._outputs)
         regions = RegionFiles(model, self._directory / "regions")
         self._classes = [
@@ -158,21 +164,9 @@ class ShapedSession(Session):
     def _described(self, spec: TensorSpec) -> NodeArg:
         return replace(NodeArg.of(spec), shape=self.shapes.axes[spec.name])
 
-    def run(
+    def _run(
         self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
     ) -> list[np.ndarray]:
-        """Compute outputs from inputs of any shape in the artifact's ranges.
-
-        Args:
-            output_names: which outputs, in which order; None for all.
-            feed: every input by name, of its exact type.
-
-        Returns:
-            New arrays, the caller's own.
-
-        Raises:
-            BadInputError: an input is missing, unknown, or of a wrong type, rank or size; an output is unknown.
-        """
         names = self._names if output_names is None else list(output_names)
         self._check_names(names)
         self._check_feed(feed)
@@ -182,6 +176,9 @@ class ShapedSession(Session):
             self._check_open()
             made = self._computed(sizes, feed, made_names)
         return [made[name] if name in made else self._constants[name].copy() for name in names]
+
+    def _hand_over(self) -> None:
+        """Nothing: what a call returns here is the caller's own already."""
 
     def _computed(
         self, sizes: Mapping[str, int], feed: Mapping[str, np.ndarray], names: Sequence[str]

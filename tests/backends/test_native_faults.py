@@ -20,7 +20,7 @@ from collage.backends.mnn.backend import MnnBackend
 from collage.backends.ncnn.backend import NcnnBackend
 from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.onnxruntime.backend import OnnxRuntimeBackend
-from collage.backends.openvino import backend as openvino_backend
+from collage.backends.openvino import executable as openvino_executable
 from collage.backends.openvino.backend import OpenVinoBackend
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.partitioner.cost import Infeasible
@@ -125,7 +125,7 @@ def test_openvino_misreads_a_mask_in_bf16(tmp_path: Path, monkeypatch: pytest.Mo
     reason = backend.check_target(Target.parse("openvino -precision=bf16"))
     if reason is not None:
         pytest.skip(reason)
-    monkeypatch.setattr(openvino_backend, "shield_masks", lambda model, ov: False)
+    monkeypatch.setattr(openvino_executable, "shield_masks", lambda model, ov: False)
     model = write(MASKED, tmp_path)
     generator = np.random.default_rng(0)
     values = [generator.standard_normal(spec.static_shape, np.float32) for spec in model.inputs]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collage.partitioner.tensor import TensorSpec
-from collage.runtime.memory_plan import ALIGNMENT_BYTES, Life, allocate, plan_memory
+from collage.runtime.memory_plan import ALIGNMENT_BYTES, Block, Life, allocate, plan_memory
 
 LIVES = st.lists(
     st.tuples(st.integers(0, 300), st.integers(-1, 8), st.integers(0, 6)), min_size=1, max_size=20
@@ -39,7 +39,9 @@ def test_values_alive_together_do_not_overlap(rows: list[tuple[int, int, int]]) 
 @given(LIVES)
 def test_arrays_are_aligned_and_of_their_spec(rows: list[tuple[int, int, int]]) -> None:
     lives = _lives(rows)
-    arrays = allocate(plan_memory(lives), lives)
+    plan, block = plan_memory(lives), Block()
+    block.reserve(plan.size_bytes)
+    arrays = allocate(plan, lives, block)
     for life in lives:
         array = arrays[life.spec.name]
         assert array.shape == life.spec.shape

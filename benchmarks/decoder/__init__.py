@@ -1,0 +1,1 @@
+"""A real decoder with a key-value cache: `python -m benchmarks.decoder`."""

@@ -91,7 +91,7 @@ def test_tuning_compares_the_exact_form_too(tmp_path: Path) -> None:
     said: list[Event] = []
     run = Run(CostDatabase(f"sqlite:///{tmp_path}/c.db"), tmp_path, OldRunner(), listener=said.append)
     targets = (Target.parse("onnxruntime"), Target.parse("openvino"))
-    ingested = prepare.ingest(run, TuneRequest(saved(QDQ, tmp_path), targets, TuneOptions()))
+    ingested = prepare.ingest(run, TuneRequest(saved(QDQ, tmp_path), targets, TuneOptions()), {})
     assert list(map(str, ingested.request.targets)) == [
         "onnxruntime",
         "openvino",

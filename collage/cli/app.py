@@ -17,6 +17,7 @@ from collage.cli.jobs import jobs_app
 from collage.cli.parameters import AsJson, Database
 from collage.cli.tokens import tokens_app
 from collage.partitioner.errors import BadInputError, CollageError
+from collage.serving.command import serve_model
 
 app = typer.Typer(
     name="collage",
@@ -53,6 +54,7 @@ diagnose.register(app)
 atlas.register(app)
 watch.register(app)
 mcp_server.register(app)
+app.command("serve-model")(serve_model)
 
 
 @app.command()

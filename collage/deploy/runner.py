@@ -26,6 +26,7 @@ NAMESPACE = "collage"
 MANIFEST = "manifest.json"
 SUMS = "SHA256SUMS"
 SELF_TEST = "self-test.npz"
+PLAIN = "plain"
 # Native libraries read these when they are loaded: workers do not spin while another runtime computes.
 ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -201,6 +202,8 @@ class Session:
     Attributes:
         variant: which variant of the package runs: one for this kind of machine, or `plain`.
         why: why it was chosen.
+        variants: what the manifest says of each.
+        threads: threads of one call.
     """
 
     def __init__(
@@ -224,14 +227,15 @@ class Session:
             _check_files(self._root)
         manifest = json.loads((self._root / MANIFEST).read_text(encoding="utf-8"))
         (component,) = manifest["components"].values()
-        self._variants: dict[str, Any] = component["variants"]
+        self.variants: dict[str, Any] = component["variants"]
         described = manifest["additional_metadata"][NAMESPACE]
         self._inputs = [NodeArg(spec) for spec in described["inputs"]]
         self._outputs = [NodeArg(spec) for spec in described["outputs"]]
         self._tolerance: float = described["tolerance"]
         self.variant, self.why = self._chosen(variant)
-        plan = self._variants[self.variant]["executor_info"][NAMESPACE]
-        place = self._root / self._variants[self.variant].get("variant_directory", self.variant)
+        plan = self.variants[self.variant]["executor_info"][NAMESPACE]
+        self.threads: int = plan.get("threads", 1)
+        place = self._root / self.variants[self.variant].get("variant_directory", self.variant)
         with np.load(place / plan["constants"]) as kept:
             self._constants = dict(zip(plan["constant_names"], map(kept.get, kept.files), strict=True))
         self._parts = [
@@ -247,15 +251,13 @@ class Session:
 
     def _chosen(self, wanted: str | None) -> tuple[str, str]:
         if wanted is not None:
-            if wanted not in self._variants:
-                raise PackageError(
-                    f"there is no variant {wanted!r}; there are {sorted(self._variants)}"
-                )
-            if problem := _problem(self._variants[wanted]):
+            if wanted not in self.variants:
+                raise PackageError(f"there is no variant {wanted!r}; there are {sorted(self.variants)}")
+            if problem := _problem(self.variants[wanted]):
                 raise PackageError(f"variant {wanted}: {problem}")
             return wanted, "it was asked for"
         problems = []
-        for name, variant in self._variants.items():
+        for name, variant in self.variants.items():
             if problem := _problem(variant):
                 problems.append(f"{name}: {problem}")
             else:

@@ -164,7 +164,7 @@ def test_variant_for_another_machine_gives_way_to_the_plain_model(
         assert session.variant == PLAIN
         assert re.search(reason, session.why)
         assert session.self_test() < 1e-3
-    name = next(iter(session._variants))
+    name = next(iter(session.variants))
     with pytest.raises(runner.PackageError, match=reason):
         runner.Session(edited, variant=name, check=False)
 

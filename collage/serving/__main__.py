@@ -16,7 +16,9 @@ def main() -> None:
 
         from collage.serving.command import serve_model
 
-        typer.run(serve_model)
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        app.command()(serve_model)
+        app()
     except BadInputError as error:
         print(f"collage: {error}", file=sys.stderr)
         sys.exit(2)

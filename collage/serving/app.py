@@ -194,8 +194,6 @@ async def _infer(request: Request) -> Response:
 
     size = len(body) if json_length is None else json_length
     wanted = await _aside(read, size > _SMALL_JSON)
-    if serving.draining:
-        raise RequestError(503, "the server ends; ask another one", retry_after_s=1)
     names = [output.name for output in wanted.outputs]
     arrays = await _answer(request, serving.scheduler.submit(wanted.feed, names))
     in_json = sum(array.size for array, o in zip(arrays, wanted.outputs, strict=True) if not o.binary)

@@ -251,14 +251,24 @@ def _from_json(data: Any, port: Port, shape: tuple[int, ...]) -> np.ndarray:
         nested = found.ndim
         if not found.size:
             found = found.astype(dtype)
+        elif dtype.kind in "iu" and found.dtype.kind in "fO":
+            found = _integers(data, found.shape, where)
         found = _converted(found, dtype, where)
     if found.size != math.prod(shape) or (nested > 1 and found.ndim > 1 and found.shape != shape):
         raise bad(f"{where} of shape {list(shape)} needs {math.prod(shape)} values, not {found.size}")
     return found.reshape(shape)
 
 
+def _integers(data: list[Any], shape: tuple[int, ...], where: str) -> np.ndarray:
+    """Integers for which numpy has no common type, as they are."""
+    flat = _flattened(data)
+    if not all(type(value) is int for value in flat):
+        raise bad(f"{where}: values of its datatype must be integers")
+    return np.array(flat, object).reshape(shape)
+
+
 def _converted(found: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
-    allowed = {"b": "b", "i": "iu", "u": "iu"}.get(dtype.kind, "iuf")
+    allowed = {"b": "b", "i": "iuO", "u": "iuO"}.get(dtype.kind, "iuf")
     if found.dtype.kind not in allowed:
         kind = {"b": "true or false", "i": "integers", "u": "integers"}.get(dtype.kind, "numbers")
         raise bad(f"{where}: values of its datatype must be {kind}")

@@ -26,9 +26,10 @@ ROWS = """<ir_version: 8, opset_import: ["" : 20]>
     rows (float[{batch}, 4] x) => (float[{batch}, 4] y, float[{batch}, 1] z)
     <float three = {{3}}, int64[1] axis = {{1}}> {{ t = Tanh(x) y = Mul(t, three) z = ReduceSum(x, axis) }}"""
 # Takes a while, so that requests are under way while something else happens.
-SLOW = """<ir_version: 8, opset_import: ["" : 20]>
+_STEPS = " ".join(f"h{i} = MatMul(h{i - 1}, x)" for i in range(1, 16))
+SLOW = f"""<ir_version: 8, opset_import: ["" : 20]>
     slow (float[1, 900, 900] x) => (float[1, 900, 900] y)
-    { a = MatMul(x, x) b = MatMul(a, x) c = MatMul(b, x) d = MatMul(c, x) y = Tanh(d) }"""
+    {{ h0 = MatMul(x, x) {_STEPS} y = Tanh(h15) }}"""
 
 
 def artifact_of(text: str, folder: Path, name: str) -> Path:

@@ -36,6 +36,7 @@ _HEADER = "Inference-Header-Content-Length"
 _SMALL_JSON = 16 * 1024
 _SLOWEST_BODY_S = 60.0
 _CLIENT_LEFT = 499
+_ENDS = "the server ends; ask another one"
 
 Made = TypeVar("Made")
 
@@ -177,7 +178,7 @@ async def _statistics(request: Request) -> Response:
 async def _infer(request: Request) -> Response:
     serving = _of(request)
     if serving.draining:
-        raise RequestError(503, "the server ends; ask another one", retry_after_s=1)
+        raise RequestError(503, _ENDS, retry_after_s=1)
     serving.scheduler.check_room()  # before the body is read
     body = await _body(request, serving.max_request_bytes)
     json_length = _json_length(request)

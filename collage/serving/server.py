@@ -22,7 +22,8 @@ from collage.serving.metrics import Metrics
 from collage.serving.scheduler import Scheduler
 
 # Orchestrators kill 30 s after they ask a process to end.
-_DRAIN_S = 25.0
+_DRAIN_S = 20.0
+_CLOSE_S = 2
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,38 @@ def serve_model(path: Path, options: ServingOptions) -> None:
     Raises:
         BadInputError: the port is in use, or the model cannot be served here as it was planned.
     """
-    listener = _listen(options.host, options.port)
+    with _listen(options.host, options.port) as listener:
+        serving = _opened(path, options)
+        config = uvicorn.Config(
+            create_app(serving),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=_CLOSE_S,
+        )
+        server = _Server(config, serving)
+        host, port = listener.getsockname()[:2]
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        _say(f"{serving.name} ({serving.engine.about}), {serving.engine.instances} at once")
+        _say(f"serves on {address}/v2/models/{serving.name}")
+        server.run(sockets=[listener])
+    if server.force_exit or not serving.scheduler.close(_CLOSE_S):
+        _say("ends with requests unanswered")
+        os._exit(1)  # what a native library computes cannot be stopped
+    serving.engine.close()
+
+
+def _opened(path: Path, options: ServingOptions) -> Serving:
+    """The loaded model with its queue."""
     engine = open_engine(path, options.instances, threads=options.threads, fallback=options.fallback)
     rows = None
     if options.max_batch_size > 1:
         rows = Rows.of(engine, options.max_batch_size)
         prove_rows(engine, rows)
+    cores = default_threads()
+    if (needed := engine.instances * engine.threads) > cores:
+        _say(f"{needed} threads share {cores} cores: give fewer instances, or fewer threads to each")
     name = options.name or _name(path)
     metrics = Metrics(name)
     scheduler = Scheduler(
@@ -62,7 +89,7 @@ def serve_model(path: Path, options: ServingOptions) -> None:
         max_delay_s=options.max_delay_ms / 1000,
         queue_length=options.queue,
     )
-    serving = Serving(
+    return Serving(
         name=name,
         engine=engine,
         scheduler=scheduler,
@@ -70,26 +97,6 @@ def serve_model(path: Path, options: ServingOptions) -> None:
         rows=rows,
         max_request_bytes=options.max_request_mb << 20,
     )
-    cores = default_threads()
-    if (needed := engine.instances * engine.threads) > cores:
-        _say(f"{needed} threads share {cores} cores: give fewer instances, or fewer threads to each")
-    config = uvicorn.Config(
-        create_app(serving),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        lifespan="off",
-        timeout_graceful_shutdown=5,
-    )
-    server = _Server(config, serving)
-    host, port = listener.getsockname()[:2]
-    _say(f"{name} ({engine.about}), {engine.instances} at once")
-    _say(f"serves on http://{f'[{host}]' if ':' in host else host}:{port}/v2/models/{name}")
-    server.run(sockets=[listener])
-    if not scheduler.close(5.0):
-        _say("a request did not end in time and is cut off")
-        os._exit(1)
-    engine.close()
 
 
 class _Server(uvicorn.Server):

@@ -216,6 +216,31 @@ def test_sigterm_finishes_what_runs_and_refuses_what_comes(slow_artifact: Path, 
     assert server.process.wait(30) == 0
 
 
+def test_second_signal_ends_at_once(slow_artifact: Path, start: Start) -> None:
+    server = start(slow_artifact)
+    body, headers = _slow_body()
+
+    def ask(_: int) -> int | None:
+        url = f"{server.url}/v2/models/slow/infer"
+        try:
+            return httpx.post(url, content=body, headers=headers, timeout=120).status_code
+        except httpx.TransportError:
+            return None
+
+    with ThreadPoolExecutor(40) as pool:
+        asked = [pool.submit(ask, i) for i in range(40)]
+        with httpx.Client(base_url=server.url, timeout=30) as http:
+            while http.get("/v2/models/slow/stats").json()["model_stats"][0]["execution_count"] < 1:
+                time.sleep(0.01)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.said("SIGTERM: no new requests")
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(10) == 1
+        assert server.said("ends with requests unanswered")
+        codes = [each.result(30) for each in asked]
+    assert set(codes) <= {200, 500, 503, None} and codes.count(200) < 40
+
+
 def _refused(*words: object, command: tuple[str, ...] = ("-m", "collage", "serve-model")) -> str:
     """The one line of a server that does not start."""
     done = subprocess.run(

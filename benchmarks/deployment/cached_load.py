@@ -135,7 +135,7 @@ def measure(model_name: str, model: Model, target: Target, folder: Path, repeat:
         done = subprocess.run(
             [sys.executable, "-c", _OWN, *words], check=True, stdout=subprocess.PIPE, encoding="utf-8"
         )
-        return [float(each) for each in done.stdout.split()[-2:]]
+        return [float(each) for each in done.stdout.split()[-2:]] if mode == "load" else []
 
     own("prepare")
     load_seconds(artifact, ours_cache)

@@ -20,6 +20,7 @@ from collage.partitioner.tensor import TensorSpec
 from collage.serving.datatypes import NUMPY, datatype_of
 
 _FALLBACK = "onnxruntime"
+_UNKNOWN_SIZE = 8
 
 Opened = TypeVar("Opened", bound="Session")
 
@@ -59,6 +60,7 @@ class Engine:
         *,
         threads: int = 1,
         bounds: Mapping[str, int] | None = None,
+        example: Sequence[TensorSpec] = (),
     ) -> None:
         self._sessions = list(sessions)
         self._idle: queue.SimpleQueue[Session] = queue.SimpleQueue()
@@ -69,6 +71,7 @@ class Engine:
         self.about = about
         self.threads = threads
         self.bounds = bounds or {}
+        self._example = {spec.name: spec.shape for spec in example}
 
     @property
     def instances(self) -> int:
@@ -83,12 +86,14 @@ class Engine:
         finally:
             self._idle.put(session)
 
-    def sample(self, seed: int, batch: int | None = None) -> dict[str, np.ndarray]:
-        """Seeded inputs; `batch` is the size of the first dimension where it is free, others are 8."""
-        specs = [
-            TensorSpec(port.name, NUMPY[port.datatype].name, _bound(port.shape, batch))
-            for port in self.inputs
-        ]
+    def sample(self, seed: int, batch: int) -> dict[str, np.ndarray]:
+        """Seeded inputs; `batch` is the size of the first dimension where it is free, others are as in the example."""
+        specs = []
+        for port in self.inputs:
+            known = self._example.get(port.name) or port.shape
+            rest = [_UNKNOWN_SIZE if size is None else size for size in known[1:]]
+            first = [batch if size is None else size for size in port.shape[:1]]
+            specs.append(TensorSpec(port.name, NUMPY[port.datatype].name, (*first, *rest)))
         return seeded_inputs(specs, seed, self.bounds)
 
     def close(self) -> None:
@@ -132,7 +137,9 @@ def _open_artifact(path: Path, instances: int, *, threads: int | None, fallback:
     about = f"{counted} on {', '.join(dict.fromkeys(map(str, first.targets)))}"
     for position, reason in first.fallbacks.items():
         about += f"; partition {position} on {_FALLBACK}, since {reason}"
-    return Engine(sessions, about, threads=count, bounds=first.bounds)
+    # With one size for each free dimension, where a session has such.
+    example = getattr(first, "example_inputs", first.inputs)
+    return Engine(sessions, about, threads=count, bounds=first.bounds, example=example)
 
 
 def _open_package(path: Path, instances: int, *, threads: int | None, fallback: bool) -> Engine:
@@ -190,11 +197,3 @@ def _ports(args: Sequence[Any]) -> tuple[Port, ...]:
         shape = tuple(size if isinstance(size, int) else None for size in arg.shape)
         found.append(Port(arg.name, datatype, shape))
     return tuple(found)
-
-
-def _bound(shape: tuple[int | None, ...], batch: int | None) -> tuple[int, ...]:
-    first, rest = shape[:1], shape[1:]
-    return (
-        *(batch or 1 if size is None else size for size in first),
-        *(8 if s is None else s for s in rest),
-    )

@@ -114,6 +114,16 @@ def test_metrics_count_requests_and_errors(rows_artifact: Path, start: Start) ->
     assert float(lines["process_resident_memory_bytes"]) > 1e6
 
 
+def test_answers_on_one_connection_come_at_once(http: httpx.Client) -> None:
+    """Small packets that wait for acknowledgments would take 40 ms each."""
+    times = []
+    for _ in range(30):
+        start = time.perf_counter()
+        assert http.post(INFER, json=GOOD).status_code == 200
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.03
+
+
 @pytest.mark.parametrize("batches", [(), ("--max-batch-size", "8", "--max-delay-ms", "1")])
 def test_load_from_32_threads_mixes_nothing_up(
     batch_artifact: Path, rows_artifact: Path, start: Start, batches: tuple[str, ...]

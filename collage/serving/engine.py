@@ -128,7 +128,7 @@ def open_engine(
 
 def _open_artifact(path: Path, instances: int, *, threads: int | None, fallback: bool) -> Engine:
     count = threads or max(1, default_threads() // instances)
-    with _errors(f"; give --fallback to use {_FALLBACK} instead"):
+    with _errors():
         sessions = _several(
             lambda: load(path, _FALLBACK if fallback else None, threads=count), instances
         )
@@ -161,14 +161,15 @@ def _open_package(path: Path, instances: int, *, threads: int | None, fallback: 
 
 
 @contextlib.contextmanager
-def _errors(remedy: str = "") -> Iterator[None]:
+def _errors() -> Iterator[None]:
     """What keeps a model from being served is the caller's to repair."""
     try:
         yield
     except BadInputError:
         raise
     except (LoadError, runner.PackageError) as error:
-        raise BadInputError(f"{error}{remedy if isinstance(error, LoadError) else ''}") from None
+        option = ", which is --fallback here" if "fallback=" in str(error) else ""
+        raise BadInputError(f"{error}{option}") from None
     except CollageError as error:
         raise BadInputError(str(error)) from None
 

@@ -28,7 +28,7 @@ def path(request: pytest.FixtureRequest) -> Path:
 
 
 def test_instances_of_four_runtimes_answer_right_at_once(path: Path) -> None:
-    engine = open_engine(path, 3)
+    engine = open_engine(path, 2)
     try:
         names = [port.name for port in engine.outputs]
         feeds = [engine.sample(seed, 1) for seed in range(8)]

@@ -20,7 +20,8 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.collage.serving.conftest import ROWS, Start, artifact_of
+from collage.backends.machine.process_policy import default_threads
+from tests.collage.serving.conftest import Start, artifact_of
 
 pytestmark = pytest.mark.slow
 X = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [0.5, -1, 2, 0]}
@@ -291,11 +292,10 @@ def test_rows_that_depend_on_each_other_keep_the_server_from_starting(tmp_path: 
     assert "'y' of a row depends on the other rows" in said
 
 
-def test_threads_beyond_the_cores_are_told(tmp_path: Path, start: Start) -> None:
-    server = start(
-        artifact_of(ROWS.format(batch=1), tmp_path, "rows"), "--instances", "2", "--threads", "512"
-    )
-    assert server.said("1024 threads share")
+def test_threads_beyond_the_cores_are_told(rows_package: Path, start: Start) -> None:
+    cores = default_threads()
+    server = start(rows_package, "--instances", str(cores + 1))
+    assert server.said(f"{cores + 1} threads share {cores} cores")
 
 
 def _edited(package: Path, folder: Path, **plan: object) -> Path:

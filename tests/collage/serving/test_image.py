@@ -96,3 +96,13 @@ def test_commands_of_the_image_serve_a_package_without_the_tuner(rows_package: P
         assert health(base) == 1
     finally:
         server.close()
+
+
+@pytest.mark.parametrize("module", ["starlette", "typer", "prometheus_client"])
+def test_missing_extra_is_one_line_that_says_what_installs_it(module: str) -> None:
+    block = WITHOUT_TUNER.replace(repr(ABSENT), repr((module,)))
+    assert block != WITHOUT_TUNER
+    words = [sys.executable, "-c", block, "collage.serving", "absent", "--port", "0"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"collage: {module} is not installed: pip install 'collage-tuner[serving]'\n"

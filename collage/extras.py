@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _SERVE = (
     "fastapi",
+    "starlette",
     "uvicorn",
     "httptools",
     "python_multipart",

@@ -173,8 +173,9 @@ def serve(settings: Settings) -> None:
 def _listen(host: str, port: int) -> socket.socket:
     """A socket that is bound, so that nobody is told of a server that cannot be reached."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # With the protocol's number: asyncio sends small answers at once only on sockets that have it.
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         # Now, for two servers may be bound to one address until one of them listens.

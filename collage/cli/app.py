@@ -17,6 +17,7 @@ from collage.cli.jobs import jobs_app
 from collage.cli.parameters import AsJson, Database
 from collage.cli.tokens import tokens_app
 from collage.partitioner.errors import BadInputError, CollageError
+from collage.serving.command import serve_model
 
 app = typer.Typer(
     name="collage",
@@ -53,6 +54,7 @@ diagnose.register(app)
 atlas.register(app)
 watch.register(app)
 mcp_server.register(app)
+app.command("serve-model")(serve_model)
 
 
 @app.command()
@@ -97,10 +99,22 @@ def package(
     threads: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Threads of one call [all cores].")
     ] = None,
+    triton: Annotated[
+        bool, typer.Option("--triton", help="Write a model of a Triton repository into the folder.")
+    ] = False,
 ) -> None:
     """Write ARTIFACT as a folder that runs without Collage."""
     from collage.deploy.package import write_package
+    from collage.deploy.triton import write_triton_model
 
+    if triton:
+        model, written = write_triton_model(artifact, output, threads)
+        typer.echo(f"wrote {model}: variant {written.variant}, beside {', '.join(written.others)}")
+        needed = written.folder / "requirements.txt"
+        typer.echo(
+            f"in Triton's container: pip install -r {needed}; tritonserver --model-repository {output}"
+        )
+        return
     written = write_package(artifact, output, threads)
     typer.echo(f"wrote {written.folder}: variant {written.variant}, beside {', '.join(written.others)}")
     typer.echo("on the machine that runs it: pip install -r requirements.txt, then python runner.py")

@@ -37,7 +37,7 @@ from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
 
-PLAIN = "plain"
+PLAIN = runner.PLAIN
 _COMPONENT = "model"
 _CONSTANTS = "constants.npz"
 _REQUIREMENTS = "requirements.txt"
@@ -157,7 +157,9 @@ def _planned(parts: UnpackedArtifact, place: Path, threads: int) -> dict[str, An
             )
     finally:
         compiled.close()
-    return _variant(parts, place, described, requirements, machine.features, machine.describe())
+    variant = _variant(parts, place, described, requirements, machine.features, machine.describe())
+    variant["executor_info"][runner.NAMESPACE]["threads"] = threads
+    return variant
 
 
 def _plain(parts: UnpackedArtifact, place: Path, threads: int) -> dict[str, Any]:
@@ -175,6 +177,7 @@ def _plain(parts: UnpackedArtifact, place: Path, threads: int) -> dict[str, Any]
     variant = _variant(parts, place, [whole], {_ORT: version(_ORT)}, (), "any machine")
     variant["ep"], variant["device"] = "CPUExecutionProvider", "cpu"
     variant["executor_info"]["ort"] = {"model_file": _MODEL}
+    variant["executor_info"][runner.NAMESPACE]["threads"] = threads
     return variant
 
 

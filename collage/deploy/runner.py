@@ -26,6 +26,7 @@ NAMESPACE = "collage"
 MANIFEST = "manifest.json"
 SUMS = "SHA256SUMS"
 SELF_TEST = "self-test.npz"
+PLAIN = "plain"
 # Native libraries read these when they are loaded: workers do not spin while another runtime computes.
 ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -33,6 +34,10 @@ ENVIRONMENT = {
     "KMP_BLOCKTIME": "0",
     "ORT_DISABLE_TELEMETRY": "1",
 }
+
+
+def _names(specs: list[dict[str, Any]]) -> list[str]:
+    return [spec["name"] for spec in specs]
 
 
 class PackageError(Exception):
@@ -53,27 +58,23 @@ class OnnxRuntimePart:
     """A partition on ONNX Runtime."""
 
     def __init__(self, folder: Path, part: dict[str, Any]) -> None:
-        import onnxruntime
+        import onnxruntime as ort
 
         settings = part["settings"]
-        options = onnxruntime.SessionOptions()
+        options = ort.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = settings["threads"]
         options.inter_op_num_threads = 1
-        options.graph_optimization_level = getattr(
-            onnxruntime.GraphOptimizationLevel, settings["level"]
-        )
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, settings["level"])
         for name, value in settings["entries"].items():
             options.add_session_config_entry(name, value)
         model = str(folder / part["files"]["model"])
-        self._session = onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
-        self._inputs = [spec["name"] for spec in part["inputs"]]
-        self._outputs = [spec["name"] for spec in part["outputs"]]
+        self._session = ort.InferenceSession(model, options, ["CPUExecutionProvider"])
+        self._inputs, self._outputs = _names(part["inputs"]), _names(part["outputs"])
 
     def run(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        made: list[np.ndarray] = self._session.run(
-            self._outputs, dict(zip(self._inputs, arrays, strict=True))
-        )
+        feed = dict(zip(self._inputs, arrays, strict=True))
+        made: list[np.ndarray] = self._session.run(self._outputs, feed)
         return made
 
 
@@ -126,8 +127,8 @@ class MnnPart:
         precision = {"low": modes.Low, "normal": modes.Normal, "high": modes.High}
         self._module = MNN.nn.load_module_from_file(
             str(folder / part["files"]["model"]),
-            [spec["name"] for spec in part["inputs"]],
-            [spec["name"] for spec in part["outputs"]],
+            _names(part["inputs"]),
+            _names(part["outputs"]),
             shape_mutable=False,
             precision_mode=precision[settings["precision"]],
             runtime_manager=self._runtime,
@@ -201,6 +202,8 @@ class Session:
     Attributes:
         variant: which variant of the package runs: one for this kind of machine, or `plain`.
         why: why it was chosen.
+        variants: what the manifest says of each.
+        threads: threads of one call.
     """
 
     def __init__(
@@ -224,43 +227,47 @@ class Session:
             _check_files(self._root)
         manifest = json.loads((self._root / MANIFEST).read_text(encoding="utf-8"))
         (component,) = manifest["components"].values()
-        self._variants: dict[str, Any] = component["variants"]
+        self.variants: dict[str, Any] = component["variants"]
         described = manifest["additional_metadata"][NAMESPACE]
         self._inputs = [NodeArg(spec) for spec in described["inputs"]]
         self._outputs = [NodeArg(spec) for spec in described["outputs"]]
         self._tolerance: float = described["tolerance"]
-        self.variant, self.why = self._chosen(variant)
-        plan = self._variants[self.variant]["executor_info"][NAMESPACE]
-        place = self._root / self._variants[self.variant].get("variant_directory", self.variant)
+        if variant is not None and variant not in self.variants:
+            raise PackageError(f"there is no variant {variant!r}; there are {sorted(self.variants)}")
+        # Those with the versions that are installed come first, the fallback comes last.
+        order = sorted(self.variants, key=lambda n: (n == PLAIN, bool(_fit(self.variants[n])[1])))
+        problems = []
+        for name in order if variant is None else [variant]:
+            if (problem := self._opened(name, check)) is None:
+                if others := _fit(self.variants[name])[1]:
+                    problems.append(f"{name}: {others}; it was built anew, and its outputs are right")
+                self.variant, self.why = name, "; ".join(problems) or "it suits this machine"
+                return
+            problems.append(f"{name}: {problem}")
+        raise PackageError("no variant can run here: " + "; ".join(problems))
+
+    def _opened(self, name: str, check: bool) -> str | None:
+        """Why a variant cannot run here; None when it is open."""
+        problem, others = _fit(self.variants[name])
+        if problem:
+            return problem
+        plan = self.variants[name]["executor_info"][NAMESPACE]
+        self.threads: int = plan.get("threads", 1)
+        place = self._root / self.variants[name].get("variant_directory", name)
         with np.load(place / plan["constants"]) as kept:
             self._constants = dict(zip(plan["constant_names"], map(kept.get, kept.files), strict=True))
-        self._parts = [
-            (
-                PARTS[part["runtime"]](place, part),
-                [spec["name"] for spec in part["inputs"]],
-                [spec["name"] for spec in part["outputs"]],
-            )
-            for part in plan["partitions"]
-        ]
-        if check:
-            self.self_test()
-
-    def _chosen(self, wanted: str | None) -> tuple[str, str]:
-        if wanted is not None:
-            if wanted not in self._variants:
-                raise PackageError(
-                    f"there is no variant {wanted!r}; there are {sorted(self._variants)}"
-                )
-            if problem := _problem(self._variants[wanted]):
-                raise PackageError(f"variant {wanted}: {problem}")
-            return wanted, "it was asked for"
-        problems = []
-        for name, variant in self._variants.items():
-            if problem := _problem(variant):
-                problems.append(f"{name}: {problem}")
-            else:
-                return name, "; ".join(problems) or "it suits this machine"
-        raise PackageError("no variant can run here: " + "; ".join(problems))
+        try:
+            self._parts = [
+                (PARTS[part["runtime"]](place, part), _names(part["inputs"]), _names(part["outputs"]))
+                for part in plan["partitions"]
+            ]
+            if check or others:  # what was made by other versions must prove itself
+                self.self_test()
+        except Exception as error:
+            if not others:
+                raise
+            return f"{others}, and so it fails: {error}"
+        return None
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs, in order."""
@@ -297,7 +304,7 @@ class Session:
                 )
             if list(array.shape) != list(spec.shape):
                 raise ValueError(
-                    f"input {spec.name!r} must have shape {tuple(spec.shape)}, not {array.shape}"
+                    f"input {spec.name!r} must have shape {spec.shape}, not {[*array.shape]}"
                 )
             values[spec.name] = np.ascontiguousarray(array).reshape(array.shape)
         return values
@@ -332,37 +339,32 @@ class Session:
         self.close()
 
 
-def _problem(variant: dict[str, Any]) -> str | None:
-    """Why a variant cannot run on this machine, or None."""
+def _fit(variant: dict[str, Any]) -> tuple[str, str]:
+    """Why a variant cannot run on this machine, and which versions are not its own; both empty normally."""
     plan = variant["executor_info"][NAMESPACE]
-    machine = plan["machine"]
+    machine, others = plan["machine"], []
     if machine.get("architecture", platform.machine()) != platform.machine():
-        return f"it is for {machine['architecture']}, and this is {platform.machine()}"
+        return f"it is for {machine['architecture']}, and this is {platform.machine()}", ""
     if lacking := sorted(set(machine.get("features", ())) - cpu_flags()):
-        return f"this processor lacks {', '.join(lacking)}"
+        return f"this processor lacks {', '.join(lacking)}", ""
     for distribution, version in plan["requirements"].items():
         try:
             found = metadata.version(distribution)
         except metadata.PackageNotFoundError:
-            return f"{distribution} is not installed: pip install -r requirements.txt"
+            return f"{distribution} is not installed: pip install -r requirements.txt", ""
         if found != version:
-            return f"{distribution} is {found}, not {version}: pip install -r requirements.txt"
-    return None
+            others.append(f"{distribution} is {found}, not {version}")
+    return "", ", ".join(others)
 
 
 def cpu_flags() -> set[str]:
     """Flags of this processor as Linux names them; empty where the system does not tell."""
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return set()
-    lines = [line.partition(":") for line in text.splitlines()]
-    return {
-        flag
-        for key, _, value in lines
-        if key.strip() in ("flags", "Features")
-        for flag in value.split()
-    }
+    found = [line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))]
+    return set(" ".join(found).split())
 
 
 def _check_files(root: Path) -> None:

@@ -150,7 +150,6 @@ def _edited(package: Path, folder: Path, **plan: object) -> Path:
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        ({"requirements": {"openvino": "1.0"}}, r"openvino is .*, not 1.0: pip install -r"),
         ({"requirements": {"absent-runtime": "1.0"}}, "absent-runtime is not installed"),
         ({"machine": {"features": ["avx9000"]}}, "this processor lacks avx9000"),
         ({"machine": {"architecture": "vax"}}, "it is for vax"),
@@ -164,9 +163,45 @@ def test_variant_for_another_machine_gives_way_to_the_plain_model(
         assert session.variant == PLAIN
         assert re.search(reason, session.why)
         assert session.self_test() < 1e-3
-    name = next(iter(session._variants))
+    name = next(iter(session.variants))
     with pytest.raises(runner.PackageError, match=reason):
         runner.Session(edited, variant=name, check=False)
+
+
+def test_runtime_of_another_version_is_built_anew(package: Path, tmp_path: Path) -> None:
+    edited = _edited(package, tmp_path / "edited", requirements={"openvino": "1.0", "ncnn": "1.0"})
+    with runner.Session(edited, check=False) as session:
+        assert session.variant != PLAIN
+        said = r"openvino is [\d.]+, not 1.0, ncnn is .*, not 1.0; it was built anew, and its outputs are right"
+        assert re.search(said, session.why)
+        assert session.self_test() < 1e-2
+
+
+def test_variant_that_another_version_cannot_run_gives_way(package: Path, tmp_path: Path) -> None:
+    edited = _edited(package, tmp_path / "edited", requirements={"openvino": "1.0"})
+    manifest = json.loads((edited / "manifest.json").read_text(encoding="utf-8"))
+    name = next(iter(manifest["components"]["model"]["variants"]))
+    plan = manifest["components"]["model"]["variants"][name]["executor_info"]["collage"]
+    (part,) = (each for each in plan["partitions"] if each["runtime"] == "openvino")
+    (edited / name / part["files"]["model"]).write_bytes(b"of another version")
+    with runner.Session(edited, check=False) as session:
+        assert session.variant == PLAIN
+        assert re.search("openvino is .*, not 1.0, and so it fails: ", session.why)
+    with pytest.raises(runner.PackageError, match=r"no variant can run here: .*and so it fails"):
+        runner.Session(edited, variant=name, check=False)
+
+
+def test_exact_versions_go_before_others(package: Path, tmp_path: Path) -> None:
+    edited = _edited(package, tmp_path / "edited", requirements={"openvino": "1.0"})
+    manifest = json.loads((edited / "manifest.json").read_text(encoding="utf-8"))
+    variants = manifest["components"]["model"]["variants"]
+    first = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
+    name = next(iter(variants))
+    exact = first["components"]["model"]["variants"][name]
+    manifest["components"]["model"]["variants"] = {"aged": variants[name], "exact": exact}
+    (edited / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    with runner.Session(edited, check=False) as session:
+        assert (session.variant, session.why) == ("exact", "it suits this machine")
 
 
 def test_wrong_inputs_are_clear(package: Path) -> None:

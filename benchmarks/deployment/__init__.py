@@ -1,0 +1,1 @@
+"""Packages and cached loads beside what they are measured against."""

@@ -1,0 +1,108 @@
+"""The image of a package, as far as it can be checked without a container: its commands run here as well."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.collage.serving.conftest import Running
+from tests.service.system.test_docker import COPIED
+
+ROOT = Path(__file__).resolve().parents[3]
+PATH = ROOT / "docker" / "package.Dockerfile"
+DOCKERFILE = PATH.read_text(encoding="utf-8")
+# What `pip install collage-tuner[serving]` leaves out; typer brings pydantic.
+ABSENT = (
+    "onnxscript",
+    "sqlalchemy",
+    "optuna",
+    "httpx",
+    "fastapi",
+    "highspy",
+    "orjson",
+    "psutil",
+)
+# Runs a module as `python -m` does, where the tuner's libraries are absent.
+WITHOUT_TUNER = f"""
+import runpy, sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {ABSENT!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+sys.argv = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
+def _command(word: str) -> list[str]:
+    (found,) = re.findall(rf"^(?:    )?{word} (\[.*\])$", DOCKERFILE, re.MULTILINE)
+    return [str(each) for each in json.loads(found)]
+
+
+def test_image_runs_without_rights() -> None:
+    body = DOCKERFILE.split("AS model\n")[1]
+    assert "USER 10001:10001" in body and "HEALTHCHECK" in body
+    assert body.index("USER 10001:10001") < body.index("ENTRYPOINT")
+    assert re.findall(r"^FROM (\S+) AS base$", DOCKERFILE, re.MULTILINE) == [
+        "python:3.11-slim-bookworm"
+    ]
+
+
+def test_hadolint_finds_nothing() -> None:
+    hadolint = Path(sys.executable).parent / "hadolint"
+    done = subprocess.run([hadolint, PATH], capture_output=True, encoding="utf-8", check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_image_is_built_from_what_a_wheel_is_built_from() -> None:
+    copied = {
+        source
+        for line in re.findall(r"^COPY (?!--)(.+)$", DOCKERFILE, re.MULTILINE)
+        for source in line.split()[:-1]
+    }
+    assert copied == COPIED
+
+
+@pytest.mark.slow
+def test_commands_of_the_image_serve_a_package_without_the_tuner(rows_package: Path) -> None:
+    python, flag, module, *words = _command("ENTRYPOINT")
+    assert (python, flag) == ("python", "-m")
+    inside = {"/package": str(rows_package), "0.0.0.0": "127.0.0.1", "8080": "0"}
+    here = [sys.executable, "-c", WITHOUT_TUNER, module, *(inside.get(word, word) for word in words)]
+    server = Running(subprocess.Popen([*here, "--name", "resnet"], stderr=subprocess.PIPE, text=True))
+    try:
+        assert server.said("serves on "), server.lines
+        url = next(each for each in server.lines if "serves on " in each).partition("serves on ")[2]
+        base = url.partition("/v2/")[0]
+        assert httpx.get(url).json()["name"] == "resnet"
+
+        def health(where: str) -> int:
+            python, flag, module = _command("CMD")
+            assert (python, flag) == ("python", "-m")
+            probe = [sys.executable, "-c", WITHOUT_TUNER, module, where]
+            return subprocess.run(probe, timeout=60, check=False).returncode
+
+        assert health(base) == 0
+        assert health("http://127.0.0.1:1") == 1
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+        assert health(base) == 1
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("module", ["starlette", "typer", "prometheus_client"])
+def test_missing_extra_is_one_line_that_says_what_installs_it(module: str) -> None:
+    block = WITHOUT_TUNER.replace(repr(ABSENT), repr((module,)))
+    assert block != WITHOUT_TUNER
+    words = [sys.executable, "-c", block, "collage.serving", "absent", "--port", "0"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"collage: {module} is not installed: pip install 'collage-tuner[serving]'\n"

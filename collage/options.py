@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from collage.backends.numerics.comparison import Metric
 from collage.cost_db.plain_text import plain_json
@@ -15,6 +15,7 @@ from collage.partitioner.errors import BadInputError
 if TYPE_CHECKING:
     from collage.partitioner.search.constraints import Constraints
 
+Objective = Literal["latency", "throughput", "memory"]
 Strategy = Literal["optimal", "greedy", "priority", "single", "manual"]
 # Without a time limit the search ends after so many seconds or known regions; see docs/tune.md.
 _DEFAULT_LIMIT_S, _LARGE_BYTES, _S_PER_LARGE_MIB = 150.0, 100 << 20, 0.5
@@ -25,6 +26,7 @@ _LOCAL_ONLY = ("evaluate", "at_least", "at_most")
 
 
 _WEEK_S = 7 * 24 * 3600.0
+_HOUR_MS = 3600e3
 _MOST_SIZE = 2**31 - 1
 
 
@@ -79,6 +81,16 @@ class PlanPartition(pydantic.BaseModel):
     prepared: str = Field(default="", max_length=1000, description="Who rewrote its nodes.")
 
 
+class PlanInstances(pydantic.BaseModel):
+    """How many requests a plan was tuned to run at once."""
+
+    model_config = _Strict
+
+    count: int = Field(ge=1, le=1024, description="Requests at once.")
+    threads: int = Field(ge=1, le=1024, description="Threads of each.")
+    cores: int = Field(ge=1, le=1024, description="Cores of the machine where that was measured.")
+
+
 class GivenPlan(pydantic.BaseModel):
     """A plan for one model, as `GET /v1/jobs/{job_id}/plan` answers and artifacts hold it."""
 
@@ -96,6 +108,9 @@ class GivenPlan(pydantic.BaseModel):
         default={}, description="Of the runtimes that the plan was measured with."
     )
     lanes: int = Field(default=1, ge=1, le=64, description="Partitions that may run at once.")
+    instances: PlanInstances | None = Field(
+        default=None, description="What was tuned for several requests at once."
+    )
 
     def as_json(self) -> dict[str, Any]:
         """What was given."""
@@ -117,6 +132,21 @@ class TuneOptions(pydantic.BaseModel):
     pareto: bool = Field(default=False, description="Also find the fastest plans at other errors.")
     dims: Mapping[_Name, Annotated[int, Field(ge=0, le=_MOST_SIZE)]] = Field(
         default={}, max_length=1000, description="Size of a free dimension, as batch=1."
+    )
+    objective: Objective = Field(
+        default="latency", description="What to tune for: latency, throughput or memory."
+    )
+    p99_ms: float | None = Field(
+        default=None,
+        gt=0,
+        le=_HOUR_MS,
+        description="With throughput: bound on the 99th percentile of a request's time, in milliseconds.",
+    )
+    max_latency_ms: float | None = Field(
+        default=None,
+        gt=0,
+        le=_HOUR_MS,
+        description="With memory: bound on the median time of a request, in milliseconds.",
     )
     time_limit_s: float | None = Field(
         default=None, gt=0, le=_WEEK_S, description="Seconds after which the best so far is taken."
@@ -159,6 +189,14 @@ class TuneOptions(pydantic.BaseModel):
     wait_for_worker_s: float = Field(
         default=0.0, ge=0, le=_WEEK_S, description="Seconds to wait for a worker that has all targets."
     )
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> TuneOptions:
+        if self.p99_ms is not None and self.objective != "throughput":
+            raise ValueError("p99_ms bounds throughput: give the objective throughput too")
+        if self.max_latency_ms is not None and self.objective != "memory":
+            raise ValueError("max_latency_ms bounds memory: give the objective memory too")
+        return self
 
     def limit_s(self, weights_bytes: int) -> float:
         """Seconds after which the search ends; by default more for large weights, which compile slowly."""

@@ -19,9 +19,11 @@ Traps, each with a test:
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import re
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -174,6 +176,7 @@ class MnnExecutable(Executable):
             )
             for spec in model.inputs
         ]
+        self._turn = threading.Lock()
         self._inputs: tuple[Array, ...] = ()
         self._bound: tuple[Array | None, ...] = ()
         self._results: tuple[Array, ...] = ()
@@ -198,7 +201,15 @@ class MnnExecutable(Executable):
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         self._inputs, self._bound = tuple(inputs), tuple(outputs)
 
+    def another(self) -> Executable:
+        # MNN keeps Python's interpreter lock while it computes, so two modules would never run at once.
+        return copy.copy(self)
+
     def run(self) -> None:
+        with self._turn:
+            self._compute()
+
+    def _compute(self) -> None:
         for variable, array in zip(self._variables, self._inputs, strict=True):
             variable.write(array)
         made = self._module.forward(self._variables)

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -254,6 +255,11 @@ class OnnxRuntimeExecutable(Executable):
             session_settings(self._target, self._context),
         )
 
+    def another(self) -> Executable | None:
+        if self._on_device is not None or self._rebinds:
+            return None
+        return copy.copy(self)  # a session may be called by several threads; the rest is made by `bind`
+
     def profile(self, runs: int) -> list[OpTime]:
         if is_on(self._target, GRAPHS):  # it sees one launch of a graph
             return []
@@ -324,6 +330,9 @@ class TextExecutable(Executable):
     @property
     def results(self) -> tuple[Array, ...]:
         return self._results
+
+    def another(self) -> Executable:
+        return copy.copy(self)
 
     def close(self) -> None:
         self._session = None

@@ -15,6 +15,7 @@ asked in this process, since an unknown or damaged node may crash it.
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,7 @@ _REFUSED_DTYPES = ("object", "bfloat16", "complex64", "complex128")
 
 
 class OpenVinoBackend(QuantizingBackend, RewritingBackend):
-    """OpenVINO's CPU plugin through one inference request per executable."""
+    """OpenVINO's CPU plugin; each executable has an inference request of its own."""
 
     name = "openvino"
     style = "graph"
@@ -160,6 +161,12 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
             in_file = not rest and not quantization.rounds_inside(target)
             return Arithmetic(quantization.numbers(target), in_file, quantization.sense(kind) + rest)
         return Arithmetic() if precision == "f32" else Arithmetic(precision, False, _SENSE)
+
+    def at_once(self, target: Target) -> tuple[Target, ...]:
+        # Alone in a process, workers that are pinned disturb no other runtime.
+        given = dict(target.options)
+        wanted = {"hint": "throughput", "pinning": "on"}
+        return () if given.keys() & wanted else (target.with_options(**wanted),)
 
     def opening_lines(self, target: Target, threads: int) -> str | None:
         return script.opening_lines(target, threads)
@@ -257,6 +264,11 @@ class OpenVinoExecutable(Executable):
             "passed": {str(output): given for output, given in self._passed.items()},
         }
         return Standalone("openvino", "openvino", {"model": self._read.path}, settings)
+
+    def another(self) -> Executable:
+        other = copy.copy(self)
+        other._request = self._compiled.create_infer_request()
+        return other
 
     def profile(self, runs: int) -> list[OpTime]:
         properties = _properties(self._target, self._context) | {"PERF_COUNT": True}
@@ -364,8 +376,9 @@ def _properties(target: Target, context: CompileContext) -> dict[str, Any]:
     return {
         "INFERENCE_PRECISION_HINT": _PRECISION[target.option("precision", "f32")],
         "PERFORMANCE_HINT": target.option("hint", "latency").upper(),
-        "NUM_STREAMS": target.option("streams", "1"),
-        "INFERENCE_NUM_THREADS": threads_of(target, context),
+        # Each request that runs at once has streams and threads of its own.
+        "NUM_STREAMS": str(int(target.option("streams", "1")) * context.instances),
+        "INFERENCE_NUM_THREADS": threads_of(target, context) * context.instances,
         "ENABLE_CPU_PINNING": target.option("pinning", "off") == "on",
         "CPU_DENORMALS_OPTIMIZATION": target.option("denormals", "keep") == "flush",
         "PERF_COUNT": False,

@@ -1,8 +1,8 @@
 """`collage.load`: an artifact becomes a session that runs, with the calls ONNX Runtime has.
 
 A session compiles each partition for its target and compares it with the artifact's reference values
-before it serves. It is safe to call from several threads; runs go one after the other, since they share
-buffers.
+before it serves. It has one or several instances, each with buffers of its own. It is safe to call from
+several threads: so many requests run at once, and the others wait for their turn in order.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
 
+from collage.artifact.division import Count, divided
 from collage.artifact.unpack import unpack
 from collage.artifact.verification import Verification, VerificationError
 from collage.artifact.verify import WrongPartitionError, prove
@@ -32,8 +35,11 @@ from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.runtime.executor import Executor
-from collage.runtime.step import Step
+from collage.runtime.instances import PlannedStep, executors
+from collage.runtime.requests import Requests
+from collage.runtime.turns import ClosedError
 
+_CLOSED = "the session is closed; load the artifact again"
 _ONNX_TYPES = {"float32": "float", "float64": "double", "object": "string"}
 
 
@@ -63,30 +69,47 @@ class Session:
         fallbacks: partitions that run elsewhere than planned, with the reason; empty normally.
         errors: per value the largest error that verification saw.
         bounds: what values of integer inputs stay below, where they look up a short table.
+        instances: how many requests run at once.
+        threads: of one request.
     """
 
     def __init__(
-        self, path: Path, fallback: str | None, threads: int | None, cache_dir: Path | None
+        self,
+        path: Path,
+        fallback: str | None,
+        threads: int | None,
+        cache_dir: Path | None,
+        instances: Count = 1,
     ) -> None:
         self._lock = threading.Lock()
         self._directory = Path(tempfile.mkdtemp(prefix="collage-session-"))
-        self._compiled = CompiledRegions(threads or default_threads(), cache_dir)
         # Closed at the end, the newest first.
         self._owned = contextlib.ExitStack()
         # Called by `close`, or when the session is collected or Python ends.
         self._owned.callback(weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True))
-        self._owned.callback(self._compiled.close)
+        self._requests: Requests[Executor] = Requests(())
         self.fallbacks: dict[int, str] = {}
         self.errors: dict[str, float] = {}
-        self._closed = False
         try:
-            self._open(path, fallback, cache_dir)
+            self._open(path, fallback, threads, cache_dir, instances)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, path: Path, fallback: str | None, cache_dir: Path | None) -> None:
+    def _open(
+        self,
+        path: Path,
+        fallback: str | None,
+        threads: int | None,
+        cache_dir: Path | None,
+        instances: Count,
+    ) -> None:
         parts = unpack(path, self._directory, cache_dir)
+        self.instances, self.threads = divided(
+            instances=instances, threads=threads, planned=parts.instances, cores=default_threads()
+        )
+        compiled = CompiledRegions(self.threads, cache_dir, self.instances)
+        self._owned.callback(compiled.close)
         self.targets = tuple(
             self._placed(i, target, fallback) for i, target in enumerate(parts.targets)
         )
@@ -97,16 +120,24 @@ class Session:
                     f"partition {i} is planned for {target}, but its nodes were not rewritten for it; tune "
                     "the model again, and load the artifact that comes out"
                 )
-            executable = self._compiled.get(model.path.parent.name, model, target)
-            steps.append(Step(executable, model.inputs, model.outputs))
+            steps.append(PlannedStep(model.path.parent.name, model, target))
         self.inputs, self._outputs, self._constants = parts.inputs, parts.outputs, parts.constants
         self._wanted = {spec.name: (np.dtype(spec.dtype), _fixed(spec)) for spec in self.inputs}
         self._names = [spec.name for spec in self._outputs]
         made = [spec.name for spec in parts.outputs if spec.name not in parts.constants]
-        self._executor = Executor(steps, self.inputs, made, parts.lanes)
-        self._owned.callback(self._executor.close)
-        self._executor.bind()
-        self._verify(Verification.from_text(parts.verification))
+        opened = executors(
+            compiled,
+            steps,
+            self.inputs,
+            made,
+            lanes=parts.lanes if self.instances == 1 else min(parts.lanes, self.threads),
+            instances=self.instances,
+        )
+        verification = Verification.from_text(parts.verification)
+        for executor in opened:
+            self._owned.callback(executor.close)
+            self._verify(executor, verification)
+        self._requests = Requests(opened)
 
     def _placed(self, position: int, target: Target, fallback: str | None) -> Target:
         """The target, or its fallback where it cannot be used and the caller allows one."""
@@ -124,9 +155,10 @@ class Session:
             return other
         return target
 
-    def _verify(self, verification: Verification) -> None:
+    def _verify(self, executor: Executor, verification: Verification) -> None:
         try:
-            self.errors = prove(self._executor, self.inputs, verification)
+            for name, error in prove(executor, self.inputs, verification).items():
+                self.errors[name] = max(self.errors.get(name, 0.0), error)
             self.bounds = verification.bounds
         except WrongPartitionError as wrong:
             raise LoadError(
@@ -160,19 +192,48 @@ class Session:
             BadInputError: an input is missing, unknown, or of a wrong type or shape; an output is
                 unknown.
         """
+        try:
+            return self._requests.run(self._request(output_names, feed))
+        except ClosedError:
+            raise BadInputError(_CLOSED) from None
+
+    def run_async(
+        self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
+    ) -> Future[list[np.ndarray]]:
+        """Compute outputs from inputs in another thread; requests are served in the order of all calls.
+
+        Args:
+            output_names: as for `run`.
+            feed: as for `run`; the arrays are not to be changed until the result is there.
+
+        Returns:
+            A future of what `run` returns, or of what it raises while it computes.
+
+        Raises:
+            BadInputError: at once, as `run` does.
+        """
+        try:
+            return self._requests.submit(self._request(output_names, feed))
+        except ClosedError:
+            raise BadInputError(_CLOSED) from None
+
+    def _request(
+        self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
+    ) -> Callable[[Executor], list[np.ndarray]]:
+        """The call that computes outputs on an instance; what is asked is checked at once."""
         names = self._names if output_names is None else list(output_names)
         unknown = [name for name in names if name not in self._names]
         if unknown:
             raise BadInputError(f"unknown outputs {unknown}; the model has {sorted(self._names)}")
         self._check_feed(feed)
-        with self._lock:
-            if self._closed:
-                raise BadInputError("the session is closed; load the artifact again")
-            self._executor.feed(feed)
-            self._executor.run()
-            made = {
-                name: self._executor.value(name).copy() for name in names if name not in self._constants
-            }
+        return partial(self._compute, names, feed)
+
+    def _compute(
+        self, names: Sequence[str], feed: Mapping[str, np.ndarray], executor: Executor
+    ) -> list[np.ndarray]:
+        executor.feed(feed)
+        executor.run()
+        made = {name: executor.value(name).copy() for name in names if name not in self._constants}
         return [made[name] if name in made else self._constants[name].copy() for name in names]
 
     def _check_feed(self, feed: Mapping[str, np.ndarray]) -> None:
@@ -187,9 +248,9 @@ class Session:
             _check_input(name, value, dtype, shape)
 
     def close(self) -> None:
-        """Give back memory and threads; may be called twice."""
+        """Wait for the requests under way and waiting, then give back memory and threads; may be called twice."""
+        self._requests.close()
         with self._lock:
-            self._closed = True
             self._owned.close()
 
     def __enter__(self) -> Session:
@@ -225,17 +286,19 @@ def load(
     *,
     threads: int | None = None,
     cache_dir: str | Path | Literal[False] | None = None,
+    instances: Count = "auto",
 ) -> Session:
     """Compile an artifact's partitions, verify each, and return a session that runs it.
 
     Args:
         fallback: a target for partitions whose own cannot be used here; None makes that an error.
-        threads: threads of one call; None for the number of cores given to this process.
+        threads: threads of one call; None for its share of the cores given to this process.
         cache_dir: folder for what runtimes compile; None for `default_cache_folder()`, False or "" for
             none.
+        instances: how many requests run at once; "auto" for what the artifact was tuned for, or one.
 
     Raises:
-        BadInputError: the file is not an artifact.
+        BadInputError: the file is not an artifact, or so many instances do not fit the cores.
         LoadError: a target is missing, or a partition is compiled wrongly.
     """
     cache = default_cache_folder() if cache_dir is None else Path(cache_dir) if cache_dir else None
@@ -243,8 +306,8 @@ def load(
     if folder is not None:
         # A cached blob may be damaged, so a failure is tried again without the cache.
         with contextlib.suppress(LoadError, CompileError):
-            return Session(Path(path), fallback, threads, folder)
-    return Session(Path(path), fallback, threads, None)
+            return Session(Path(path), fallback, threads, folder, instances)
+    return Session(Path(path), fallback, threads, None, instances)
 
 
 def default_cache_folder() -> Path:

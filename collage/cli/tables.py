@@ -29,6 +29,24 @@ def show_front(console: Console, points: Sequence[Mapping[str, Any]] | None) -> 
     console.print(table)
 
 
+def show_settings(console: Console, settings: Sequence[Mapping[str, Any]]) -> None:
+    """One row for each setting that was measured with several requests at once."""
+    if not settings:
+        return
+    table = Table("plan", "at once", "requests/s", "median", "p99", "memory", box=None, pad_edge=False)
+    for each in sorted(settings, key=lambda each: -each["throughput_per_s"]):
+        table.add_row(
+            each["name"],
+            f"{each['instances']} × {each['threads']}",
+            number_text(each["throughput_per_s"]),
+            ms_text(each["median_us"]),
+            ms_text(each["p99_us"]),
+            f"{each['peak_rss_bytes'] >> 20} MiB",
+            style="bold" if each["chosen"] else "",
+        )
+    console.print(table)
+
+
 def show_partitions(console: Console, partitions: Sequence[Mapping[str, Any]]) -> None:
     """One row for each partition."""
     table = Table(

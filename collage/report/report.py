@@ -59,6 +59,9 @@ class Findings:
     runner: Runner  # where all this was measured
     # points of latency against error; None where none were asked for
     front: Sequence[Mapping[str, Any]] | None = None
+    objective: Mapping[str, Any] | None = (
+        None  # what was tuned for, and the settings that were measured
+    )
 
 
 def build_report(found: Findings) -> dict[str, Any]:
@@ -95,6 +98,7 @@ def build_report(found: Findings) -> dict[str, Any]:
         "metric": found.metric,
         "sampled_inputs": found.sampled,
         "front": None if found.front is None else list(found.front),
+        "objective": None if found.objective is None else dict(found.objective),
         "plans": [_plan(entry, best, found) for entry in found.entries],
         "known_since": None,
         "candidates": {

@@ -7,7 +7,8 @@ found; so the last one has everything that the report says.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from collage.accuracy.budget_search import BudgetSearch
 from collage.accuracy.error_limits import ErrorLimits
@@ -16,7 +17,7 @@ from collage.costs.measured_costs import MeasuredCosts
 from collage.deadline import Deadline
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
-from collage.partitioner.candidate import Candidate, Plan
+from collage.partitioner.candidate import Candidate, Instances, Plan
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import NormalizedInfo
 from collage.partitioner.rules.candidate_set import CandidateSet
@@ -100,6 +101,7 @@ class Allowed(Prepared):
         notes: what the report says of it.
         copies: what it costs to bring values from one memory into another.
         deadline: until when plans are looked for, compared, and confirmed.
+        objective_end_s: until when settings are measured for another objective than latency, as the clock tells.
     """
 
     tolerance: float
@@ -107,6 +109,7 @@ class Allowed(Prepared):
     notes: Sequence[str]
     copies: Mapping[tuple[str, str], CopyCost]
     deadline: Deadline
+    objective_end_s: float
 
     @property
     def out_of_time(self) -> bool:
@@ -183,7 +186,16 @@ class Refined(Searched):
     """The plan to return is known.
 
     Args:
-        winner: the plan.
+        winner: the plan, as it was timed.
+        instances: how many requests at once it was tuned for; None for one on all threads.
+        objective: what was tuned for, as the report has it.
     """
 
     winner: TimedPlan
+    instances: Instances | None = None
+    objective: Mapping[str, Any] | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan to return, with its instances."""
+        return replace(self.winner.plan, instances=self.instances)

@@ -30,6 +30,11 @@ from collage.partitioner.target import Target
 
 _SCHEME = "collage-tuning-1"
 # The first are part of the model by now, the others say how to tune, not what.
+_LATER = (
+    "objective",
+    "p99_ms",
+    "max_latency_ms",
+)  # by default left out, so that known tunings stay known
 _NO_PART = {"dims", "plan", "time_limit_s", "wait_for_worker_s", "wait_for_quiet_s", "fresh"}
 
 
@@ -68,7 +73,7 @@ class TuningCache:
             *(_SCHEME, version("collage-tuner"), model.sha256),
             [[str(target), key.digest] for target, key in zip(targets, keys, strict=True)],
             _of_candidates(candidates),
-            options.model_dump(mode="json", exclude=_NO_PART),
+            _chosen(options),
             None if inputs is None else file_digest(inputs),
         ]
         self._digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -115,6 +120,13 @@ class TuningCache:
             self._store.keep(record)
         except DatabaseError as error:
             self._listener(Event("emit", f"what was found could not be remembered: {error}"))
+
+
+def _chosen(options: TuneOptions) -> dict[str, Any]:
+    """The options that the result depends on."""
+    fields = TuneOptions.model_fields
+    unset = {name for name in _LATER if getattr(options, name) == fields[name].default}
+    return options.model_dump(mode="json", exclude=_NO_PART | unset)
 
 
 def _of_candidates(candidates: Sequence[Candidate]) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from collage.report.objective import rate
+
 _PLAIN_WIDTH = 120
 
 
@@ -38,7 +40,7 @@ def show_settings(console: Console, settings: Sequence[Mapping[str, Any]]) -> No
         table.add_row(
             each["name"],
             f"{each['instances']} × {each['threads']}",
-            number_text(each["throughput_per_s"]),
+            rate(each),
             ms_text(each["median_us"]),
             ms_text(each["p99_us"]),
             f"{each['peak_rss_bytes'] >> 20} MiB",

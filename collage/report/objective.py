@@ -31,6 +31,12 @@ def at_once(setting: Setting) -> str:
     return f"{first}, {threads} thread{'' if threads == 1 else 's'} each"
 
 
+def rate(setting: Setting) -> str:
+    """Requests per second in three digits, or more before the point."""
+    per_s = setting["throughput_per_s"]
+    return f"{per_s:.0f}" if per_s >= 100 else f"{per_s:.3g}"
+
+
 def sentence(report: Mapping[str, Any]) -> str | None:
     """The answer of a tuning for throughput or memory; None of one for latency."""
     ours = chosen(report)
@@ -38,7 +44,7 @@ def sentence(report: Mapping[str, Any]) -> str | None:
         return None
     objective = report["objective"]
     said = (
-        f"for {objective['name']}, {at_once(ours)}: {ours['throughput_per_s']:.3g} requests/s, median "
+        f"for {objective['name']}, {at_once(ours)}: {rate(ours)} requests/s, median "
         f"{ours['median_us'] / 1e3:.3g} ms, p99 {ours['p99_us'] / 1e3:.3g} ms, {_mib(ours)} MiB"
     )
     compared = _compared(report, ours)
@@ -91,8 +97,8 @@ def draw_settings(settings: Sequence[Setting]) -> str:
     def x(ms: float) -> float:
         return _LEFT + ms / right * (end - _LEFT)
 
-    def y(rate: float) -> float:
-        return floor - rate / top * (floor - _MARGIN)
+    def y(per_s: float) -> float:
+        return floor - per_s / top * (floor - _MARGIN)
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
@@ -105,10 +111,12 @@ def draw_settings(settings: Sequence[Setting]) -> str:
         "requests per second</text>",
     ]
     for tick in range(5):
-        ms, rate = right * tick / 4, top * tick / 4
+        ms, per_s = right * tick / 4, top * tick / 4
         parts.append(f'<text x="{x(ms):.1f}" y="{floor + 18}" text-anchor="middle">{ms:.3g}</text>')
-        parts.append(f'<text x="{_LEFT - 8}" y="{y(rate) + 4:.1f}" text-anchor="end">{rate:.3g}</text>')
-    for each, ms, rate in zip(settings, times, rates, strict=True):
+        parts.append(
+            f'<text x="{_LEFT - 8}" y="{y(per_s) + 4:.1f}" text-anchor="end">{per_s:.3g}</text>'
+        )
+    for each, ms, per_s in zip(settings, times, rates, strict=True):
         radius = _LEAST_RADIUS + (_MOST_RADIUS - _LEAST_RADIUS) * math.sqrt(
             each["peak_rss_bytes"] / most
         )
@@ -116,12 +124,12 @@ def draw_settings(settings: Sequence[Setting]) -> str:
         ring = ' stroke="#b00" stroke-width="3"' if each["chosen"] else ""
         name = escape(f"{each['name']}, {at_once(each)}")
         parts.append(
-            f'<circle cx="{x(ms):.1f}" cy="{y(rate):.1f}" r="{radius:.1f}" fill="{fill}" '
-            f'fill-opacity="0.6"{ring}><title>{name}: {rate:.3g} requests/s, {ms:.3g} ms, {_mib(each)} MiB'
+            f'<circle cx="{x(ms):.1f}" cy="{y(per_s):.1f}" r="{radius:.1f}" fill="{fill}" '
+            f'fill-opacity="0.6"{ring}><title>{name}: {rate(each)} requests/s, {ms:.3g} ms, {_mib(each)} MiB'
             "</title></circle>"
         )
         label = f"{each['instances']} × {each['threads']}"
         parts.append(
-            f'<text x="{x(ms):.1f}" y="{y(rate) - radius - 4:.1f}" text-anchor="middle">{label}</text>'
+            f'<text x="{x(ms):.1f}" y="{y(per_s) - radius - 4:.1f}" text-anchor="middle">{label}</text>'
         )
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from collage.backends.registry import on_gpus
@@ -41,16 +41,28 @@ def choose_setting(refined: Refined) -> Refined:
     goal = goal_of(refined.request.options)
     if goal.objective == "latency":
         return replace(refined, objective=outcome(goal))
+    left_s = max(0.0, refined.objective_end_s - time.monotonic())
+    refined.run.clock.expect(left_s + refined.emit_s)
     with refined.run.stage("objective", f"measuring requests at once, for {goal.objective}"):
         asked = settings(goal.objective, refined.winner, _others(refined), refined.run.runner.threads)
         tried = halve(asked, _measure(refined), goal, _fits(refined))
-        chosen = best(tried, goal)
+        chosen, winner = _chosen(refined, tried, goal)
         found = outcome(goal, tried, chosen)
-        if chosen is None:
-            return replace(refined, objective=found)
-        winner = _timed(refined, chosen)
+    if chosen is None:
+        return replace(refined, objective=found)
     planned = chosen.setting.planned(refined.run.runner.threads)
     return replace(refined, winner=winner, instances=planned, objective=found)
+
+
+def _chosen(refined: Refined, tried: Sequence[Tried], goal: Goal) -> tuple[Tried | None, TimedPlan]:
+    """The best setting whose plan can also be timed for one request, with that; else none, and the winner so far."""
+    left = list(tried)
+    while (chosen := best(left, goal)) is not None:
+        winner = _timed(refined, chosen)
+        if winner is not None:
+            return chosen, winner
+        left.remove(chosen)
+    return None, refined.winner
 
 
 def _others(refined: Refined) -> list[TimedPlan]:
@@ -110,15 +122,15 @@ def _fits(refined: Refined) -> Callable[[], bool]:
     return fits
 
 
-def _timed(refined: Refined, chosen: Tried) -> TimedPlan:
+def _timed(refined: Refined, chosen: Tried) -> TimedPlan | None:
     """The chosen plan with its latency for one request; a form of a target that was not timed yet is timed here."""
     plan = chosen.setting.plan
     for entry in (refined.winner, *refined.comparisons.standings.entries):
-        if identity(entry.plan) == identity(plan):
+        if entry.timed and identity(entry.plan) == identity(plan):
             return entry
     entry = TimedPlan(plan, chosen.setting.name)
-    refined.comparisons.time([entry], again=[refined.winner])
-    return entry
+    refined.comparisons.time([entry], again=[refined.winner], needed=1)
+    return entry if entry.timed else None
 
 
 def _told(setting: Setting, trial: Trial) -> str:

@@ -49,7 +49,7 @@ def banner(report: Mapping[str, Any]) -> Banner:
     served = objective.chosen(report)
     if served is not None:
         met = report["objective"]["met"]
-        headline = f"{served['throughput_per_s']:.3g} requests per second, {objective.at_once(served)}"
+        headline = f"{objective.rate(served)} requests per second, {objective.at_once(served)}"
         return Banner("good" if met else "warn", headline, said.sentence, None)
     if said.warning is not None:
         return Banner("warn", _not_proven(ours, others), said.sentence, said.warning)

@@ -8,6 +8,7 @@ from functools import partial
 
 from collage.accuracy.evaluation import Evaluation
 from collage.options import Strategy
+from collage.partitioner.candidate import Instances
 from collage.partitioner.errors import NoPlanError
 from collage.partitioner.search.baselines import priority
 from collage.refinement import optuna_study
@@ -94,7 +95,9 @@ def refine(searched: Searched) -> Refined:
             winner = strategy(searched, _refinement(searched))
         except NoPlanError as error:
             raise NoPlanError(f"{error}{searched.sampling.beyond_comparing()}") from None
-    return Refined(**vars(searched), winner=winner)
+    given = options.plan.instances if options.plan is not None else None
+    stated = None if given is None else Instances(**given.model_dump())
+    return Refined(**vars(searched), winner=winner, instances=stated)
 
 
 def _refinement(searched: Searched) -> Refinement:

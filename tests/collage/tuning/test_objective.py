@@ -23,7 +23,7 @@ def tuned(folder: Path, **options: Any) -> collage.Artifact:
         ["onnxruntime"],
         output=folder / "tuned.onnx",
         database=f"sqlite:///{folder / 'c.db'}",
-        **{"strategy": "single", "time_limit_s": 30.0, **options},
+        **{"strategy": "single", "time_limit_s": 10.0, **options},
     )
 
 

@@ -7,6 +7,7 @@ process of its own, and its settings are its runtime's defaults but for what its
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -91,6 +92,8 @@ def _sessions(contender: Contender, feed: Feed) -> Load:
 
 def _asynchronous(contender: Contender, feed: Feed) -> Load:
     """OpenVINO's own way: the THROUGHPUT hint, and as many requests in flight as there are clients."""
+    # Its telemetry runs in a forked copy of this process, which may hang.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     import openvino
 
     compiled = openvino.Core().compile_model(
@@ -99,8 +102,11 @@ def _asynchronous(contender: Contender, feed: Feed) -> Load:
         {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_PRECISION_HINT": "f32"},
     )
 
+    queues: list[Any] = []  # one that ends while its callback runs waits for ever
+
     def load(clients: int, seconds: float) -> list[float]:
         requests = openvino.AsyncInferQueue(compiled, clients)
+        queues.append(requests)
         times: list[float] = []
         clock = time.perf_counter
         requests.set_callback(

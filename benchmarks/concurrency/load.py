@@ -16,6 +16,8 @@ import numpy as np
 
 from benchmarks.concurrency.contenders import Contender, Feed
 
+_HANGS_S = 300.0
+
 
 @dataclass(frozen=True)
 class Row:
@@ -92,7 +94,9 @@ def _in_a_process(
     asked = {**asdict(contender), "path": str(contender.path)}
     words = [sys.executable, "-m", "benchmarks.concurrency.load", json.dumps(asked), str(feed)]
     words += [json.dumps(list(clients)), str(seconds)]
-    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, encoding="utf-8")
+    done = subprocess.run(
+        words, check=True, stdout=subprocess.PIPE, encoding="utf-8", timeout=_HANGS_S + 10 * seconds
+    )
     return {int(count): seen for count, seen in json.loads(done.stdout.splitlines()[-1]).items()}
 
 

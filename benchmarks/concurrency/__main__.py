@@ -80,7 +80,7 @@ def main() -> None:
             ratio = own.throughput_per_s / other.throughput_per_s
             print(
                 f"{count} clients: {own.contender} over {other.contender}: {ratio:.3f} × the throughput, "
-                f"{own.p99_us / other.p99_us:.3f} × the p99"
+                f"{own.p99_us / other.p99_us:.3f} × the p99, {own.cpu_us / other.cpu_us:.3f} × the CPU time"
             )
         found[name] = as_json(rows)
     if asked.json is not None:

@@ -29,6 +29,7 @@ class Row:
     throughput_per_s: float
     median_us: float
     p99_us: float
+    cpu_us: float  # of one request, on all cores together; other processes hardly change it
     peak_rss_bytes: int
 
 
@@ -57,6 +58,7 @@ def measure(
             throughput_per_s=statistics.median(s["throughput_per_s"] for s in found[i, count]),
             median_us=statistics.median(s["median_us"] for s in found[i, count]),
             p99_us=statistics.median(s["p99_us"] for s in found[i, count]),
+            cpu_us=statistics.median(s["cpu_us"] for s in found[i, count]),
             peak_rss_bytes=int(statistics.median(s["peak_rss_bytes"] for s in found[i, count])),
         )
         for i, contender in enumerate(contenders)
@@ -74,10 +76,12 @@ def best(rows: Sequence[Row], clients: int, ours: bool) -> Row:
 
 def table(rows: Sequence[Row]) -> str:
     """All rows for people."""
-    lines = [f"{'':34} {'clients':>7} {'requests/s':>11} {'median ms':>10} {'p99 ms':>8} {'MiB':>6}"]
+    lines = [
+        f"{'':34} {'clients':>7} {'requests/s':>11} {'median ms':>10} {'p99 ms':>8} {'CPU ms':>7} {'MiB':>6}"
+    ]
     lines += [
         f"{row.contender:34} {row.clients:7} {row.throughput_per_s:11.1f} {row.median_us / 1e3:10.2f} "
-        f"{row.p99_us / 1e3:8.2f} {row.peak_rss_bytes >> 20:6}"
+        f"{row.p99_us / 1e3:8.2f} {row.cpu_us / 1e3:7.2f} {row.peak_rss_bytes >> 20:6}"
         for row in rows
     ]
     return "\n".join(lines)
@@ -114,13 +118,14 @@ def main() -> None:
     found = {}
     for count in json.loads(clients):
         load(count, 0.1)
-        begin = time.perf_counter()
+        begin, begin_cpu = time.perf_counter(), time.process_time()
         times = load(count, float(seconds))
-        spent_s = time.perf_counter() - begin
+        spent_s, spent_cpu_s = time.perf_counter() - begin, time.process_time() - begin_cpu
         found[count] = {
             "throughput_per_s": len(times) / spent_s,
             "median_us": float(np.median(times)),
             "p99_us": float(np.percentile(times, 99)),
+            "cpu_us": spent_cpu_s * 1e6 / len(times),
             "peak_rss_bytes": peak_bytes(),
         }
     print(json.dumps(found))

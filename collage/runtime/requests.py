@@ -1,4 +1,4 @@
-"""Requests to several instances: each waits for its turn, in its caller's thread or for a `Future`.
+"""Requests to several instances: each runs at once in its caller's thread, or waits for its turn.
 
 Invariant: whoever asks first is served first, whether it waits or not.
 """
@@ -29,13 +29,16 @@ class Requests(Generic[Thing]):
         self._here = threading.local()
 
     def run(self, call: Callable[[Thing], Answer]) -> Answer:
-        """Make a call in this thread, in its turn.
+        """Make a call in its turn and wait for it.
 
         Raises:
             ClosedError: after `close`.
             Exception: what the call raises.
         """
-        thing = self._turns.take()
+        thing = self._turns.free()
+        if thing is None:
+            # A thread that goes from request to request leaves no thing idle while a caller wakes up.
+            return self._waited_for(call)
         try:
             return call(thing)
         finally:
@@ -58,6 +61,14 @@ class Requests(Generic[Thing]):
 
         self._turns.ask(begin)
         return future
+
+    def _waited_for(self, call: Callable[[Thing], Answer]) -> Answer:
+        future = self.submit(call)
+        try:
+            return future.result()
+        except BaseException:  # where this thread was interrupted, nobody wants the answer
+            future.cancel()
+            raise
 
     def close(self) -> None:
         """Refuse further calls and wait for those under way and waiting; may be called twice."""

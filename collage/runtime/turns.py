@@ -7,7 +7,6 @@ Invariants: a thing is with one asker at a time; nobody gets one before those wh
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
@@ -30,6 +29,17 @@ class Turns(Generic[Thing]):
         self._waiting: deque[Callable[[Thing], None]] = deque()
         self._closed = False
 
+    def free(self) -> Thing | None:
+        """A thing that is free now, which nobody waits for; None where there is none.
+
+        Raises:
+            ClosedError: after `close`.
+        """
+        with self._lock:
+            if self._closed:
+                raise ClosedError
+            return self._free.pop() if self._free else None
+
     def ask(self, give: Callable[[Thing], None]) -> None:
         """Have `give(thing)` called once, here or in the thread that gives a thing back; it must not wait.
 
@@ -44,26 +54,6 @@ class Turns(Generic[Thing]):
                 return
             thing = self._free.pop()
         give(thing)
-
-    def take(self) -> Thing:
-        """Wait for a thing.
-
-        Raises:
-            ClosedError: after `close`.
-        """
-        with self._lock:
-            if self._closed:
-                raise ClosedError
-            if self._free:
-                return self._free.pop()
-            turn: _Turn[Thing] = _Turn()
-            self._waiting.append(turn.give)
-        try:
-            turn.came.acquire()
-        except BaseException:  # the thread was interrupted while it waited
-            self._forgo(turn)
-            raise
-        return turn.things[0]
 
     def give_back(self, thing: Thing) -> None:
         """Hand a thing to who has waited longest."""
@@ -81,25 +71,3 @@ class Turns(Generic[Thing]):
         with self._lock:
             self._closed = True
             self._all_back.wait_for(lambda: len(self._free) == self._count and not self._waiting)
-
-    def _forgo(self, turn: _Turn[Thing]) -> None:
-        with self._lock:
-            if turn.give in self._waiting:
-                self._waiting.remove(turn.give)
-                return
-        while not turn.things:  # another thread is about to give it
-            time.sleep(0)
-        self.give_back(turn.things[0])
-
-
-class _Turn(Generic[Thing]):
-    """What one thread waits for."""
-
-    def __init__(self) -> None:
-        self.came = threading.Lock()
-        self.came.acquire()
-        self.things: list[Thing] = []
-
-    def give(self, thing: Thing) -> None:
-        self.things.append(thing)
-        self.came.release()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pytest
 
@@ -104,3 +104,20 @@ def test_closing_waits_and_may_be_done_where_a_future_ends() -> None:
         requests.submit(lambda thing: None)
     with pytest.raises(ClosedError):
         requests.run(lambda thing: None)
+
+
+def test_an_interrupted_thread_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = Requests([Thing()])
+    go, ran = threading.Event(), threading.Event()
+    requests.submit(lambda thing: go.wait(30))
+
+    def interrupted(future: Future[object], timeout: float | None = None) -> object:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            requests.run(lambda thing: ran.set())
+    go.set()
+    requests.close()
+    assert not ran.is_set()

@@ -4,95 +4,76 @@ from __future__ import annotations
 
 import random
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from collage.runtime import turns as module
 from collage.runtime.turns import ClosedError, Turns
 
 
-@pytest.mark.parametrize("things", [1, 3])
-def test_those_who_wait_are_served_in_the_order_in_which_they_came(things: int) -> None:
+@given(things=st.integers(1, 4), steps=st.lists(st.booleans(), max_size=60))
+def test_those_who_wait_are_served_in_the_order_in_which_they_came(
+    things: int, steps: list[bool]
+) -> None:
     turns = Turns(range(things))
-    held = [turns.take() for _ in range(things)]
+    held: list[int] = []
     served: list[int] = []
-    for asker in range(20):
-        turns.ask(lambda thing, asker=asker: (served.append(asker), held.append(thing)))  # type: ignore[misc]
-    assert not served
-    for _ in range(20):
-        turns.give_back(held.pop(0))
-    assert served == list(range(20))
+    asked = 0
+    for asks in steps:
+        if asks:
+            turns.ask(lambda thing, asker=asked: (served.append(asker), held.append(thing)))  # type: ignore[misc]
+            asked += 1
+        elif held:
+            turns.give_back(held.pop(0))
+        assert served == list(range(len(served))) and len(set(held)) == len(held) <= things
+        assert len(held) == things or len(served) == asked
 
 
-def test_a_thread_that_waits_is_not_passed_by_a_later_one() -> None:
+def test_nobody_passes_those_who_wait() -> None:
     turns = Turns(["only"])
-    thing = turns.take()
-    came: list[int] = []
-
-    def work(asker: int) -> None:
-        own = turns.take()
-        came.append(asker)
-        turns.give_back(own)
-
-    with ThreadPoolExecutor(8) as pool:
-        for asker in range(8):
-            pool.submit(work, asker)
-            while len(turns._waiting) <= asker:
-                time.sleep(0.001)
-        turns.give_back(thing)
-    assert came == list(range(8))
+    assert turns.free() == "only" and turns.free() is None
+    held: list[str] = []
+    turns.ask(held.append)
+    turns.give_back("only")
+    assert held == ["only"] and turns.free() is None
+    turns.give_back("only")
+    assert turns.free() == "only"
 
 
 def test_a_thing_is_with_one_asker_at_a_time() -> None:
     turns = Turns(list(range(3)))
-    users = [0, 0, 0]
-    most = [0, 0, 0]
+    users, most = [0, 0, 0], [0, 0, 0]
     chance = random.Random(0)
     pauses_s = [chance.random() / 2000 for _ in range(50)]
+    done = threading.Semaphore(0)
 
-    def work(_: int) -> None:
-        for pause_s in pauses_s:
-            thing = turns.take()
+    def use(pause_s: float) -> Callable[[int], None]:
+        def given_to(thing: int) -> None:
             users[thing] += 1
             most[thing] = max(most[thing], users[thing])
-            time.sleep(pause_s)
-            users[thing] -= 1
-            turns.give_back(thing)
 
-    with ThreadPoolExecutor(10) as pool:
-        list(pool.map(work, range(10)))
+            def end() -> None:
+                users[thing] -= 1
+                turns.give_back(thing)
+                done.release()
+
+            threading.Timer(pause_s, end).start()
+
+        return given_to
+
+    for pause_s in pauses_s:
+        turns.ask(use(pause_s))
+    for _ in pauses_s:
+        assert done.acquire(timeout=30)
     assert most == [1, 1, 1]
-
-
-def test_an_interrupted_thread_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = Turns(["only"])
-    held = turns.take()
-
-    class Interrupt(BaseException):
-        pass
-
-    class Lock:
-        def acquire(self) -> None:
-            raise Interrupt
-
-    class Turn(module._Turn[str]):
-        def __init__(self) -> None:
-            super().__init__()
-            self.came = Lock()  # type: ignore[assignment]
-
-    monkeypatch.setattr(module, "_Turn", Turn)
-    with pytest.raises(Interrupt):
-        turns.take()
-    monkeypatch.undo()
-    turns.give_back(held)
-    assert turns.take() == "only"
 
 
 def test_closing_waits_for_those_who_asked_before() -> None:
     turns = Turns(["only"])
-    held = turns.take()
+    held = turns.free()
+    assert held is not None
     served = threading.Event()
 
     def later(thing: str) -> None:
@@ -105,7 +86,7 @@ def test_closing_waits_for_those_who_asked_before() -> None:
     closing.join(0.05)
     assert closing.is_alive()
     with pytest.raises(ClosedError):
-        turns.take()
+        turns.free()
     with pytest.raises(ClosedError):
         turns.ask(later)
     turns.give_back(held)

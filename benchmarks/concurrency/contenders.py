@@ -102,7 +102,7 @@ def _asynchronous(contender: Contender, feed: Feed) -> Load:
         {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_PRECISION_HINT": "f32"},
     )
 
-    queues: list[Any] = []  # one that ends while its callback runs waits for ever
+    queues: list[Any] = []  # kept, since one that ends waits for callbacks, which wait for Python
 
     def load(clients: int, seconds: float) -> list[float]:
         requests = openvino.AsyncInferQueue(compiled, clients)

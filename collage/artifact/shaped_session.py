@@ -6,14 +6,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from collage.artifact.session import LoadError, NodeArg, Session
+from collage.artifact.division import Count
+from collage.artifact.node_arg import NodeArg
+from collage.artifact.session import LoadError, Session
 from collage.artifact.state import State
 from collage.artifact.verification import ValueDigest, Verification, VerificationError
 from collage.artifact.verify import WrongPartitionError, prove, samples_of
+from collage.backends.machine.process_policy import default_threads
 from collage.backends.registry import resolve
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.emit.annotate import read_plan
@@ -22,7 +25,8 @@ from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
-from collage.runtime.compiled import CompileError
+from collage.runtime.compiled import CompiledRegions, CompileError
+from collage.runtime.requests import Requests
 from collage.shapes.classes import SHAPES_KEY, ServedShapes, TreatedPlan
 
 Outside = Literal["refuse", "run"]
@@ -51,12 +55,28 @@ class ShapedSession(Session):
         fallback: str | None,
         threads: int | None,
         cache_dir: Path | None,
+        instances: Count,
         outside: Outside,
     ) -> None:
         self._outside = outside
-        super().__init__(path, fallback, threads, cache_dir)
+        super().__init__(path, fallback, threads, cache_dir, instances)
 
-    def _open(self, path: Path, fallback: str | None, cache_dir: Path | None) -> None:
+    def _open(
+        self,
+        path: Path,
+        fallback: str | None,
+        threads: int | None,
+        cache_dir: Path | None,
+        instances: Count,
+    ) -> None:
+        if instances not in (1, "auto"):
+            raise BadInputError(
+                "an artifact of a range of shapes serves one request at a time: leave instances out, or load it "
+                "in several processes"
+            )
+        self.instances, self.threads = 1, threads or default_threads()
+        compiled = CompiledRegions(self.threads, cache_dir)
+        self._owned.callback(compiled.close)
         stored = read_plan(path)
         model = stored.model
         self.shapes = ServedShapes.from_text(stored.metadata[SHAPES_KEY])
@@ -84,7 +104,7 @@ class ShapedSession(Session):
         self._tolerance: dict[str, float] = {}
         self._seen: Counter[tuple[int, ...]] = Counter()
         self._by_shape = ByShape(
-            self._compiled,
+            compiled,
             self.inputs,
             [name for name in self._names if name not in self._constants],
             self._directory / "shapes",
@@ -93,6 +113,7 @@ class ShapedSession(Session):
         )
         self._owned.callback(self._by_shape.close)
         self._verify_shapes()
+        self._requests = Requests([self._by_shape])
 
     def _parted(
         self, treated: TreatedPlan, model: Model, regions: RegionFiles, fallback: str | None
@@ -164,20 +185,14 @@ class ShapedSession(Session):
     def _described(self, spec: TensorSpec) -> NodeArg:
         return replace(NodeArg.of(spec), shape=self.shapes.axes[spec.name])
 
-    def _run(
-        self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
+    def _compute(
+        self, names: Sequence[str], feed: Mapping[str, np.ndarray], executor: Any
     ) -> list[np.ndarray]:
-        names = self._names if output_names is None else list(output_names)
-        self._check_names(names)
-        self._check_feed(feed)
         sizes = self._sizes(feed)
-        made_names = [name for name in names if name not in self._constants]
-        with self._lock:
-            self._check_open()
-            made = self._computed(sizes, feed, made_names)
+        made = self._computed(sizes, feed, [name for name in names if name not in self._constants])
         return [made[name] if name in made else self._constants[name].copy() for name in names]
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, executor: Any) -> None:
         """Nothing: what a call returns here is the caller's own already."""
 
     def _computed(

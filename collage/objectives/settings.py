@@ -54,7 +54,11 @@ class Setting:
 
 
 def settings(
-    objective: Objective, winner: TimedPlan, entries: Sequence[TimedPlan], cores: int
+    objective: Objective,
+    winner: TimedPlan,
+    entries: Sequence[TimedPlan],
+    cores: int,
+    most_threads: int | None = None,
 ) -> list[Setting]:
     """Settings to measure, the most promising first; the winner for one request at a time is the first.
 
@@ -63,6 +67,7 @@ def settings(
         winner: the fastest plan for one request.
         entries: other plans that may be returned, the fastest first.
         cores: shared out among instances.
+        most_threads: that one request may have, where the caller says so.
     """
     divisions = [(1, cores)] if objective == "memory" else _divisions(cores)
     limit = _FAR_BEHIND * winner.latency_us
@@ -72,7 +77,8 @@ def settings(
     mixes = [e for e in near if len(e.plan.partitions) > 1][:_MOST_MIXES]
     found: dict[tuple[object, ...], Setting] = {}
     for entry in (winner, *singles, *mixes):
-        for instances, threads in divisions:
+        for instances, share in divisions:
+            threads = min(share, most_threads or share)
             for plan in (entry.plan, *_served_otherwise(entry.plan, instances)):
                 setting = Setting(plan, _name(entry, plan), instances, threads)
                 found.setdefault(setting.identity, setting)

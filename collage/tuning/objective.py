@@ -44,7 +44,13 @@ def choose_setting(refined: Refined) -> Refined:
     left_s = max(0.0, refined.objective_end_s - time.monotonic())
     refined.run.clock.expect(left_s + refined.emit_s)
     with refined.run.stage("objective", f"measuring requests at once, for {goal.objective}"):
-        asked = settings(goal.objective, refined.winner, _others(refined), refined.run.runner.threads)
+        asked = settings(
+            goal.objective,
+            refined.winner,
+            _others(refined),
+            cores=refined.run.runner.threads,
+            most_threads=refined.request.options.threads,
+        )
         tried = halve(asked, _measure(refined), goal, _fits(refined))
         chosen, winner = _chosen(refined, tried, goal)
         found = outcome(goal, tried, chosen)

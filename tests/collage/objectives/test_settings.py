@@ -63,3 +63,9 @@ def test_openvino_is_also_served_as_it_likes_to_be() -> None:
     served = [each for each in found if "throughput" in each.name]
     assert [(each.instances, each.threads) for each in served] == [(2, 1)]
     assert str(served[0].plan.partitions[0].target) == "openvino -hint=throughput -pinning=on"
+
+
+def test_no_request_has_more_threads_than_the_caller_allows() -> None:
+    winner = entry("w", 1.0, "onnxruntime")
+    found = settings("throughput", winner, [winner], cores=4, most_threads=2)
+    assert [(each.instances, each.threads) for each in found] == [(1, 2), (4, 1), (2, 2)]

@@ -244,6 +244,7 @@ def load(
     threads: int | None = None,
     cache_dir: str | Path | Literal[False] | None = None,
     outside: Literal["refuse", "run"] = "refuse",
+    most_copies: int | None = None,
 ) -> Session:
     """Compile an artifact's partitions, verify each, and return a session that runs it.
 
@@ -253,6 +254,8 @@ def load(
         cache_dir: folder for what runtimes compile; None for `default_cache_folder()`, False or "" for
             none.
         outside: what becomes of a shape outside the artifact's ranges: an error, or `run`.
+        most_copies: how many partitions may stay compiled for one shape each, which takes memory; 0 for none,
+            None for what the artifact says.
 
     Raises:
         BadInputError: the file is not an artifact.
@@ -263,8 +266,8 @@ def load(
     if folder is not None:
         # A cached blob may be damaged, so a failure is tried again without the cache.
         with contextlib.suppress(LoadError, CompileError):
-            return _session(Path(path), fallback, threads, folder, outside)
-    return _session(Path(path), fallback, threads, None, outside)
+            return _session(Path(path), fallback, threads, folder, outside, most_copies)
+    return _session(Path(path), fallback, threads, None, outside, most_copies)
 
 
 def _session(
@@ -273,10 +276,11 @@ def _session(
     threads: int | None,
     cache_dir: Path | None,
     outside: Literal["refuse", "run"],
+    most_copies: int | None,
 ) -> Session:
     if path.is_file() and SHAPES_KEY in metadata_of(path):
         session: Session = importlib.import_module(_SHAPED).ShapedSession(
-            path, fallback, threads, cache_dir, outside
+            path, fallback, threads, cache_dir, outside, most_copies
         )
         return session
     return Session(path, fallback, threads, cache_dir)

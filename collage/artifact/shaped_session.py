@@ -51,14 +51,16 @@ class ShapedSession(Session):
         threads: int | None,
         cache_dir: Path | None,
         outside: Outside,
+        most_copies: int | None,
     ) -> None:
-        self._outside = outside
+        self._outside, self._most_copies = outside, most_copies
         super().__init__(path, fallback, threads, cache_dir)
 
     def _open(self, path: Path, fallback: str | None, cache_dir: Path | None) -> None:
         stored = read_plan(path)
         model = stored.model
         self.shapes = ServedShapes.from_text(stored.metadata[SHAPES_KEY])
+        most = self.shapes.most_copies if self._most_copies is None else self._most_copies
         self.inputs = tuple(model.index.values[name] for name in model.index.inputs)
         self._outputs = tuple(model.index.values[name] for name in model.index.outputs)
         self._names = [spec.name for spec in self._outputs]
@@ -68,7 +70,9 @@ class ShapedSession(Session):
         self._classes = [
             _Class(
                 self._parted(one.plan, model, regions, fallback),
-                None if one.hot is None else self._parted(one.hot, model, regions, fallback),
+                None
+                if one.hot is None or most < 1
+                else self._parted(one.hot, model, regions, fallback),
                 one.hot_from,
             )
             for one in self.shapes.classes
@@ -83,7 +87,7 @@ class ShapedSession(Session):
             [name for name in self._names if name not in self._constants],
             self._directory / "shapes",
             self.shapes.data_dependent,
-            most_copies=self.shapes.most_copies,
+            most_copies=most,
         )
         self._owned.callback(self._by_shape.close)
         self._verify_shapes()

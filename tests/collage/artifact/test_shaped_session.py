@@ -14,6 +14,7 @@ import pytest
 import collage
 from collage.artifact.session import LoadError
 from collage.artifact.shaped_session import ShapedSession
+from collage.deploy.package import write_package
 from collage.partitioner.errors import BadInputError
 from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.shapes.classes import SHAPES_KEY
@@ -151,6 +152,13 @@ def test_copies_for_one_shape_stay_within_their_bound(heated: Path) -> None:
             assert session._by_shape.copies <= 7
 
 
+def test_the_caller_may_allow_no_copies(heated: Path) -> None:
+    with _load(heated, most_copies=0) as session:
+        for seed in range(5):
+            _check(session, heated, _feed(2, 7, seed))
+        assert session._by_shape.copies == 0
+
+
 def test_a_shape_that_cannot_be_compiled_alone_runs_on(
     heated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +191,11 @@ def test_a_shape_that_is_compiled_wrongly_runs_on(
         for seed in range(5):
             _check(session, heated, _feed(2, 11, seed))
         assert "differs by" in session.not_hot[2, 11]
+
+
+def test_a_package_is_for_one_size(artifact: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="has free dimensions, and this takes one size of each"):
+        write_package(artifact, tmp_path / "package")
 
 
 def test_a_partition_that_was_compiled_wrongly_is_not_served(artifact: Path, tmp_path: Path) -> None:

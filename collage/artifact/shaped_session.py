@@ -19,6 +19,7 @@ from collage.partitioner.emit.annotate import read_plan
 from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.expressions import size_of
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
 from collage.runtime.compiled import CompileError
@@ -146,7 +147,9 @@ class ShapedSession(Session):
         return tuple(
             replace(
                 spec,
-                shape=tuple(sizes[d] if isinstance(d, str) else d for d in self.shapes.axes[spec.name]),
+                shape=tuple(
+                    size_of(d, sizes) if isinstance(d, str) else d for d in self.shapes.axes[spec.name]
+                ),
             )
             for spec in self.inputs
         )
@@ -254,8 +257,16 @@ class ShapedSession(Session):
                     )
                 elif wanted is not None:
                     found_at.setdefault(wanted, place)
+        for name, size in sizes.items():
+            follows = size if name in self.shapes.space.dims else size_of(name, self._own(sizes))
+            if follows is not None and follows != size:
+                raise BadInputError(f"{found_at[name]}: {name} is {size} and must be {follows}")
         self._check_ranges(sizes, found_at)
         return sizes
+
+    def _own(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Without the sizes that follow from others."""
+        return {name: size for name, size in sizes.items() if name in self.shapes.space.dims}
 
     def _check_ranges(self, sizes: Mapping[str, int], found_at: Mapping[str, str]) -> None:
         for name, dim in self.shapes.space.dims.items():

@@ -70,6 +70,12 @@ class ShapeSpace:
             sizes[name] in dim for name, dim in self.dims.items()
         )
 
+    def with_values(self, values: Mapping[str, int]) -> ShapeSpace:
+        """The same with more dimensions of one size each."""
+        more = {name: DimSizes(size, size, (size,), (1.0,)) for name, size in values.items()}
+        shapes = tuple(Shape({**shape.sizes, **values}, shape.weight) for shape in self.shapes)
+        return ShapeSpace({**self.dims, **more}, shapes)
+
     def as_json(self) -> dict[str, Any]:
         """The space as `from_json` takes it."""
         return {
@@ -120,12 +126,17 @@ def parse_dims(
     """
     said = {name: parse_dim(name, text) for name, text in dims.items()}
     if not shapes:
-        return ShapeSpace(said, _of_product(said, most))
+        return stated_space(said, most=most)
     seen = [
         {f"{name}:{axis}": size for name, sizes in shape.items() for axis, size in enumerate(sizes)}
         for shape in shapes
     ]
     return seen_space(said, [(sizes, 1.0) for sizes in seen], most=most)
+
+
+def stated_space(said: Mapping[str, DimSizes], *, most: int = MOST_SHAPES) -> ShapeSpace:
+    """The space of dimensions whose sizes are known, with the combinations that stand for it."""
+    return ShapeSpace(said, _of_product(said, most))
 
 
 def seen_space(

@@ -177,12 +177,14 @@ class Session:
         self._check_feed(feed)
         with self._lock:
             self._check_open()
-            self._executor.feed(feed)
-            self._executor.run()
-            made = {
-                name: self._executor.value(name).copy() for name in names if name not in self._constants
-            }
+            made = self._computed(feed, [name for name in names if name not in self._constants])
         return [made[name] if name in made else self._constants[name].copy() for name in names]
+
+    def _computed(self, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Copies of outputs that are no constants."""
+        self._executor.feed(feed)
+        self._executor.run()
+        return {name: self._executor.value(name).copy() for name in names}
 
     def _check_names(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in self._names]

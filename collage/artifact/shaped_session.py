@@ -11,19 +11,16 @@ from typing import Literal
 import numpy as np
 
 from collage.artifact.session import LoadError, NodeArg, Session
+from collage.artifact.unpack_shapes import UnpackedPlan, unpack_shapes
 from collage.artifact.verification import ValueDigest, Verification, VerificationError
 from collage.artifact.verify import WrongPartitionError, prove, samples_of
 from collage.backends.registry import resolve
-from collage.model.sub_models import RegionFiles
-from collage.partitioner.emit.annotate import read_plan
-from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import BadInputError
-from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.expressions import size_of
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
 from collage.runtime.compiled import CompileError
-from collage.shapes.classes import SHAPES_KEY, ServedShapes, TreatedPlan
+from collage.shapes.classes import TreatedPlan
 
 Outside = Literal["refuse", "run"]
 # Shapes that came less often lately are forgotten, so that counting takes little memory.
@@ -58,25 +55,21 @@ class ShapedSession(Session):
         super().__init__(path, fallback, threads, cache_dir)
 
     def _open(self, path: Path, fallback: str | None, cache_dir: Path | None) -> None:
-        stored = read_plan(path)
-        model = stored.model
-        self.shapes = ServedShapes.from_text(stored.metadata[SHAPES_KEY])
+        parts = unpack_shapes(path, self._directory, cache_dir)
+        self.shapes = parts.served
         most = self.shapes.most_copies if self._most_copies is None else self._most_copies
-        self.inputs = tuple(model.index.values[name] for name in model.index.inputs)
-        self._outputs = tuple(model.index.values[name] for name in model.index.outputs)
+        self.inputs, self._outputs, self._constants = parts.inputs, parts.outputs, parts.constants
         self._names = [spec.name for spec in self._outputs]
         self._wanted = {spec.name: (np.dtype(spec.dtype), None) for spec in self.inputs}
-        self._constants = _constants(model, self._outputs)
-        regions = RegionFiles(model, self._directory / "regions")
         self._classes = [
             _Class(
-                self._parted(one.plan, model, regions, fallback),
+                self._parted(own, one.plan, fallback),
                 None
-                if one.hot is None or most < 1
-                else self._parted(one.hot, model, regions, fallback),
+                if one.hot is None or hot is None or most < 1
+                else self._parted(hot, one.hot, fallback),
                 one.hot_from,
             )
-            for one in self.shapes.classes
+            for one, own, hot in zip(self.shapes.classes, parts.plans, parts.hot, strict=True)
         ]
         self.targets = tuple(part.target for part in self._classes[0].plan.parts)
         self.not_hot: dict[tuple[int, ...], str] = {}
@@ -93,19 +86,13 @@ class ShapedSession(Session):
         self._owned.callback(self._by_shape.close)
         self._verify_shapes()
 
-    def _parted(
-        self, treated: TreatedPlan, model: Model, regions: RegionFiles, fallback: str | None
-    ) -> PartedPlan:
-        plan = decode_plan(model, treated.plan).plan
+    def _parted(self, plan: UnpackedPlan, treated: TreatedPlan, fallback: str | None) -> PartedPlan:
         parts = []
-        for i, (partition, treatment) in enumerate(
-            zip(plan.partitions, treated.treatments, strict=True)
-        ):
-            target = self._placed(i, partition.target, fallback)
-            sub_model = regions.get(partition.nodes)
-            if resolve(target).preparation(target) is not None:
-                raise LoadError(f"partition {i} is planned for {target}, which needs fixed sizes")
-            parts.append(Part(sub_model.path.parent.name, sub_model, target, treatment))
+        for i, (model, target) in enumerate(zip(plan.models, plan.targets, strict=True)):
+            placed = self._placed(i, target, fallback)
+            if resolve(placed).preparation(placed) is not None:
+                raise LoadError(f"partition {i} is planned for {placed}, which needs fixed sizes")
+            parts.append(Part(model.path.parent.name, model, placed, treated.treatments[i]))
         return PartedPlan(tuple(parts), plan.lanes)
 
     def _verify_shapes(self) -> None:
@@ -165,35 +152,9 @@ class ShapedSession(Session):
     def _described(self, spec: TensorSpec) -> NodeArg:
         return replace(NodeArg.of(spec), shape=self.shapes.axes[spec.name])
 
-    def run(
-        self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
-    ) -> list[np.ndarray]:
-        """Compute outputs from inputs of any shape in the artifact's ranges.
-
-        Args:
-            output_names: which outputs, in which order; None for all.
-            feed: every input by name, of its exact type.
-
-        Returns:
-            New arrays, the caller's own.
-
-        Raises:
-            BadInputError: an input is missing, unknown, or of a wrong type, rank or size; an output is unknown.
-        """
-        names = self._names if output_names is None else list(output_names)
-        self._check_names(names)
-        self._check_feed(feed)
-        sizes = self._sizes(feed)
-        made_names = [name for name in names if name not in self._constants]
-        with self._lock:
-            self._check_open()
-            made = self._computed(sizes, feed, made_names)
-        return [made[name] if name in made else self._constants[name].copy() for name in names]
-
-    def _computed(
-        self, sizes: Mapping[str, int], feed: Mapping[str, np.ndarray], names: Sequence[str]
-    ) -> dict[str, np.ndarray]:
+    def _computed(self, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
         """Outputs by the plan of the class, or by its hot plan where this shape has come often."""
+        sizes = self._sizes(feed)
         chosen, key = self._classes[self.shapes.class_of(sizes)], tuple(sizes.values())
         if chosen.hot is None or key in self.not_hot:
             return self._by_shape.run(chosen.plan, feed, names)
@@ -283,13 +244,3 @@ def _axes_text(axes: Sequence[int | str | None]) -> str:
 
 def _text(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in sizes.items())
-
-
-def _constants(model: Model, outputs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
-    found = {}
-    for spec in outputs:
-        if spec.name in model.index.constants:
-            value = model.ir.graph.initializers[spec.name].const_value
-            assert value is not None
-            found[spec.name] = value.numpy()
-    return found

@@ -210,3 +210,17 @@ def test_a_partition_that_was_compiled_wrongly_is_not_served(artifact: Path, tmp
     onnx.save(model, tmp_path / "wrong.onnx")
     with pytest.raises(LoadError, match=r"compiled wrongly for batch=1, length=2: value 'y' differs"):
         _load(tmp_path / "wrong.onnx")
+
+
+def test_the_second_load_finds_what_the_first_one_unpacked(artifact: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        with collage.load(artifact, cache_dir=tmp_path, threads=1) as session:
+            assert isinstance(session, ShapedSession)
+            _check(session, artifact, _feed(2, 6))
+    (folder,) = tmp_path.glob("shapes-*")
+    parts = {part.model.path.parent.parent for one in session._classes for part in one.plan.parts}
+    assert parts == {folder}
+    (folder / "shapes.json").write_text("{")  # damaged
+    with collage.load(artifact, cache_dir=tmp_path, threads=1) as again:
+        assert isinstance(again, ShapedSession)
+        _check(again, artifact, _feed(2, 6))

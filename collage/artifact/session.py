@@ -320,6 +320,7 @@ def load(
     cache_dir: str | Path | Literal[False] | None = None,
     instances: Count = "auto",
     outside: Literal["refuse", "run"] = "refuse",
+    most_copies: int | None = None,
 ) -> Session:
     """Compile an artifact's partitions, verify each, and return a session that runs it.
 
@@ -330,6 +331,8 @@ def load(
             none.
         instances: how many requests run at once; "auto" for what the artifact was tuned for, or one.
         outside: what becomes of a shape outside the artifact's ranges: an error, or `run`.
+        most_copies: how many partitions may stay compiled for one shape each, which takes memory; 0 for none,
+            None for what the artifact says.
 
     Raises:
         BadInputError: the file is not an artifact, or so many instances do not fit the cores.
@@ -340,8 +343,8 @@ def load(
     if folder is not None:
         # A cached blob may be damaged, so a failure is tried again without the cache.
         with contextlib.suppress(LoadError, CompileError):
-            return _session(Path(path), fallback, threads, folder, instances, outside)
-    return _session(Path(path), fallback, threads, None, instances, outside)
+            return _session(Path(path), fallback, threads, folder, instances, outside, most_copies)
+    return _session(Path(path), fallback, threads, None, instances, outside, most_copies)
 
 
 def _session(
@@ -351,10 +354,11 @@ def _session(
     cache_dir: Path | None,
     instances: Count,
     outside: Literal["refuse", "run"],
+    most_copies: int | None,
 ) -> Session:
     if path.is_file() and SHAPES_KEY in metadata_of(path):
         shaped = importlib.import_module(_SHAPED).ShapedSession
-        session: Session = shaped(path, fallback, threads, cache_dir, instances, outside)
+        session: Session = shaped(path, fallback, threads, cache_dir, instances, outside, most_copies)
         return session
     return Session(path, fallback, threads, cache_dir, instances)
 

@@ -53,6 +53,8 @@ def choose_classes(timed: Sequence[AtShape]) -> list[ChosenClass]:
         assert entry is not None, "it was timed here"
         chosen.append((plan, at.hot(entry)))
     order = sorted(range(len(timed)), key=lambda i: timed[i].bound.extent)
+    for _, same in groupby(order, key=lambda i: timed[i].bound.extent):
+        _agree(timed, list(same), chosen)
     runs = [list(run) for _, run in groupby(order, key=lambda i: _alike(*chosen[i]))]
     classes = []
     for run, following in zip(runs, [*runs[1:], None], strict=True):
@@ -63,6 +65,30 @@ def choose_classes(timed: Sequence[AtShape]) -> list[ChosenClass]:
         plan, hot = chosen[run[0]]
         classes.append(ChosenClass(up_to, plan, tuple(run), None if hot is None else hot.plan))
     return classes
+
+
+def _agree(
+    timed: Sequence[AtShape], same: Sequence[int], chosen: list[tuple[Plan, TimedPlan | None]]
+) -> None:
+    """Give shapes of one extent one plan, since no border can lie between them; changes what was chosen.
+
+    Raises:
+        NoPlanError: no plan runs at all of them.
+    """
+    if len({_alike(*chosen[i]) for i in same}) < 2:
+        return
+    own = [timed[i] for i in same]
+    plan = _common(own, [_best(at) for at in own])
+    if plan is None:
+        where = " and ".join(at.bound.text for at in own)
+        raise NoPlanError(
+            f"no plan runs at {where}, which have the same product of sizes; give fewer sizes with --dim"
+        )
+    heaviest = max(own, key=lambda at: at.bound.shape.weight)
+    entry = heaviest.find(plan, heaviest.dynamic)
+    assert entry is not None, "the plan runs at all of them"
+    for i in same:
+        chosen[i] = plan, heaviest.hot(entry)
 
 
 def border(left: AtShape, right: AtShape, first: Plan, second: Plan) -> int:

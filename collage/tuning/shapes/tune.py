@@ -71,7 +71,16 @@ def tune_shapes(
             at.time(plans_to_time(own.model, request.targets, found))
             timed.append(at)
     with run.stage("emit", "writing the artifact"):
-        written = write(request, run, free, space, timed, choose_classes(timed), main, result.report)
+        written = write(
+            request,
+            run,
+            free=free,
+            space=space,
+            timed=timed,
+            classes=choose_classes(timed),
+            main=main,
+            found=result.report,
+        )
     run.listener(Event("done", "the artifact serves its shapes", data={"report": written.report}))
     return written
 

@@ -31,6 +31,7 @@ MOST_COPIES = 32
 def write(
     request: TuneRequest,
     run: Run,
+    *,
     free: Model,
     space: ShapeSpace,
     timed: Sequence[AtShape],
@@ -41,7 +42,10 @@ def write(
     """Write the artifact with its report.
 
     Args:
+        request: what the caller asked for.
+        run: what the stages run with.
         free: the model with free dimensions.
+        space: its sizes.
         timed: its representative shapes.
         classes: their plans.
         main: the shape that was searched at.

@@ -109,3 +109,11 @@ def test_a_shape_at_which_nothing_runs_is_named() -> None:
 def test_single_targets_are_those_of_the_user() -> None:
     (at,) = shapes({10: 1.0}, lambda name, n: 1.0)
     assert list(at.singles()) == [A, B, C]
+
+
+def test_shapes_of_one_extent_have_one_plan() -> None:
+    """No border can lie between them, so the weights decide."""
+    first = shapes({10: 0.7}, lambda name, n: 5.0 if name == "null" else 9.0)
+    second = shapes({10: 0.3}, lambda name, n: 5.0 if name == "simulated" else 9.0)
+    (one,) = choose_classes([*first, *second])
+    assert (_names(one.plan), one.up_to, one.shapes) == ("null", None, (0, 1))

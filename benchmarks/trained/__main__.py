@@ -110,11 +110,7 @@ def _table(rows: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     speeds = {name: row["speedup"] for name, row in rows.items() if row.get("speedup")}
     if speeds:
         lines += ["", f"Geomean of {len(speeds)} models: {geomean(list(speeds.values())):.2f}."]
-    over = [
-        n
-        for n, row in rows.items()
-        if "unseen" in row and row["unseen"]["drop"] > row["unseen"]["allowed"]
-    ]
+    over = [name for name, row in rows.items() if not row.get("unseen", {}).get("is_kept", True)]
     lines += ["", f"Over the bound on unseen samples: {', '.join(over) or 'none'}."]
     busy = sorted({text for row in rows.values() for text in row.get("warnings", ())})
     lines += [f"- {text}" for text in busy]

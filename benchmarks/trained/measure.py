@@ -110,5 +110,4 @@ def _unseen(case: Case, artifact: Path, which: slice, work: Path) -> dict[str, A
         "drop": drop.worse,
         "upper": drop.upper if np.isfinite(drop.upper) else None,
         "allowed": allowed,
-        "is_kept": drop.is_kept,
     }

@@ -22,7 +22,7 @@ CONFIG = {"beg_size": 4, "end_size": 4, "block_size": 8, "padding_token": 256}
 def _row(**changes: Any) -> dict[str, Any]:
     return {
         "evaluation": {"metric": "top1", "proven": False, "samples_needed": 299},
-        "unseen": {"reference": 0.9, "drop": 0.001, "upper": 0.02, "allowed": 0.009, "is_kept": True},
+        "unseen": {"reference": 0.9, "drop": 0.001, "upper": 0.02, "allowed": 0.009},
         "speedup": 2.0,
         "best_fp32": "openvino",
         "samples": [200, 100],
@@ -42,9 +42,7 @@ def test_a_package_that_cannot_be_fetched_says_so(
 
 
 def test_rows_tell_what_was_proven_and_what_is_over() -> None:
-    over = _row(
-        unseen={"reference": 0.9, "drop": 0.02, "upper": None, "allowed": 0.009, "is_kept": False}
-    )
+    over = _row(unseen={"reference": 0.9, "drop": 0.02, "upper": None, "allowed": 0.009})
     rows = {"good": _row(), "bad": over, "missing": {"error": "it cannot be fetched"}}
     assert "no, needs 299" in _line("good", rows["good"])
     table = _table(rows, {"targets": ["openvino"], "hardware": "here"})

@@ -17,6 +17,7 @@ Language Models".
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,15 @@ def without_smooth(target: Target) -> Target:
     return Target(target.backend, tuple(pair for pair in target.options if pair[0] != _NAME))
 
 
+@dataclass(frozen=True)
+class _Affine:
+    """The end of a normalization: where its scale and bias stand, its result, and the products that alone read it."""
+
+    constants: tuple[tuple[ir.Node, int], ...]  # nodes and positions of their inputs
+    result: ir.Value
+    products: tuple[ir.Node, ...]
+
+
 def smooth(model: ir.Model, path: Path, samples: Sequence[Mapping[str, Array]]) -> int:
     """Smooth a float model in place; how many normalizations were changed.
 
@@ -61,17 +71,16 @@ def smooth(model: ir.Model, path: Path, samples: Sequence[Mapping[str, Array]]) 
         path: beside it temporary files may lie.
         samples: every input by name.
     """
-    found = [node for node in model.graph if _products(node)]
+    found = [affine for node in model.graph if (affine := _affine(node)) is not None]
     if not found:
         return 0
-    largest = _largest(model, path, [node.outputs[0] for node in found], samples)
-    for node, activation in zip(found, largest, strict=True):
-        products = _products(node)
-        weight = np.max([np.abs(_rows(product)).max(axis=1) for product in products], axis=0)
+    largest = _largest(model, path, [affine.result for affine in found], samples)
+    for affine, activation in zip(found, largest, strict=True):
+        weight = np.max([np.abs(_rows(product)).max(axis=1) for product in affine.products], axis=0)
         factor = _factor(activation, weight)
-        for position in range(1, len(node.inputs)):
+        for node, position in affine.constants:
             _replace(model.graph, node, position, _array(node.inputs[position]) / factor)
-        for product in products:
+        for product in affine.products:
             turned = bool(product.attributes.get_int("transB", 0))
             stored = _array(product.inputs[1])
             _replace(model.graph, product, 1, stored * (factor if turned else factor[:, None]))
@@ -87,23 +96,50 @@ def _factor(activation: Array, weight: Array) -> Array:
     return np.asarray(rounded, dtype=np.float32)
 
 
-def _products(node: ir.Node) -> list[ir.Node]:
-    """The products that alone read a normalization over the last axis with constant scale; else none."""
-    if node.op_type != "LayerNormalization" or node.attributes.get_int("axis", -1) not in (
-        -1,
-        _last(node),
+def _affine(node: ir.Node) -> _Affine | None:
+    """A scale and a bias for each channel, of constants, that products alone read; else None.
+
+    That is a LayerNormalization over the last axis, or the Mul and the Add at the end of one that is
+    written out.
+    """
+    constants: list[tuple[ir.Node, int]] = []
+    if node.op_type == "LayerNormalization":
+        if node.attributes.get_int("axis", -1) not in (-1, _last(node)):
+            return None
+        if any(value.uses() for value in node.outputs[1:]):
+            return None
+        constants = [(node, position) for position in range(1, len(node.inputs))]
+    elif node.op_type == "Add":
+        places = [i for i, value in enumerate(node.inputs) if _is_vector(value)]
+        other = node.inputs[1 - places[0]] if len(places) == 1 else None
+        maker = None if other is None else other.producer()
+        if maker is None or maker.op_type != "Mul" or len(list(maker.outputs[0].uses())) != 1:
+            return None
+        scales = [i for i, value in enumerate(maker.inputs) if _is_vector(value)]
+        if len(scales) != 1 or maker.outputs[0].is_graph_output():
+            return None
+        constants = [(node, places[0]), (maker, scales[0])]
+    if not constants or not all(_is_vector(n.inputs[position]) for n, position in constants):
+        return None
+    result = node.outputs[0]
+    uses = list(result.uses())
+    if (
+        result.is_graph_output()
+        or not uses
+        or not all(_is_product(user, place) for user, place in uses)
     ):
-        return []
-    constants = list(node.inputs[1:])
-    if not constants or any(value is None or value.const_value is None for value in constants):
-        return []
-    value = node.outputs[0]
-    uses = list(value.uses())
-    if value.is_graph_output() or any(v.uses() for v in node.outputs[1:]):
-        return []
-    if not uses or not all(_is_product(user, place) for user, place in uses):
-        return []
-    return [user for user, _ in uses]
+        return None
+    products = tuple(user for user, _ in uses)
+    channels = {_array(n.inputs[position]).size for n, position in constants}
+    if channels != {len(_rows(product)) for product in products} or len(channels) != 1:
+        return None
+    return _Affine(tuple(constants), result, products)
+
+
+def _is_vector(value: ir.Value | None) -> bool:
+    if value is None or value.const_value is None:
+        return False
+    return len(value.const_value.shape) == 1 and value.dtype == ir.DataType.FLOAT
 
 
 def _last(node: ir.Node) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collage.backends.contract import Backend, CompileContext, Preparation, PreparedParts, SubModel
 from collage.backends.quantization import quantize
 from collage.backends.quantization.float_nodes import keeping, kept_nodes, without_float
+from collage.backends.quantization.smoothing import is_smooth
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.target import Target
 
@@ -43,4 +44,4 @@ class QuantizingBackend(Backend):
 
 
 def _may_keep_float(target: Target) -> bool:
-    return quantize.kind_of(target) in quantize.CALIBRATED
+    return quantize.kind_of(target) in quantize.CALIBRATED and not is_smooth(target)

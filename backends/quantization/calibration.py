@@ -36,7 +36,9 @@ CALIBRATE = Option(
 )
 
 _PERCENT = 99.99
-_BINS, _ENTROPY_BINS, _QUANTIZED_BINS = 2048, 512, 128
+_BINS, _QUANTIZED_BINS = 2048, 128
+# Of `entropy`, whose time grows with their square.
+_ENTROPY_BINS = 512
 _STEPS = 255
 # Shares of the range of all values that `mse` tries.
 _SHARES = np.linspace(0.2, 1.0, 41)
@@ -74,8 +76,7 @@ def ranges_of(
 
     augmented = source.with_name("augmented.onnx")
     kind = CalibrationMethod.MinMax if method == MINMAX else CalibrationMethod.Percentile
-    bins = _ENTROPY_BINS if method == _ENTROPY else _BINS
-    extra = {} if method == MINMAX else {"symmetric": False, "num_bins": bins, "percentile": _PERCENT}
+    extra = {} if method == MINMAX else {"symmetric": False, "num_bins": _BINS, "percentile": _PERCENT}
     calibrator = create_calibrator(
         source, operators, str(augmented), calibrate_method=kind, extra_options=extra
     )
@@ -89,7 +90,7 @@ def ranges_of(
         elif method == _ENTROPY:
             collector = calibrator.collector
             found = {
-                name: collector.get_entropy_threshold(histogram, _QUANTIZED_BINS)
+                name: collector.get_entropy_threshold(_coarse(*histogram), _QUANTIZED_BINS)
                 for name, histogram in collector.histogram_dict.items()
             }
         else:
@@ -97,6 +98,15 @@ def ranges_of(
             found = {name: least_squares(*histogram[:4]) for name, histogram in histograms}
     augmented.unlink()
     return TensorsData(CalibrationMethod.MinMax, found)
+
+
+def _coarse(counts: Array, edges: Array, *rest: Array) -> tuple[Array, ...]:
+    """The histogram with few bins; the collector adds bins where a later sample has larger values."""
+    middles = (edges[:-1] + edges[1:]) / 2
+    found, ends = np.histogram(
+        middles, _ENTROPY_BINS, range=(float(edges[0]), float(edges[-1]) or 1.0), weights=counts
+    )
+    return np.rint(found).astype(np.int64), ends.astype(edges.dtype), *rest
 
 
 def least_squares(counts: Array, edges: Array, low: Array, high: Array) -> tuple[Array, Array]:

@@ -54,6 +54,7 @@ from collage.backends.quantization.float_nodes import (
     read_unrounded,
     refuse_ranges,
 )
+from collage.backends.quantization.smoothing import SMOOTH, is_smooth, smooth, without_smooth
 from collage.backends.quantization.static_int8 import RANGE_BITS, WEIGHTED, idle, write_static
 from collage.backends.quantization.weight_only_int8 import write_weights
 from collage.backends.support.conversion import cached, write_streamed
@@ -81,14 +82,14 @@ _MASKS: WeakKeyDictionary[GraphIndex, dict[str, int]] = WeakKeyDictionary()
 
 
 def options(*choices: str) -> tuple[Option, ...]:
-    """`-quant`, for a backend that takes these kinds, `-float` and `-calibrate`."""
+    """`-quant`, for a backend that takes these kinds, `-float`, `-calibrate` and `-smooth`."""
     quant = Option(
         _NAME,
         "none",
         "Weights of products and convolutions as int8 in the file itself (see docs/int8.md).",
         choices=("none", *choices),
     )
-    return quant, OPTION, CALIBRATE
+    return quant, OPTION, CALIBRATE, SMOOTH
 
 
 def kind_of(target: Target) -> str | None:
@@ -99,7 +100,7 @@ def kind_of(target: Target) -> str | None:
 
 def without_quant(target: Target) -> Target:
     """The float target of the same runtime."""
-    plain = without_calibrate(target)
+    plain = without_smooth(without_calibrate(target))
     return Target(plain.backend, tuple(pair for pair in plain.options if pair[0] != _NAME))
 
 
@@ -109,7 +110,9 @@ def rounds_inside(target: Target) -> bool:
 
 
 def refuse_float(target: Target) -> str | None:
-    """Why `-float` or `-calibrate` makes no sense as it is given, or None."""
+    """Why `-float`, `-calibrate` or `-smooth` makes no sense as it is given, or None."""
+    if is_smooth(target) and (kind_of(target) != STATIC or positions_of(target)):
+        return f"-smooth moves ranges into weights: it goes with -quant={STATIC}, without -float"
     if method_of(target) != MINMAX and kind_of(target) != STATIC:
         return f"-calibrate finds ranges of activations: it goes with -quant={STATIC}"
     if positions_of(target) and kind_of(target) not in CALIBRATED:
@@ -127,11 +130,11 @@ def preparation(target: Target, float_results: bool = False) -> Preparation | No
     kind = kind_of(target)
     if kind is None:
         return None
-    name = _name(kind, float_results, method_of(target))
+    name = _name(kind, float_results, method_of(target), is_smooth(target))
     return Preparation(name, kind in CALIBRATED, least_opset=LEAST_OPSET)
 
 
-def _name(kind: str, float_results: bool, method: str) -> str:
+def _name(kind: str, float_results: bool, method: str, smoothed: bool) -> str:
     if kind == WEIGHTS:
         return f"{kind}, errors fed back, zeros kept"
     name = f"{kind} by {_version()}"
@@ -139,6 +142,7 @@ def _name(kind: str, float_results: bool, method: str) -> str:
         name += f", ranges of {RANGE_BITS} bits, biases corrected"
         name += ", float results" if float_results else ""
         name += f", ranges by {method}" if method != MINMAX else ""
+        name += ", smoothed" if smoothed else ""
     return name
 
 
@@ -220,10 +224,11 @@ def quantize(
     sources = files_of(model.path)
     sources += [] if kind == DYNAMIC else [model.calibration or model.path]
     method = method_of(target)
-    name = f"{_name(kind, float_results, method)} {_has_dot_product()}"
+    smoothed = is_smooth(target)
+    name = f"{_name(kind, float_results, method, smoothed)} {_has_dot_product()}"
 
     def make(folder: Path) -> None:
-        _make(model, kind, folder, float_results=float_results, method=method)
+        _make(model, kind, folder, float_results=float_results, method=method, smoothed=smoothed)
 
     folder = cached(sources, [_FILE], name, make, context.work_dir, context.cache_dir)
     made = replace(model, path=folder / _FILE, prepared=True)
@@ -277,9 +282,17 @@ class Int8Parts(PreparedParts):
         return replace(part, path=path, prepared=True)
 
 
-def _make(model: SubModel, kind: str, folder: Path, *, float_results: bool, method: str) -> None:
+def _make(
+    model: SubModel, kind: str, folder: Path, *, float_results: bool, method: str, smoothed: bool
+) -> None:
     source, made = folder / "source.onnx", folder / "made.onnx"
     _write_ready(model.path, source, kind)
+    if smoothed:
+        ready = loaded(source)
+        if not smooth(ready, source, _samples(model)):
+            raise CollageError("nothing here can be smoothed; use the target without -smooth")
+        tidy(ready)
+        ir.save(ready, source)
     logging.getLogger().setLevel(logging.ERROR)  # it gives advice on the root logger
     if kind == DYNAMIC:
         _dynamic(source, made)

@@ -42,6 +42,10 @@ _TARGETS = (
 )
 
 
+# A share of samples that is just the bound keeps it.
+_ROUNDED = 1 + 1e-9
+
+
 def main() -> None:
     """Run what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -110,11 +114,8 @@ def _table(rows: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     speeds = {name: row["speedup"] for name, row in rows.items() if row.get("speedup")}
     if speeds:
         lines += ["", f"Geomean of {len(speeds)} models: {geomean(list(speeds.values())):.2f}."]
-    over = [
-        n
-        for n, row in rows.items()
-        if "unseen" in row and row["unseen"]["drop"] > row["unseen"]["allowed"]
-    ]
+    unseen = {name: row["unseen"] for name, row in rows.items() if "unseen" in row}
+    over = [name for name, found in unseen.items() if found["drop"] > found["allowed"] * _ROUNDED]
     lines += ["", f"Over the bound on unseen samples: {', '.join(over) or 'none'}."]
     busy = sorted({text for row in rows.values() for text in row.get("warnings", ())})
     lines += [f"- {text}" for text in busy]

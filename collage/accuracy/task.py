@@ -158,6 +158,8 @@ class TaskJudge:
         self._reference = self.samples.reference()
         self._before = self.samples.items(self.task.metric, self._reference, self._reference)
         self.allowed = self.task.bound.allowed(self.task.metric, self.task.metric.score(self._before))
+        # Where the samples would prove a plan that changes nothing, others must be proven as well.
+        self._can_prove = self._drop(self._before).is_proven
 
     @property
     def allowed_distance(self) -> float:
@@ -177,15 +179,20 @@ class TaskJudge:
         except EvaluationError as error:
             return str(error)
         after = self.samples.items(self.task.metric, made, self._reference)
-        self.latest = drop = compare(
-            self.task.metric, self._before, after, self.allowed, self.samples.labels is not None
-        )
-        if drop.is_kept:
-            return None
-        return (
+        self.latest = drop = self._drop(after)
+        said = (
             f"its {self.task.name} is {drop.score:.6g} on {drop.samples} samples, that of the model is "
             f"{drop.reference:.6g}: {drop.worse:.2g} worse, and {drop.allowed:.2g} is allowed"
         )
+        if not drop.is_kept:
+            return said
+        if self._can_prove and not drop.is_proven:
+            return f"{said}; it may be {drop.upper:.2g} by the 95 % interval"
+        return None
+
+    def _drop(self, after: Sequence[Item]) -> Drop:
+        has_labels = self.samples.labels is not None
+        return compare(self.task.metric, self._before, after, self.allowed, has_labels)
 
     def report(self) -> dict[str, Any] | None:
         """What the report says of the plan that passed last."""

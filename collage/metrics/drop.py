@@ -25,6 +25,8 @@ from collage.metrics.intervals import (
 from collage.metrics.metric import Item, Metric
 from collage.partitioner.errors import BadInputError
 
+# A share of samples that is just the bound keeps it.
+_ROUNDING = 1e-12
 # A bootstrap of fewer samples proves nothing.
 _FEWEST = 20
 # Where as many samples changed, a bootstrap knows what changes there are.
@@ -101,12 +103,12 @@ class Drop:
     @property
     def is_kept(self) -> bool:
         """Whether the estimate keeps the bound."""
-        return self.worse <= self.allowed
+        return self.worse <= self.allowed + _ROUNDING
 
     @property
     def is_proven(self) -> bool:
         """Whether the whole interval keeps the bound."""
-        return self.upper <= self.allowed
+        return self.upper <= self.allowed + _ROUNDING
 
 
 def compare(

@@ -32,7 +32,7 @@ def plugins(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
         ("tvm5", "unknown backend 'tvm5'; known are .*mnn.*ncnn.*null.*onnxruntime.*openvino"),
         (
             "onnxruntime -level=3",
-            "no option -level in onnxruntime, only calibrate, device, ep, float, graphs, ",
+            "no option -level in onnxruntime, only calibrate, device, ep, float, graphs, host, opt, ",
         ),
         ("onnxruntime -opt=high", "-opt is one of all, basic, extended, none, not 'high'"),
         ("openvino -threads=0", "-threads=0 is not of the form"),

@@ -13,9 +13,14 @@ import numpy as np
 import pytest
 
 import collage
+from collage.accuracy.task import Task, TaskJudge, TaskSamples
 from collage.backends.numerics.reference import reference_session, run_session
+from collage.backends.numerics.tensor_files import write_samples
 from collage.cli.summary import evaluation_text
+from collage.metrics.drop import Bound
+from collage.metrics.names import parse_metric
 from collage.partitioner.errors import BadInputError
+from collage.partitioner.tensor import TensorSpec
 from tests.collage.accuracy.test_mix_runner import WIDTH, layers
 
 EXACT, REDUCED = "simulated -precision=f32 -speedup=0.15", "simulated -precision=bf16 -speedup=1"
@@ -79,6 +84,37 @@ def test_what_is_not_proven_says_how_many_samples_are_needed(folder: Path) -> No
     found = artifact.report["evaluation"]
     assert not found["proven"] and found["samples_needed"] > found["samples"]
     assert any("is not proven" in text for text in artifact.report["warnings"])
+
+
+class _Session:
+    """A plan that gives the reference's outputs, some rows of which are moved."""
+
+    def __init__(self, outputs: np.ndarray, moved: int) -> None:
+        self.inputs = (TensorSpec("x", "float32", (1,)),)
+        self.outputs = (TensorSpec("y", "float32", (1, 4)),)
+        self._made = [y[:, ::-1] if i < moved else y for i, y in enumerate(outputs)]
+
+    def run(self, names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [self._made[int(feed["x"][0])]]
+
+
+@pytest.mark.parametrize(
+    ("count", "moved", "passes"),
+    [(100, 0, True), (100, 1, True), (100, 2, False), (400, 0, True), (400, 3, False), (800, 3, True)],
+)
+def test_a_plan_must_be_proven_where_samples_suffice(
+    tmp_path: Path, count: int, moved: int, passes: bool
+) -> None:
+    """Within 1 %: one of 100 is an estimate, and three of 400 could be proven but are not."""
+    outputs = np.stack([np.eye(1, 4, i % 4, dtype=np.float32) for i in range(count)])
+    write_samples(tmp_path / "x", [{"x": np.array([i], np.float32)} for i in range(count)])
+    write_samples(tmp_path / "y", [{"y": y} for y in outputs])
+    samples = TaskSamples(tmp_path / "x", tmp_path / "y", None, count)
+    task = Task(parse_metric("top1"), Bound(max_drop=0.01), "top1", samples, samples)
+    judge = TaskJudge(task, samples)
+    reason = judge.refusal(_Session(outputs, moved))  # type: ignore[arg-type]
+    assert (reason is None) is passes, reason
+    assert judge.latest is not None and judge.latest.worse == pytest.approx(moved / count)
 
 
 def test_the_summary_says_how_sure_it_is() -> None:

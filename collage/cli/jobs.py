@@ -12,7 +12,8 @@ from collage.cli.parameters import AsJson
 from collage.partitioner.errors import BadInputError
 
 if TYPE_CHECKING:
-    from collage.client.client import Client, RemoteJob
+    from collage.client.answers import RemoteJob
+    from collage.client.client import Client
 
 jobs_app = typer.Typer(help="Look after the jobs of a server.", no_args_is_help=True)
 

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from collage.cli.app import app
-from collage.client.client import Client, ServerError
+from collage.client.answers import ServerError
+from collage.client.client import Client
 from collage.partitioner.errors import BadInputError
 from tests.service.conftest import RunningServer, server, start_server  # noqa: F401 - fixtures
 

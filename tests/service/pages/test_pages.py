@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collage.service.routes.cost_pages import costs_page
+from collage.service.routes.pages.cost_pages import costs_page
 from collage.service.storage.layering import layered
 from tests.cost_db.builders import infeasible, measured, store_all
 from tests.service.conftest import RunningServer, post_job

@@ -13,7 +13,8 @@ import onnx
 import psutil
 import pytest
 
-from collage.client.client import Client, RefusedError
+from collage.client.answers import RefusedError
+from collage.client.client import Client
 from tests.processes import children, command
 from tests.service.conftest import RunningServer, StartServer, on_both_engines, post_job, small_model
 

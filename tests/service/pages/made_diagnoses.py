@@ -9,6 +9,7 @@ from typing import Any
 from collage.cost_db.atlas import AtlasStore, RegionFacts
 from collage.cost_db.costs.key import CostKey
 from collage.cost_db.jobs.job import JobResult
+from collage.service.jobs.kinds import summary_of
 from tests.cost_db.builders import HARDWARE, measured, store_all
 from tests.service.conftest import RunningServer
 from tests.service.pages.made_jobs import TARGETS, done_job
@@ -106,13 +107,14 @@ def done_diagnosis(server: RunningServer, report: dict[str, Any] | None = None) 
     made = server.http.post("/v1/diagnoses", json={"job": job, "target": "mnn"}).json()["id"]
     services = server.services
     services.jobs.next_queued("tester", 60.0)
-    services.jobs.append_event(
-        made,
-        "progress",
-        {"stage": "trial", "message": "trial 1: 60 nodes: wrong", "done": 1, "data": {}},
-    )
+    told = report or diagnosis()
+    event = {"stage": "trial", "message": "trial 1: 60 nodes: wrong", "done": 1, "data": {}}
+    services.jobs.append_event(made, "progress", event)
+    ended = {"stage": "done", "message": "done", "done": None, "total": None}
+    summary = summary_of("diagnose", told)
+    services.jobs.append_event(made, "summary", summary, progress={**ended, "summary": summary})
     hashes = {}
-    for name, data in {"artifact": b"PK", "report": json.dumps(report or diagnosis()).encode()}.items():
+    for name, data in {"artifact": b"PK", "report": json.dumps(told).encode()}.items():
         blob = services.files.keep_bytes(data)
         services.register.add(blob.sha256, blob.size_bytes, "application/zip")
         hashes[name] = blob.sha256

@@ -237,6 +237,7 @@ def test_a_slow_target_is_diagnosed_by_a_click(page: Page, server: RunningServer
     page.click("text=Run again")
     page.wait_for_url(re.compile(f"/jobs/(?!{made['id']})"))
     expect(page.locator("#state")).to_have_text("queued")
+    page.goto("about:blank")
 
 
 def test_a_diagnosis_says_what_is_wrong_and_where(page: Page, server: RunningServer) -> None:

@@ -7,7 +7,7 @@ cancelled, and requests are answered while a search runs.
 Protocol: the process loads its libraries; then one JSON line on stdin says what to do (`Request`); stdin then stays open, and its end means
 that the server died: so does the job. JSON lines go to the file descriptor named on the command line,
 before the cores to run on:
-`{"event": …}` as they happen, then one `{"result": …}` or `{"error": …}`. SIGTERM asks to stop.
+`{"loaded": …}` when all libraries are there, `{"event": …}` as they happen, then one `{"result": …}` or `{"error": …}`. SIGTERM asks to stop.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from collage.events import Listener
 
 # How long the tuner may take to stop by itself when asked to; then the process ends regardless.
 STOP_S = 1.0
+JOB_NAME = "collage-job"
+"""The process's name once it has a job."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,12 @@ def main() -> None:
     apply_environment()
     go_before_server()
     _warm_up()
+    say("loaded", {"modules": len(sys.modules)})
     line = sys.stdin.readline()
     if not line:
         return  # the server ended before it had a job for us
+    with contextlib.suppress(OSError):  # so that `ps` tells a job from a process that waits for one
+        Path("/proc/self/comm").write_text(JOB_NAME, encoding="utf-8")
     request = Request(**json.loads(line))
     cancel = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: cancel.set())

@@ -131,19 +131,29 @@ class JobRunner:
             try:
                 job = self._jobs.next_queued(worker, self._settings.lease_s)
                 if job is None:
-                    if not self.current:  # beside a job it would disturb measurements
-                        self._warm.fill(len(self.workers))
+                    self._load()
                     self._wake.wait(self._settings.poll_s)
                     self._wake.clear()
                     continue
                 self.current[worker] = job.id
                 self._run(job)
+                self.current.pop(worker, None)
+                self._load()
             except Exception as error:  # a database away for long must not end the thread
                 trace = None if isinstance(error, CollageError) else error
                 _log.error("runner failed; it goes on", worker=worker, error=str(error), exc_info=trace)
                 self._stopping.wait(2.0)
             finally:
                 self.current.pop(worker, None)
+
+    def _load(self) -> None:
+        """Let one process more than there are runners be loaded, or load, unless a job runs.
+
+        Beside a job that would disturb measurements. A job that follows at once takes the one that is ready,
+        and waits for quiet before it measures.
+        """
+        if not self.current and not self._stopping.is_set():
+            self._warm.fill(len(self.workers) + 1)
 
     def _keep_house(self) -> None:
         clean_at = requeue_at = time.monotonic()
@@ -251,7 +261,11 @@ class JobRunner:
             history=self.watching.history(job),
         )
         with JobChild(request, self._warm.take()) as child:
-            return self._attend(job, child, span)
+            message = self._attend(job, child, span)
+            started = "warm" if child.was_loaded else "cold"
+            self._metrics.jobs_started.labels(started).inc()
+            _log.info("job process", job=job.id, started=started, modules=child.modules_before)
+            return message
 
     def _options(self, job: Job) -> dict[str, Any]:
         if job.kind != "tune":

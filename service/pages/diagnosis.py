@@ -68,10 +68,10 @@ def diagnosis_banner(report: Mapping[str, Any]) -> Banner:
     regions = report["speed"].get("regions") or ()
     if not regions:
         return Banner("good", f"{right}, and no region is slow", said, None)
-    count = f"{len(regions)} region{'' if len(regions) == 1 else 's'}"
-    return Banner(
-        "warn", f"{name} is slow in {count}", f"{said} These take more than their share.", None
-    )
+    one = len(regions) == 1
+    count = "one region" if one else f"{len(regions)} regions"
+    share = "That region takes more than its share." if one else "These take more than their share."
+    return Banner("warn", f"{name} is slow in {count}", f"{said} {share}", None)
 
 
 def watch_banner(report: Mapping[str, Any]) -> Banner:

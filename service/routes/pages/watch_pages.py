@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -40,6 +41,7 @@ def watches_page(
         "/watches",
         watches=watches,
         following=found.next,
+        now=datetime.now(UTC),
         every_s=services.settings.watch_every_s,
         environments=sorted(services.settings.environments),
         names=owner_names(services),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import sqlalchemy as sa
 
 from collage.cost_db.atlas import AtlasStore, RegionFacts
 from collage.cost_db.costs.key import CostKey
 from collage.cost_db.jobs.job import JobResult
+from collage.cost_db.tables import UtcTime
 from collage.service.jobs.kinds import summary_of
 from tests.cost_db.builders import HARDWARE, measured, store_all
 from tests.service.conftest import RunningServer
@@ -144,6 +148,20 @@ def watched(server: RunningServer, runs: int = 8) -> str:
             "error": 0.0,
         }  # fmt: skip
         store.note(watch["id"], f"{number:032x}", [result], measured_here)
+    # One a day, as a schedule makes them.
+    runs_table = sa.table(
+        "watch_runs", sa.column("number", sa.Integer()), sa.column("created_at", UtcTime())
+    )
+
+    def spread(connection: sa.Connection) -> None:
+        for day, number in enumerate(
+            connection.execute(sa.select(runs_table.c.number)).scalars().all()
+        ):
+            moment = datetime.now(UTC) - timedelta(days=runs - day)
+            change = sa.update(runs_table).where(runs_table.c.number == number)
+            connection.execute(change.values(created_at=moment))
+
+    server.services.database.connections.write(spread)
     return str(watch["id"])
 
 

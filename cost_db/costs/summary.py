@@ -140,11 +140,12 @@ def _shares_where(
 ) -> Shares:
     """The shares of the regions that both conditions choose."""
     small = sa.and_(costs.c.outcome == "measured", costs.c.node_count <= MOST_NODES)
+    at = sa.type_coerce(costs.c.created_at, sa.Text)  # as the engine has it, which compares as well
     columns = ("hardware", "protocol", "sub_graph", "target", "latency_us", "model_sha256")
-    points = sa.select(*(costs.c[name] for name in columns), costs.c.op_types, costs.c.created_at)
+    points = sa.select(*(costs.c[name] for name in columns), costs.c.op_types, at)
     known = sa.select(regions).where(of_regions)
     classes = {row[0]: (row[1], row[2], row[3]) for row in connection.execute(known)}
-    return _shares_of(connection.execute(points.where(of_costs, small)), classes)
+    return _shares_of(connection.execute(points.where(of_costs, small)).all(), classes)
 
 
 def _shares_of(points: Iterable[Any], classes: Mapping[str, tuple[str, str, str]]) -> Shares:
@@ -167,8 +168,14 @@ def _shares_of(points: Iterable[Any], classes: Mapping[str, tuple[str, str, str]
         own_class = classes.get(sub_graph) or (op_types, UNKNOWN, UNKNOWN)
         for target, (_, us) in group.items():
             log = math.log(us / best)
-            share = found.setdefault((machine, *own_class, target), Share())
-            share.add(Share(1, us == best, log, log * log, models))
+            share = found.get(place := (machine, *own_class, target))
+            if share is None:
+                share = found[place] = Share()
+            share.regions += 1
+            share.fastest += us == best
+            share.log_sum += log
+            share.log_square_sum += log * log
+            share.models |= models
     return found
 
 

@@ -32,6 +32,7 @@ NewLabels = Annotated[
 def show(
     server: Server = _LOCAL,
     token: Token = None,
+    kind: Annotated[str | None, typer.Option(help="tune, diagnose or watch.")] = None,
     state: Annotated[
         str | None, typer.Option(help="queued, running, done, failed or cancelled.")
     ] = None,
@@ -50,6 +51,7 @@ def show(
     import itertools
 
     asked = {
+        "kind": kind,
         "name": name,
         "model": model,
         "owner": owner,
@@ -154,6 +156,7 @@ def _line(job: RemoteJob) -> str:
         f"{job.state:9}",
         data["created_at"][:16].replace("T", " "),
         data["name"],
+        "" if data["kind"] == "tune" else data["kind"],
         ", ".join(data["targets"]),
         f"{speedup:.2f} × the best single target" if speedup else job.reason or "",
         " ".join(f"#{label}" for label in data["labels"]),

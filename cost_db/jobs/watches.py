@@ -121,7 +121,7 @@ class WatchStore:
         return self._all(watches.c.artifact_sha256.is_not(None))
 
     def give_artifact(self, watch_id: str, artifact_sha256: str, targets: Sequence[str]) -> None:
-        """The artifact of a watch is made; it is due now.
+        """The artifact of a watch is made; it is due now. One that it has already stays.
 
         Raises:
             BadInputError: the artifact is not registered.
@@ -138,7 +138,9 @@ class WatchStore:
             known = sa.select(blobs.c.sha256).where(blobs.c.sha256 == artifact_sha256)
             if connection.execute(known).first() is None:
                 raise BadInputError(f"artifact {artifact_sha256} is not kept any more")
-            connection.execute(sa.update(watches).where(watches.c.id == watch_id).values(values))
+            # Once: another server may have been first, and have made its job.
+            has_none = sa.and_(watches.c.id == watch_id, watches.c.artifact_sha256.is_(None))
+            connection.execute(sa.update(watches).where(has_none).values(values))
 
         self._connections.write(work)
 

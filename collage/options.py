@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collage.partitioner.search.constraints import Constraints
 
 Objective = Literal["latency", "throughput", "memory"]
+Options = TypeVar("Options", bound=pydantic.BaseModel)
 Strategy = Literal["optimal", "greedy", "priority", "single", "manual"]
 # Without a time limit the search ends after so many seconds or known regions; see docs/tune.md.
 _DEFAULT_LIMIT_S, _LARGE_BYTES, _S_PER_LARGE_MIB = 150.0, 100 << 20, 0.5
@@ -328,26 +329,35 @@ class TuneOptions(pydantic.BaseModel):
             data.get("evaluate") is not None
         ):  # then it alone bounds plans, unless a tolerance is given too
             data = {"tolerance": _NO_TOLERANCE, **data}
-        for name, value in data.items():
-            try:
-                plain_json(f"options.{name}", value, _MOST_BYTES)
-            except BadInputError as error:
-                raise OptionsError(str(error), [(f"options.{name}", str(error))]) from None
-        try:
-            # As JSON, where a list is a tuple; everything else stays strict.
-            return cls.model_validate_json(plain_json("options", dict(data), _MOST_BYTES))
-        except pydantic.ValidationError as error:
-            faults = [
-                (".".join(map(str, ("options", *fault["loc"]))), fault["msg"])
-                for fault in error.errors(include_url=False, include_input=False)
-            ]
-            said = "; ".join(f"{where}: {message}" for where, message in faults[:_FAULTS_SHOWN])
-            known = ", ".join(cls.model_fields)
-            raise OptionsError(f"{said} (known options: {known})", faults) from None
+        return read_options(cls, data)
 
     def as_json(self) -> dict[str, Any]:
         """What was given, as `from_json` takes it."""
         return self.model_dump(mode="json", exclude_unset=True)
+
+
+def read_options(kind: type[Options], data: Mapping[str, Any]) -> Options:
+    """Options of some kind of run, as the API sends them.
+
+    Raises:
+        OptionsError: an option is unknown or its value is not allowed; the message lists all faults.
+    """
+    for name, value in data.items():
+        try:
+            plain_json(f"options.{name}", value, _MOST_BYTES)
+        except BadInputError as error:
+            raise OptionsError(str(error), [(f"options.{name}", str(error))]) from None
+    try:
+        # As JSON, where a list is a tuple; everything else stays strict.
+        return kind.model_validate_json(plain_json("options", dict(data), _MOST_BYTES))
+    except pydantic.ValidationError as error:
+        faults = [
+            (".".join(map(str, ("options", *fault["loc"]))), fault["msg"])
+            for fault in error.errors(include_url=False, include_input=False)
+        ]
+        said = "; ".join(f"{where}: {message}" for where, message in faults[:_FAULTS_SHOWN])
+        known = ", ".join(kind.model_fields)
+        raise OptionsError(f"{said} (known options: {known})", faults) from None
 
 
 def chosen_targets(given: Sequence[str], plan: GivenPlan | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""What keeps a blob: invariant: a blob that a model or a job refers to is never unregistered.
+"""What keeps a blob: invariant: a blob that a model, a job or a watch refers to is never unregistered.
 
 Whoever adds a reference or removes one holds the lock `BLOBS`, so that none appears while another
 transaction takes its blob for unused.
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import sqlalchemy as sa
 
-from collage.cost_db.tables import blobs, jobs, models
+from collage.cost_db.tables import blobs, jobs, models, watches
 
 BLOBS = "blobs"  # the name for `Connections.serialize`
 
@@ -21,6 +21,7 @@ _REFERENCES = (
     jobs.c.artifact_sha256,
     jobs.c.report_sha256,
     jobs.c.plan_sha256,
+    watches.c.artifact_sha256,
 )
 
 

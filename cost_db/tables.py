@@ -4,7 +4,7 @@ costs             one row for a cost key; never changed, only stored, replaced o
 cost_operators    which operator types a cost's sub-graph has, to filter by
 regions           what a cost's sub-graph is, for people: operators, class of shapes, data type
 atlas_cells       a summary of costs: who is fast at what; made again from costs at any time
-atlas_state       until when the summary knows the costs
+atlas_state       which costs the summary has counted
 hardware          what a hardware fingerprint stands for
 tunings           plans that were found, with their reports; deleted with costs
 claims            who measures a key now; rows stay, so that fences only grow
@@ -15,6 +15,8 @@ queue_turns       when each owner's turn came last, for a fair queue
 idempotency_keys  requests that were made, so that a repeated one is the same job
 tokens            scopes and quotas; secrets only as hashes
 blobs, models     which files exist, and who posted them
+watches           artifacts that the server measures again and again
+watch_runs        what each such measurement found
 
 Times that people read are UTC with time zone. Leases are seconds of the database's own clock.
 """
@@ -26,7 +28,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import Dialect
 
-SCHEMA_REVISION = "0004"
+SCHEMA_REVISION = "0005"
 VERSION_TABLE = "collage_schema"  # not Alembic's default: Optuna's tables may share the database
 
 metadata = sa.MetaData(
@@ -97,6 +99,7 @@ costs = sa.Table(
     sa.Index(None, "host", "created_at", "digest"),
     sa.Index(None, "model_sha256", "created_at", "digest"),
     sa.Index(None, "outcome", "created_at", "digest"),
+    sa.Index(None, "sub_graph"),
 )
 
 cost_operators = sa.Table(
@@ -128,18 +131,18 @@ atlas_cells = sa.Table(
     sa.Column("dtype", sa.Text, primary_key=True),
     sa.Column("target", sa.Text, primary_key=True),
     sa.Column("regions", sa.Integer, nullable=False),
-    sa.Column("models", sa.Integer, nullable=False),
     sa.Column("fastest", sa.Integer, nullable=False),
     sa.Column("log_sum", sa.Double, nullable=False),
     sa.Column("log_square_sum", sa.Double, nullable=False),
+    sa.Column("models", sa.JSON, nullable=False),
 )
 
 atlas_state = sa.Table(
     "atlas_state",
     metadata,
     sa.Column("name", sa.String(16), primary_key=True),
-    sa.Column("known_until", UtcTime, nullable=False),
-    sa.Column("made_at", UtcTime, nullable=False),
+    sa.Column("counted_to", sa.Text, nullable=False),
+    sa.Column("is_whole", sa.Boolean, nullable=False),
 )
 
 hardware = sa.Table(
@@ -215,6 +218,7 @@ jobs = sa.Table(
     sa.Column("number", Number, primary_key=True, autoincrement=True),
     sa.Column("id", sa.String(32), nullable=False, unique=True),
     sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("spec", sa.JSON, nullable=False),
     sa.Column("name", sa.Text, nullable=False),
@@ -242,6 +246,7 @@ jobs = sa.Table(
     sa.Column("plan_sha256", sa.String(64), sa.ForeignKey("blobs.sha256")),
     sa.CheckConstraint("state IN ('queued', 'running', 'done', 'failed', 'cancelled')", name="state"),
     sa.Index(None, "owner", "number"),
+    sa.Index(None, "kind", "number"),
     sa.Index(None, "state", "number"),
     sa.Index(None, "owner", "state", "number"),
     sa.Index(None, "state", "lease_until"),
@@ -295,4 +300,38 @@ idempotency_keys = sa.Table(
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Index(None, "created_at"),
     sa.Index(None, "job_id"),
+)
+
+watches = sa.Table(
+    "watches",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("job_id", sa.String(32), nullable=False),
+    sa.Column("artifact_sha256", sa.String(64), sa.ForeignKey("blobs.sha256")),
+    sa.Column("targets", sa.JSON, nullable=False),
+    sa.Column("webhook_url", sa.Text),
+    sa.Column("due", sa.Double),
+    sa.Column("problem", sa.Text),
+    sa.Index(None, "owner"),
+    sa.Index(None, "due"),
+    sa.Index(None, "artifact_sha256"),
+)
+
+watch_runs = sa.Table(
+    "watch_runs",
+    metadata,
+    sa.Column("number", Number, primary_key=True, autoincrement=True),
+    sa.Column(
+        "watch_id", sa.String(32), sa.ForeignKey("watches.id", ondelete="CASCADE"), nullable=False
+    ),
+    sa.Column("job_id", sa.String(32), nullable=False),
+    sa.Column("environment", sa.Text, nullable=False),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("verdict", sa.String(16), nullable=False),
+    sa.Column("result", sa.JSON, nullable=False),
+    sa.Column("measured", sa.JSON(none_as_null=True)),
+    sa.Index(None, "watch_id", "number"),
 )

@@ -14,7 +14,10 @@ T = TypeVar("T")
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", min_length=64, max_length=64)]
 # The key of a placeholder for a named schema of the document (`collage.service.openapi`).
 SCHEMA = "x-schema"
+JobKind = Literal["tune", "diagnose", "watch"]
+JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", min_length=32, max_length=32)]
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
+Verdict = Literal["same", "faster", "slower", "wrong", "failed"]
 
 
 class _Answer(BaseModel):
@@ -37,8 +40,13 @@ Targets = Annotated[list[Annotated[str, Field(max_length=500)]], Field(max_lengt
 Webhook = Annotated[
     str, Field(max_length=2000, description="Address that is told when the job ends, where allowed.")
 ]
-# `TuneOptions` checks them, with better messages than those of a nested model.
+# Checked where they are used, with better messages than those of a nested model.
 Options = Annotated[dict[str, Any], WithJsonSchema({SCHEMA: "TuneOptions"})]
+OptionsOfDiagnosis = Annotated[dict[str, Any], WithJsonSchema({SCHEMA: "DiagnoseOptions"})]
+AnyOptions = Annotated[
+    dict[str, Any],
+    WithJsonSchema({"anyOf": [{SCHEMA: "TuneOptions"}, {SCHEMA: "DiagnoseOptions"}]}),
+]
 
 
 class _Body(BaseModel):
@@ -56,11 +64,28 @@ class JobBody(_Body):
     webhook: Webhook | None = None
 
 
+class DiagnosisBody(_Body):
+    """A diagnosis of another job's model, or of one that was uploaded before (`POST /v1/models`)."""
+
+    job: JobId | None = Field(
+        default=None,
+        description="A job whose model, sample inputs and common options are taken; or `model_sha256`.",
+    )
+    model_sha256: Sha256 | None = None
+    target: Annotated[str, Field(min_length=1, max_length=500)] = Field(
+        description="The target to look at."
+    )
+    options: OptionsOfDiagnosis = Field(default_factory=dict)
+    labels: Labels | None = Field(default=None, description="Left out: those of the job.")
+    note: Note | None = None
+    webhook: Webhook | None = None
+
+
 class RerunBody(_Body):
     """What is to be different from the job that is run again."""
 
     targets: Targets | None = Field(default=None, description="Left out: those of that job.")
-    options: Options = Field(
+    options: AnyOptions = Field(
         default_factory=dict, description="Options to change; null brings a default back."
     )
     labels: Labels | None = Field(default=None, description="Left out: those of that job.")
@@ -97,6 +122,24 @@ class SummaryView(_Answer):
     cached_share: float | None = Field(description="Share of the looked-up costs that were known.")
 
 
+class DiagnosisSummaryView(_Answer):
+    """The result of a diagnosis in short."""
+
+    faults: int = Field(description="How many smallest regions fail.")
+    slow_regions: int
+    largest_error: float | None = Field(description="Of the model's outputs; null if not a number.")
+    ratio: float | None = Field(description="Its time over that of the target it is compared with.")
+    ratio_interval: tuple[float, float] | None = Field(description="95 % interval of that.")
+
+
+class WatchSummaryView(_Answer):
+    """The result of a watched artifact's measurement in short."""
+
+    verdict: Verdict
+    ratio: float | None
+    interval: tuple[float, float] | None = Field(description="95 % interval of the ratio.")
+
+
 class JobLinks(_Answer):
     """Where the rest of a job is."""
 
@@ -105,6 +148,7 @@ class JobLinks(_Answer):
     artifact: str | None
     report: str | None
     plan: str | None
+    picture: str | None = Field(description="Of a diagnosis: how the error grows by depth (SVG).")
     page: str
 
 
@@ -122,6 +166,7 @@ class JobView(_Answer):
     """A job as it is now."""
 
     id: str
+    kind: JobKind
     state: JobState
     name: str
     owner: str
@@ -132,7 +177,7 @@ class JobView(_Answer):
         description="Of the normalized model, as costs and plans have it; null until it was read."
     )
     targets: list[str]
-    options: Options | None = Field(
+    options: AnyOptions | None = Field(
         description="What was asked for; lists leave out `plan`. Null where it cannot be read."
     )
     rerun_of: str | None = Field(description="The job that this one repeats.")
@@ -142,7 +187,7 @@ class JobView(_Answer):
         description="Place in the queue, from 1; null when it does not wait for its turn."
     )
     progress: ProgressView | None
-    summary: SummaryView | None
+    summary: SummaryView | DiagnosisSummaryView | WatchSummaryView | None
     reason: str | None = Field(description="Why it failed or was cancelled.")
     attempt: int
     worker: str | None
@@ -150,6 +195,72 @@ class JobView(_Answer):
     started_at: datetime | None
     finished_at: datetime | None
     links: JobLinks
+
+
+class WatchBody(_Body):
+    """An artifact to watch: of a tuning, or of one that is made now."""
+
+    job: JobId | None = Field(
+        default=None, description="A tuning whose artifact is watched; or `model_sha256`."
+    )
+    model_sha256: Sha256 | None = Field(
+        default=None, description="A model that was uploaded before; it is tuned first."
+    )
+    targets: Targets = Field(default_factory=list, description="Of that tuning.")
+    options: Options = Field(default_factory=dict, description="Of that tuning.")
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None, description="Left out: the model's name."
+    )
+    webhook: Webhook | None = Field(default=None, description="Told after every measurement.")
+
+
+class WatchRunView(_Answer):
+    """What one measurement found in one environment."""
+
+    job: str
+    environment: str = Field(description="`this one`, or the name of an environment of the server.")
+    created_at: datetime
+    verdict: Verdict
+    ratio: float | None = Field(description="Its time over that of the other, or of before.")
+    interval: tuple[float, float] | None = Field(description="95 % interval of the ratio.")
+    reason: str
+    latency_us: list[float] | None = Field(
+        description="Of each build on this server; null beside another environment's run."
+    )
+    over_yardstick: list[float] | None = Field(
+        description="The same over a fixed computation's time, which compares between days."
+    )
+    versions: dict[str, str] | None = Field(description="Of what the artifact needs, on this server.")
+
+
+class WatchLinks(_Answer):
+    """Where the rest of a watch is."""
+
+    self: str
+    history: str
+    job: str
+    page: str
+
+
+class WatchView(_Answer):
+    """A watched artifact."""
+
+    id: str
+    name: str
+    owner: str
+    created_at: datetime
+    artifact_sha256: str | None = Field(description="Null until its tuning is done.")
+    targets: list[str] = Field(description="Those of its plan.")
+    problem: str | None = Field(description="Why it is not measured.")
+    due_at: datetime | None = Field(description="When it is measured next; null: at no set time.")
+    last: WatchRunView | None
+    links: WatchLinks
+
+
+class WatchHistoryView(_Answer):
+    """The newest measurements of a watch, the oldest of them first."""
+
+    runs: list[WatchRunView]
 
 
 class ModelView(_Answer):

@@ -29,17 +29,18 @@ from collage.service.http.middleware import RequestContext, SameOrigin
 from collage.service.http.pace import BodyPace, Pace
 from collage.service.jobs.cpu_affinity import keep_for_server
 from collage.service.routes import (
-    cost_pages,
+    atlas,
     costs,
+    diagnoses,
     health,
     job_changes,
-    job_pages,
     jobs,
     machines,
     models,
-    pages,
     tune,
+    watches,
 )
+from collage.service.routes.pages import atlas_page, cost_pages, frame, job_pages, watch_pages
 from collage.service.services import Services
 from collage.service.settings import Settings
 from collage.service.telemetry import logs
@@ -50,13 +51,18 @@ ROUTERS = (
     tune.router,
     jobs.router,
     job_changes.router,
+    diagnoses.router,
     models.router,
+    watches.router,
     costs.router,
+    atlas.router,
     machines.router,
     health.router,
-    pages.router,
+    frame.router,
     job_pages.router,
     cost_pages.router,
+    watch_pages.router,
+    atlas_page.router,
 )
 
 _STATIC = Path(__file__).parent / "static"

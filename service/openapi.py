@@ -9,8 +9,20 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from collage.diagnosis.options import DiagnoseOptions
 from collage.options import GivenPlan, TuneOptions
-from collage.service.api_models import SCHEMA, DescribeBody, JobBody, RerunBody, SummaryView
+from collage.service.api_models import (
+    SCHEMA,
+    DescribeBody,
+    DiagnosisBody,
+    DiagnosisSummaryView,
+    JobBody,
+    RerunBody,
+    SummaryView,
+    WatchBody,
+    WatchSummaryView,
+)
+from collage.service.diagnosis_models import DiagnosisView, WatchReportView
 from collage.service.report_models import (
     FailureEvent,
     GraphView,
@@ -19,9 +31,24 @@ from collage.service.report_models import (
     StateEvent,
 )
 
-_REQUESTS: tuple[type[BaseModel], ...] = (JobBody, RerunBody, DescribeBody, TuneOptions)
-_FILES: tuple[type[BaseModel], ...] = (ReportView, GraphView, GivenPlan)
-_EVENTS: tuple[type[BaseModel], ...] = (ProgressEvent, StateEvent, SummaryView, FailureEvent)
+_REQUESTS: tuple[type[BaseModel], ...] = (
+    JobBody,
+    DiagnosisBody,
+    RerunBody,
+    DescribeBody,
+    WatchBody,
+    TuneOptions,
+    DiagnoseOptions,
+)
+_FILES: tuple[type[BaseModel], ...] = (ReportView, DiagnosisView, WatchReportView, GraphView, GivenPlan)
+_EVENTS: tuple[type[BaseModel], ...] = (
+    ProgressEvent,
+    StateEvent,
+    SummaryView,
+    DiagnosisSummaryView,
+    WatchSummaryView,
+    FailureEvent,
+)
 _PLACE = "#/components/schemas/"
 
 

@@ -7,9 +7,11 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from collage.cost_db.atlas import AtlasStore
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.jobs.jobs import JobStore
 from collage.cost_db.jobs.removal import JobRemoval
+from collage.cost_db.jobs.watches import WatchStore
 from collage.cost_db.jobs.webhooks import WebhookStore
 from collage.cost_db.stored_models import BlobRegister, ModelStore
 from collage.cost_db.tokens import TokenStore
@@ -21,6 +23,7 @@ from collage.service.http.upload_slots import UploadSlots
 from collage.service.jobs.event_feed import EventFeed
 from collage.service.jobs.retention import Retention
 from collage.service.jobs.runner import JobRunner
+from collage.service.jobs.watching import Watching
 from collage.service.jobs.webhooks import WebhookSender
 from collage.service.settings import Settings
 from collage.service.storage.blobs import BlobFiles
@@ -37,6 +40,7 @@ class Services:
     settings: Settings
     database: CostDatabase
     jobs: JobStore
+    watches: WatchStore
     models: ModelStore
     tokens: TokenStore
     token_watch: TokenWatch
@@ -64,11 +68,14 @@ class Services:
         register = BlobRegister(database)
         tokens = TokenStore(database)
         remote_workers = RemoteWorkers(settings)
+        catalog = TargetCatalog(remote_workers)
+        watches = WatchStore(database)
         retention = Retention(settings, JobRemoval(database), register, files)
         return cls(
             settings=settings,
             database=database,
             jobs=jobs,
+            watches=watches,
             models=ModelStore(database),
             tokens=tokens,
             token_watch=TokenWatch(tokens.is_valid, settings.needs_tokens),
@@ -82,6 +89,8 @@ class Services:
                 files=files,
                 spool=spool,
                 retention=retention,
+                watching=Watching(settings, jobs, watches, files, catalog),
+                atlas=AtlasStore(database),
                 remote_workers=remote_workers,
                 metrics=metrics,
                 tracing=tracing,
@@ -90,7 +99,7 @@ class Services:
             webhooks=WebhookSender(settings, WebhookStore(database)),
             feed=EventFeed(jobs.events, jobs.event_counts, settings.poll_s),
             remote_workers=remote_workers,
-            catalog=TargetCatalog(remote_workers),
+            catalog=catalog,
             graphs=GraphCache(files, spool),
             metrics=metrics,
             rates=Rates(),

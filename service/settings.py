@@ -30,6 +30,8 @@ _OTHERS = (
     "TOKEN",
     "WORKER_FOLDER",
 )
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_OWN_ENVIRONMENT = "this"
 _HOST_NAME = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])\Z")
 
 
@@ -64,12 +66,14 @@ class Settings(BaseSettings):
     scheduler_certificates: Path | None = None
     lease_s: float = Field(default=30.0, ge=1)
     poll_s: float = Field(default=0.5, gt=0, le=10)
+    environments: Mapping[str, str] = Field(default_factory=dict)
     wait_for_quiet_s: float = Field(default=30.0, ge=0, le=86400)
     job_time_limit_s: float = Field(default=4 * 3600.0, ge=0)
     keep_jobs_days: float | None = Field(default=None, gt=0, le=36_500)
     keep_results_bytes: int | None = Field(default=None, ge=0)
     webhook_hosts: tuple[str, ...] = ()
     webhook_secret: SecretStr | None = Field(default=None, min_length=16)
+    watch_every_s: float | None = Field(default=None, ge=60)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 
@@ -82,6 +86,18 @@ class Settings(BaseSettings):
                     f"{name!r} is no name of a host; write it without scheme, port and path"
                 )
         return names
+
+    @field_validator("environments")
+    @classmethod
+    def _are_interpreters(cls, environments: Mapping[str, str]) -> Mapping[str, str]:
+        for name, python in environments.items():
+            if not _ENVIRONMENT_NAME.match(name) or name == _OWN_ENVIRONMENT:
+                raise ValueError(f"{name!r} cannot be a name; take letters, digits, dots and dashes")
+            if not Path(python).is_absolute() or not os.access(python, os.X_OK):
+                raise ValueError(
+                    f"{python!r} of {name!r} is no program that can be run; write its whole path"
+                )
+        return environments
 
     @model_validator(mode="after")
     def _webhooks_are_signed(self) -> Settings:
@@ -129,7 +145,10 @@ def read_settings(**given: Any) -> Settings:
     except SettingsError as error:
         field = re.search(r'field "(\w+)"', str(error))
         name = _PREFIX + field[1].upper() if field else "a setting"
-        raise BadInputError(f'{name}: write a JSON list, such as ["tuner.example.org"]') from None
+        form = 'list, such as ["tuner.example.org"]'
+        if field and field[1] == "environments":
+            form = 'object, such as {"next": "/opt/next/bin/python"}'
+        raise BadInputError(f"{name}: write a JSON {form}") from None
     except ValidationError as error:
         faults = (
             f"{_PREFIX}{str(fault['loc'][0]).upper()}: {fault['msg']}, not {str(fault['input'])!r}"

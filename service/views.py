@@ -8,21 +8,28 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from collage.cost_db.jobs.job import Job
-from collage.options import TuneOptions
+from collage.cost_db.jobs.job import Job, Kind
 from collage.partitioner.errors import BadInputError
 from collage.service.api_models import (
+    DiagnosisSummaryView,
     JobLinks,
     JobView,
     ProgressView,
     SummaryView,
+    WatchSummaryView,
     WebhookView,
     WorkerView,
 )
+from collage.service.jobs.kinds import check_options
 from collage.service.jobs.webhooks import shown_url
 from collage.service.services import Services
 
 _FAULT_CHARACTERS = 300
+_SUMMARIES: Mapping[str, type[SummaryView | DiagnosisSummaryView | WatchSummaryView]] = {
+    "tune": SummaryView,
+    "diagnose": DiagnosisSummaryView,
+    "watch": WatchSummaryView,
+}
 
 
 def job_view(services: Services, job: Job) -> JobView:
@@ -39,7 +46,7 @@ def job_views(services: Services, jobs: Sequence[Job]) -> list[JobView]:
 
 def _view(job: Job, position: int | None, *, has_plan: bool) -> JobView:
     base = f"/v1/jobs/{job.id}"
-    stored = _Stored(job.spec)
+    stored = _Stored(job.spec, job.kind)
     options = stored.options()
     if options and not has_plan:
         options.pop("plan", None)
@@ -52,6 +59,7 @@ def _view(job: Job, position: int | None, *, has_plan: bool) -> JobView:
         )
     return JobView(
         id=job.id,
+        kind=job.kind,
         state=job.state,
         name=job.name,
         owner=job.owner,
@@ -79,6 +87,7 @@ def _view(job: Job, position: int | None, *, has_plan: bool) -> JobView:
             artifact=f"{base}/artifact" if job.result.artifact else None,
             report=f"{base}/report" if job.result.report else None,
             plan=f"{base}/plan" if job.result.plan else None,
+            picture=f"{base}/picture" if job.kind == "diagnose" and job.result.report else None,
             page=f"/jobs/{job.id}",
         ),
     )
@@ -87,13 +96,13 @@ def _view(job: Job, position: int | None, *, has_plan: bool) -> JobView:
 class _Stored:
     """What a job's row says, read field by field: what is damaged becomes a fault, never an error."""
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
-        self._spec = spec
+    def __init__(self, spec: Mapping[str, Any], kind: Kind) -> None:
+        self._spec, self._kind = spec, kind
         self.faults: list[str] = []
 
     def options(self) -> dict[str, Any] | None:
         try:
-            TuneOptions.from_json(self._spec["options"])
+            check_options(self._kind, self._spec["options"])
             return dict(self._spec["options"])
         except (KeyError, AttributeError, TypeError, BadInputError) as error:
             said = str(error) if isinstance(error, BadInputError) else "they are missing"
@@ -112,13 +121,16 @@ class _Stored:
         return found if isinstance(found, str) else None
 
 
-def _progress(stored: _Stored, job: Job) -> tuple[ProgressView | None, SummaryView | None]:
+def _progress(
+    stored: _Stored, job: Job
+) -> tuple[ProgressView | None, SummaryView | DiagnosisSummaryView | WatchSummaryView | None]:
     if not job.progress:
         return None, None
     try:
         progress = dict(job.progress)
         summary = progress.pop("summary", None)
-        return ProgressView(**progress), SummaryView(**summary) if summary else None
+        made = _SUMMARIES[job.kind](**summary) if summary else None
+        return ProgressView(**progress), made
     except (ValidationError, TypeError, ValueError, RecursionError):
         stored.faults.append("its progress cannot be read")
         return None, None

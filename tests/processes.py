@@ -7,6 +7,8 @@ from pathlib import Path
 
 import psutil
 
+from collage.service.jobs.job_process import JOB_NAME
+
 
 def command(process: psutil.Process) -> str:
     """Its command line; empty when it has ended."""
@@ -22,6 +24,14 @@ def children(process: psutil.Process, recursive: bool = False) -> list[psutil.Pr
         return process.children(recursive=recursive)
     except psutil.NoSuchProcess:
         return []
+
+
+def has_a_job(process: psutil.Process) -> bool:
+    """Whether it is a job's process, and not one that waits for a job."""
+    try:
+        return process.name() == JOB_NAME and "job_process" in command(process)
+    except psutil.Error:
+        return False
 
 
 def has_ended(process: psutil.Process) -> bool:

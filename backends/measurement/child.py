@@ -17,6 +17,7 @@ import numpy as np
 
 from collage.backends.contract import Backend, CompileContext, Executable, OpTime, SubModel, ready
 from collage.backends.machine.resident_memory import forget_peak, peak_bytes, resident_bytes
+from collage.backends.measurement.buffers import buffer_like, output_buffer, poison
 from collage.backends.measurement.protocol import Protocol
 from collage.backends.measurement.request import Measurement, MeasureRequest, versions_of
 from collage.backends.measurement.timing import Timing, preparation, time_runs
@@ -27,13 +28,11 @@ from collage.backends.sandbox.native_output import one_line
 from collage.backends.sandbox.run import send_message
 from collage.partitioner.cost import Infeasible, Measured
 from collage.partitioner.target import HOST_MEMORY
-from collage.partitioner.tensor import TensorSpec
 
 Array = np.ndarray
 T = TypeVar("T")
 
 PROFILING = "profiling"
-_ALIGNMENT = 64
 # Of the time that is left, timing may take so much; so may the profile of what is left then.
 _TIMING_SHARE = 0.5
 # A measurement that is cut short has so many samples at the least.
@@ -92,8 +91,8 @@ def _measure_executable(
     end_s: float,
 ) -> Measurement:
     model = request.model
-    inputs = [_like(samples[0][spec.name]) for spec in model.inputs]
-    outputs = [_buffer(spec) for spec in model.outputs]
+    inputs = [buffer_like(samples[0][spec.name]) for spec in model.inputs]
+    outputs = [output_buffer(spec) for spec in model.outputs]
     send_message("binding")
     _attempt("bind", lambda: executable.bind(inputs, outputs))
     error = 0.0
@@ -179,7 +178,7 @@ def _verify(
     model = request.model
     _feed(executable, model, inputs, outputs, sample)
     for output in outputs:
-        _poison(output)
+        poison(output)
     _attempt("run", executable.run)
     references = [wanted[spec.name] for spec in model.outputs]
     return compare_outputs(request.metric, executable.results, references, request.count_labels)
@@ -195,7 +194,7 @@ def _feed(
     """Copy a sample into the buffers; where a shape is another one than before, bind new ones."""
     given = [sample[spec.name] for spec in model.inputs]
     if any(buffer.shape != value.shape for buffer, value in zip(inputs, given, strict=True)):
-        inputs[:] = map(_like, given)
+        inputs[:] = map(buffer_like, given)
         _attempt("bind", lambda: executable.bind(inputs, outputs))
         return
     for buffer, value in zip(inputs, given, strict=True):
@@ -227,34 +226,3 @@ def _attempt(what: str, call: Callable[[], T]) -> T:
         failed = text.replace("pre-allocated", "")
         category = "out of memory" if "bad_alloc" in text or "allocate" in failed else "refused"
         raise _RefusedError(f"{category}: {what}: {text}") from error
-
-
-def _like(value: Array) -> Array:
-    buffer = aligned(value.shape, value.dtype)
-    np.copyto(buffer, value)
-    return buffer
-
-
-def _buffer(spec: TensorSpec) -> Array | None:
-    """An output's buffer; None where only the run knows its shape."""
-    return aligned(spec.static_shape, np.dtype(spec.dtype)) if spec.is_static else None
-
-
-def aligned(shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    """A C-contiguous array at a cache line's border, as the executor places them."""
-    if dtype.hasobject:
-        return np.empty(shape, dtype=dtype)
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    raw = np.zeros(size + _ALIGNMENT, dtype=np.uint8)
-    offset = -raw.ctypes.data % _ALIGNMENT
-    return raw[offset : offset + size].view(dtype).reshape(shape)
-
-
-def _poison(output: Array | None) -> None:
-    """Fill with what no kernel computes, so that an output which is never written is seen."""
-    if output is None or output.size == 0:
-        return
-    if output.dtype == object:
-        output[...] = "not written"
-    else:
-        output.reshape(-1).view(np.uint8)[...] = 0xFF  # NaN for floats, -1 for integers

@@ -22,14 +22,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from collage.backends.measurement.child import PROFILING, aligned, measure_here
+from collage.backends.measurement.child import PROFILING, measure_here
 from collage.backends.measurement.request import Measurement, MeasureRequest, versions_of
 from collage.backends.registry import on_gpus
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.partitioner.cost import Infeasible
 from collage.partitioner.errors import CollageError, OutOfTimeError
 
-__all__ = ["MeasureRequest", "Measurement", "aligned", "measure"]
+__all__ = ["MeasureRequest", "Measurement", "measure"]
 
 Run = Callable[..., Any]
 """Calls a function in a sacrificial child, as `collage.backends.sandbox.run.run_in_child` does."""

@@ -33,7 +33,7 @@ from collage.backends.contract import Available, CompileContext, SubModel
 from collage.backends.machine import process_policy
 from collage.backends.machine.core_distance import CoreWatch, counting
 from collage.backends.machine.hardware import hardware
-from collage.backends.measurement.measure import aligned
+from collage.backends.measurement.buffers import aligned
 from collage.backends.measurement.ratio import compare_builds
 from collage.backends.registry import resolve
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child

@@ -30,7 +30,7 @@ from benchmarks.other_runtimes.worker import RUNTIMES
 from benchmarks.support.models import benchmark_model, seeded_inputs
 from collage.backends.contract import CompileContext, SubModel
 from collage.backends.machine import process_policy
-from collage.backends.measurement.measure import aligned
+from collage.backends.measurement.buffers import aligned
 from collage.backends.numerics.reference import run_reference
 from collage.backends.registry import resolve
 from collage.partitioner.errors import CollageError

@@ -34,7 +34,7 @@ from benchmarks.support.models import benchmark_model
 from benchmarks.support.results import write_table
 from collage.backends.contract import Available, CompileContext, SubModel
 from collage.backends.machine.process_policy import caller_kept, default_threads
-from collage.backends.measurement.measure import aligned
+from collage.backends.measurement.buffers import aligned
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.reference import run_reference
 from collage.backends.numerics.seeded import seeded_inputs

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.prediction.plans import Part
 from collage.backends.contract import Executable, SubModel
-from collage.backends.measurement.measure import aligned
+from collage.backends.measurement.buffers import aligned
 from collage.backends.measurement.protocol import Protocol
 from collage.backends.measurement.timing import preparation
 from collage.backends.numerics.tensor_files import read_samples

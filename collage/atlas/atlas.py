@@ -15,7 +15,12 @@ _SURE_REGIONS, _SURE_WIDTH = 5, 1.25
 
 
 def read_atlas(
-    database: CostDatabase, search: str = "", hardware: str | None = None, fresh: bool = False
+    database: CostDatabase,
+    search: str = "",
+    hardware: str | None = None,
+    *,
+    fresh: bool = False,
+    wait: bool = True,
 ) -> dict[str, Any]:
     """The atlas of a database.
 
@@ -23,22 +28,28 @@ def read_atlas(
         database: with the costs.
         search: words, each of which must be part of a row's operators, shapes, data type, target or machine.
         hardware: only this fingerprint, or the beginning of one.
-        fresh: make the summary of a large database anew where costs are newer.
+        fresh: count all costs anew.
+        wait: until all costs are counted; else what is counted so far is told.
 
     Returns:
-        `known_until`, the time of the newest cost in it; `rows`, one for each class and target, the largest classes first; and `differences`, where two targets
+        `known_until`, the time of the newest cost in it; `is_whole`, whether all costs are counted; `rows`, one for each class and target, the largest classes first; and `differences`, where two targets
         differ by more than a factor of two (docs/atlas.md).
     """
     store = AtlasStore(database)
-    cells, known_until = store.cells(fresh)
-    cells = [c for c in cells if hardware is None or c.hardware.startswith(hardware)]
+    if fresh:
+        store.forget()
+    if wait:
+        store.count_all()
+    found = store.summary()
+    cells = [c for c in found.cells if hardware is None or c.hardware.startswith(hardware)]
     machines = {key: _machine(about) for key, about in store.machines().items()}
     rows = [_row(cell, machines.get(cell.hardware, cell.hardware[:12])) for cell in cells]
     words = search.lower().split()
     rows = [row for row in rows if all(word in _text(row) for word in words)]
     rows.sort(key=lambda r: (r["hardware"], r["kind"], r["shape_class"], r["dtype"], r["times_best"]))
     return {
-        "known_until": None if known_until is None else known_until.isoformat(),
+        "known_until": None if found.known_until is None else found.known_until.isoformat(),
+        "is_whole": found.is_whole,
         "search": search,
         "rows": rows,
         "differences": _differences(rows),

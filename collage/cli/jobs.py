@@ -12,7 +12,8 @@ from collage.cli.parameters import AsJson
 from collage.partitioner.errors import BadInputError
 
 if TYPE_CHECKING:
-    from collage.client.client import Client, RemoteJob
+    from collage.client.answers import RemoteJob
+    from collage.client.client import Client
 
 jobs_app = typer.Typer(help="Look after the jobs of a server.", no_args_is_help=True)
 
@@ -31,6 +32,7 @@ NewLabels = Annotated[
 def show(
     server: Server = _LOCAL,
     token: Token = None,
+    kind: Annotated[str | None, typer.Option(help="tune, diagnose or watch.")] = None,
     state: Annotated[
         str | None, typer.Option(help="queued, running, done, failed or cancelled.")
     ] = None,
@@ -49,6 +51,7 @@ def show(
     import itertools
 
     asked = {
+        "kind": kind,
         "name": name,
         "model": model,
         "owner": owner,
@@ -153,6 +156,7 @@ def _line(job: RemoteJob) -> str:
         f"{job.state:9}",
         data["created_at"][:16].replace("T", " "),
         data["name"],
+        "" if data["kind"] == "tune" else data["kind"],
         ", ".join(data["targets"]),
         f"{speedup:.2f} × the best single target" if speedup else job.reason or "",
         " ".join(f"#{label}" for label in data["labels"]),

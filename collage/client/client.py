@@ -18,67 +18,21 @@ import ssl
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
+from collage.client.answers import FINISHED, RemoteJob, ServerError, checked, sse
 from collage.events import Event
-from collage.partitioner.errors import BadInputError, CollageError
+from collage.partitioner.errors import BadInputError
+
+T = TypeVar("T")
 
 _RETRIES = 5
-_FINISHED = ("done", "failed", "cancelled")
 _EVENT_FIELDS = tuple(field.name for field in fields(Event))
-
-
-class ServerError(CollageError):
-    """The server refused or failed, or cannot be reached.
-
-    Args:
-        kind: the last part of the problem's `type`, such as `quota-exceeded`; `unreachable` for none.
-        status: the HTTP status; 0 without answer.
-        detail: one sentence.
-    """
-
-    def __init__(self, kind: str, status: int, detail: str) -> None:
-        super().__init__(f"server: {detail}")
-        self.kind = kind
-        self.status = status
-        self.detail = detail
-
-
-class RefusedError(ServerError, BadInputError):
-    """The request cannot be used; the detail says what to change."""
-
-
-@dataclass(frozen=True)
-class RemoteJob:
-    """A job on the server.
-
-    Args:
-        id: 32 hexadecimal digits.
-        state: `queued`, `running`, `done`, `failed` or `cancelled`.
-        position: place in the queue from 1, None when it does not wait.
-        reason: why it failed or was cancelled.
-        url: where it is.
-        page: its page for people.
-        data: everything the server says about it.
-    """
-
-    id: str
-    state: str
-    position: int | None
-    reason: str | None
-    url: str
-    page: str
-    data: Mapping[str, Any]
-
-    @property
-    def is_finished(self) -> bool:
-        """True when nothing more will happen."""
-        return self.state in _FINISHED
 
 
 class Client:
@@ -143,30 +97,51 @@ class Client:
             RefusedError: the model, a target or an option cannot be used.
             ServerError: the server failed or cannot be reached.
         """
-        key = idempotency_key or uuid.uuid4().hex
         fields = {"targets": json.dumps(list(targets)), "options": json.dumps(dict(options or {}))}
         more = {
-            "labels": json.dumps(list(labels)) if labels else None,
             "note": note,
             "webhook": webhook,
+            "labels": json.dumps(list(labels)) if labels else None,
         }
-        fields |= {name: text for name, text in more.items() if text is not None}
-        paths = {"model": Path(model)} | ({"inputs": Path(inputs)} if inputs is not None else {})
-        for attempt in range(_RETRIES):
-            files = {name: (path.name, _open(path)) for name, path in paths.items()}
-            try:
-                answer = self._http.post(
-                    "/v1/jobs", data=fields, files=files, headers={"Idempotency-Key": key}
-                )
-                return self._job(_checked(answer).json())
-            except httpx.TransportError as error:
-                if attempt + 1 == _RETRIES:
-                    raise self._unreachable(error) from None
-                time.sleep(0.2 * 2**attempt)
-            finally:
-                for _, file in files.values():
-                    file.close()
-        raise AssertionError("the loop returns or raises")
+        paths = {"model": Path(model), "inputs": None if inputs is None else Path(inputs)}
+        return self._post_form("/v1/jobs", fields | _given(more), _given(paths), idempotency_key)
+
+    def create_diagnosis(
+        self,
+        model: str | Path,
+        target: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        inputs: str | Path | None = None,
+        labels: Sequence[str] = (),
+        note: str | None = None,
+        webhook: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> RemoteJob:
+        """Upload a model and queue a diagnosis of one target; its artifact is a zip.
+
+        Args:
+            model: an ONNX file, or a zip of one with its external data.
+            target: the target to look at.
+            options: as `DiagnoseOptions` has them (docs/diagnose.md).
+            inputs: sample inputs (.npz).
+            labels: words by which people find the job again.
+            note: a text for people.
+            webhook: address that is told when the job ends, where the server allows it.
+            idempotency_key: by default a fresh one for this call.
+
+        Raises:
+            RefusedError: the model, the target or an option cannot be used.
+            ServerError: the server failed or cannot be reached.
+        """
+        fields = {"target": target, "options": json.dumps(dict(options or {}))}
+        more = {
+            "note": note,
+            "webhook": webhook,
+            "labels": json.dumps(list(labels)) if labels else None,
+        }
+        paths = {"model": Path(model), "inputs": None if inputs is None else Path(inputs)}
+        return self._post_form("/v1/diagnoses", fields | _given(more), _given(paths), idempotency_key)
 
     def job(self, job_id: str) -> RemoteJob:
         """A job as it is now."""
@@ -250,13 +225,13 @@ class Client:
                 ) as answer:
                     if answer.is_error:
                         answer.read()
-                    for number, kind, data in _sse(_checked(answer)):
+                    for number, kind, data in sse(checked(answer)):
                         after, failures = number, 0
                         if kind == "progress":
                             yield Event(**{name: data[name] for name in _EVENT_FIELDS if name in data})
                         elif kind == "state":
                             yield Event(data["state"], data.get("reason") or f"job is {data['state']}")
-                            if data["state"] in _FINISHED:
+                            if data["state"] in FINISHED:
                                 return
             except httpx.TransportError as error:
                 failures += 1
@@ -280,7 +255,7 @@ class Client:
             ):
                 if answer.is_error:
                     answer.read()
-                for chunk in _checked(answer).iter_bytes():
+                for chunk in checked(answer).iter_bytes():
                     file.write(chunk)
             partial.replace(destination)
         except httpx.TransportError as error:
@@ -317,6 +292,25 @@ class Client:
     ) -> None:
         self.close()
 
+    def _post_form(
+        self, path: str, fields: Mapping[str, str], paths: Mapping[str, Path], key: str | None
+    ) -> RemoteJob:
+        """Post files; one key for all tries, so that a repeated one makes no second job."""
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        for attempt in range(_RETRIES):
+            files = {name: (file.name, _open(file)) for name, file in paths.items()}
+            try:
+                answer = self._http.post(path, data=dict(fields), files=files, headers=headers)
+                return self._job(checked(answer).json())
+            except httpx.TransportError as error:
+                if attempt + 1 == _RETRIES:
+                    raise self._unreachable(error) from None
+                time.sleep(0.2 * 2**attempt)
+            finally:
+                for _, file in files.values():
+                    file.close()
+        raise AssertionError("the loop returns or raises")
+
     def _pages(self, path: str, query: Mapping[str, str | Sequence[str]]) -> Iterator[dict[str, Any]]:
         cursor: dict[str, str] = {}
         while True:
@@ -337,7 +331,7 @@ class Client:
         body: Mapping[str, Any] | None = None,
     ) -> httpx.Response:
         try:
-            return _checked(self._http.request(method, path, params=dict(query or {}), json=body))
+            return checked(self._http.request(method, path, params=dict(query or {}), json=body))
         except httpx.TransportError as error:
             raise self._unreachable(error) from None
 
@@ -370,29 +364,5 @@ def _open(path: Path) -> Any:
         raise BadInputError(f"cannot read {str(path)!r}: {error.strerror}") from None
 
 
-def _checked(answer: httpx.Response) -> httpx.Response:
-    if answer.is_success:
-        return answer
-    try:
-        problem = answer.json()
-        kind = str(problem["type"]).rsplit(":", 1)[-1]
-        detail = str(problem["detail"])
-    except (ValueError, KeyError, TypeError):
-        kind, detail = (
-            "unknown",
-            f"status {answer.status_code} without a reason; is this a Collage server?",
-        )
-    error = RefusedError if answer.status_code in (404, 413, 415, 422) else ServerError
-    raise error(kind, answer.status_code, detail)
-
-
-def _sse(answer: httpx.Response) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """(number, kind, data) of each event of a stream."""
-    fields: dict[str, str] = {}
-    for line in answer.iter_lines():
-        if line and not line.startswith(":"):
-            name, _, value = line.partition(":")
-            fields[name] = value.removeprefix(" ")
-        elif not line and "data" in fields:
-            yield int(fields["id"]), fields["event"], json.loads(fields["data"])
-            fields = {}
+def _given(values: Mapping[str, T | None]) -> dict[str, T]:
+    return {name: value for name, value in values.items() if value is not None}

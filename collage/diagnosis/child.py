@@ -11,7 +11,7 @@ import numpy as np
 
 from collage.backends.contract import CompileContext, Executable, ready
 from collage.backends.machine.process_policy import apply_environment
-from collage.backends.measurement.measure import aligned
+from collage.backends.measurement.buffers import buffer_like, output_buffer, poison
 from collage.backends.numerics.comparison import (
     Array,
     Expected,
@@ -24,7 +24,6 @@ from collage.backends.registry import resolve
 from collage.backends.sandbox.native_output import one_line
 from collage.backends.sandbox.run import send_message
 from collage.diagnosis.trial import Element, Trial, TrialRequest, WrongValue
-from collage.partitioner.tensor import TensorSpec
 
 _SHOWN = 5
 
@@ -73,7 +72,7 @@ def _compared(
     expected: Sequence[dict[str, Expected]],
 ) -> Trial:
     model = request.model
-    buffers = _Buffers([], [_buffer(spec) for spec in model.outputs])
+    buffers = _Buffers([], [output_buffer(spec) for spec in model.outputs])
     errors = {spec.name: 0.0 for spec in model.outputs}
     first: WrongValue | None = None
     for number, (sample, wanted) in enumerate(zip(samples, expected, strict=True)):
@@ -107,13 +106,12 @@ def _run(executable: Executable, buffers: _Buffers, given: Sequence[Array]) -> S
     """One run; outputs are poisoned before, so that one which is never written is seen."""
     try:
         if [b.shape for b in buffers.inputs] != [v.shape for v in given] or not buffers.inputs:
-            buffers.inputs = [_like(value) for value in given]
+            buffers.inputs = [buffer_like(value) for value in given]
             executable.bind(buffers.inputs, buffers.outputs)
         for buffer, value in zip(buffers.inputs, given, strict=True):
             np.copyto(buffer, value)
         for output in buffers.outputs:
-            if output is not None and output.size and output.dtype != object:
-                output.reshape(-1).view(np.uint8)[...] = 0xFF
+            poison(output)
         executable.run()
         return executable.results
     except MemoryError:
@@ -166,13 +164,3 @@ def _with_elements(
     return WrongValue(
         wrong.output, wrong.sample, wrong.run, wrong.error, wrong.reason, shown, count, off.size
     )
-
-
-def _like(value: Array) -> Array:
-    buffer = aligned(value.shape, value.dtype)
-    np.copyto(buffer, value)
-    return buffer
-
-
-def _buffer(spec: TensorSpec) -> Array | None:
-    return aligned(spec.static_shape, np.dtype(spec.dtype)) if spec.is_static else None

@@ -139,7 +139,13 @@ class FaultSearch:
         trial = self._trials.run(replace(request, stop_at_fault=False), "values by depth")
         if trial.outcome not in ("wrong", "right"):
             reason = f"{trial.outcome}: {trial.reason}"
-            return {"values": [], "picture": None, "note": f"not known: {reason}"}
+            return {
+                "values": [],
+                "marks": [],
+                "nodes": 0,
+                "picture": None,
+                "note": f"not known: {reason}",
+            }
         errors = depth_errors(index, region, trial)
         place = {node: p for p, node in enumerate(linear_order(index, region))}
         marks = [
@@ -153,7 +159,13 @@ class FaultSearch:
         )
         note = "" if trial.outcome == "wrong" else "the fault is gone when these values are outputs too"
         values = [{**asdict(e), "error": _finite(e.error)} for e in errors]
-        return {"values": values, "picture": str(picture), "note": note}
+        return {
+            "values": values,
+            "marks": [{"position": position, "node": name} for position, name in marks],
+            "nodes": len(place),
+            "picture": str(picture),
+            "note": note,
+        }
 
 
 def refusals(index: GraphIndex, refused: Mapping[int, str]) -> list[dict[str, Any]]:

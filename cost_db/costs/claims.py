@@ -20,6 +20,7 @@ from collage.cost_db.clock import database_now
 from collage.cost_db.costs.lookups import batches, look_up
 from collage.cost_db.costs.row import CostRow
 from collage.cost_db.costs.row_mapping import insert_rows, on_conflict
+from collage.cost_db.costs.summary import counted
 from collage.cost_db.errors import StaleFenceError
 from collage.cost_db.tables import claims, costs
 
@@ -65,8 +66,9 @@ def store(connection: sa.Connection, row: CostRow, fence: int) -> None:
             return
         raise StaleFenceError(row.digest, fence)
     # An import may have brought a row; the fresh measurement is preferred.
-    connection.execute(sa.delete(costs).where(costs.c.digest == row.digest))
-    insert_rows(connection, [row])
+    with counted(connection, [row.sub_graph]):
+        connection.execute(sa.delete(costs).where(costs.c.digest == row.digest))
+        insert_rows(connection, [row])
 
 
 def renew(

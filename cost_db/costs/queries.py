@@ -12,12 +12,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from collage.cost_db.costs import summary
 from collage.cost_db.costs.row import CostRow, Outcome
 from collage.cost_db.costs.row_mapping import read_row, select_rows
 from collage.cost_db.page import Page, check_limit, cursor, read_cursor
 from collage.cost_db.plain_text import plain
 from collage.cost_db.tables import (
-    atlas_state,
     claims,
     cost_operators,
     costs,
@@ -138,6 +138,7 @@ def query(
 
 def forget(connection: sa.Connection, wanted: CostFilter, limit: int) -> int:
     """Delete up to `limit` of the wanted costs and return how many were deleted."""
+    summary.lock(connection)
     chosen = (
         sa.select(costs.c.digest)
         .where(*matching(connection, wanted))
@@ -148,7 +149,7 @@ def forget(connection: sa.Connection, wanted: CostFilter, limit: int) -> int:
     count = connection.execute(sa.delete(costs).where(costs.c.digest.in_(chosen))).rowcount
     if count:
         # The summary may rest on them.
-        connection.execute(sa.delete(atlas_state))
+        summary.forget_all(connection)
         # A cost serves every model with the sub-graph, so only the machine narrows what depends on it.
         there = [] if wanted.hardware is None else [tunings.c.hardware == wanted.hardware]
         connection.execute(sa.delete(tunings).where(*there))

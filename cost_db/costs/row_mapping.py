@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from collage.cost_db.costs.row import CostRow
-from collage.cost_db.tables import atlas_state, cost_operators, costs, hardware
+from collage.cost_db.costs.summary import counted
+from collage.cost_db.tables import cost_operators, costs, hardware
 
 _PLAIN = [column.name for column in costs.columns if column.name != "backend"]
 
@@ -33,11 +34,9 @@ def read_row(row: sa.Row[Any]) -> CostRow:
 
 
 def import_rows(connection: sa.Connection, rows: Sequence[CostRow]) -> list[str]:
-    """The same for costs that may be older than those known: the summary of costs is then made anew."""
-    inserted = insert_rows(connection, rows)
-    if inserted:
-        connection.execute(sa.delete(atlas_state))
-    return inserted
+    """The same, and the summary follows."""
+    with counted(connection, [row.sub_graph for row in rows]):
+        return insert_rows(connection, rows)
 
 
 def insert_rows(connection: sa.Connection, rows: Sequence[CostRow]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
+Kind = Literal["tune", "diagnose", "watch"]
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 WebhookState = Literal["waiting", "delivered", "failed"]
 Json = Mapping[str, Any]
@@ -26,13 +27,14 @@ class JobRequest:
     labels: tuple[str, ...] = ()  # words by which people find it again
     note: str | None = None
     webhook_url: str | None = None  # is told when the job ends
+    kind: Kind = "tune"
 
 
 @dataclass(frozen=True)
 class JobResult:
     """What a job made: SHA-256 of registered blobs."""
 
-    artifact: str | None = None
+    artifact: str | None = None  # of a tuning a model, of a diagnosis a zip
     report: str | None = None
     plan: str | None = None
 
@@ -43,6 +45,7 @@ class Job:
 
     id: str  # 32 hexadecimal digits that cannot be guessed
     owner: str  # id of the token that asked for it, or any other name of an owner
+    kind: Kind
     state: State  # see `collage.cost_db.jobs.jobs`
     spec: Json  # what was asked for
     name: str

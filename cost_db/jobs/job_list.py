@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from collage.cost_db.costs.row_mapping import on_conflict
-from collage.cost_db.jobs.job import Job, State, read_job
+from collage.cost_db.jobs.job import Job, Kind, State, read_job
 from collage.cost_db.page import Page, check_limit, cursor, read_cursor
 from collage.cost_db.plain_text import plain
 from collage.cost_db.tables import job_labels, jobs, model_forms
@@ -32,6 +32,7 @@ class JobFilter:
     labels: tuple[str, ...] = ()  # all of them
     since: datetime | None = None  # made at this time or later
     until: datetime | None = None  # made before this time
+    kind: Kind | None = None
 
 
 def check_labels(labels: Iterable[str]) -> tuple[str, ...]:
@@ -102,6 +103,8 @@ def _conditions(wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
         conditions.append(jobs.c.owner == plain("owner", wanted.owner))
     if wanted.state is not None:
         conditions.append(jobs.c.state == wanted.state)
+    if wanted.kind is not None:
+        conditions.append(jobs.c.kind == wanted.kind)
     if wanted.name is not None:
         part = plain("name", wanted.name).lower()
         conditions.append(sa.func.lower(jobs.c.name).contains(part, autoescape=True))

@@ -18,7 +18,9 @@ from collage.partitioner.errors import BadInputError
 
 def request_hash(asked: JobRequest, spec_text: str) -> str:
     """The hash by which a repeated request is known."""
-    beside = [list(asked.labels), asked.note, asked.webhook_url]
+    beside: list[Any] = [list(asked.labels), asked.note, asked.webhook_url]
+    if asked.kind != "tune":  # so that hashes from before there were kinds stay
+        beside.append(asked.kind)
     more = f" {json.dumps(beside)}" if any(beside) else ""
     return hashlib.sha256(f"{asked.model_sha256} {spec_text}{more}".encode()).hexdigest()
 

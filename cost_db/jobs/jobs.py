@@ -89,6 +89,7 @@ class JobStore:
         values = {
             "id": job_id,
             "owner": owner,
+            "kind": asked.kind,
             "state": "queued",
             "spec": json.loads(spec_text),
             "name": plain("name", asked.name, 500),

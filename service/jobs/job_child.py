@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import select
 import signal
 import subprocess
 import threading
@@ -27,7 +28,8 @@ class JobChild:
     """A running job. Use as a context manager: on leaving, the process and its group are gone.
 
     `warm` gets the request and belongs to this from now on; the process must write only into its
-    output and its work folder.
+    output and its work folder. `was_loaded` says whether it had loaded its libraries by then, and
+    `modules_before` how many modules these were.
     """
 
     def __init__(self, request: Request, warm: WarmProcess) -> None:
@@ -36,6 +38,9 @@ class JobChild:
         except BaseException:  # what cannot be written leaves no process
             warm.discard()
             raise
+        # The first message says that all is loaded, and waits in the pipe.
+        self.was_loaded = bool(select.select([warm.messages], [], [], 0)[0])
+        self.modules_before = 0
         self._output = warm.output
         self._process = warm.process
         assert self._process.stdin is not None
@@ -93,7 +98,11 @@ class JobChild:
             for line in messages:
                 if not line.endswith("\n"):
                     break  # killed in the middle of a message
-                self._messages.put(json.loads(line))
+                message = json.loads(line)
+                if "loaded" in message:
+                    self.modules_before = message["loaded"]["modules"] if self.was_loaded else 0
+                else:
+                    self._messages.put(message)
         self._messages.put(None)
 
     def _kill(self) -> None:

@@ -7,7 +7,7 @@ cancelled, and requests are answered while a search runs.
 Protocol: the process loads its libraries; then one JSON line on stdin says what to do (`Request`); stdin then stays open, and its end means
 that the server died: so does the job. JSON lines go to the file descriptor named on the command line,
 before the cores to run on:
-`{"event": …}` as they happen, then one `{"result": …}` or `{"error": …}`. SIGTERM asks to stop.
+`{"loaded": …}` when all libraries are there, `{"event": …}` as they happen, then one `{"result": …}` or `{"error": …}`. SIGTERM asks to stop.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from collage.backends.machine.process_policy import apply_environment, go_before_server
 from collage.backends.sandbox.fork_server import fork_server
+from collage.events import Listener
 
 # How long the tuner may take to stop by itself when asked to; then the process ends regardless.
 STOP_S = 1.0
+JOB_NAME = "collage-job"
+"""The process's name once it has a job."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,9 @@ class Request:
     inputs: str | None = None
     scheduler: str | None = None
     certificates: str | None = None
+    kind: str = "tune"
+    environments: dict[str, str] = field(default_factory=dict)  # interpreters by name
+    history: list[dict[str, Any]] = field(default_factory=list)  # of a watch: its last measurement
 
 
 def main() -> None:
@@ -60,9 +66,12 @@ def main() -> None:
     apply_environment()
     go_before_server()
     _warm_up()
+    say("loaded", {"modules": len(sys.modules)})
     line = sys.stdin.readline()
     if not line:
         return  # the server ended before it had a job for us
+    with contextlib.suppress(OSError):  # so that `ps` tells a job from a process that waits for one
+        Path("/proc/self/comm").write_text(JOB_NAME, encoding="utf-8")
     request = Request(**json.loads(line))
     cancel = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: cancel.set())
@@ -70,7 +79,7 @@ def main() -> None:
     threading.Thread(
         target=_end_when_cancelled, args=(cancel,), name="cancel-watch", daemon=True
     ).start()
-    _tune(request, cancel, say)
+    _carry_out(request, cancel, say)
 
 
 def _warm_up() -> None:
@@ -82,24 +91,12 @@ def _warm_up() -> None:
     helper.join()
 
 
-def _tune(request: Request, cancel: threading.Event, say: Callable[[str, object], None]) -> None:
-    from collage.api import tune_into
-    from collage.options import TuneOptions
+def _carry_out(request: Request, cancel: threading.Event, say: Callable[[str, object], None]) -> None:
     from collage.partitioner.errors import CancelledError, CollageError
 
+    do = {"tune": _tune, "diagnose": _diagnose, "watch": _watch}[request.kind]
     try:
-        result = tune_into(
-            Path(request.work_dir),
-            Path(request.source),
-            request.targets,
-            TuneOptions.from_json(request.options),
-            database=request.database_url,
-            inputs=Path(request.inputs) if request.inputs else None,
-            scheduler=request.scheduler,
-            certificates=Path(request.certificates) if request.certificates else None,
-            on_event=lambda event: say("event", event.as_dict()),
-            cancel=cancel,
-        )
+        result = do(request, cancel, lambda event: say("event", event.as_dict()))
     except CancelledError:
         say("error", {"kind": "cancelled", "reason": "cancelled"})
     except CollageError as error:
@@ -112,10 +109,66 @@ def _tune(request: Request, cancel: threading.Event, say: Callable[[str, object]
         with contextlib.suppress(OSError):  # the disk is full: then nothing more can be told
             traceback.print_exc()
     else:
-        say(
-            "result",
-            {"artifact": str(result.artifact_path), "report": result.report, "plan": result.plan},
-        )
+        say("result", result)
+
+
+def _tune(request: Request, cancel: threading.Event, listener: Listener) -> dict[str, Any]:
+    from collage.api import tune_into
+    from collage.options import TuneOptions
+
+    result = tune_into(
+        Path(request.work_dir),
+        Path(request.source),
+        request.targets,
+        TuneOptions.from_json(request.options),
+        database=request.database_url,
+        inputs=Path(request.inputs) if request.inputs else None,
+        scheduler=request.scheduler,
+        certificates=Path(request.certificates) if request.certificates else None,
+        on_event=listener,
+        cancel=cancel,
+    )
+    return {"artifact": str(result.artifact_path), "report": result.report, "plan": result.plan}
+
+
+def _diagnose(request: Request, cancel: threading.Event, listener: Listener) -> dict[str, Any]:
+    from collage.diagnosis.bundle import write_bundle
+    from collage.diagnosis.diagnose import diagnose
+    from collage.diagnosis.options import DiagnoseOptions
+
+    (target,) = request.targets
+    found, bundle = Path(request.work_dir) / "found", Path(request.work_dir) / "found.zip"
+    asked = DiagnoseOptions.from_json(request.options).request(
+        Path(request.source),
+        target,
+        found,
+        Path(request.inputs) if request.inputs else None,
+        request.environments,
+    )
+    report = diagnose(asked, listener=listener, cancel=cancel)
+    names = {path: name for name, path in request.environments.items()}
+    for side in report["speed"].get("sides", ()):
+        side["python"] = names.get(side["python"], side["python"])
+    return {"artifact": str(bundle), "report": write_bundle(report, found, bundle), "plan": None}
+
+
+def _watch(request: Request, cancel: threading.Event, listener: Listener) -> dict[str, Any]:
+    from collage.watch.run import run_watch
+    from collage.watch.watch_list import WatchList
+
+    artifact = Path(request.work_dir) / "artifact.onnx"
+    os.link(request.source, artifact)
+    watching = WatchList(Path(request.work_dir) / "watched")
+    watched = watching.add(artifact)
+    for record in request.history:
+        watched.note(record)
+    pythons = [Path(python) for python in request.environments.values()]
+    results = run_watch(watching, pythons, again=True, listener=listener, cancel=cancel)
+    names = {path: name for name, path in request.environments.items()}
+    for result in results:
+        result["environment"] = names.get(result["environment"], result["environment"])
+    measured = watched.history[len(request.history) :]
+    return {"artifact": None, "report": {"results": results, "measured": measured}, "plan": None}
 
 
 def _kind(error: Exception) -> str:

@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 import structlog
 
+from collage.cost_db.atlas import AtlasStore
 from collage.cost_db.errors import DatabaseUnavailableError, StaleAttemptError
 from collage.cost_db.jobs.job import Job, JobResult
 from collage.cost_db.jobs.jobs import JobStore
@@ -35,9 +36,11 @@ from collage.partitioner.errors import CollageError
 from collage.service.cluster.workers import RemoteWorkers
 from collage.service.jobs.job_child import JobChild
 from collage.service.jobs.job_process import Request
+from collage.service.jobs.kinds import ONNX_TYPE, ZIP_TYPE, summary_of
 from collage.service.jobs.retention import Retention
-from collage.service.jobs.summary import as_json_bytes, summarize
+from collage.service.jobs.summary import as_json_bytes
 from collage.service.jobs.warm_process import WarmProcesses
+from collage.service.jobs.watching import Watching
 from collage.service.settings import Settings
 from collage.service.storage.blobs import BlobFiles
 from collage.service.storage.spool import Spool
@@ -46,7 +49,6 @@ from collage.service.telemetry.tracing import Span, Tracing
 
 _log = structlog.get_logger("collage.runner")
 
-ARTIFACT_TYPE = "application/octet-stream"
 JSON_TYPE = "application/json"
 
 _HOUSEKEEPING_S = 3600.0
@@ -70,6 +72,8 @@ class JobRunner:
         files: BlobFiles,
         spool: Spool,
         retention: Retention,
+        watching: Watching,
+        atlas: AtlasStore,
         remote_workers: RemoteWorkers,
         metrics: Metrics,
         tracing: Tracing,
@@ -80,6 +84,8 @@ class JobRunner:
         self._files = files
         self._spool = spool
         self._retention = retention
+        self.watching = watching
+        self._atlas = atlas
         self._remote_workers = remote_workers
         self._metrics = metrics
         self._tracing = tracing
@@ -125,19 +131,29 @@ class JobRunner:
             try:
                 job = self._jobs.next_queued(worker, self._settings.lease_s)
                 if job is None:
-                    if not self.current:  # beside a job it would disturb measurements
-                        self._warm.fill(len(self.workers))
+                    self._load()
                     self._wake.wait(self._settings.poll_s)
                     self._wake.clear()
                     continue
                 self.current[worker] = job.id
                 self._run(job)
+                self.current.pop(worker, None)
+                self._load()
             except Exception as error:  # a database away for long must not end the thread
                 trace = None if isinstance(error, CollageError) else error
                 _log.error("runner failed; it goes on", worker=worker, error=str(error), exc_info=trace)
                 self._stopping.wait(2.0)
             finally:
                 self.current.pop(worker, None)
+
+    def _load(self) -> None:
+        """Let one process more than there are runners be loaded, or load, unless a job runs.
+
+        Beside a job that would disturb measurements. A job that follows at once takes the one that is ready,
+        and waits for quiet before it measures.
+        """
+        if not self.current and not self._stopping.is_set():
+            self._warm.fill(len(self.workers) + 1)
 
     def _keep_house(self) -> None:
         clean_at = requeue_at = time.monotonic()
@@ -149,6 +165,10 @@ class JobRunner:
                         _log.warning("a job had lost its worker", job=job.id, state=job.state)
                         self._wake.set()
                 self._unpark()
+                if self.watching.look():
+                    self._wake.set()
+                # Costs of an older database; a part of them at a time, so that nothing waits for it.
+                self._atlas.count_all(until=lambda: True)
                 if time.monotonic() >= clean_at:
                     clean_at += _HOUSEKEEPING_S
                     if removed := self._retention.tidy():
@@ -201,6 +221,8 @@ class JobRunner:
 
     def _park(self, job: Job, lacking: str | None = None) -> bool:
         """Put the job back where it may wait for workers and none has its targets."""
+        if job.kind != "tune":  # others run on this machine
+            return False
         wait_s = TuneOptions.from_json(job.spec["options"]).wait_for_worker_s
         left_s = wait_s - (datetime.now(UTC) - job.created_at).total_seconds()
         if not self._remote_workers.measures or left_s <= 0:
@@ -228,20 +250,32 @@ class JobRunner:
         request = Request(
             source=str(source),
             targets=list(job.spec["targets"]),
-            options={
-                "wait_for_quiet_s": self._settings.wait_for_quiet_s,
-                **job.spec["options"],
-                # That waiting is done here, where it holds no process.
-                "wait_for_worker_s": 0.0,
-            },
+            options=self._options(job),
             database_url=self._settings.database_url,
             work_dir=str(work_dir),
             inputs=str(inputs) if inputs else None,
             scheduler=self._settings.scheduler,
             certificates=_text(self._settings.scheduler_certificates),
+            kind=job.kind,
+            environments=dict(self._settings.environments),
+            history=self.watching.history(job),
         )
         with JobChild(request, self._warm.take()) as child:
-            return self._attend(job, child, span)
+            message = self._attend(job, child, span)
+            started = "warm" if child.was_loaded else "cold"
+            self._metrics.jobs_started.labels(started).inc()
+            _log.info("job process", job=job.id, started=started, modules=child.modules_before)
+            return message
+
+    def _options(self, job: Job) -> dict[str, Any]:
+        if job.kind != "tune":
+            return dict(job.spec["options"])
+        return {
+            "wait_for_quiet_s": self._settings.wait_for_quiet_s,
+            **job.spec["options"],
+            # That waiting is done here, where it holds no process.
+            "wait_for_worker_s": 0.0,
+        }
 
     def _attend(self, job: Job, child: JobChild, span: Span) -> dict[str, Any]:
         settings = self._settings
@@ -287,17 +321,16 @@ class JobRunner:
     def _end(self, job: Job, message: dict[str, Any]) -> str:
         if "result" in message:
             made = message["result"]
-            summary = summarize(made["report"])
-            result = JobResult(
-                artifact=self._keep(self._files.keep_file(Path(made["artifact"])), ARTIFACT_TYPE),
-                report=self._keep(self._files.keep_bytes(as_json_bytes(made["report"])), JSON_TYPE),
-                plan=self._keep(self._files.keep_bytes(as_json_bytes(made["plan"])), JSON_TYPE),
-            )
+            if job.kind == "watch":
+                self.watching.keep(job, made["report"])
+            summary = summary_of(job.kind, made["report"])
+            result = self._result(job, made)
             nothing_yet = {"done": None, "total": None}
             progress = {"stage": "done", "message": "done", **nothing_yet, "summary": summary}
             self._say(job, "summary", summary, progress=progress)
             self._jobs.finish(job.id, "done", attempt=job.attempt, result=result)
-            self._count_candidates(made["report"])
+            if job.kind == "tune":
+                self._count_candidates(made["report"])
             return "done"
         error = message["error"]
         if error["kind"] == "cancelled" or self._jobs.is_cancel_requested(job.id):
@@ -307,9 +340,22 @@ class JobRunner:
             return "parked"
         if error["kind"] == "database-unavailable":
             self._give_back(job, error["reason"])
+        if job.kind == "watch":
+            self.watching.keep_failure(job, error["reason"])
         self._say(job, "failure", error)
         self._jobs.finish(job.id, "failed", attempt=job.attempt, reason=error["reason"])
         return "failed"
+
+    def _result(self, job: Job, made: dict[str, Any]) -> JobResult:
+        """What a job made, stored."""
+        kept: dict[str, str] = {}
+        if made["artifact"] is not None:
+            media_type = ONNX_TYPE if job.kind == "tune" else ZIP_TYPE
+            kept["artifact"] = self._keep(self._files.keep_file(Path(made["artifact"])), media_type)
+        for name in ("report", "plan"):
+            if made[name] is not None:
+                kept[name] = self._keep(self._files.keep_bytes(as_json_bytes(made[name])), JSON_TYPE)
+        return JobResult(**kept)
 
     def _keep(self, blob: Any, media_type: str) -> str:
         self._register.add(blob.sha256, blob.size_bytes, media_type)

@@ -9,8 +9,9 @@ from typing import Any, Literal
 from collage.report import objective
 from collage.report.verdict import Speedup, speedups, title, verdict
 
-Tone = Literal["good", "same", "warn"]
+Tone = Literal["good", "same", "warn", "bad"]
 _REFERENCE = "onnxruntime"
+_SLOW = 1.15  # a target is worth a diagnosis where it takes so many times as long
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,33 @@ def _gain(others: Sequence[Speedup]) -> str:
     if reference is None or reference is best:
         return f"{best.ratio:.2f} × as fast as {title(best.target)}, the best single target"
     return f"{reference.ratio:.2f} × as fast as {title(reference.target)}, {said}"
+
+
+def suspects(
+    report: Mapping[str, Any] | None, targets: Sequence[str], state: str
+) -> list[tuple[str, str]]:
+    """Targets of a job that failed or are slow, each with the reason in short: worth a diagnosis.
+
+    Args:
+        report: of the job; None where there is none.
+        targets: those of the job.
+        state: of the job.
+    """
+    if report is None:
+        return [(target, "the job failed") for target in targets] if state == "failed" else []
+    found = []
+    timed = [b["latency_us"] for b in report.get("baselines", ()) if b.get("latency_us")]
+    best_us = min([float(report["latency_us"]), *timed])
+    for baseline in report.get("baselines", ()):
+        target = str(baseline["target"])
+        if baseline.get("infeasible"):
+            found.append((target, "it failed"))
+        elif baseline.get("exceeds_tolerance"):
+            found.append((target, f"its error is {baseline['exceeds_tolerance']:.1e}"))
+        elif baseline.get("latency_us", 0.0) > _SLOW * best_us:
+            ratio = baseline["latency_us"] / best_us
+            found.append((target, f"it takes {ratio:.2f} × as long as the fastest"))
+    return found
 
 
 def plan_bars(report: Mapping[str, Any]) -> list[PlanBar]:

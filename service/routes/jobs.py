@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
+import orjson
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
@@ -14,11 +15,22 @@ from pydantic import BaseModel
 from collage.cost_db.jobs.job import Job
 from collage.cost_db.jobs.job_list import JobFilter
 from collage.options import GivenPlan
-from collage.service.api_models import JobBody, JobState, JobView, PageView, SummaryView
+from collage.service.api_models import (
+    DiagnosisSummaryView,
+    JobBody,
+    JobKind,
+    JobState,
+    JobView,
+    PageView,
+    SummaryView,
+    WatchSummaryView,
+)
+from collage.service.diagnosis_models import DiagnosisView, WatchReportView
 from collage.service.http.bodies import has_type, read_body, schema_of
 from collage.service.http.event_stream import TICK_S, EventStreamResponse
 from collage.service.http.problems import ProblemError, not_found
-from collage.service.jobs.runner import ARTIFACT_TYPE, JSON_TYPE
+from collage.service.jobs.kinds import ONNX_TYPE, ZIP_TYPE
+from collage.service.jobs.runner import JSON_TYPE
 from collage.service.report_models import (
     FailureEvent,
     GraphView,
@@ -53,6 +65,8 @@ IdempotencyKey = Annotated[
         description="A repeated request with the same key gives the first one's job.",
     ),
 ]
+
+SVG_TYPE = "image/svg+xml"
 
 FORM_FILES = ["model", "inputs"]
 FORM_FIELDS = ["targets", "options", "labels", "note", "webhook"]
@@ -92,7 +106,15 @@ _EVENT = {
             "contentMediaType": "application/json",
             "contentSchema": {
                 "anyOf": [
-                    schema_of(model) for model in (ProgressEvent, StateEvent, SummaryView, FailureEvent)
+                    schema_of(model)
+                    for model in (
+                        ProgressEvent,
+                        StateEvent,
+                        SummaryView,
+                        DiagnosisSummaryView,
+                        WatchSummaryView,
+                        FailureEvent,
+                    )
                 ]
             },
         },
@@ -103,9 +125,12 @@ _EVENT = {
 }
 
 
-def _json_file(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+def _json_file(*models: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    schemas = [schema_of(model) for model in models]
     return {
-        200: {"content": {JSON_TYPE: {"schema": schema_of(model)}}},
+        200: {
+            "content": {JSON_TYPE: {"schema": {"anyOf": schemas} if len(schemas) > 1 else schemas[0]}}
+        },
         **FILE_STATUSES,
         **problems(404, 409, 410, 416),
     }
@@ -168,6 +193,7 @@ async def create_job(
 def list_jobs(
     services: InjectedServices,
     caller: Reader,
+    kind: JobKind | None = None,
     state: JobState | None = None,
     owner: Annotated[str | None, Query(max_length=200)] = None,
     name: Annotated[str | None, Query(max_length=200, description="A part of it, in any case.")] = None,
@@ -181,7 +207,7 @@ def list_jobs(
     limit: Limit = 100,
 ) -> Response:
     """Jobs, newest first."""
-    wanted = JobFilter(owner, state, name, model, tuple(label or ()), since, until)
+    wanted = JobFilter(owner, state, name, model, tuple(label or ()), since, until, kind)
     page = services.jobs.list(after=cursor, limit=limit, wanted=wanted)
     return json_response(PageView[JobView](items=job_views(services, page.items), next=page.next))
 
@@ -232,10 +258,14 @@ async def watch_job(
     "/{job_id}/artifact",
     operation_id="getArtifact",
     response_class=StreamingResponse,
-    responses={200: {"content": {ARTIFACT_TYPE: {}}}, **FILE_STATUSES, **problems(404, 409, 410, 416)},
+    responses={
+        200: {"content": {ONNX_TYPE: {}, ZIP_TYPE: {}}},
+        **FILE_STATUSES,
+        **problems(404, 409, 410, 416),
+    },
 )
 def get_artifact(services: InjectedServices, caller: Reader, job_id: JobId) -> StreamingResponse:
-    """The partitioned ONNX file."""
+    """The partitioned ONNX file, or the zip of a diagnosis."""
     return artifact_response(services, find_job(services, job_id))
 
 
@@ -243,10 +273,10 @@ def get_artifact(services: InjectedServices, caller: Reader, job_id: JobId) -> S
     "/{job_id}/report",
     operation_id="getReport",
     response_class=StreamingResponse,
-    responses=_json_file(ReportView),
+    responses=_json_file(ReportView, DiagnosisView, WatchReportView),
 )
 def get_report(services: InjectedServices, caller: Reader, job_id: JobId) -> StreamingResponse:
-    """The report: what was measured, and how the plan compares."""
+    """The report: what was measured and found."""
     job = find_job(services, job_id)
     return blob_response(services, _made(job, job.result.report), JSON_TYPE, f"report-{job.id}.json")
 
@@ -264,6 +294,24 @@ def get_plan(services: InjectedServices, caller: Reader, job_id: JobId) -> Strea
 
 
 @router.get(
+    "/{job_id}/picture",
+    operation_id="getPicture",
+    response_class=Response,
+    responses={200: {"content": {SVG_TYPE: {}}}, **problems(404, 409, 410)},
+)
+def get_picture(services: InjectedServices, caller: Reader, job_id: JobId) -> Response:
+    """How the error grows by depth in a diagnosis, as SVG; 404 where no whole region is wrong."""
+    job = find_job(services, job_id)
+    if job.kind != "diagnose":
+        raise not_found(f"picture of job {job_id}, which is no diagnosis")
+    report = orjson.loads(services.files.read(_made(job, job.result.report)))
+    depth = report["faults"]["error_by_depth"]
+    if depth is None or not depth.get("svg"):
+        raise not_found(f"picture of job {job_id}: nothing of it is wrong as a whole")
+    return Response(depth["svg"], media_type=SVG_TYPE)
+
+
+@router.get(
     "/{job_id}/graph",
     operation_id="getGraph",
     response_class=JSONResponse,
@@ -275,6 +323,8 @@ def get_plan(services: InjectedServices, caller: Reader, job_id: JobId) -> Strea
 def get_graph(services: InjectedServices, caller: Reader, job_id: JobId) -> JSONResponse:
     """The partition graph as the page draws it: partitions, their operators, the tensors between."""
     job = find_job(services, job_id)
+    if job.kind != "tune":
+        raise not_found(f"graph of job {job_id}, which is no tuning")
     return JSONResponse(services.graphs.get(_made(job, job.result.artifact)))
 
 
@@ -283,8 +333,11 @@ def artifact_response(
 ) -> StreamingResponse:
     """A done job's artifact as an answer."""
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in job.name)
-    name = f"{stem.removesuffix('.onnx').removesuffix('.zip') or 'model'}.collage.onnx"
-    return blob_response(services, _made(job, job.result.artifact), ARTIFACT_TYPE, name, headers)
+    is_onnx = job.kind == "tune"
+    ending = "collage.onnx" if is_onnx else "diagnosis.zip"
+    name = f"{stem.removesuffix('.onnx').removesuffix('.zip') or 'model'}.{ending}"
+    media_type = ONNX_TYPE if is_onnx else ZIP_TYPE
+    return blob_response(services, _made(job, job.result.artifact), media_type, name, headers)
 
 
 def _made(job: Job, sha256: str | None) -> str:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
 
-from collage.cost_db.jobs.job import Job, JobRequest
+from collage.cost_db.jobs.job import Job, JobRequest, Kind
 from collage.cost_db.plain_text import read_json
+from collage.diagnosis.options import DiagnoseOptions
 from collage.metrics.names import is_function
 from collage.options import TuneOptions, chosen_targets, plan_targets
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.target import Target
 from collage.service.api_models import JobBody, RerunBody
 from collage.service.cluster.target_catalog import refuse_files
-from collage.service.http.problems import ProblemError, not_found
+from collage.service.http.problems import ProblemError, invalid, not_found
 from collage.service.http.uploads import Form, UploadedFile, bad_form, receive
 from collage.service.jobs.webhooks import check_webhook
 from collage.service.routes.authentication import Caller
@@ -43,6 +44,7 @@ class Submission:
     note: str | None = None
     webhook: str | None = None
     rerun_of: str | None = None  # the job that this one repeats
+    kind: Kind = "tune"
 
 
 async def receive_form(
@@ -62,7 +64,7 @@ def keep_model(services: Services, caller: Caller, upload: UploadedFile) -> str:
     Raises:
         QuotaExceededError: the caller's models would be too large.
     """
-    _register(services, upload.blob)
+    register_file(services, upload.blob)
     services.models.add(upload.blob.sha256, caller.owner, display_name(upload.name))
     return upload.blob.sha256
 
@@ -74,19 +76,19 @@ def from_form(services: Services, caller: Caller, form: Form) -> Submission:
         BadInputError, ProblemError: a field cannot be used.
     """
     # Before the model is registered: a request that is refused leaves nothing behind.
-    options = _options(form.fields.get("options", ""))
-    targets = _chosen(services, _texts(form, "targets"), _checked(options))
+    options = options_of(form)
+    targets = _chosen(services, texts_of(form, "targets"), _checked(options))
     webhook = check_webhook(services.settings, form.fields.get("webhook", "").strip() or None)
     inputs = form.files.get("inputs")
     if inputs is not None:
-        _register(services, inputs.blob)
+        register_file(services, inputs.blob)
     return Submission(
         model_sha256=keep_model(services, caller, form.files["model"]),
         name=display_name(form.files["model"].name),
         targets=targets,
         options=options,
         inputs_sha256=inputs.blob.sha256 if inputs is not None else None,
-        labels=tuple(_texts(form, "labels")),
+        labels=tuple(texts_of(form, "labels")),
         note=form.fields.get("note"),
         webhook=webhook,
     )
@@ -122,22 +124,29 @@ def from_job(services: Services, job: Job, changes: RerunBody) -> Submission:
         if sha256 is not None:
             services.files.size_bytes(sha256)
     assert job.model_sha256 is not None
-    options = {**_stored(job, "options", dict), **changes.options}
+    if job.kind == "watch":
+        raise BadInputError("a watch is run again with POST /v1/watches/{watch_id}/run")
+    options = {**stored_in(job, "options", dict), **changes.options}
     options = {name: value for name, value in options.items() if value is not None}
     given = changes.targets
     if given is None:
         # A new plan names its own targets.
-        given = [] if changes.options.get("plan") else _stored(job, "targets", list)
+        given = [] if changes.options.get("plan") else stored_in(job, "targets", list)
+    if job.kind == "diagnose":
+        targets = [chosen_for_diagnosis(services, given, options)]
+    else:
+        targets = _chosen(services, given, _checked(options))
     return Submission(
         model_sha256=job.model_sha256,
         name=job.name or "model.onnx",
-        targets=_chosen(services, given, _checked(options)),
+        targets=targets,
         options=options,
         inputs_sha256=job.inputs_sha256,
         labels=tuple(job.labels if changes.labels is None else changes.labels),
         note=changes.note,
         webhook=check_webhook(services.settings, changes.webhook),
         rerun_of=job.id,
+        kind=job.kind,
     )
 
 
@@ -159,6 +168,7 @@ def submit(services: Services, caller: Caller, wanted: Submission, idempotency_k
         labels=wanted.labels,
         note=wanted.note,
         webhook_url=wanted.webhook,
+        kind=wanted.kind,
     )
     job = services.jobs.create(spec, caller.owner, idempotency_key, request=request)
     services.runner.wake()
@@ -172,14 +182,20 @@ def display_name(name: str) -> str:
     return shown.encode("utf-8", "replace").decode()[:_NAME_CHARACTERS] or "model.onnx"
 
 
-def _register(services: Services, blob: Blob) -> None:
+def register_file(services: Services, blob: Blob) -> None:
+    """Register a file that was uploaded."""
     services.register.add(blob.sha256, blob.size_bytes, MODEL_TYPE)
     # Another request may have deleted the same bytes just before they were registered again.
     if not services.files.has(blob.sha256):
         raise ProblemError(503, "busy", "the file was deleted meanwhile", {"Retry-After": "1"})
 
 
-def _stored(job: Job, name: str, kind: type[Any]) -> Any:
+def stored_in(job: Job, name: str, kind: type[Any]) -> Any:
+    """A part of what was asked for.
+
+    Raises:
+        ProblemError: 422, it is damaged.
+    """
     value = job.spec.get(name)
     if not isinstance(value, kind) or (kind is list and not all(isinstance(v, str) for v in value)):
         raise ProblemError(
@@ -190,7 +206,7 @@ def _stored(job: Job, name: str, kind: type[Any]) -> Any:
     return value
 
 
-def _texts(form: Form, name: str) -> list[str]:
+def texts_of(form: Form, name: str) -> list[str]:
     """A field that is a JSON list, or texts with commas between."""
     text = form.fields.get(name, "").strip()
     if not text.startswith("["):
@@ -204,7 +220,13 @@ def _texts(form: Form, name: str) -> list[str]:
     return list(texts)
 
 
-def _options(text: str) -> dict[str, Any]:
+def options_of(form: Form) -> dict[str, Any]:
+    """The field `options`, which is a JSON object.
+
+    Raises:
+        ProblemError: 422, it is none.
+    """
+    text = form.fields.get("options", "")
     if not text.strip():
         return {}
     try:
@@ -229,3 +251,30 @@ def _chosen(services: Services, given: list[str], options: TuneOptions) -> list[
     for target in plan_targets(plan):
         refuse_files(Target.parse(target))
     return services.catalog.check(chosen_targets(given, plan))
+
+
+def chosen_for_diagnosis(services: Services, targets: Sequence[str], options: Mapping[str, Any]) -> str:
+    """The one target of a diagnosis, canonical; it and the options are checked.
+
+    Raises:
+        BadInputError, ProblemError: something cannot be used here.
+    """
+    if services.settings.scheduler is not None:
+        raise BadInputError(
+            "this server's workers measure elsewhere, and a diagnosis runs on one machine: "
+            "use collage diagnose on the machine that has the target"
+        )
+    asked = DiagnoseOptions.from_json(options)
+    known = services.settings.environments
+    if asked.against_environment is not None and asked.against_environment not in known:
+        names = ", ".join(sorted(known)) or "none"
+        message = f"{asked.against_environment!r} is no environment of this server; those are: {names}"
+        raise invalid([("options.against_environment", message)])
+    if asked.against is not None and asked.against_environment is None:
+        services.catalog.check([asked.against])
+    elif asked.against is not None:
+        refuse_files(Target.parse(asked.against))
+    found = services.catalog.check(targets)
+    if len(found) != 1:
+        raise invalid([("target", f"a diagnosis looks at one target, and {len(found)} are given")])
+    return found[0]

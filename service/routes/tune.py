@@ -13,7 +13,7 @@ from collage.cost_db.jobs.job import Job
 from collage.service.api_models import JobView
 from collage.service.http.problems import ProblemError
 from collage.service.jobs.event_feed import ends_job
-from collage.service.jobs.runner import ARTIFACT_TYPE
+from collage.service.jobs.kinds import ONNX_TYPE
 from collage.service.routes.authentication import Tuner
 from collage.service.routes.common import problems
 from collage.service.routes.jobs import (
@@ -46,7 +46,7 @@ _STATUS = {
     operation_id="tune",
     response_class=StreamingResponse,
     responses={
-        200: {"content": {ARTIFACT_TYPE: {}}, "description": "The partitioned ONNX file"},
+        200: {"content": {ONNX_TYPE: {}}, "description": "The partitioned ONNX file"},
         202: {"model": JobView, "description": "Queued (`Prefer: respond-async`)"},
         **problems(409, 410, 413, 415),
     },

@@ -77,12 +77,12 @@ window.collageDetails = (data) => {
   form.addEventListener("submit", async (submit) => {
     submit.preventDefault();
     const problem = document.getElementById("pins-problem");
-    const options = { ...given, pins: [...(given.pins || [])], bans: [...(given.bans || [])] };
-    delete options.plan;
+    // A rerun keeps the model, the sample inputs and all other options.
+    const options = { pins: [...(given.pins || [])], bans: [...(given.bans || [])], plan: null };
     for (const pin of pins.values()) options[pin.kind].push(pin.text);
     for (const kind of ["pins", "bans"]) if (!options[kind].length) delete options[kind];
-    const answer = await fetch("/v1/jobs", { method: "POST", headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ model_sha256: form.dataset.model, targets: asked, options }) });
+    const answer = await fetch(form.dataset.rerun, { method: "POST", headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ targets: asked, options }) });
     const said = await answer.json().catch(() => ({ detail: answer.statusText }));
     if (answer.ok) location.assign("/jobs/" + said.id); else problem.textContent = said.detail;
   });

@@ -116,7 +116,7 @@
   // Single targets are dashed; the best plan is one strong line in steps.
   function draw() {
     const box = at("progress-chart");
-    if (!series.at.length || !box.clientWidth) return;
+    if (!box || !series.at.length || !box.clientWidth) return;
     at("progress-empty").hidden = true;
     if (chart) chart.destroy();
     const targets = [...series.singles.keys()];
@@ -154,6 +154,7 @@
     if (!started) return;
     const elapsed = (Date.now() - started) / 1000;
     at("elapsed").textContent = spell(elapsed);
+    if (!limit) return;
     if (told) {
       const left = told.remaining == null ? null : told.remaining - (Date.now() - told.at) / 1000;
       at("remaining").textContent = left == null ? "–" : left > 1 ? "about " + spell(left) : "finishing";
@@ -171,6 +172,7 @@
     if (isLive) at("stage").textContent = event.stage.replaceAll("_", " ");
     const given = { ...event.data, ...event };
     if (given.share_done != null || given.remaining_s != null) told = { share: given.share_done ?? null, remaining: given.remaining_s ?? null, at: when };
+    if (event.stage === "trial" && at("trials")) at("trials").textContent = event.done;
     count(event);
     lead(event, when);
     say(when, event.message, Boolean(event.data.reason || event.data.failure));

@@ -42,6 +42,12 @@ class Metrics:
         self.jobs_ended = Counter(
             "collage_jobs_ended", "Jobs that ended here, by state", ["state"], registry=self.registry
         )
+        self.jobs_started = Counter(
+            "collage_jobs_started",
+            "Jobs whose process had loaded everything before (warm), or not (cold)",
+            ["start"],
+            registry=self.registry,
+        )
         self.job_seconds = Histogram(
             "collage_job_seconds",
             "Time from the start of a job to its end",

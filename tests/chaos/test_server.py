@@ -117,7 +117,7 @@ def test_a_server_that_was_stopped_past_its_lease_lets_go(start: Start, tmp_path
     spools = tmp_path / "data" / "spool"
     assert not list(spools.glob("*/job-*")), "no job may have a folder"
     # What it may have is a process that waits for its next job: no child of its helper stays.
-    helpers = [helper for each in first.job_processes() for helper in children(each)]
+    helpers = [helper for each in first.job_processes(waiting=True) for helper in children(each)]
     assert gone([child for helper in helpers for child in children(helper)])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import astuple, replace
 from datetime import timedelta
 from io import StringIO
@@ -13,6 +14,7 @@ from collage.cost_db.atlas import AtlasStore, Cell, RegionFacts
 from collage.cost_db.costs.key import CostKey
 from collage.cost_db.costs.queries import CostFilter
 from collage.cost_db.costs.row import CostRow
+from collage.cost_db.costs.transfer import write_line
 from collage.cost_db.database import CostDatabase
 from tests.cost_db.builders import START, measured, store_all
 
@@ -33,7 +35,28 @@ def row(region: int, target: str, latency_us: float, version: str = "1", second:
 
 
 def cells(database: CostDatabase) -> dict[str, Cell]:
-    return {cell.target: cell for cell in AtlasStore(database).cells()[0]}
+    found = AtlasStore(database).summary()
+    assert found.is_whole
+    return {cell.target: cell for cell in found.cells}
+
+
+def counted_anew(database: CostDatabase) -> dict[str, Cell]:
+    """The same of a summary that is made from all costs."""
+    AtlasStore(database).forget()
+    AtlasStore(database).count_all()
+    return cells(database)
+
+
+def same(found: dict[str, Cell], other: dict[str, Cell]) -> bool:
+    """Whether two summaries say the same, but for rounding."""
+    rounded = [
+        {
+            target: (*astuple(cell)[:8], round(cell.log_sum, 9), round(cell.log_square_sum, 9))
+            for target, cell in each.items()
+        }
+        for each in (found, other)
+    ]
+    return rounded[0] == rounded[1]
 
 
 def test_times_are_over_the_fastest_target_of_each_region(database: CostDatabase) -> None:
@@ -55,28 +78,67 @@ def test_newer_costs_change_the_summary(database: CostDatabase) -> None:
     store_all(database, row(0, "ncnn", 5.0, version="2", second=1000))
     found = cells(database)
     assert found["ncnn"].ratio == pytest.approx(1.0) and found["mnn"].ratio == pytest.approx(2.0)
-    assert AtlasStore(database).refresh() is False
 
 
-def test_a_large_summary_may_be_an_hour_old(
+def test_costs_count_as_they_are_stored_like_all_at_once(database: CostDatabase) -> None:
+    """Classes that come late, versions, measurements in place of others and imports."""
+    generator, targets = random.Random(3), ("mnn", "ncnn", "openvino", "onnxruntime")
+    store = AtlasStore(database)
+    store.describe([RegionFacts(f"region {i}", "Conv", "4-D 3x3", "float32") for i in range(0, 12, 3)])
+    rows = [
+        row(region, target, generator.uniform(1, 100), version, second)
+        for second, (region, target, version) in enumerate(
+            (region, target, version)
+            for region in range(12)
+            for target in targets
+            for version in ("1", "2")
+            if generator.random() < 0.7
+        )
+    ]
+    generator.shuffle(rows)
+    store_all(database, *rows[::2])
+    database.import_lines(StringIO("".join(write_line(each) + "\n" for each in rows)))
+    store.describe([RegionFacts(f"region {i}", "Gemm", "2-D", "float32") for i in range(12)])
+    again = [replace(each, latency_us=generator.uniform(1, 100)) for each in rows[:9]]
+    claims = database.claim([each.digest for each in again], "other", 60.0)
+    assert not claims.granted  # known costs are not measured again
+    kept = {(c.kind, c.target): c for c in store.summary().cells}
+    assert {kind for kind, _ in kept} == {"Conv", "Gemm"}
+    store.forget()
+    assert not store.summary().is_whole and store.summary().cells == ()
+    store.count_all()
+    anew = {(c.kind, c.target): c for c in store.summary().cells}
+    assert kept.keys() == anew.keys()
+    for place, cell in anew.items():
+        assert astuple(cell)[:8] == astuple(kept[place])[:8]
+        assert astuple(cell)[8:] == pytest.approx(astuple(kept[place])[8:], abs=1e-9)
+
+
+def test_costs_stored_while_others_are_counted_count_once(
     database: CostDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collage.cost_db.atlas._MANY", 2)
-    store_all(database, row(0, "mnn", 10.0), row(0, "ncnn", 20.0))
-    assert cells(database)["ncnn"].regions == 1
-    store_all(database, row(1, "mnn", 10.0, second=9), row(1, "ncnn", 20.0, second=9))
-    assert cells(database)["ncnn"].regions == 1
-    assert AtlasStore(database).refresh(fresh=True) is True
-    assert cells(database)["ncnn"].regions == 2
-    monkeypatch.setattr("collage.cost_db.atlas._YOUNG", timedelta(0))
-    store_all(database, row(2, "mnn", 10.0, second=99), row(2, "ncnn", 20.0, second=99))
-    assert cells(database)["ncnn"].regions == 3
+    monkeypatch.setattr("collage.cost_db.atlas._COUNTED_AT_ONCE", 4)
+    store = AtlasStore(database)
+    store_all(database, *(row(i, target, 10.0 + i) for i in range(8) for target in ("mnn", "ncnn")))
+    store.forget()
+    store.count_all(until=lambda: True)
+    some = store.summary()
+    assert not some.is_whole and 0 < some.cells[0].regions < 8
+    # One of these is counted already, the other is not.
+    for i in (0, 7):
+        store_all(database, row(i, "openvino", 1.0 + i, second=50))
+    store.count_all()
+    found = cells(database)
+    assert same(found, counted_anew(database))
+    assert (found["mnn"].regions, found["openvino"].regions) == (8, 2)
 
 
 def test_forgotten_costs_are_forgotten_here_too(database: CostDatabase) -> None:
     store_all(database, row(0, "mnn", 10.0), row(0, "ncnn", 20.0))
     assert len(cells(database)) == 2
     database.forget(CostFilter(target="ncnn"))
+    assert not AtlasStore(database).summary().is_whole
+    AtlasStore(database).count_all()
     assert cells(database) == {}
     database.forget(CostFilter(), everything=True)
     assert cells(database) == {}
@@ -86,8 +148,6 @@ def test_imported_costs_that_are_older_count(database: CostDatabase) -> None:
     store_all(database, row(0, "mnn", 10.0, second=9000))
     assert cells(database) == {}
     other = row(0, "ncnn", 20.0)
-    from collage.cost_db.costs.transfer import write_line
-
     database.import_lines(StringIO(write_line(other) + "\n"))
     assert cells(database)["ncnn"].ratio == pytest.approx(2.0)
 

@@ -15,6 +15,7 @@ from collage.cli.parameters import AsJson
 
 FOUND = 3
 """Exit status where a fault was found."""
+_OTHER = "other"
 
 
 def diagnose(
@@ -32,7 +33,10 @@ def diagnose(
     ] = None,
     against_version: Annotated[
         Path | None,
-        typer.Option(help="Python of another environment, to compare with the runtime there."),
+        typer.Option(
+            help="Python of another environment, to compare with the runtime there; "
+            "with --server the name of one of its environments."
+        ),
     ] = None,
     trials: Annotated[
         int, typer.Option(min=1, max=1000, help="How many runs may look for faults.")
@@ -47,42 +51,64 @@ def diagnose(
     metric: Annotated[str, typer.Option(help="max, l2, cosine or top1.")] = "max",
     dim: Annotated[list[str] | None, typer.Option(help="Size of a free dimension, as batch=1.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of one call [all cores].")] = None,
+    server: Annotated[
+        str | None, typer.Option(help="Diagnose on a server at this URL instead of here.")
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="COLLAGE_TOKEN", help="Token for the server.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the nodes of MODEL that are wrong, crash, hang or are slow on a target."""
     from collage.cli.tune_options import sizes
-    from collage.diagnosis.diagnose import diagnose as run_diagnosis
-    from collage.diagnosis.request import DiagnoseRequest
     from collage.events import Event
-    from collage.options import TuneOptions
-    from collage.partitioner.target import Target
 
     cancel = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: cancel.set())
     folder = output or model.with_suffix(".diagnosis")
-    given = {"tolerance": tolerance, "metric": metric, "dims": sizes(dim or [])}
-    options = TuneOptions.from_json(given | ({} if threads is None else {"threads": threads}))
+    given: dict[str, Any] = {
+        "tolerance": tolerance,
+        "metric": metric,
+        "dims": sizes(dim or []),
+        "threads": threads,
+        "against": against,
+        "trials": trials,
+        "timeout_s": timeout,
+        "all_nodes": all_nodes,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
 
     def tell(event: Event) -> None:
         if context.obj or event.stage == "trial":
             typer.echo(event.message, err=True)
 
-    report = run_diagnosis(
-        DiagnoseRequest(
-            source=model,
-            target=Target.parse(target),
-            output=folder,
-            options=options,
-            inputs=inputs,
-            against=None if against is None else Target.parse(against),
-            against_python=against_version,
-            most_trials=trials,
-            timeout_s=timeout,
-            all_nodes=all_nodes,
-        ),
-        listener=tell,
-        cancel=cancel,
-    )
+    if server is not None:
+        from collage.client.client import Client
+        from collage.client.diagnose import diagnose_remotely
+
+        if against_version is not None:
+            options["against_environment"] = str(against_version)
+        with Client(server, token=token) as client:
+            report = diagnose_remotely(
+                client,
+                model,
+                target,
+                output=folder,
+                inputs=inputs,
+                options=options,
+                on_event=tell,
+                cancel=cancel,
+            )
+    else:
+        from collage.diagnosis.diagnose import diagnose as run_diagnosis
+        from collage.diagnosis.options import DiagnoseOptions
+
+        environments = {}
+        if against_version is not None:
+            environments[_OTHER] = str(against_version)
+            options["against_environment"] = _OTHER
+        asked = DiagnoseOptions.from_json(options).request(model, target, folder, inputs, environments)
+        report = run_diagnosis(asked, listener=tell, cancel=cancel)
     typer.echo(json.dumps(report, indent=2)) if as_json else show(report, folder)
     if report["faults"]["culprits"]:
         raise typer.Exit(FOUND)

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.coexistence.kernels import kernel
 from collage.backends.contract import CompileContext
-from collage.backends.measurement.measure import aligned
+from collage.backends.measurement.buffers import aligned
 from collage.backends.registry import resolve
 from collage.partitioner.target import Target
 

@@ -18,10 +18,10 @@ import pytest
 
 from collage.backends.contract import OpTime, SubModel
 from collage.backends.measurement import child
+from collage.backends.measurement.buffers import aligned
 from collage.backends.measurement.measure import (
     Measurement,
     MeasureRequest,
-    aligned,
     measure,
 )
 from collage.backends.measurement.protocol import Protocol

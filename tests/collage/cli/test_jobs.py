@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from collage.cli.app import app
-from collage.client.client import Client, ServerError
+from collage.client.answers import ServerError
+from collage.client.client import Client
 from collage.partitioner.errors import BadInputError
 from tests.service.conftest import RunningServer, server, start_server  # noqa: F401 - fixtures
 
@@ -38,6 +39,9 @@ def test_jobs_are_listed_labeled_rerun_and_removed(
     line = _run(server.url, "list", "--label", "nightly", "--label", "eu", "--name", "RESNET")
     assert line.startswith(made.id) and "queued" in line and "#eu #nightly" in line
     assert _run(server.url, "list", "--label", "other") == ""
+    assert _run(server.url, "list", "--kind", "tune") and not _run(
+        server.url, "list", "--kind", "watch"
+    )
     again = _run(server.url, "rerun", made.id, "-t", "openvino", "--option", "seed=null", "--note", "x")
     (new,) = json.loads(_run(server.url, "list", "--limit", "1", "--json"))
     assert again.startswith(new["id"]) and new["rerun_of"] == made.id

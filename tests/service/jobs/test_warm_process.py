@@ -14,6 +14,7 @@ from collage.service.jobs.job_child import JobChild
 from collage.service.jobs.job_process import Request
 from collage.service.jobs.warm_process import WarmProcess, WarmProcesses
 from tests.processes import children, has_ended
+from tests.service.conftest import StartServer, post_job
 
 
 def _wait_until_loaded(warm: WarmProcess) -> None:
@@ -89,3 +90,26 @@ def test_a_process_and_its_helper_keep_to_their_cores(tmp_path: Path) -> None:
     process = psutil.Process(warm.process.pid)
     assert [each.cpu_affinity() for each in (process, *children(process))] == [[core], [core]]
     warm.discard()
+
+
+@pytest.mark.slow
+def test_a_job_that_follows_at_once_finds_all_loaded(start_server: StartServer) -> None:
+    """The second process is ready before the first job comes, and a third loads when that has ended."""
+    server = start_server(runners=1)
+    warm = server.services.runner._warm
+    deadline = time.monotonic() + 120
+    while len(warm._waiting) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    for process in list(warm._waiting):
+        _wait_until_loaded(process)
+    jobs = [post_job(server, b"PK\x03\x04damaged").json()["links"]["self"] for _ in range(2)]
+    for job in jobs:
+        while server.http.get(job).json()["state"] != "failed":
+            assert time.monotonic() < deadline + 60
+            time.sleep(0.02)
+    while 'collage_jobs_started_total{start="warm"} 2.0' not in (
+        text := server.http.get("/metrics").text
+    ):
+        assert time.monotonic() < deadline + 60 and 'start="cold"' not in text, text
+        time.sleep(0.05)

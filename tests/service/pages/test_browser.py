@@ -5,6 +5,7 @@ Screenshots are left in tests/output for people to look at.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -16,6 +17,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.cost_db.builders import infeasible, key, measured, store_all
 from tests.service.conftest import RunningServer, StartServer, post_job, small_model
 from tests.service.pages.conftest import CHROMIUM, MISSING, serious_findings, shoot
+from tests.service.pages.made_diagnoses import done_diagnosis, filled_atlas, slow_diagnosis, watched
 from tests.service.pages.made_jobs import done_job
 from tests.service.pages.new_job_form import fill_in, free_model
 
@@ -199,6 +201,91 @@ def test_costs_are_filtered_by_their_cells(page: Page, server: RunningServer) ->
     shoot(page, "sub-graph")
 
 
+def test_a_slow_target_is_diagnosed_by_a_click(page: Page, server: RunningServer) -> None:
+    job = done_job(server)
+    page.goto(f"{server.url}/jobs/{job}")
+    asked = page.locator(".asked li")
+    expect(asked).to_have_count(2)
+    expect(asked.nth(0)).to_contain_text("onnxruntime")
+    expect(asked.nth(0)).to_contain_text("2.00 ×")
+    expect(asked.nth(1)).to_contain_text("it failed")
+    page.click("text=Diagnose >> nth=1")
+    page.wait_for_url(re.compile(f"/jobs/(?!{job})"))
+    expect(page.locator("main")).to_contain_text("Diagnosis of mnn")
+    expect(page.locator("#state")).to_have_text("queued")
+    made = server.http.get(f"/v1/jobs/{page.url.rsplit('/', 1)[1]}").json()
+    assert (made["kind"], made["targets"]) == ("diagnose", ["mnn"])
+    shoot(page, "diagnosis-waiting")
+    page.click("text=Cancel")
+    expect(page.locator(".banner")).to_contain_text("was cancelled")
+    page.click("text=Run again")
+    page.wait_for_url(re.compile(f"/jobs/(?!{made['id']})"))
+    expect(page.locator("#state")).to_have_text("queued")
+    page.goto("about:blank")
+
+
+def test_a_diagnosis_says_what_is_wrong_and_where(page: Page, server: RunningServer) -> None:
+    page.goto(f"{server.url}/jobs/{done_diagnosis(server)}")
+    page.wait_for_selector("#live[data-ended]", state="attached")
+    expect(page.locator(".banner.bad .headline")).to_have_text("MNN computes wrong values at 2 places")
+    expect(page.locator(".culprit")).to_have_count(2)
+    expect(page.locator(".culprit tbody tr")).to_have_count(6)
+    expect(page.locator(".depth .mark")).to_have_count(2)
+    expect(page.locator(".depth .point")).to_have_count(30)
+    expect(page.locator("#log li")).to_have_count(4)
+    page.click("#tab-options")
+    expect(page.locator("#panel-options")).to_contain_text("Model (SHA-256)")
+    page.goto(f"{server.url}/?sort=newest")
+    expect(page.locator("tbody tr").first).to_contain_text("2 faults")
+
+
+def test_an_artifact_is_watched_by_a_click(page: Page, server: RunningServer) -> None:
+    page.goto(f"{server.url}/watches")
+    expect(page.locator(".empty")).to_contain_text("Nothing is watched yet")
+    shoot(page, "watches-empty")
+    watched(server)
+    job = done_job(server)
+    page.goto(f"{server.url}/jobs/{job}")
+    page.click("text=Watch >> nth=-1")
+    page.wait_for_url("**/watches#watch-*")
+    expect(page.locator(".watch")).to_have_count(2)
+    expect(page.locator(".watch").nth(0)).to_contain_text("Its tuning is not done yet")
+    chart = page.locator(".watch").nth(1).locator("[data-ready] canvas")
+    expect(chart).to_be_visible()
+    expect(page.locator(".watch").nth(1).locator(".legend li")).to_have_count(3)
+    expect(page.locator(".watch").nth(1)).to_contain_text("1.120")
+    page.locator(".watch").nth(1).locator("text=Measure now").click()
+    page.wait_for_url("**/jobs/*")
+    expect(page.locator("main")).to_contain_text("A measurement of a watched artifact")
+    shoot(page, "watch-job")
+    page.goto(f"{server.url}/watches")
+    page.locator(".watch").nth(1).locator("text=Remove").click()
+    expect(page.locator(".watch")).to_have_count(1)
+
+
+def test_the_atlas_is_searched_filtered_and_sorted(page: Page, server: RunningServer) -> None:
+    page.goto(f"{server.url}/atlas")
+    expect(page.locator(".empty")).to_contain_text("Nothing to compare yet")
+    filled_atlas(server)
+    page.goto(f"{server.url}/atlas")
+    rows = page.locator("table.atlas tbody tr")
+    expect(rows).to_have_count(12)
+    expect(page.locator("summary")).to_contain_text("More than twice as slow as another target: 6")
+    page.fill("input[name=search]", "matmul")
+    expect(rows).to_have_count(4)
+    assert "search=matmul" in page.url
+    page.select_option("select[name=sort]", "slowest")
+    expect(rows.first).to_contain_text("ncnn")
+    page.select_option("select[name=backend]", "mnn")
+    expect(rows).to_have_count(1)
+    with page.expect_download() as download:
+        page.click("text=Export (JSON)")
+    found = json.loads(download.value.path().read_text(encoding="utf-8"))
+    assert len(found["rows"]) == 4 and found["is_whole"]
+    page.click("text=Clear")
+    expect(rows).to_have_count(12)
+
+
 def test_errors_are_pages_for_browsers(browser: Browser, server: RunningServer) -> None:
     page = browser.new_page()
     answer = page.goto(f"{server.url}/jobs/{'0' * 32}")
@@ -216,6 +303,9 @@ def test_every_page_is_readable_light_and_quick(
 ) -> None:
     store_all(server.services.database, measured(1), infeasible(2))
     job = done_job(server)
+    found, slow = done_diagnosis(server), done_diagnosis(server, slow_diagnosis())
+    watched(server)
+    filled_atlas(server)
     size = {"width": 390, "height": 844} if look == "phone" else {"width": 1280, "height": 900}
     scheme = "dark" if look == "dark" else "light"
     context = browser.new_context(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
@@ -227,6 +317,10 @@ def test_every_page_is_readable_light_and_quick(
         "compare": f"/compare?job={job}",
         "missing": "/nowhere",
         "job": f"/jobs/{job}",
+        "diagnosis": f"/jobs/{found}",
+        "slow": f"/jobs/{slow}",
+        "watches": "/watches",
+        "atlas": "/atlas",
     }.items():
         page = context.new_page()
         sent: list[int] = []

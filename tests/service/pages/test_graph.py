@@ -97,6 +97,7 @@ def test_pins_by_clicking_make_another_job(page: Page, server: RunningServer) ->
     page.wait_for_url(lambda url: url.split("#")[0] != before.split("#")[0])
     made = server.http.get(f"/v1/jobs/{page.url.rsplit('/', 1)[1]}").json()
     assert made["options"]["pins"] == ["n0=openvino"]
+    assert made["rerun_of"] == job  # so sample inputs and the rest are kept
     page.goto("about:blank")
     assert made["options"]["bans"] and all(
         ban.endswith("=onnxruntime") for ban in made["options"]["bans"]

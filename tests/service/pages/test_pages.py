@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collage.service.routes.cost_pages import costs_page
+from collage.service.routes.pages.cost_pages import costs_page
 from collage.service.storage.layering import layered
 from tests.cost_db.builders import infeasible, measured, store_all
 from tests.service.conftest import RunningServer, post_job
@@ -16,7 +16,7 @@ from tests.service.conftest import RunningServer, post_job
 STATIC = Path(__file__).resolve().parents[3] / "service" / "static"
 
 
-@pytest.mark.parametrize("path", ["/", "/new", "/costs", "/workers", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/new", "/costs", "/atlas", "/watches", "/workers", "/docs"])
 def test_pages_are_whole_and_load_nothing_from_elsewhere(
     shared_server: RunningServer, path: str
 ) -> None:

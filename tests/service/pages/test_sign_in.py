@@ -16,7 +16,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.chromium import needs_chromium, opened
-from tests.service.conftest import RunningServer, StartServer, post_job
+from tests.service.conftest import RunningServer, StartServer, post_job, small_model
+from tests.service.pages.conftest import shoot
 
 ROOT = Path(__file__).resolve().parents[3]
 browser_test = [pytest.param(None, marks=needs_chromium, id="chromium")]
@@ -67,15 +68,24 @@ def test_a_person_signs_in_works_and_signs_out(
     expect(page).to_have_url(f"{guarded.url}/login?then=%2Fnew")
     _sign_in(page, "collage_wrong")
     expect(page.get_by_role("alert")).to_contain_text("unknown, revoked or expired")
+    shoot(page, "sign-in")
     _sign_in(page, _token(guarded)[1])
     expect(page).to_have_url(f"{guarded.url}/new")
-    (tmp_path / "m.onnx").write_bytes(b"x")
+    (tmp_path / "m.onnx").write_bytes(small_model())
     page.set_input_files("input[name=model]", tmp_path / "m.onnx")
+    page.wait_for_selector("#upload[data-ready]")
     page.click("button.primary")
     page.wait_for_url("**/jobs/*")
     expect(page.locator("#state")).to_have_text("queued")
     page.click("text=Cancel")
     expect(page.locator("#state")).to_have_text("cancelled")
+    for name in ("", "atlas", "watches"):
+        page.goto(f"{guarded.url}/{name}")
+        expect(page.get_by_text("Sign out")).to_be_visible()
+        shoot(page, f"signed-in-{name or 'jobs'}")
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    shoot(page, "signed-in-phone")
     page.click("text=Sign out")
     expect(page).to_have_url(f"{guarded.url}/login")
     expect(visit("/")).to_have_url(f"{guarded.url}/login?then=%2F")

@@ -77,7 +77,7 @@ def test_the_client_calls_what_the_document_has(tmp_path: Path) -> None:
         for method, path in [
             *re.findall(r'(?:_send|stream)\(\s*"([A-Z]+)", f?"(/v1[^"]+)"', text),
             *(("GET", path) for path in re.findall(r'_(?:get|pages)\(f?"(/v1[^"]+)"', text)),
-            *(("POST", path) for path in re.findall(r'_http\.post\(\s*f?"(/v1[^"]+)"', text)),
+            *(("POST", path) for path in re.findall(r'_post_form\(\s*f?"(/v1[^"]+)"', text)),
         ]
     }
     known = {

@@ -14,9 +14,10 @@ import onnx
 import psutil
 import pytest
 
-from collage.client.client import Client, RefusedError
+from collage.client.answers import RefusedError
+from collage.client.client import Client
 from collage.metrics.labels import labeled_inputs
-from tests.processes import children, command
+from tests.processes import children, has_a_job
 from tests.service.conftest import RunningServer, StartServer, on_both_engines, post_job, small_model
 
 pytestmark = pytest.mark.slow
@@ -132,7 +133,7 @@ def test_a_bad_model_is_a_failed_job_with_a_reason(
 
 
 def _descendants() -> list[psutil.Process]:
-    return [p for p in children(psutil.Process(), recursive=True) if "job_process" in command(p)]
+    return [p for p in children(psutil.Process(), recursive=True) if has_a_job(p)]
 
 
 @on_both_engines
@@ -157,7 +158,6 @@ def test_cancel_stops_a_running_job_within_two_seconds(running: RunningServer) -
 def test_a_job_whose_process_is_killed_fails_with_a_reason(running: RunningServer) -> None:
     job = post_job(running, small_model(), data=_FORM).json()
     _until(running, job["links"]["self"], "running")
-    time.sleep(0.5)  # until then the process may still be one that waits for any job
     while not (processes := _descendants()):
         time.sleep(0.01)
     os.kill(processes[0].pid, signal.SIGKILL)

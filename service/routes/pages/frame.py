@@ -19,7 +19,7 @@ from collage.service.views import measuring_views, runner_views
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
-_ICON = Path(__file__).parents[1] / "static" / "icon.svg"
+_ICON = Path(__file__).parents[2] / "static" / "icon.svg"
 _COOKIE_S = 30 * 24 * 3600
 
 

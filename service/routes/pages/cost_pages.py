@@ -15,7 +15,7 @@ from collage.cost_db.costs.queries import CostFilter
 from collage.cost_db.costs.row import CostRow, Outcome
 from collage.partitioner.errors import BadInputError
 from collage.service.http.problems import not_found
-from collage.service.routes.pages import Visitor, page
+from collage.service.routes.pages.frame import Visitor, page
 from collage.service.services import InjectedServices, Services
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)

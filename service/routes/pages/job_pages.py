@@ -12,12 +12,13 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from collage.cost_db.jobs.browse import JOB_ORDERS, JobBrowser, JobOrder, JobSearch
 from collage.cost_db.jobs.job import Job
 from collage.service.http.problems import ProblemError, not_found
-from collage.service.pages.answer import banner, plan_bars, settings_picture
+from collage.service.pages.answer import banner, plan_bars, settings_picture, suspects
 from collage.service.pages.comparison import moved, option_rows, plan_rows
+from collage.service.pages.diagnosis import depth_chart, diagnosis_banner, watch_banner
 from collage.service.pages.option_fields import common_fields, rare_fields
 from collage.service.routes.authentication import Reader
 from collage.service.routes.jobs import JobId, find_job
-from collage.service.routes.pages import Visitor, page
+from collage.service.routes.pages.frame import Visitor, page
 from collage.service.services import InjectedServices, Services
 from collage.service.views import job_view, job_views
 
@@ -125,7 +126,8 @@ def compare_page(
     job: Annotated[list[JobId] | None, Query(max_length=_MOST_COMPARED)] = None,
 ) -> HTMLResponse:
     """Jobs side by side."""
-    found = [find_job(services, job_id) for job_id in dict.fromkeys(job or [])]
+    chosen = [find_job(services, job_id) for job_id in dict.fromkeys(job or [])]
+    found = [each for each in chosen if each.kind == "tune"]
     reports = [_report(services, each) for each in found]
     views = [job_view(services, each) for each in found]
     options = [{"targets": view.targets, **(view.options or {})} for view in views]
@@ -151,6 +153,32 @@ def job_page(
     """A job: the answer first, then how it was found; live while it runs."""
     job = find_job(services, job_id)
     report, view = _report(services, job), job_view(services, job)
+    owner = owner_names(services).get(job.owner, job.owner)
+    if job.kind == "diagnose":
+        return page(
+            request,
+            services,
+            "diagnosis.html",
+            "",
+            job=view,
+            report=report,
+            banner=diagnosis_banner(report) if report else None,
+            chart=depth_chart(report) if report else None,
+            limit_s=None,
+            owner=owner,
+        )
+    if job.kind == "watch":
+        return page(
+            request,
+            services,
+            "watch_job.html",
+            "/watches",
+            job=view,
+            report=report,
+            banner=watch_banner(report) if report else None,
+            limit_s=None,
+            owner=owner,
+        )
     return page(
         request,
         services,
@@ -162,9 +190,15 @@ def job_page(
         plans=plan_bars(report) if report else [],
         settings_picture=settings_picture(report) if report else None,
         limit_s=(view.options or {}).get("time_limit_s") or _DEFAULT_LIMIT_S,
-        has_inputs="inputs_sha256" in job.spec,
-        owner=owner_names(services).get(job.owner, job.owner),
+        may_watch=may_diagnose(services),
+        suspects=suspects(report, view.targets, job.state) if may_diagnose(services) else [],
+        owner=owner,
     )
+
+
+def may_diagnose(services: Services) -> bool:
+    """Whether diagnoses can be made here: they run on the server's own machine."""
+    return services.settings.scheduler is None
 
 
 def owner_names(services: Services) -> dict[str, str]:

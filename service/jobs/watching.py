@@ -1,0 +1,162 @@
+"""Watched artifacts on a server: when each is measured again, and what is kept of it.
+
+A watch whose tuning is done gets the artifact and is due. One that is due becomes a job, which measures the
+artifact here, and in turn with each environment of the settings. Then it is due again after
+`COLLAGE_WATCH_EVERY_S`, or when the server starts and its key has changed: the versions of the runtimes in
+its plan, Python, this program, or the hardware.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+import orjson
+import structlog
+
+from collage.backends.sandbox.run import ChildFailed
+from collage.cost_db.errors import QuotaExceededError
+from collage.cost_db.jobs.job import Job, JobRequest
+from collage.cost_db.jobs.jobs import JobStore
+from collage.cost_db.jobs.watches import Watch, WatchStore
+from collage.partitioner.errors import BadInputError
+from collage.partitioner.target import Target
+from collage.service.cluster.target_catalog import TargetCatalog
+from collage.service.settings import Settings
+from collage.service.storage.blobs import BlobFiles, BlobMissingError
+
+_AFTER_QUOTA_S = 60.0
+
+_log = structlog.get_logger("collage.watching")
+
+
+class Watching:
+    """Makes jobs of watches that are due, and keeps what they find. Safe from several servers."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        jobs: JobStore,
+        watches: WatchStore,
+        files: BlobFiles,
+        catalog: TargetCatalog,
+    ) -> None:
+        self._settings = settings
+        self._jobs, self._watches = jobs, watches
+        self._files, self._catalog = files, catalog
+        self._has_started = False
+
+    def look(self) -> int:
+        """Make jobs of all that is due; returns how many. The first call looks for changed versions too."""
+        if not self._settings.runners or self._settings.scheduler is not None:
+            return 0  # watches are measured by servers that run jobs on their own machine
+        if not self._has_started:
+            self._start()
+            self._has_started = True
+        for waiting in self._watches.waiting():
+            self._settle(waiting)
+        made = 0
+        while (watch := self._watches.take_due(self._settings.watch_every_s)) is not None:
+            made += self._make_job(watch) is not None
+        return made
+
+    def run_now(self, watch: Watch) -> Job:
+        """A job for a watch, whether it is due or not.
+
+        Raises:
+            BadInputError: it has no artifact.
+            QuotaExceededError: its owner has too many jobs.
+        """
+        if watch.artifact_sha256 is None:
+            raise BadInputError(
+                f"watch {watch.id} has no artifact: {watch.problem or 'its tuning is not done yet'}"
+            )
+        return self._jobs.create(
+            {"name": watch.name, "targets": list(watch.targets), "options": {}, "watch": watch.id},
+            watch.owner,
+            request=JobRequest(
+                model_sha256=watch.artifact_sha256,
+                name=watch.name,
+                webhook_url=watch.webhook_url,
+                kind="watch",
+            ),
+        )
+
+    def history(self, job: Job) -> list[dict[str, Any]]:
+        """The last measurement that a job of a watch is to compare with; none of other jobs."""
+        last = self._watches.last_measured(job.spec["watch"]) if job.kind == "watch" else None
+        return [] if last is None else [dict(last)]
+
+    def keep(self, job: Job, report: Mapping[str, Any]) -> None:
+        """Keep what a job of a watch found."""
+        for result in report["results"]:
+            result["name"] = job.name
+        measured = report["measured"][-1] if report["measured"] else None
+        self._watches.note(job.spec["watch"], job.id, report["results"], measured)
+        self._watches.note_problem(job.spec["watch"], None)
+
+    def keep_failure(self, job: Job, reason: str) -> None:
+        """Keep why a job of a watch could not measure."""
+        self._watches.note_problem(job.spec["watch"], f"job {job.id} failed: {reason}")
+
+    def _start(self) -> None:
+        self._watches.schedule(self._settings.watch_every_s)
+        watches = self._watches.measurable()
+        if not watches:
+            return
+        try:
+            catalog = self._catalog.get()
+        except ChildFailed as error:
+            _log.error("watches cannot tell what changed", error=str(error))
+            return
+        for watch in watches:
+            last = self._watches.last_measured(watch.id)
+            if last is not None and (changed := self._changes(watch, last, catalog)):
+                _log.info("a watch is due, since its key changed", watch=watch.id, changed=changed)
+                self._watches.make_due(watch.id)
+
+    def _changes(self, watch: Watch, last: Mapping[str, Any], catalog: Mapping[str, Any]) -> list[str]:
+        """What differs from the last measurement: names in the key, and environments that are new."""
+        versions = {entry["name"]: entry["version"] for entry in catalog["targets"]}
+        now = {
+            **{name: versions.get(name) or "not installed" for name in _backends(watch)},
+            "collage": version("collage-tuner"),
+            "python": platform.python_version(),
+            "hardware": catalog["hardware"]["digest"],
+        }
+        known = {run.environment for run in self._watches.runs(watch.id)}
+        changed = [name for name, value in now.items() if last["key"].get(name) != value]
+        return sorted(changed) + sorted(set(self._settings.environments) - known)
+
+    def _settle(self, watch: Watch) -> None:
+        """Give a watch its artifact, if its tuning has ended."""
+        job = self._jobs.get(watch.job_id)
+        if job is None:
+            self._watches.note_problem(watch.id, "its tuning was removed before it was done")
+        elif job.state == "done" and job.result.artifact and job.result.report:
+            try:
+                report = orjson.loads(self._files.read(job.result.report))
+                targets = list(dict.fromkeys(str(part["target"]) for part in report["partitions"]))
+                self._watches.give_artifact(watch.id, job.result.artifact, targets)
+            except (BadInputError, BlobMissingError) as error:
+                self._watches.note_problem(watch.id, str(error))
+        elif job.state == "failed":
+            self._watches.note_problem(watch.id, f"its tuning failed: {job.reason or ''}")
+        elif job.state == "cancelled":
+            self._watches.note_problem(watch.id, "its tuning was cancelled")
+
+    def _make_job(self, watch: Watch) -> Job | None:
+        try:
+            return self.run_now(watch)
+        except QuotaExceededError as error:
+            self._watches.note_problem(watch.id, str(error))
+            self._watches.make_due(watch.id, _AFTER_QUOTA_S)
+        except BadInputError as error:  # such as an artifact that is not kept any more
+            self._watches.note_problem(watch.id, str(error))
+        return None
+
+
+def _backends(watch: Watch) -> set[str]:
+    return {Target.parse(target).backend for target in watch.targets}

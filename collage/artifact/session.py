@@ -187,10 +187,14 @@ class Session:
         self._check_feed(feed)
         with self._lock:
             self._check_open()
-            self._executor.feed(feed)
-            self._executor.run()
-            made = {name: self._executor.output(name) for name in names if name not in self._constants}
+            made = self._computed(feed, [name for name in names if name not in self._constants])
         return [made[name] if name in made else self._constants[name].copy() for name in names]
+
+    def _computed(self, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Outputs that are no constants, the caller's own."""
+        self._executor.feed(feed)
+        self._executor.run()
+        return {name: self._executor.output(name) for name in names}
 
     def bind_output_to_input(self, output: str, to: str) -> dict[str, str]:
         """Let outputs of each call feed inputs of the next one, without a copy.
@@ -284,6 +288,7 @@ def load(
     threads: int | None = None,
     cache_dir: str | Path | Literal[False] | None = None,
     outside: Literal["refuse", "run"] = "refuse",
+    most_copies: int | None = None,
 ) -> Session:
     """Compile an artifact's partitions, verify each, and return a session that runs it.
 
@@ -293,6 +298,8 @@ def load(
         cache_dir: folder for what runtimes compile; None for `default_cache_folder()`, False or "" for
             none.
         outside: what becomes of a shape outside the artifact's ranges: an error, or `run`.
+        most_copies: how many partitions may stay compiled for one shape each, which takes memory; 0 for none,
+            None for what the artifact says.
 
     Raises:
         BadInputError: the file is not an artifact.
@@ -303,8 +310,8 @@ def load(
     if folder is not None:
         # A cached blob may be damaged, so a failure is tried again without the cache.
         with contextlib.suppress(LoadError, CompileError):
-            return _session(Path(path), fallback, threads, folder, outside)
-    return _session(Path(path), fallback, threads, None, outside)
+            return _session(Path(path), fallback, threads, folder, outside, most_copies)
+    return _session(Path(path), fallback, threads, None, outside, most_copies)
 
 
 def _session(
@@ -313,10 +320,11 @@ def _session(
     threads: int | None,
     cache_dir: Path | None,
     outside: Literal["refuse", "run"],
+    most_copies: int | None,
 ) -> Session:
     if path.is_file() and SHAPES_KEY in metadata_of(path):
         session: Session = importlib.import_module(_SHAPED).ShapedSession(
-            path, fallback, threads, cache_dir, outside
+            path, fallback, threads, cache_dir, outside, most_copies
         )
         return session
     return Session(path, fallback, threads, cache_dir)

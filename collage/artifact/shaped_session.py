@@ -12,18 +12,16 @@ import numpy as np
 
 from collage.artifact.session import LoadError, NodeArg, Session
 from collage.artifact.state import State
+from collage.artifact.unpack_shapes import UnpackedPlan, unpack_shapes
 from collage.artifact.verification import ValueDigest, Verification, VerificationError
 from collage.artifact.verify import WrongPartitionError, prove, samples_of
 from collage.backends.registry import resolve
-from collage.model.sub_models import RegionFiles
-from collage.partitioner.emit.annotate import read_plan
-from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import BadInputError
-from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.expressions import size_of
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
 from collage.runtime.compiled import CompileError
-from collage.shapes.classes import SHAPES_KEY, ServedShapes, TreatedPlan
+from collage.shapes.classes import TreatedPlan
 
 Outside = Literal["refuse", "run"]
 # Shapes that came less often lately are forgotten, so that counting takes little memory.
@@ -52,16 +50,16 @@ class ShapedSession(Session):
         threads: int | None,
         cache_dir: Path | None,
         outside: Outside,
+        most_copies: int | None,
     ) -> None:
-        self._outside = outside
+        self._outside, self._most_copies = outside, most_copies
         super().__init__(path, fallback, threads, cache_dir)
 
     def _open(self, path: Path, fallback: str | None, cache_dir: Path | None) -> None:
-        stored = read_plan(path)
-        model = stored.model
-        self.shapes = ServedShapes.from_text(stored.metadata[SHAPES_KEY])
-        self.inputs = tuple(model.index.values[name] for name in model.index.inputs)
-        self._outputs = tuple(model.index.values[name] for name in model.index.outputs)
+        parts = unpack_shapes(path, self._directory, cache_dir)
+        self.shapes = parts.served
+        most = self.shapes.most_copies if self._most_copies is None else self._most_copies
+        self.inputs, self._outputs, self._constants = parts.inputs, parts.outputs, parts.constants
         self._names = [spec.name for spec in self._outputs]
         self._wanted = {spec.name: (np.dtype(spec.dtype), None) for spec in self.inputs}
         dims = {
@@ -69,15 +67,15 @@ class ShapedSession(Session):
             for name, axes in self.shapes.axes.items()
         }
         self._state = State(self.inputs, self._outputs, dims)
-        self._constants = _constants(model, self._outputs)
-        regions = RegionFiles(model, self._directory / "regions")
         self._classes = [
             _Class(
-                self._parted(one.plan, model, regions, fallback),
-                None if one.hot is None else self._parted(one.hot, model, regions, fallback),
+                self._parted(own, one.plan, fallback),
+                None
+                if one.hot is None or hot is None or most < 1
+                else self._parted(hot, one.hot, fallback),
                 one.hot_from,
             )
-            for one in self.shapes.classes
+            for one, own, hot in zip(self.shapes.classes, parts.plans, parts.hot, strict=True)
         ]
         self.targets = tuple(part.target for part in self._classes[0].plan.parts)
         self.not_hot: dict[tuple[int, ...], str] = {}
@@ -89,24 +87,18 @@ class ShapedSession(Session):
             [name for name in self._names if name not in self._constants],
             self._directory / "shapes",
             self.shapes.data_dependent,
-            most_copies=self.shapes.most_copies,
+            most_copies=most,
         )
         self._owned.callback(self._by_shape.close)
         self._verify_shapes()
 
-    def _parted(
-        self, treated: TreatedPlan, model: Model, regions: RegionFiles, fallback: str | None
-    ) -> PartedPlan:
-        plan = decode_plan(model, treated.plan).plan
+    def _parted(self, plan: UnpackedPlan, treated: TreatedPlan, fallback: str | None) -> PartedPlan:
         parts = []
-        for i, (partition, treatment) in enumerate(
-            zip(plan.partitions, treated.treatments, strict=True)
-        ):
-            target = self._placed(i, partition.target, fallback)
-            sub_model = regions.get(partition.nodes)
-            if resolve(target).preparation(target) is not None:
-                raise LoadError(f"partition {i} is planned for {target}, which needs fixed sizes")
-            parts.append(Part(sub_model.path.parent.name, sub_model, target, treatment))
+        for i, (model, target) in enumerate(zip(plan.models, plan.targets, strict=True)):
+            placed = self._placed(i, target, fallback)
+            if resolve(placed).preparation(placed) is not None:
+                raise LoadError(f"partition {i} is planned for {placed}, which needs fixed sizes")
+            parts.append(Part(model.path.parent.name, model, placed, treated.treatments[i]))
         return PartedPlan(tuple(parts), plan.lanes)
 
     def _verify_shapes(self) -> None:
@@ -148,7 +140,9 @@ class ShapedSession(Session):
         return tuple(
             replace(
                 spec,
-                shape=tuple(sizes[d] if isinstance(d, str) else d for d in self.shapes.axes[spec.name]),
+                shape=tuple(
+                    size_of(d, sizes) if isinstance(d, str) else d for d in self.shapes.axes[spec.name]
+                ),
             )
             for spec in self.inputs
         )
@@ -164,26 +158,12 @@ class ShapedSession(Session):
     def _described(self, spec: TensorSpec) -> NodeArg:
         return replace(NodeArg.of(spec), shape=self.shapes.axes[spec.name])
 
-    def _run(
-        self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
-    ) -> list[np.ndarray]:
-        names = self._names if output_names is None else list(output_names)
-        self._check_names(names)
-        self._check_feed(feed)
-        sizes = self._sizes(feed)
-        made_names = [name for name in names if name not in self._constants]
-        with self._lock:
-            self._check_open()
-            made = self._computed(sizes, feed, made_names)
-        return [made[name] if name in made else self._constants[name].copy() for name in names]
-
     def _hand_over(self) -> None:
-        """Nothing: what a call returns here is the caller's own already."""
+        self._by_shape.hand_over(self._state.names)
 
-    def _computed(
-        self, sizes: Mapping[str, int], feed: Mapping[str, np.ndarray], names: Sequence[str]
-    ) -> dict[str, np.ndarray]:
+    def _computed(self, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
         """Outputs by the plan of the class, or by its hot plan where this shape has come often."""
+        sizes = self._sizes(feed)
         chosen, key = self._classes[self.shapes.class_of(sizes)], tuple(sizes.values())
         if chosen.hot is None or key in self.not_hot:
             return self._by_shape.run(chosen.plan, feed, names)
@@ -247,8 +227,16 @@ class ShapedSession(Session):
                     )
                 elif wanted is not None:
                     found_at.setdefault(wanted, place)
+        for name, size in sizes.items():
+            follows = size if name in self.shapes.space.dims else size_of(name, self._own(sizes))
+            if follows is not None and follows != size:
+                raise BadInputError(f"{found_at[name]}: {name} is {size} and must be {follows}")
         self._check_ranges(sizes, found_at)
         return sizes
+
+    def _own(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Without the sizes that follow from others."""
+        return {name: size for name, size in sizes.items() if name in self.shapes.space.dims}
 
     def _check_ranges(self, sizes: Mapping[str, int], found_at: Mapping[str, str]) -> None:
         for name, dim in self.shapes.space.dims.items():
@@ -265,13 +253,3 @@ def _axes_text(axes: Sequence[int | str | None]) -> str:
 
 def _text(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in sizes.items())
-
-
-def _constants(model: Model, outputs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
-    found = {}
-    for spec in outputs:
-        if spec.name in model.index.constants:
-            value = model.ir.graph.initializers[spec.name].const_value
-            assert value is not None
-            found[spec.name] = value.numpy()
-    return found

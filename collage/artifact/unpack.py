@@ -13,10 +13,10 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -29,10 +29,15 @@ from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.shapes.classes import SHAPES_KEY
 
+if TYPE_CHECKING:
+    from collage.partitioner.graph.model import Model
+
+Apart = TypeVar("Apart")
+
 # Part of every folder's name: raise it when parts are made in another way.
 _EDITION = 1
 _CONTENTS = "parts.json"
-_CONSTANTS = "constants.npz"
+CONSTANTS = "constants.npz"
 
 
 @dataclass(frozen=True)
@@ -59,20 +64,42 @@ def unpack(path: Path, work_dir: Path, cache_dir: Path | None) -> UnpackedArtifa
     Raises:
         ModelError, BadInputError: the file is no artifact.
     """
+    return kept_apart(path, work_dir, cache_dir, f"parts-{_EDITION}", Way(_take_apart, _write, _read))
+
+
+@dataclass(frozen=True)
+class Way(Generic[Apart]):
+    """How an artifact is taken apart into a folder, and how what was made is written there and read."""
+
+    take_apart: Callable[[Path, Path], Apart]
+    write: Callable[[Apart, Path], None]
+    read: Callable[[Path], Apart]
+
+
+def kept_apart(path: Path, work_dir: Path, cache_dir: Path | None, name: str, way: Way[Apart]) -> Apart:
+    """An artifact taken apart, from the cache where it is in it.
+
+    Args:
+        path: the artifact.
+        work_dir: an empty folder, for where there is no cache.
+        cache_dir: where artifacts are kept apart, or None.
+        name: begins the names of folders in the cache.
+        way: how it is done.
+    """
     if cache_dir is None or not path.is_file():
-        return _take_apart(path, work_dir)
-    folder = cache_dir / f"parts-{_EDITION}-{_digest(path, cache_dir)}"
+        return way.take_apart(path, work_dir)
+    folder = cache_dir / f"{name}-{_digest(path, cache_dir)}"
     try:
-        return _read(folder)
+        return way.read(folder)
     except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged
         shutil.rmtree(folder, ignore_errors=True)
     unfinished = cache_dir / f".parts.{os.getpid()}-{threading.get_ident()}"
     try:
-        _write(_take_apart(path, unfinished), unfinished)
+        way.write(way.take_apart(path, unfinished), unfinished)
         unfinished.rename(folder)
-        return _read(folder)
+        return way.read(folder)
     except OSError:  # another process was first, or the disk is full
-        return _take_apart(path, work_dir)
+        return way.take_apart(path, work_dir)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -102,11 +129,7 @@ def _take_apart(path: Path, folder: Path) -> UnpackedArtifact:
     ]
     regions = RegionFiles(model, folder, prepared=done)
     outputs = tuple(index.values[name] for name in index.outputs)
-    constants = {
-        spec.name: model.ir.graph.initializers[spec.name].const_value.numpy()  # type: ignore[union-attr]
-        for spec in outputs
-        if spec.name in index.constants
-    }
+    constants = constants_of(model, outputs)
     return UnpackedArtifact(
         models=tuple(regions.get(partition.nodes) for partition in stored.plan.partitions),
         targets=tuple(partition.target for partition in stored.plan.partitions),
@@ -118,21 +141,30 @@ def _take_apart(path: Path, folder: Path) -> UnpackedArtifact:
     )
 
 
+def constants_of(model: Model, outputs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
+    """The outputs that are weights."""
+    return {
+        spec.name: model.ir.graph.initializers[spec.name].const_value.numpy()  # type: ignore[union-attr]
+        for spec in outputs
+        if spec.name in model.index.constants
+    }
+
+
 def _write(parts: UnpackedArtifact, folder: Path) -> None:
-    write_samples(folder / _CONSTANTS, [parts.constants])
+    write_samples(folder / CONSTANTS, [parts.constants])
     contents = {
         "models": [
             {
                 "path": str(model.path.relative_to(folder)),
-                "inputs": _described(model.inputs),
-                "outputs": _described(model.outputs),
+                "inputs": described(model.inputs),
+                "outputs": described(model.outputs),
                 "prepared": model.prepared,
             }
             for model in parts.models
         ],
         "targets": [str(target) for target in parts.targets],
-        "inputs": _described(parts.inputs),
-        "outputs": _described(parts.outputs),
+        "inputs": described(parts.inputs),
+        "outputs": described(parts.outputs),
         "lanes": parts.lanes,
         "verification": parts.verification,
     }
@@ -141,28 +173,30 @@ def _write(parts: UnpackedArtifact, folder: Path) -> None:
 
 def _read(folder: Path) -> UnpackedArtifact:
     contents = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
-    (constants,) = read_samples(folder / _CONSTANTS, ())
+    (constants,) = read_samples(folder / CONSTANTS, ())
     return UnpackedArtifact(
         models=tuple(
             SubModel(
-                folder / m["path"], _specs(m["inputs"]), _specs(m["outputs"]), prepared=m["prepared"]
+                folder / m["path"], specs(m["inputs"]), specs(m["outputs"]), prepared=m["prepared"]
             )
             for m in contents["models"]
         ),
         targets=tuple(Target.parse(text) for text in contents["targets"]),
-        inputs=_specs(contents["inputs"]),
-        outputs=_specs(contents["outputs"]),
+        inputs=specs(contents["inputs"]),
+        outputs=specs(contents["outputs"]),
         constants=constants,
         lanes=contents["lanes"],
         verification=contents["verification"],
     )
 
 
-def _described(specs: Sequence[TensorSpec]) -> list[Any]:
+def described(specs: Sequence[TensorSpec]) -> list[Any]:
+    """Specs as JSON-ready data."""
     return [[spec.name, spec.dtype, spec.shape] for spec in specs]
 
 
-def _specs(described: Sequence[Any]) -> tuple[TensorSpec, ...]:
+def specs(described: Sequence[Any]) -> tuple[TensorSpec, ...]:
+    """Read what `described` made."""
     return tuple(
         TensorSpec(name, dtype, None if shape is None else tuple(shape))
         for name, dtype, shape in described

@@ -1,13 +1,14 @@
 """Runs plans at shapes that are known only when a call comes.
 
 Terms: a *part* is a partition with its treatment. `dynamic` is compiled once and takes every shape. `exact` is compiled
-for each shape of its inputs, when it comes first. An *instance* is a plan at one shape of the model's inputs.
+for each shape of its inputs, when it comes first. An *instance* is a plan with exact parts at one shape of the model's
+inputs.
 
-The first call at a shape runs part by part, and learns the shapes of all values from what the runtimes make. The next
-ones run on planned memory (`executor`).
+A plan whose parts are all dynamic has one executor, which takes each shape. The first call of an instance runs part by
+part, and learns the shapes of all values from what the runtimes make. The next ones run on planned memory.
 
 Invariants: one thread at a time. What was compiled for a shape is closed with its instance; the instance that was used
-longest ago goes first.
+longest ago goes first. An executor is bound anew where another one has used an executable of its own.
 """
 
 from __future__ import annotations
@@ -62,11 +63,17 @@ class PartedPlan:
     parts: tuple[Part, ...]
     lanes: int = 1
 
+    @property
+    def is_dynamic(self) -> bool:
+        """True when no part is compiled for one shape alone."""
+        return all(part.treatment == "dynamic" for part in self.parts)
 
-@dataclass
+
+@dataclass(frozen=True, eq=False)
 class _Instance:
     executor: Executor
-    copies: Sequence[tuple[str, Target]]  # what is compiled for it alone
+    executables: Sequence[Executable]
+    copies: Sequence[tuple[str, Target]] = ()  # what is compiled for it alone
 
 
 class ByShape:
@@ -78,7 +85,7 @@ class ByShape:
         outputs: names of the model's outputs that parts make.
         folder: for models of exact shapes.
         data_dependent: values whose shape does not follow from the shapes of the inputs.
-        most_instances: so many shapes stay bound.
+        most_instances: so many instances stay bound.
         most_copies: so many partitions stay compiled for one shape each.
     """
 
@@ -99,7 +106,9 @@ class ByShape:
         self._data_dependent = frozenset(data_dependent)
         self._most_instances, self._most_copies = most_instances, most_copies
         self._instances: OrderedDict[tuple[PartedPlan, Shapes], _Instance] = OrderedDict()
-        self._bound: _Instance | None = None
+        self._dynamic: dict[PartedPlan, _Instance] = {}
+        self._used_by: dict[Executable, _Instance] = {}
+        self._handed: frozenset[str] = frozenset()
         self._made = 0
 
     def run(
@@ -118,25 +127,51 @@ class ByShape:
             CompileError: a runtime refused a part at these shapes.
             ShapeError: a part failed at these shapes.
         """
-        key = plan, self._shapes(feed)
-        if key not in self._instances:
+        if not plan.is_dynamic and not self.knows(plan, feed):
             values = self._learn(plan, feed)
-            return {name: np.array(values[name]) for name in names}
-        executor = self._turn(key)
-        executor.feed(feed)
-        executor.run()
-        return {name: executor.value(name).copy() for name in names}
+            return {n: values[n] if n in self._handed else np.array(values[n]) for n in names}
+        executor = self.bound(plan, feed)
+        try:
+            executor.feed(feed)
+            executor.run()
+        except Exception as error:
+            raise ShapeError(f"{_described(self._inputs, feed)}: {in_short(error)}") from error
+        return {name: executor.output(name) for name in names}
 
     def bound(self, plan: PartedPlan, feed: Mapping[str, np.ndarray]) -> Executor:
         """The executor for the shapes of a feed, bound; it may be used until the next call.
 
         Raises:
             CompileError: a runtime refused a part at these shapes.
+            ShapeError: a part failed at these shapes.
         """
-        key = plan, self._shapes(feed)
-        if key not in self._instances:
+        if plan.is_dynamic:
+            if plan not in self._dynamic:
+                self._dynamic[plan] = self._for_all(plan)
+            return self._turn(self._dynamic[plan])
+        if not self.knows(plan, feed):
             self._learn(plan, feed)
-        return self._turn(key)
+        key = plan, self._shapes(feed)
+        self._instances.move_to_end(key)
+        return self._turn(self._instances[key])
+
+    def _for_all(self, plan: PartedPlan) -> _Instance:
+        """A plan of dynamic parts with its executor."""
+        executables = [self._compiled.get(part.name, part.model, part.target) for part in plan.parts]
+        steps = [
+            Step(executable, part.model.inputs, part.model.outputs)
+            for executable, part in zip(executables, plan.parts, strict=True)
+        ]
+        executor = Executor(steps, self._inputs, self._outputs, plan.lanes)
+        executor.hand_over(self._handed | self._data_dependent)
+        return _Instance(executor, executables)
+
+    def hand_over(self, names: Collection[str]) -> None:
+        """Let inputs and outputs stay where they are (`Executor.hand_over`); what was bound before is closed."""
+        for instance in self._instances.values():
+            self._drop(instance.copies)
+        self.close()
+        self._handed = frozenset(names)
 
     def knows(self, plan: PartedPlan, feed: Mapping[str, np.ndarray]) -> bool:
         """True when a plan is bound to the shapes of a feed."""
@@ -151,18 +186,14 @@ class ByShape:
     def _shapes(self, feed: Mapping[str, np.ndarray]) -> Shapes:
         return tuple(np.shape(feed[spec.name]) for spec in self._inputs)
 
-    def _turn(self, key: tuple[PartedPlan, Shapes]) -> Executor:
-        instance = self._instances[key]
-        self._instances.move_to_end(key)
-        if self._bound is not instance:
-            # Instances share executables.
+    def _turn(self, instance: _Instance) -> Executor:
+        if any(self._used_by.get(executable) is not instance for executable in instance.executables):
             instance.executor.bind()
-            self._bound = instance
+            self._used_by.update(dict.fromkeys(instance.executables, instance))
         return instance.executor
 
     def _learn(self, plan: PartedPlan, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run part by part, and keep an instance for the next call; every value that a part reads or makes."""
-        self._bound = None
         values = {
             spec.name: np.asarray(feed[spec.name], dtype=_dtype(spec), order="C")
             for spec in self._inputs
@@ -175,7 +206,9 @@ class ByShape:
             self._drop(copies)
             raise
         executor = Executor(steps, self._seen(self._inputs, values), self._outputs, plan.lanes)
-        self._instances[plan, self._shapes(feed)] = _Instance(executor, copies)
+        executor.hand_over(self._handed)
+        executables = [step.executable for step in steps]
+        self._instances[plan, self._shapes(feed)] = _Instance(executor, executables, copies)
         self._evict()
         return values
 
@@ -190,17 +223,15 @@ class ByShape:
         for position, part in enumerate(plan.parts):
             given = [values[spec.name] for spec in part.model.inputs]
             executable = self._executable(part, given, copies)
+            self._used_by.pop(executable, None)
             try:
                 executable.bind(given, [None] * len(part.model.outputs))
                 executable.run()
             except Exception as error:
-                shapes = ", ".join(
-                    f"{spec.name} {array.shape}"
-                    for spec, array in zip(part.model.inputs, given, strict=True)
+                where = (
+                    f"partition {position} on {part.target}, {_described(part.model.inputs, values)}"
                 )
-                raise ShapeError(
-                    f"partition {position} on {part.target} cannot run with {shapes}: {in_short(error)}"
-                ) from error
+                raise ShapeError(f"{where}: {in_short(error)}") from error
             made = executable.results
             # A runtime may use the memory of its results again.
             values |= {
@@ -216,10 +247,11 @@ class ByShape:
 
     def close(self) -> None:
         """End the threads of all executors; executables stay open."""
-        for instance in self._instances.values():
+        for instance in (*self._instances.values(), *self._dynamic.values()):
             instance.executor.close()
         self._instances.clear()
-        self._bound = None
+        self._dynamic.clear()
+        self._used_by.clear()
 
     @property
     def copies(self) -> int:
@@ -229,7 +261,9 @@ class ByShape:
     def _executable(
         self, part: Part, given: Sequence[np.ndarray], copies: list[tuple[str, Target]]
     ) -> Executable:
-        if part.treatment == "dynamic":
+        # Where a shape depends on data, there is no one shape to compile for.
+        is_open = any(spec.name in self._data_dependent for spec in part.model.inputs)
+        if part.treatment == "dynamic" or is_open:
             return self._compiled.get(part.name, part.model, part.target)
         folder = self._folder / f"shape-{self._made}"
         self._made += 1
@@ -262,8 +296,9 @@ class ByShape:
             self._end(oldest)
 
     def _end(self, instance: _Instance) -> None:
-        if self._bound is instance:
-            self._bound = None
+        for executable in instance.executables:
+            if self._used_by.get(executable) is instance:
+                del self._used_by[executable]
         instance.executor.close()
         self._drop(instance.copies)
 
@@ -280,6 +315,11 @@ def fixed(model: SubModel, shapes: Sequence[Sequence[int]], folder: Path) -> Sub
         replace(spec, shape=tuple(shape)) for spec, shape in zip(model.inputs, shapes, strict=True)
     )
     return replace(model, path=path, inputs=inputs)
+
+
+def _described(specs: Sequence[TensorSpec], values: Mapping[str, np.ndarray]) -> str:
+    shapes = ", ".join(f"{spec.name} {np.shape(values[spec.name])}" for spec in specs)
+    return f"the plan cannot run with {shapes}"
 
 
 def _dtype(spec: TensorSpec) -> np.dtype[np.generic] | None:

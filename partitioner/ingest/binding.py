@@ -14,6 +14,7 @@ from collage.partitioner.errors import ModelError
 from collage.partitioner.graph import weights
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.ingest import constant_folding
+from collage.partitioner.ingest.expressions import size_of
 from collage.partitioner.ingest.normalize import (
     INLINE_LIMIT_BYTES,
     NormalizedInfo,
@@ -71,9 +72,12 @@ def bind_sizes(
 def _size(dim: int | ir.SymbolicDim, sizes: Mapping[str, int], value: ir.Value) -> int:
     if isinstance(dim, int):
         return dim
-    if dim.value is None or dim.value not in sizes:
+    size = None if dim.value is None else size_of(dim.value, sizes)
+    if size is None:
         raise ModelError(f"input {value.name!r} has the dimension {dim.value!r}, which has no size")
-    return sizes[dim.value]
+    if size < 0:
+        raise ModelError(f"input {value.name!r} has the dimension {dim.value} = {size}")
+    return size
 
 
 def _folded_shapes(model: ir.Model) -> dict[str, tuple[int | None, ...] | None]:

@@ -14,6 +14,7 @@ import pytest
 import collage
 from collage.artifact.session import LoadError
 from collage.artifact.shaped_session import ShapedSession
+from collage.deploy.package import write_package
 from collage.partitioner.errors import BadInputError
 from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.shapes.classes import SHAPES_KEY
@@ -151,6 +152,13 @@ def test_copies_for_one_shape_stay_within_their_bound(heated: Path) -> None:
             assert session._by_shape.copies <= 7
 
 
+def test_the_caller_may_allow_no_copies(heated: Path) -> None:
+    with _load(heated, most_copies=0) as session:
+        for seed in range(5):
+            _check(session, heated, _feed(2, 7, seed))
+        assert session._by_shape.copies == 0
+
+
 def test_a_shape_that_cannot_be_compiled_alone_runs_on(
     heated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +193,11 @@ def test_a_shape_that_is_compiled_wrongly_runs_on(
         assert "differs by" in session.not_hot[2, 11]
 
 
+def test_a_package_is_for_one_size(artifact: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="has free dimensions, and this takes one size of each"):
+        write_package(artifact, tmp_path / "package")
+
+
 def test_a_partition_that_was_compiled_wrongly_is_not_served(artifact: Path, tmp_path: Path) -> None:
     model = onnx.load(artifact)
     entry = next(e for e in model.metadata_props if e.key == SHAPES_KEY)
@@ -197,3 +210,17 @@ def test_a_partition_that_was_compiled_wrongly_is_not_served(artifact: Path, tmp
     onnx.save(model, tmp_path / "wrong.onnx")
     with pytest.raises(LoadError, match=r"compiled wrongly for batch=1, length=2: value 'y' differs"):
         _load(tmp_path / "wrong.onnx")
+
+
+def test_the_second_load_finds_what_the_first_one_unpacked(artifact: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        with collage.load(artifact, cache_dir=tmp_path, threads=1) as session:
+            assert isinstance(session, ShapedSession)
+            _check(session, artifact, _feed(2, 6))
+    (folder,) = tmp_path.glob("shapes-*")
+    parts = {part.model.path.parent.parent for one in session._classes for part in one.plan.parts}
+    assert parts == {folder}
+    (folder / "shapes.json").write_text("{")  # damaged
+    with collage.load(artifact, cache_dir=tmp_path, threads=1) as again:
+        assert isinstance(again, ShapedSession)
+        _check(again, artifact, _feed(2, 6))

@@ -152,7 +152,7 @@ def test_a_refused_shape_leaves_the_others_running(tmp_path: Path) -> None:
     good = _draw_chain(np.random.default_rng(0))
     with case.running() as by_shape:
         _check(case, by_shape, plan, good)
-        with pytest.raises(ShapeError, match=r"partition 0 on onnxruntime .* \(2, 3, 8\)"):
+        with pytest.raises(ShapeError, match=r"cannot run with x \(2, 3, 8\), bias \(4,\)"):
             by_shape.run(
                 plan, {"x": np.ones((2, 3, 8), np.float32), "bias": np.ones(4, np.float32)}, case.names
             )

@@ -89,3 +89,14 @@ def test_a_dimension_without_a_size_is_named(tmp_path: Path) -> None:
     free = _free(tmp_path, shape_models.chain(), ["batch", "length"])
     with pytest.raises(ModelError, match="'length', which has no size"):
         bind_sizes(free.path, tmp_path / "bound", {"batch": 2})
+
+
+def test_a_dimension_that_follows_from_others_gets_its_size(tmp_path: Path) -> None:
+    model = shape_models.chain()
+    for value in (*model.graph.input, *model.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param == "length":
+                dim.dim_param = "past + 1"
+    onnx.save(model, tmp_path / "free.onnx")
+    info = bind_sizes(tmp_path / "free.onnx", tmp_path / "bound", {"batch": 2, "past": 4}, RUNTIME)
+    assert [spec.shape for spec in info.inputs] == [(2, 5, 8), (5,)]

@@ -1,0 +1,136 @@
+"""An artifact with free dimensions unpacked: the partitions of all its plans as models on disk, kept in the cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collage.artifact.unpack import CONSTANTS, Way, constants_of, described, kept_apart, specs
+from collage.backends.contract import SubModel
+from collage.backends.numerics.tensor_files import read_samples, write_samples
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
+from collage.shapes.classes import SHAPES_KEY, ServedShapes
+
+# Part of every folder's name: raise it when parts are made in another way.
+_EDITION = 1
+_CONTENTS = "shapes.json"
+
+
+@dataclass(frozen=True)
+class UnpackedPlan:
+    """A plan's partitions in execution order; equal ones share a file."""
+
+    models: tuple[SubModel, ...]
+    targets: tuple[Target, ...]
+    lanes: int
+
+
+@dataclass(frozen=True)
+class UnpackedShapes:
+    """What `load` needs of an artifact with free dimensions."""
+
+    served: ServedShapes
+    plans: tuple[UnpackedPlan, ...]  # of each class
+    hot: tuple[UnpackedPlan | None, ...]  # of each class
+    inputs: tuple[TensorSpec, ...]  # the model's inputs
+    outputs: tuple[TensorSpec, ...]  # the model's outputs
+    constants: Mapping[str, np.ndarray]  # outputs that are weights
+
+
+def unpack_shapes(path: Path, work_dir: Path, cache_dir: Path | None) -> UnpackedShapes:
+    """Unpack an artifact, or find what was unpacked before.
+
+    Args:
+        work_dir: an empty folder that lives as long as the result is used.
+        cache_dir: where unpacked artifacts are kept, or None.
+
+    Raises:
+        ModelError, BadInputError: the file is no artifact with free dimensions.
+    """
+    way = Way(_take_apart, _write, _read)
+    return kept_apart(path, work_dir, cache_dir, f"shapes-{_EDITION}", way)
+
+
+def _take_apart(path: Path, folder: Path) -> UnpackedShapes:
+    # They read ONNX, which takes a second to import.
+    from collage.model.sub_models import RegionFiles
+    from collage.partitioner.emit.annotate import read_plan
+    from collage.partitioner.emit.plan_json import decode_plan
+
+    stored = read_plan(path)
+    model, index = stored.model, stored.model.index
+    served = ServedShapes.from_text(stored.metadata[SHAPES_KEY])
+    regions = RegionFiles(model, folder)
+
+    def unpacked(text: str) -> UnpackedPlan:
+        plan = decode_plan(model, text).plan
+        return UnpackedPlan(
+            tuple(regions.get(partition.nodes) for partition in plan.partitions),
+            tuple(partition.target for partition in plan.partitions),
+            plan.lanes,
+        )
+
+    outputs = tuple(index.values[name] for name in index.outputs)
+    return UnpackedShapes(
+        served=served,
+        plans=tuple(unpacked(one.plan.plan) for one in served.classes),
+        hot=tuple(None if one.hot is None else unpacked(one.hot.plan) for one in served.classes),
+        inputs=tuple(index.values[name] for name in index.inputs),
+        outputs=outputs,
+        constants=constants_of(model, outputs),
+    )
+
+
+def _write(parts: UnpackedShapes, folder: Path) -> None:
+    write_samples(folder / CONSTANTS, [parts.constants])
+    contents = {
+        "served": parts.served.to_text(),
+        "plans": [_plan_json(plan, folder) for plan in parts.plans],
+        "hot": [None if plan is None else _plan_json(plan, folder) for plan in parts.hot],
+        "inputs": described(parts.inputs),
+        "outputs": described(parts.outputs),
+    }
+    (folder / _CONTENTS).write_text(json.dumps(contents), encoding="utf-8")
+
+
+def _plan_json(plan: UnpackedPlan, folder: Path) -> dict[str, Any]:
+    return {
+        "models": [
+            {
+                "path": str(model.path.relative_to(folder)),
+                "inputs": described(model.inputs),
+                "outputs": described(model.outputs),
+            }
+            for model in plan.models
+        ],
+        "targets": [str(target) for target in plan.targets],
+        "lanes": plan.lanes,
+    }
+
+
+def _read(folder: Path) -> UnpackedShapes:
+    contents = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
+    (constants,) = read_samples(folder / CONSTANTS, ())
+    return UnpackedShapes(
+        served=ServedShapes.from_text(contents["served"]),
+        plans=tuple(_plan(plan, folder) for plan in contents["plans"]),
+        hot=tuple(None if plan is None else _plan(plan, folder) for plan in contents["hot"]),
+        inputs=specs(contents["inputs"]),
+        outputs=specs(contents["outputs"]),
+        constants=constants,
+    )
+
+
+def _plan(content: Mapping[str, Any], folder: Path) -> UnpackedPlan:
+    models: Sequence[Mapping[str, Any]] = content["models"]
+    return UnpackedPlan(
+        tuple(SubModel(folder / m["path"], specs(m["inputs"]), specs(m["outputs"])) for m in models),
+        tuple(Target.parse(text) for text in content["targets"]),
+        content["lanes"],
+    )

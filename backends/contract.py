@@ -26,15 +26,16 @@ Source: optuna `storages/_base.py` for the manner of the contract; TVM BYOC for 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from collage.backends.executable import Array as Array
 from collage.backends.executable import Executable as Executable
 from collage.backends.executable import OpTime as OpTime
 from collage.backends.options import SHORT_CALL_US, THREADS, Option
+from collage.backends.whole_model import WholeModel
 from collage.partitioner.target import HOST_MEMORY, Target
 from collage.partitioner.tensor import TensorSpec
 
@@ -61,9 +62,11 @@ class Unavailable:
 
 
 def threads_of(target: Target, context: CompileContext) -> int:
-    """How many threads a call on this target may use."""
+    """How many threads a call on this target may use; beside other instances never more than the context says."""
     given = target.option("threads", "auto")
-    return context.threads if given == "auto" else int(given)
+    if given == "auto":
+        return context.threads
+    return int(given) if context.instances == 1 else min(int(given), context.threads)
 
 
 @dataclass(frozen=True)
@@ -128,33 +131,6 @@ class PreparedParts(ABC):
         """
 
 
-Found = TypeVar("Found")
-
-
-class Inspect(Protocol):
-    """See `WholeModel`."""
-
-    def __call__(self, function: Callable[[Path], Found], /) -> Found | None: ...
-
-
-@dataclass(frozen=True)
-class WholeModel:
-    """What `Backend.variants` may ask about the model.
-
-    Args:
-        index: the graph.
-        latency_us: of one call on the target itself; infinite where it is unknown.
-        tunable: values that the user left open, by option (`Option.tunable`).
-        inspect: calls a module-level function with the model's path in a child, once for each function;
-            None where it fails.
-    """
-
-    index: GraphIndex
-    latency_us: float
-    tunable: Mapping[str, tuple[str, ...]]
-    inspect: Inspect
-
-
 @dataclass(frozen=True)
 class Arithmetic:
     """A target's number format, for reports and artifacts.
@@ -178,11 +154,13 @@ class CompileContext:
         threads: how many threads one call may use (`-threads=` of the target overrides it).
         work_dir: an empty folder for the runtime's temporary files; it lives as long as the executable.
         cache_dir: a folder for this machine's compiled blobs; None for no cache.
+        instances: how many executables run at once, this one and those that `Executable.another` makes.
     """
 
     threads: int
     work_dir: Path
     cache_dir: Path | None = None
+    instances: int = 1
 
 
 class Backend(ABC):
@@ -252,6 +230,10 @@ class Backend(ABC):
         is_short = model.latency_us < SHORT_CALL_US
         if is_short and "1" in model.tunable.get(THREADS.name, ()):
             return (target.with_options(**{THREADS.name: "1"}),)
+        return ()
+
+    def at_once(self, target: Target) -> tuple[Target, ...]:
+        """Targets that compute the same and may serve several requests at once faster; by default none."""
         return ()
 
     def opening_lines(self, target: Target, threads: int) -> str | None:

@@ -45,6 +45,13 @@ class Executable(ABC):
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         """Use these buffers from now on (zero-copy where the runtime can)."""
 
+    def another(self) -> Executable | None:
+        """A second executable that shares the weights and may run at the same time; None where one must be compiled.
+
+        It is bound by itself and closed by itself.
+        """
+        return None
+
     def bound_call(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
         """A call that computes from these arrays into these, whatever is bound in between.
 

@@ -18,6 +18,7 @@ from collage.shapes.seen import MOST_SEEN, sizes_and_weight
 if TYPE_CHECKING:
     from collage.partitioner.search.constraints import Constraints
 
+Objective = Literal["latency", "throughput", "memory"]
 Strategy = Literal["optimal", "greedy", "priority", "single", "manual"]
 # Without a time limit the search ends after so many seconds or known regions; see docs/tune.md.
 _DEFAULT_LIMIT_S, _LARGE_BYTES, _S_PER_LARGE_MIB = 150.0, 100 << 20, 0.5
@@ -28,6 +29,7 @@ _NO_TOLERANCE = 1.0
 
 
 _WEEK_S = 7 * 24 * 3600.0
+_HOUR_MS = 3600e3
 
 
 class OptionsError(BadInputError):
@@ -112,6 +114,16 @@ class PlanPartition(pydantic.BaseModel):
     prepared: str = Field(default="", max_length=1000, description="Who rewrote its nodes.")
 
 
+class PlanInstances(pydantic.BaseModel):
+    """How many requests a plan was tuned to run at once."""
+
+    model_config = _Strict
+
+    count: int = Field(ge=1, le=1024, description="Requests at once.")
+    threads: int = Field(ge=1, le=1024, description="Threads of each.")
+    cores: int = Field(ge=1, le=1024, description="Cores of the machine where that was measured.")
+
+
 class GivenPlan(pydantic.BaseModel):
     """A plan for one model, as `GET /v1/jobs/{job_id}/plan` answers and artifacts hold it."""
 
@@ -129,6 +141,9 @@ class GivenPlan(pydantic.BaseModel):
         default={}, description="Of the runtimes that the plan was measured with."
     )
     lanes: int = Field(default=1, ge=1, le=64, description="Partitions that may run at once.")
+    instances: PlanInstances | None = Field(
+        default=None, description="What was tuned for several requests at once."
+    )
 
     def as_json(self) -> dict[str, Any]:
         """What was given."""
@@ -174,6 +189,21 @@ class TuneOptions(pydantic.BaseModel):
         default=(),
         max_length=MOST_SEEN,
         description="Shapes seen in production; in a file one JSON line each.",
+    )
+    objective: Objective = Field(
+        default="latency", description="What to tune for: latency, throughput or memory."
+    )
+    p99_ms: float | None = Field(
+        default=None,
+        gt=0,
+        le=_HOUR_MS,
+        description="With throughput: bound on the 99th percentile of a request's time, in milliseconds.",
+    )
+    max_latency_ms: float | None = Field(
+        default=None,
+        gt=0,
+        le=_HOUR_MS,
+        description="With memory: bound on the median time of a request, in milliseconds.",
     )
     time_limit_s: float | None = Field(
         default=None, gt=0, le=_WEEK_S, description="Seconds after which the best so far is taken."
@@ -237,6 +267,14 @@ class TuneOptions(pydantic.BaseModel):
             )
         if self.evaluate is not None and given != 1:
             raise ValueError("evaluate needs one bound: max_drop, at_least or at_most")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _bounds_fit(self) -> Self:
+        if self.p99_ms is not None and self.objective != "throughput":
+            raise ValueError("p99_ms bounds throughput: give the objective throughput too")
+        if self.max_latency_ms is not None and self.objective != "memory":
+            raise ValueError("max_latency_ms bounds memory: give the objective memory too")
         return self
 
     def limit_s(self, weights_bytes: int) -> float:

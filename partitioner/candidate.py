@@ -31,11 +31,21 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Instances:
+    """How many requests a plan was tuned to run at once."""
+
+    count: int
+    threads: int  # of one request
+    cores: int  # that it was tuned on
+
+
+@dataclass(frozen=True)
 class Plan:
     """Candidates that cover every node exactly once, in an order in which they can run."""
 
     partitions: tuple[Candidate, ...]  # the candidates
     lanes: int = 1  # how many partitions that do not wait for each other may run at once
+    instances: Instances | None = None  # None where it was tuned for one request at a time
 
     @property
     def targets(self) -> tuple[Target, ...]:

@@ -160,6 +160,43 @@ class EvaluationView(_Stored):
     )
 
 
+class SettingView(_Stored):
+    """A plan measured with several requests at once, or why it could not be."""
+
+    name: str
+    targets: list[str]
+    partitions: int
+    instances: int
+    threads: int
+    failure: str | None = None
+    throughput_per_s: float | None = None
+    median_us: float | None = None
+    p99_us: float | None = None
+    requests: int | None = None
+    peak_rss_bytes: int | None = None
+    load_s: float | None = None
+    on_front: bool | None = None
+    chosen: bool | None = None
+
+
+class ObjectiveView(_Stored):
+    """What was tuned for, and the settings that were measured for it."""
+
+    name: Literal["latency", "throughput", "memory"]
+    p99_ms: float | None
+    max_latency_ms: float | None
+    met: bool | None = Field(description="Whether the bound is kept; null where nothing was measured.")
+    settings: list[SettingView]
+
+
+class FootprintView(_Stored):
+    """What the artifact takes, as it was compiled for the last time."""
+
+    peak_rss_bytes: int
+    load_s: float
+    size_bytes: int
+
+
 class ReportView(_Stored):
     """The report of a tuning; docs/report.md says what each field means."""
 
@@ -184,6 +221,8 @@ class ReportView(_Stored):
     evaluation: EvaluationView | None = None
     sampled_inputs: Literal["given", "seeded"]
     front: list[FrontPointView] | None
+    objective: ObjectiveView | None = None
+    footprint: FootprintView | None = None
     plans: list[TimedPlanView]
     known_since: datetime | None
     candidates: CandidatesView

@@ -6,9 +6,7 @@ error.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from collage.backends.contract import Backend, CompileContext, Executable, OpTime, SubModel, ready
+from collage.backends.machine.resident_memory import forget_peak, peak_bytes, resident_bytes
 from collage.backends.measurement.protocol import Protocol
 from collage.backends.measurement.request import Measurement, MeasureRequest, versions_of
 from collage.backends.measurement.timing import Timing, preparation, time_runs
@@ -61,8 +60,8 @@ def _measure(backend: Backend, request: MeasureRequest, folder: Path, end_s: flo
     model = request.model
     samples = read_samples(request.inputs_path, model.inputs)
     expected = read_expected(request.expected_path, model.outputs)
-    memory_before = _resident_bytes()
-    _forget_peak()
+    memory_before = resident_bytes()
+    forget_peak()
     context = CompileContext(request.threads, folder, request.cache_dir)
     send_message("compiling")
     begin = time.perf_counter()
@@ -78,7 +77,7 @@ def _measure(backend: Backend, request: MeasureRequest, folder: Path, end_s: flo
         measured = _measure_executable(executable, request, samples, expected, partial, end_s)
     except _RefusedError as refusal:
         measured = replace(partial, cost=Infeasible(str(refusal)))
-    measured = replace(measured, peak_memory_bytes=max(0, _peak_bytes() - memory_before))
+    measured = replace(measured, peak_memory_bytes=max(0, peak_bytes() - memory_before))
     send_message("closing")
     executable.close()
     return measured
@@ -259,27 +258,3 @@ def _poison(output: Array | None) -> None:
         output[...] = "not written"
     else:
         output.reshape(-1).view(np.uint8)[...] = 0xFF  # NaN for floats, -1 for integers
-
-
-def _resident_bytes() -> int:
-    return _status_bytes("VmRSS")
-
-
-def _peak_bytes() -> int:
-    return _status_bytes("VmHWM")
-
-
-def _status_bytes(name: str) -> int:
-    try:
-        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _forget_peak() -> None:
-    """Make the kernel count the peak of resident memory from here on."""
-    with contextlib.suppress(OSError):  # then the peak includes what was before
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")

@@ -19,10 +19,12 @@ Traps, each with a test:
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import math
 import re
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -169,18 +171,21 @@ class MnnExecutable(Executable):
         self._runtime = _runtime(nn, target, context)
         self._is_static = all(spec.is_static for spec in model.inputs)
         self._module: Any = self._load(nn, precision)
-        self._shapes = [tuple(d or 1 for d in spec.shape or ()) for spec in model.inputs]
-        self._variables = [
-            self._expr.placeholder(
-                list(shape),
-                self._expr.NCHW,
-                getattr(self._expr, _AT_BORDER[spec.dtype]),
-            )
-            for spec, shape in zip(model.inputs, self._shapes, strict=True)
-        ]
+        self._make_variables([spec.shape or () for spec in model.inputs])
+        self._turn = threading.Lock()
         self._inputs: tuple[Array, ...] = ()
         self._bound: tuple[Array | None, ...] = ()
         self._results: tuple[Array, ...] = ()
+
+    def _make_variables(self, shapes: Sequence[Sequence[int | None]]) -> None:
+        """Input variables of these shapes; free dimensions are 1 until `bind`."""
+        self._shapes = [tuple(d or 1 for d in shape) for shape in shapes]
+        self._variables = [
+            self._expr.placeholder(
+                list(shape), self._expr.NCHW, getattr(self._expr, _AT_BORDER[spec.dtype])
+            )
+            for spec, shape in zip(self._model.inputs, self._shapes, strict=True)
+        ]
 
     def _load(self, nn: Any, precision: Any) -> Any:
         try:
@@ -210,7 +215,17 @@ class MnnExecutable(Executable):
                 self._variables[i].resize(list(array.shape))
                 self._shapes[i] = array.shape
 
+    def another(self) -> Executable:
+        # MNN keeps Python's interpreter lock while it computes, so two modules would never run at once.
+        other = copy.copy(self)
+        other._make_variables([spec.shape or () for spec in self._model.inputs])
+        return other
+
     def run(self) -> None:
+        with self._turn:
+            self._compute()
+
+    def _compute(self) -> None:
         for variable, array in zip(self._variables, self._inputs, strict=True):
             variable.write(array)
         made = self._module.forward(self._variables)

@@ -17,6 +17,7 @@ Traps, each with a test:
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import re
@@ -169,12 +170,20 @@ class NcnnExecutable(Executable):
             failed = self._net.load_param(str(parameters)) or self._net.load_model(str(weights))
         if failed:
             raise CollageError("ncnn could not load the converted model")
-        zeros = self._shaped([np.zeros(spec.static_shape, np.float32) for spec in model.inputs])
-        self._matrices = [ncnn.Mat(array).clone() for array in zeros]
-        self._views = [np.array(matrix, copy=False) for matrix in self._matrices]
+        self._make_matrices()
         self._inputs: list[Array] = []
         self._bound: tuple[Array | None, ...] = ()
         self._results: tuple[Array, ...] = ()
+
+    def _make_matrices(self) -> None:
+        zeros = self._shaped([np.zeros(spec.static_shape, np.float32) for spec in self._model.inputs])
+        self._matrices = [_ncnn().Mat(array).clone() for array in zeros]
+        self._views = [np.array(matrix, copy=False) for matrix in self._matrices]
+
+    def another(self) -> Executable:
+        other = copy.copy(self)
+        other._make_matrices()
+        return other
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         self._inputs = self._shaped(inputs)
@@ -198,10 +207,8 @@ class NcnnExecutable(Executable):
         return Standalone("ncnn", "ncnn", self._files, settings)
 
     def close(self) -> None:
-        if self._net is not None:
-            self._views, self._matrices = [], []
-            self._net.clear()
-        self._net = None
+        self._views, self._matrices = [], []
+        self._net = None  # the last executable on it ends it
         self._inputs, self._bound, self._results = [], (), ()
 
     def _shaped(self, inputs: Sequence[Array]) -> list[Array]:

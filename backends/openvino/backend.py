@@ -44,7 +44,7 @@ _REFUSED_DTYPES = ("object", "bfloat16", "complex64", "complex128")
 
 
 class OpenVinoBackend(QuantizingBackend, RewritingBackend):
-    """OpenVINO's CPU plugin through one inference request per executable."""
+    """OpenVINO's CPU plugin; each executable has an inference request of its own."""
 
     name = "openvino"
     style = "graph"
@@ -138,6 +138,12 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
             in_file = not rest and not quantization.rounds_inside(target)
             return Arithmetic(quantization.numbers(target), in_file, quantization.sense(kind) + rest)
         return Arithmetic() if precision == "f32" else Arithmetic(precision, False, _SENSE)
+
+    def at_once(self, target: Target) -> tuple[Target, ...]:
+        # Alone in a process, workers that are pinned disturb no other runtime.
+        given = dict(target.options)
+        wanted = {"hint": "throughput", "pinning": "on"}
+        return () if given.keys() & wanted else (target.with_options(**wanted),)
 
     def opening_lines(self, target: Target, threads: int) -> str | None:
         return script.opening_lines(target, threads)

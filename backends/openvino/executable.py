@@ -9,6 +9,7 @@ Traps, each with a test:
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -142,6 +143,12 @@ class OpenVinoExecutable(Executable):
     @property
     def results(self) -> tuple[Array, ...]:
         return self._results
+
+    def another(self) -> Executable:
+        other = copy.copy(self)
+        other._request = self._compiled.create_infer_request()
+        other._bound, other._on_request, other._results = None, {}, ()
+        return other
 
     def standalone(self) -> Standalone | None:
         if self._target.option("precision", "f32") != "f32":
@@ -281,8 +288,9 @@ def _properties(target: Target, context: CompileContext) -> dict[str, Any]:
     return {
         "INFERENCE_PRECISION_HINT": PRECISION[target.option("precision", "f32")],
         "PERFORMANCE_HINT": target.option("hint", "latency").upper(),
-        "NUM_STREAMS": target.option("streams", "1"),
-        "INFERENCE_NUM_THREADS": threads_of(target, context),
+        # Each request that runs at once has streams and threads of its own.
+        "NUM_STREAMS": str(int(target.option("streams", "1")) * context.instances),
+        "INFERENCE_NUM_THREADS": threads_of(target, context) * context.instances,
         "ENABLE_CPU_PINNING": target.option("pinning", "off") == "on",
         "CPU_DENORMALS_OPTIMIZATION": target.option("denormals", "keep") == "flush",
         "PERF_COUNT": False,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collage.backends.contract import Backend, Rewriting, WholeModel
+from collage.backends.contract import Backend, Rewriting
 from collage.backends.rewriting import rewrite
 from collage.backends.rewriting.promising import promising
 from collage.backends.rewriting.table import passes_of
+from collage.backends.whole_model import WholeModel
 from collage.partitioner.target import Target
 
 

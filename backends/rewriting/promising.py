@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from collage.backends.contract import WholeModel
 from collage.backends.rewriting.rewrite import changes
 from collage.backends.rewriting.table import (
     PASSES,
@@ -14,6 +13,7 @@ from collage.backends.rewriting.table import (
     passes_of,
     rewriting,
 )
+from collage.backends.whole_model import WholeModel
 from collage.partitioner.target import Target
 
 # Fewer places gain little, and so do Transposes where less than this share goes

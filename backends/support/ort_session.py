@@ -84,8 +84,10 @@ def session_settings(
         entries["session.disable_cpu_ep_fallback"] = "1"
     if _is_exact(target):
         entries["session.x64quantprecision"] = "1"
+    threads = threads_of(target, context)
     return {
-        "threads": threads_of(target, context),
+        # Callers of one session share its workers, and each computes too.
+        "threads": context.instances * (threads - 1) + 1,
         "level": _LEVELS[level or target.option("opt", "all")],
         "entries": entries,
     }

@@ -13,6 +13,7 @@ Traps, each with a test:
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import shutil
@@ -170,6 +171,7 @@ class TorchExecutable(Executable):
         with quiet():
             self._module: Any = _converted(model, self._device)
             self._code = type(self._module).forward.__code__
+            self._sharing = [self._code]  # an entry for each executable on this code
             if inductor:
                 self._module = _compiled(self._module, context, is_on(target, GRAPHS))
         self._inputs: list[Any] = []
@@ -185,6 +187,12 @@ class TorchExecutable(Executable):
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         self._inputs = [self._torch.from_numpy(array) for array in inputs]
         self._outputs, self._on_device = tuple(outputs), []
+
+    def another(self) -> Executable | None:
+        if self._domain != HOST_MEMORY:
+            return None
+        self._sharing.append(self._code)
+        return copy.copy(self)
 
     @property
     def domain(self) -> str:
@@ -223,8 +231,10 @@ class TorchExecutable(Executable):
 
     def close(self) -> None:
         if self._module is not None:
-            # Compiled code is kept per function until it is forgotten.
-            self._torch._dynamo.reset_code(self._code)
+            self._sharing.pop()
+            if not self._sharing:
+                # Compiled code is kept per function until it is forgotten.
+                self._torch._dynamo.reset_code(self._code)
         self._module = None
         self._inputs, self._outputs, self._on_device, self._results = [], (), [], ()
 

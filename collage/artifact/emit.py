@@ -5,21 +5,22 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from collage.artifact.artifact import Artifact, crossing_values, make_verification, write_artifact
 from collage.artifact.verification import Verification
-from collage.artifact.verify import observe_errors
+from collage.artifact.verify import Observed, observe
 from collage.backends.numerics.reference import table_bounds
 from collage.backends.sandbox.run import ChildFailed
+from collage.backends.support.file_digests import files_of
 from collage.model.preparation import PreparedPlan, prepared_plan
 from collage.model.reference import Reference
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
-from collage.partitioner.candidate import Plan
+from collage.partitioner.candidate import Instances, Plan
 from collage.partitioner.emit.plan_json import encode_plan
 from collage.partitioner.errors import NoPlanError
 from collage.runner import Runner
@@ -62,7 +63,7 @@ def emit(
     final = prepared_plan(plan, regions, folder, threads, runner, samples.cache_dir, cancel)
     tolerance = report["tolerance"]
     proof = samples.proof()
-    verification = verify_plan(
+    verification, observed = verify_plan(
         final=final,
         reference=proof,
         seeds=samples.seeds if proof is samples.seeded else range(len(proof.samples)),
@@ -71,6 +72,7 @@ def emit(
         runner=runner,
         cancel=cancel,
         keep_inputs=proof is not samples.seeded,
+        instances=plan.instances,
     )
     times = [part["latency_us"] for part in report["partitions"]]
     versions = versions_of(plan, runner)
@@ -78,9 +80,9 @@ def emit(
     text = encode_plan(regions.model, plan, times, versions)
     return write_artifact(
         model=final.model,
-        plan=final.plan,
+        plan=replace(final.plan, instances=plan.instances),
         latency_us=times,
-        report=report,
+        report={**report, "footprint": footprint(final.model.path, observed)},
         verification=verification,
         versions=versions,
         destination=destination,
@@ -98,7 +100,8 @@ def verify_plan(
     runner: Runner,
     cancel: threading.Event | None = None,
     keep_inputs: bool = False,
-) -> Verification:
+    instances: Instances | None = None,
+) -> tuple[Verification, Observed]:
     """Reference values for `load`, with the errors of the plan when it is compiled afresh.
 
     Values are compared with the model as it is emitted: int8 with int8, computed without fusing.
@@ -109,6 +112,10 @@ def verify_plan(
         tolerance: allowed for every value.
         runner: where it is compiled.
         keep_inputs: store the inputs, since no seed makes them.
+        instances: how many requests at once it was tuned for.
+
+    Returns:
+        The reference values, and what was seen of the plan.
 
     Raises:
         NoPlanError: it cannot be compiled once more.
@@ -125,10 +132,24 @@ def verify_plan(
     inputs = tuple(model.index.values[name] for name in model.index.inputs)
     steps = tuple((regions.get(p.nodes), p.target) for p in plan.partitions)
     try:
-        observed = runner.run(observe_errors, steps, kept.to_text(), inputs, threads, cancel=cancel)
+        count, each = (instances.count, instances.threads) if instances else (1, threads)
+        observed: Observed = runner.run(
+            observe, steps, kept.to_text(), inputs, each, count, cancel=cancel
+        )
     except ChildFailed as failure:
         raise NoPlanError(f"the plan failed when it was compiled once more: {failure.reason}") from None
-    return make_verification(seeds, reference.samples, values, observed, tolerance, bounds, given)
+    errors = observed.errors
+    made = make_verification(seeds, reference.samples, values, errors, tolerance, bounds, given)
+    return made, observed
+
+
+def footprint(model: Path, observed: Observed) -> dict[str, Any]:
+    """What the artifact takes: memory, time to load without a cache, and size on disk without the report."""
+    return {
+        "peak_rss_bytes": observed.peak_rss_bytes,
+        "load_s": round(observed.load_s, 3),
+        "size_bytes": sum(file.stat().st_size for file in files_of(model)),
+    }
 
 
 def versions_of(plan: Plan, runner: Runner) -> dict[str, str]:

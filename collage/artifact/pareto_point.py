@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from collage.artifact.artifact import Artifact, read_report, write_artifact
-from collage.artifact.emit import verify_plan, versions_of
+from collage.artifact.emit import footprint, verify_plan, versions_of
 from collage.artifact.verification import VERIFICATION_KEY, Verification
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.numerics.reference import table_bounds
@@ -68,7 +68,7 @@ def write_pareto_point(path: str | Path, point: int, output: str | Path) -> Arti
         reference = Reference(model, samples, work / "reference")
         regions = RegionFiles(model, work / "regions")
         final = prepared_plan(known.plan, regions, work / "emit", default_threads(), runner)
-        verification = verify_plan(final, reference, seeds, error, default_threads(), runner)
+        verification, observed = verify_plan(final, reference, seeds, error, default_threads(), runner)
         report = {
             **read_report(Path(path)),
             "partitions": [
@@ -91,6 +91,8 @@ def write_pareto_point(path: str | Path, point: int, output: str | Path) -> Arti
             "max_relative_error": error,
             "tolerance": max(error, 1e-3),
             "point": point,
+            "objective": None,
+            "footprint": footprint(final.model.path, observed),
         }
         return write_artifact(
             model=final.model,

@@ -1,8 +1,8 @@
 """`collage.load`: an artifact becomes a session that runs, with the calls ONNX Runtime has.
 
 A session compiles each partition for its target and compares it with the artifact's reference values
-before it serves. It is safe to call from several threads; runs go one after the other, since they share
-buffers.
+before it serves. It has one or several instances, each with buffers of its own. It is safe to call from
+several threads: so many requests run at once, and the others wait for their turn in order.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from collage.artifact.division import Count, divided
+from collage.artifact.node_arg import NodeArg, check_input
 from collage.artifact.state import State
 from collage.artifact.unpack import unpack
 from collage.artifact.verification import Verification, VerificationError
@@ -35,29 +38,19 @@ from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.runtime.executor import Executor
-from collage.runtime.step import Step
+from collage.runtime.instances import PlannedStep, executors
+from collage.runtime.requests import Requests
+from collage.runtime.turns import ClosedError
 from collage.shapes.classes import SHAPES_KEY
 
 # It builds on this module, and on ONNX, which artifacts without free dimensions may be loaded without.
 _SHAPED = "collage.artifact.shaped_session"
-_ONNX_TYPES = {"float32": "float", "float64": "double", "object": "string"}
+_CLOSED = "the session is closed; load the artifact again"
+Answer = TypeVar("Answer")
 
 
 class LoadError(CollageError):
     """An artifact cannot be served here: the message names the partition and what to do."""
-
-
-@dataclass(frozen=True)
-class NodeArg:
-    """An input or output as ONNX Runtime describes it: `name`, `shape`, `type` as `tensor(float)`."""
-
-    name: str
-    shape: tuple[int | str | None, ...] | None
-    type: str
-
-    @classmethod
-    def of(cls, spec: TensorSpec) -> NodeArg:
-        return cls(spec.name, spec.shape, f"tensor({_ONNX_TYPES.get(spec.dtype, spec.dtype)})")
 
 
 class Session:
@@ -69,30 +62,47 @@ class Session:
         fallbacks: partitions that run elsewhere than planned, with the reason; empty normally.
         errors: per value the largest error that verification saw.
         bounds: what values of integer inputs stay below, where they look up a short table.
+        instances: how many requests run at once.
+        threads: of one request.
     """
 
     def __init__(
-        self, path: Path, fallback: str | None, threads: int | None, cache_dir: Path | None
+        self,
+        path: Path,
+        fallback: str | None,
+        threads: int | None,
+        cache_dir: Path | None,
+        instances: Count = 1,
     ) -> None:
         self._lock = threading.Lock()
         self._directory = Path(tempfile.mkdtemp(prefix="collage-session-"))
-        self._compiled = CompiledRegions(threads or default_threads(), cache_dir)
         # Closed at the end, the newest first.
         self._owned = contextlib.ExitStack()
         # Called by `close`, or when the session is collected or Python ends.
         self._owned.callback(weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True))
-        self._owned.callback(self._compiled.close)
+        self._requests: Requests[Any] = Requests(())
         self.fallbacks: dict[int, str] = {}
         self.errors: dict[str, float] = {}
-        self._closed = False
         try:
-            self._open(path, fallback, cache_dir)
+            self._open(path, fallback, threads, cache_dir, instances)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, path: Path, fallback: str | None, cache_dir: Path | None) -> None:
+    def _open(
+        self,
+        path: Path,
+        fallback: str | None,
+        threads: int | None,
+        cache_dir: Path | None,
+        instances: Count,
+    ) -> None:
         parts = unpack(path, self._directory, cache_dir)
+        self.instances, self.threads = divided(
+            instances=instances, threads=threads, planned=parts.instances, cores=default_threads()
+        )
+        compiled = CompiledRegions(self.threads, cache_dir, self.instances)
+        self._owned.callback(compiled.close)
         self.targets = tuple(
             self._placed(i, target, fallback) for i, target in enumerate(parts.targets)
         )
@@ -103,19 +113,27 @@ class Session:
                     f"partition {i} is planned for {target}, but its nodes were not rewritten for it; tune "
                     "the model again, and load the artifact that comes out"
                 )
-            executable = self._compiled.get(model.path.parent.name, model, target)
-            steps.append(Step(executable, model.inputs, model.outputs))
+            steps.append(PlannedStep(model.path.parent.name, model, target))
         self.inputs, self._outputs, self._constants = parts.inputs, parts.outputs, parts.constants
         self._wanted: dict[str, tuple[np.dtype[Any], tuple[int, ...] | None]] = {
             spec.name: (np.dtype(spec.dtype), _fixed(spec)) for spec in self.inputs
         }
-        self._names = [spec.name for spec in self._outputs]
         self._state = State(self.inputs, self._outputs)
+        self._names = [spec.name for spec in self._outputs]
         made = [spec.name for spec in parts.outputs if spec.name not in parts.constants]
-        self._executor = Executor(steps, self.inputs, made, parts.lanes)
-        self._owned.callback(self._executor.close)
-        self._executor.bind()
-        self._verify(Verification.from_text(parts.verification))
+        opened = executors(
+            compiled,
+            steps,
+            self.inputs,
+            made,
+            lanes=parts.lanes if self.instances == 1 else min(parts.lanes, self.threads),
+            instances=self.instances,
+        )
+        verification = Verification.from_text(parts.verification)
+        for executor in opened:
+            self._owned.callback(executor.close)
+            self._verify(executor, verification)
+        self._requests = Requests(opened)
 
     def _placed(self, position: int, target: Target, fallback: str | None) -> Target:
         """The target, or its fallback where it cannot be used and the caller allows one."""
@@ -133,9 +151,10 @@ class Session:
             return other
         return target
 
-    def _verify(self, verification: Verification) -> None:
+    def _verify(self, executor: Executor, verification: Verification) -> None:
         try:
-            self.errors = prove(self._executor, self.inputs, verification)
+            for name, error in prove(executor, self.inputs, verification).items():
+                self.errors[name] = max(self.errors.get(name, 0.0), error)
             self.bounds = verification.bounds
         except WrongPartitionError as wrong:
             raise LoadError(
@@ -182,19 +201,35 @@ class Session:
     def _run(
         self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
     ) -> list[np.ndarray]:
-        names = self._names if output_names is None else list(output_names)
-        self._check_names(names)
-        self._check_feed(feed)
-        with self._lock:
-            self._check_open()
-            made = self._computed(feed, [name for name in names if name not in self._constants])
-        return [made[name] if name in made else self._constants[name].copy() for name in names]
+        return self._in_turn(self._request(output_names, feed))
 
-    def _computed(self, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Outputs that are no constants, the caller's own."""
-        self._executor.feed(feed)
-        self._executor.run()
-        return {name: self._executor.output(name) for name in names}
+    def _in_turn(self, call: Callable[[Any], Answer]) -> Answer:
+        try:
+            return self._requests.run(call)
+        except ClosedError:
+            raise BadInputError(_CLOSED) from None
+
+    def run_async(
+        self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
+    ) -> Future[list[np.ndarray]]:
+        """Compute outputs from inputs in another thread; requests are served in the order of all calls.
+
+        Args:
+            output_names: as for `run`.
+            feed: as for `run`; the arrays are not to be changed until the result is there.
+
+        Returns:
+            A future of what `run` returns, or of what it raises while it computes.
+
+        Raises:
+            BadInputError: at once, as `run` does; or the session keeps state.
+        """
+        if self._state.pairs:
+            raise BadInputError("a session that keeps state makes one call after the other: use run")
+        try:
+            return self._requests.submit(self._request(output_names, feed))
+        except ClosedError:
+            raise BadInputError(_CLOSED) from None
 
     def bind_output_to_input(self, output: str, to: str) -> dict[str, str]:
         """Let outputs of each call feed inputs of the next one, without a copy.
@@ -213,29 +248,39 @@ class Session:
             BadInputError: a name is unknown, types differ, shapes can never fit, or the session has been
                 closed.
         """
+        if self.instances > 1:
+            raise BadInputError("a session that keeps state has one instance: load(path, instances=1)")
         pairs = self._state.bind(output, to)
-        with self._lock:
-            self._check_open()
-            self._hand_over()
+        self._in_turn(self._hand_over)
         return pairs
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, executor: Executor) -> None:
         """Let the executor give what is bound to inputs away instead of copying it."""
-        self._executor.hand_over(self._state.names)
-        self._executor.bind()
+        executor.hand_over(self._state.names)
+        executor.bind()
 
     def reset_state(self) -> None:
         """Forget what bound outputs have left, so that the next call begins a new sequence."""
         self._state.reset()
 
-    def _check_names(self, names: Sequence[str]) -> None:
+    def _request(
+        self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
+    ) -> Callable[[Any], list[np.ndarray]]:
+        """The call that computes outputs on an instance; what is asked is checked at once."""
+        names = self._names if output_names is None else list(output_names)
         unknown = [name for name in names if name not in self._names]
         if unknown:
             raise BadInputError(f"unknown outputs {unknown}; the model has {sorted(self._names)}")
+        self._check_feed(feed)
+        return partial(self._compute, names, feed)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise BadInputError("the session is closed; load the artifact again")
+    def _compute(
+        self, names: Sequence[str], feed: Mapping[str, np.ndarray], executor: Executor
+    ) -> list[np.ndarray]:
+        executor.feed(feed)
+        executor.run()
+        made = {name: executor.output(name) for name in names if name not in self._constants}
+        return [made[name] if name in made else self._constants[name].copy() for name in names]
 
     def _check_feed(self, feed: Mapping[str, np.ndarray]) -> None:
         if feed.keys() != self._wanted.keys():
@@ -246,12 +291,12 @@ class Session:
             value = feed[name]
             if type(value) is np.ndarray and value.dtype == dtype and shape in (None, value.shape):
                 continue
-            _check_input(name, value, dtype, shape)
+            check_input(name, value, dtype, shape)
 
     def close(self) -> None:
-        """Give back memory and threads; may be called twice."""
+        """Wait for the requests under way and waiting, then give back memory and threads; may be called twice."""
+        self._requests.close()
         with self._lock:
-            self._closed = True
             self._owned.close()
 
     def __enter__(self) -> Session:
@@ -261,20 +306,6 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _check_input(name: str, value: object, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> None:
-    if isinstance(value, np.generic):
-        value = np.asarray(value)
-    if not isinstance(value, np.ndarray):
-        found = type(value).__name__
-        raise BadInputError(f"input {name!r} must be a numpy array of {dtype.name}, not {found}")
-    if value.dtype.name != dtype.name:  # of another byte order it is the same
-        raise BadInputError(
-            f"input {name!r} must be a numpy array of {dtype.name}, not {value.dtype.name}"
-        )
-    if shape is not None and value.shape != shape:
-        raise BadInputError(f"input {name!r} must have shape {shape}, not {value.shape}")
 
 
 def _fixed(spec: TensorSpec) -> tuple[int, ...] | None:
@@ -287,6 +318,7 @@ def load(
     *,
     threads: int | None = None,
     cache_dir: str | Path | Literal[False] | None = None,
+    instances: Count = "auto",
     outside: Literal["refuse", "run"] = "refuse",
     most_copies: int | None = None,
 ) -> Session:
@@ -294,15 +326,16 @@ def load(
 
     Args:
         fallback: a target for partitions whose own cannot be used here; None makes that an error.
-        threads: threads of one call; None for the number of cores given to this process.
+        threads: threads of one call; None for its share of the cores given to this process.
         cache_dir: folder for what runtimes compile; None for `default_cache_folder()`, False or "" for
             none.
+        instances: how many requests run at once; "auto" for what the artifact was tuned for, or one.
         outside: what becomes of a shape outside the artifact's ranges: an error, or `run`.
         most_copies: how many partitions may stay compiled for one shape each, which takes memory; 0 for none,
             None for what the artifact says.
 
     Raises:
-        BadInputError: the file is not an artifact.
+        BadInputError: the file is not an artifact, or so many instances do not fit the cores.
         LoadError: a target is missing, or a partition is compiled wrongly.
     """
     cache = default_cache_folder() if cache_dir is None else Path(cache_dir) if cache_dir else None
@@ -310,8 +343,8 @@ def load(
     if folder is not None:
         # A cached blob may be damaged, so a failure is tried again without the cache.
         with contextlib.suppress(LoadError, CompileError):
-            return _session(Path(path), fallback, threads, folder, outside, most_copies)
-    return _session(Path(path), fallback, threads, None, outside, most_copies)
+            return _session(Path(path), fallback, threads, folder, instances, outside, most_copies)
+    return _session(Path(path), fallback, threads, None, instances, outside, most_copies)
 
 
 def _session(
@@ -319,15 +352,15 @@ def _session(
     fallback: str | None,
     threads: int | None,
     cache_dir: Path | None,
+    instances: Count,
     outside: Literal["refuse", "run"],
     most_copies: int | None,
 ) -> Session:
     if path.is_file() and SHAPES_KEY in metadata_of(path):
-        session: Session = importlib.import_module(_SHAPED).ShapedSession(
-            path, fallback, threads, cache_dir, outside, most_copies
-        )
+        shaped = importlib.import_module(_SHAPED).ShapedSession
+        session: Session = shaped(path, fallback, threads, cache_dir, instances, outside, most_copies)
         return session
-    return Session(path, fallback, threads, cache_dir)
+    return Session(path, fallback, threads, cache_dir, instances)
 
 
 def default_cache_folder() -> Path:

@@ -6,21 +6,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from collage.artifact.session import LoadError, NodeArg, Session
+from collage.artifact.division import Count
+from collage.artifact.node_arg import NodeArg
+from collage.artifact.session import LoadError, Session
 from collage.artifact.state import State
 from collage.artifact.unpack_shapes import UnpackedPlan, unpack_shapes
 from collage.artifact.verification import ValueDigest, Verification, VerificationError
 from collage.artifact.verify import WrongPartitionError, prove, samples_of
+from collage.backends.machine.process_policy import default_threads
 from collage.backends.registry import resolve
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.ingest.expressions import size_of
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
-from collage.runtime.compiled import CompileError
+from collage.runtime.compiled import CompiledRegions, CompileError
+from collage.runtime.requests import Requests
 from collage.shapes.classes import TreatedPlan
 
 Outside = Literal["refuse", "run"]
@@ -49,13 +53,29 @@ class ShapedSession(Session):
         fallback: str | None,
         threads: int | None,
         cache_dir: Path | None,
+        instances: Count,
         outside: Outside,
         most_copies: int | None,
     ) -> None:
         self._outside, self._most_copies = outside, most_copies
-        super().__init__(path, fallback, threads, cache_dir)
+        super().__init__(path, fallback, threads, cache_dir, instances)
 
-    def _open(self, path: Path, fallback: str | None, cache_dir: Path | None) -> None:
+    def _open(
+        self,
+        path: Path,
+        fallback: str | None,
+        threads: int | None,
+        cache_dir: Path | None,
+        instances: Count,
+    ) -> None:
+        if instances not in (1, "auto"):
+            raise BadInputError(
+                "an artifact of a range of shapes serves one request at a time: leave instances out, or load it "
+                "in several processes"
+            )
+        self.instances, self.threads = 1, threads or default_threads()
+        compiled = CompiledRegions(self.threads, cache_dir)
+        self._owned.callback(compiled.close)
         parts = unpack_shapes(path, self._directory, cache_dir)
         self.shapes = parts.served
         most = self.shapes.most_copies if self._most_copies is None else self._most_copies
@@ -82,7 +102,7 @@ class ShapedSession(Session):
         self._tolerance: dict[str, float] = {}
         self._seen: Counter[tuple[int, ...]] = Counter()
         self._by_shape = ByShape(
-            self._compiled,
+            compiled,
             self.inputs,
             [name for name in self._names if name not in self._constants],
             self._directory / "shapes",
@@ -91,6 +111,7 @@ class ShapedSession(Session):
         )
         self._owned.callback(self._by_shape.close)
         self._verify_shapes()
+        self._requests = Requests([self._by_shape])
 
     def _parted(self, plan: UnpackedPlan, treated: TreatedPlan, fallback: str | None) -> PartedPlan:
         parts = []
@@ -158,7 +179,13 @@ class ShapedSession(Session):
     def _described(self, spec: TensorSpec) -> NodeArg:
         return replace(NodeArg.of(spec), shape=self.shapes.axes[spec.name])
 
-    def _hand_over(self) -> None:
+    def _compute(
+        self, names: Sequence[str], feed: Mapping[str, np.ndarray], executor: Any
+    ) -> list[np.ndarray]:
+        made = self._computed(feed, [name for name in names if name not in self._constants])
+        return [made[name] if name in made else self._constants[name].copy() for name in names]
+
+    def _hand_over(self, executor: Any) -> None:
         self._by_shape.hand_over(self._state.names)
 
     def _computed(self, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -24,6 +24,7 @@ from collage.artifact.verification import VERIFICATION_KEY
 from collage.backends.contract import SubModel
 from collage.backends.numerics.tensor_files import read_samples, write_samples
 from collage.backends.support.file_digests import files_of, remembered_digest
+from collage.partitioner.candidate import Instances
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
@@ -52,6 +53,7 @@ class UnpackedArtifact:
     constants: Mapping[str, np.ndarray]  # outputs that are weights
     lanes: int  # how many partitions may run at once
     verification: str  # reference values as text
+    instances: Instances | None = None  # how many requests it was tuned to run at once
 
 
 def unpack(path: Path, work_dir: Path, cache_dir: Path | None) -> UnpackedArtifact:
@@ -138,6 +140,7 @@ def _take_apart(path: Path, folder: Path) -> UnpackedArtifact:
         constants=constants,
         lanes=stored.plan.lanes,
         verification=stored.metadata[VERIFICATION_KEY],
+        instances=stored.plan.instances,
     )
 
 
@@ -167,6 +170,7 @@ def _write(parts: UnpackedArtifact, folder: Path) -> None:
         "outputs": described(parts.outputs),
         "lanes": parts.lanes,
         "verification": parts.verification,
+        "instances": None if parts.instances is None else asdict(parts.instances),
     }
     (folder / _CONTENTS).write_text(json.dumps(contents), encoding="utf-8")
 
@@ -187,6 +191,7 @@ def _read(folder: Path) -> UnpackedArtifact:
         constants=constants,
         lanes=contents["lanes"],
         verification=contents["verification"],
+        instances=Instances(**stated) if (stated := contents.get("instances")) else None,
     )
 
 

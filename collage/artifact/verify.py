@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from collage.artifact.verification import Verification, VerificationError, input_hashes
 from collage.backends.contract import SubModel
+from collage.backends.machine.resident_memory import peak_bytes
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
 from collage.runtime.executor import Executor
-from collage.runtime.step import Step
+from collage.runtime.instances import PlannedStep, executors
 
 
 class WrongPartitionError(VerificationError):
@@ -84,21 +87,37 @@ def samples_of(
     return samples
 
 
-def observe_errors(
+@dataclass(frozen=True)
+class Observed:
+    """What was seen of a plan that was compiled afresh.
+
+    Args:
+        errors: of each value that it makes.
+        load_s: time to compile and verify it.
+        peak_rss_bytes: the most memory that its process had resident.
+    """
+
+    errors: Mapping[str, float]
+    load_s: float
+    peak_rss_bytes: int
+
+
+def observe(
     partitions: Sequence[tuple[SubModel, Target]],
     verification_text: str,
     inputs: Sequence[TensorSpec],
     threads: int,
-) -> dict[str, float]:
-    """Compile a plan and return the error of each value it makes (runs in a child)."""
-    compiled = CompiledRegions(threads)
-    steps = [
-        Step(compiled.get(str(i), model, target), model.inputs, model.outputs)
-        for i, (model, target) in enumerate(partitions)
-    ]
-    executor = Executor(steps, inputs, [])
-    executor.bind()
+    instances: int = 1,
+) -> Observed:
+    """Compile a plan so many times, as `load` does, and compare each instance (runs in a child)."""
+    begin = time.perf_counter()
+    compiled = CompiledRegions(threads, instances=instances)
+    steps = [PlannedStep(str(i), model, target) for i, (model, target) in enumerate(partitions)]
     verification = Verification.from_text(verification_text)
-    errors = prove(executor, inputs, verification, strict=False)
+    errors: dict[str, float] = {}
+    for executor in executors(compiled, steps, inputs, [], instances=instances):
+        for name, error in prove(executor, inputs, verification, strict=False).items():
+            errors[name] = max(errors.get(name, 0.0), error)
+    load_s = time.perf_counter() - begin
     compiled.close()
-    return errors
+    return Observed(errors, load_s, peak_bytes())

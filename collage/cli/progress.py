@@ -61,7 +61,7 @@ class TuningProgress:
             self._reach(_TIME if self.step < _SEARCH else _CONFIRM)
             if event.data.get("ratio") is not None:
                 self._time(event.data)
-        elif event.stage == "evaluate":
+        elif event.stage in ("evaluate", "objective"):
             self._reach(_CONFIRM)
         elif event.stage in ("emit", "done"):
             self._reach(_WRITE)

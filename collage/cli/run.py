@@ -31,7 +31,7 @@ def run_once(
         fallback: a target for partitions whose own is missing.
         say: prints one line.
     """
-    with load(artifact, fallback) as session:
+    with load(artifact, fallback, instances=1) as session:
         for position, reason in session.fallbacks.items():
             say(f"partition {position} runs on {fallback} instead: {reason}")
         samples = (

@@ -18,8 +18,10 @@ from collage.cli.tables import (
     number_text,
     show_front,
     show_partitions,
+    show_settings,
     stdout_console,
 )
+from collage.report.objective import measured
 from collage.report.verdict import fastest_mix, verdict
 
 _REASON_WIDTH = 160
@@ -41,6 +43,7 @@ def show_result(
     if verbose:
         show_partitions(console, report["partitions"])
     show_front(console, report.get("front"))
+    show_settings(console, measured(report))
     for warning in warnings(report, verbose=verbose):
         label = "note" if warning.startswith("ended early:") else "warning"
         console.print(f"{label}: {warning}", soft_wrap=True)
@@ -66,6 +69,12 @@ def show_comparison(console: Console, report: Mapping[str, Any]) -> None:
         if "infeasible" in baseline:
             reason = shorten(baseline["infeasible"], _REASON_WIDTH, placeholder=" …")
             console.print(f"{baseline['target']} alone is not compared: {reason}", soft_wrap=True)
+    if (took := report.get("footprint")) is not None:
+        console.print(
+            f"the artifact takes {took['peak_rss_bytes'] >> 20} MiB of memory, {took['load_s']:.1f} s to load the first "
+            f"time, and {took['size_bytes'] / (1 << 20):.1f} MiB on disk",
+            soft_wrap=True,
+        )
     counts = report["candidates"]
     now = f"{counts['measured']} measured now, {counts['from_cache']} known before"
     if (since := report.get("known_since")) is not None:

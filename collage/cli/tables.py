@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from collage.report.objective import rate
+
 _PLAIN_WIDTH = 120
 
 
@@ -25,6 +27,24 @@ def show_front(console: Console, points: Sequence[Mapping[str, Any]] | None) -> 
             _times(point["speedup_over_first"]),
             str(point["partitions"]),
             ", ".join(point["targets"]),
+        )
+    console.print(table)
+
+
+def show_settings(console: Console, settings: Sequence[Mapping[str, Any]]) -> None:
+    """One row for each setting that was measured with several requests at once."""
+    if not settings:
+        return
+    table = Table("plan", "at once", "requests/s", "median", "p99", "memory", box=None, pad_edge=False)
+    for each in sorted(settings, key=lambda each: -each["throughput_per_s"]):
+        table.add_row(
+            each["name"],
+            f"{each['instances']} × {each['threads']}",
+            rate(each),
+            ms_text(each["median_us"]),
+            ms_text(each["p99_us"]),
+            f"{each['peak_rss_bytes'] >> 20} MiB",
+            style="bold" if each["chosen"] else "",
         )
     console.print(table)
 

@@ -119,10 +119,15 @@ def tune(
         from collage.report.explain import draw_artifact
 
         picture.write_text(draw_artifact(artifact.path, artifact.report), encoding="utf-8")
+    from collage.report.objective import draw_settings, measured
+
     folder = None
     if options.get("pareto"):
         from collage.report.pareto import write_front
 
         folder = artifact.path.with_suffix(".front")
         write_front(artifact.path, folder)
+    if settings := measured(artifact.report):
+        drawn = artifact.path.with_suffix(".settings.svg")
+        drawn.write_text(draw_settings(settings), encoding="utf-8")
     show_result(artifact.report, artifact.path, front=folder, verbose=verbose)

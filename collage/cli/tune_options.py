@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -24,7 +25,10 @@ _FLAGS = {
     "bans": "--ban",
     "wait_for_quiet_s": "--wait-for-quiet",
     "wait_for_worker_s": "--wait-for-worker",
+    "p99_ms": "--p99",
+    "max_latency_ms": "--max-latency",
 }
+_MILLISECONDS = {"p99_ms", "max_latency_ms"}
 _NO_FLAG = {"plans"}
 _FILES = {"plan", "shapes"}
 _SHARES = {"max_drop"}
@@ -80,7 +84,7 @@ def _kind(name: str, field: FieldInfo) -> Any:
     """The type that typer reads a value as."""
     if name in _FILES:
         return Path | None
-    if name in _SHARES:
+    if name in _SHARES | _MILLISECONDS:
         return str | None
     if get_origin(field.annotation) in (tuple, Mapping):
         return list[str] | None
@@ -109,7 +113,23 @@ def _read(name: str, value: Any) -> Any:
         return sizes(value)
     if name in _SHARES:
         return share(value, flags()[name])
+    if name in _MILLISECONDS:
+        return milliseconds(flags()[name], value)
     return tuple(value) if isinstance(value, list) else value
+
+
+def milliseconds(flag: str, text: str) -> float:
+    """A time given as `20ms`, `0.5s`, or a number of milliseconds.
+
+    Raises:
+        BadInputError: it is not of that form.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s)?", text.strip())
+    if found is None:
+        raise BadInputError(
+            f"{flag} {text!r} is no time: write 20ms, 0.5s, or a number of milliseconds"
+        )
+    return float(found[1]) * (1e3 if found[2] == "s" else 1.0)
 
 
 def share(text: str, flag: str) -> float:

@@ -72,7 +72,7 @@ def write_package(artifact: Path, folder: Path, threads: int | None = None) -> W
     report = read_report(artifact)
     with (
         tempfile.TemporaryDirectory(prefix="collage-package-") as work,
-        load(artifact, threads=threads, cache_dir=False) as session,
+        load(artifact, threads=threads, cache_dir=False, instances=1) as session,
     ):
         parts = unpack(artifact, Path(work) / "parts", None)
         verification = Verification.from_text(parts.verification)

@@ -13,10 +13,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from collage.backends.contract import Found, WholeModel
 from collage.backends.options import THREADS
 from collage.backends.registry import backend_of, options_of, tunable_options
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
+from collage.backends.whole_model import Found, WholeModel
 from collage.events import Event, Listener, ignore
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target

@@ -61,6 +61,8 @@ class Findings:
     front: Sequence[Mapping[str, Any]] | None = None
     # how well the winner does its task; None where no metric was asked for
     evaluation: Mapping[str, Any] | None = None
+    # what was tuned for, and the settings that were measured
+    objective: Mapping[str, Any] | None = None
 
 
 def build_report(found: Findings) -> dict[str, Any]:
@@ -98,6 +100,7 @@ def build_report(found: Findings) -> dict[str, Any]:
         "evaluation": None if found.evaluation is None else dict(found.evaluation),
         "sampled_inputs": found.sampled,
         "front": None if found.front is None else list(found.front),
+        "objective": None if found.objective is None else dict(found.objective),
         "plans": [_plan(entry, best, found) for entry in found.entries],
         "known_since": None,
         "candidates": {

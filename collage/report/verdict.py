@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from collage.report import objective
+
 _TITLES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "mnn": "MNN", "torch": "PyTorch"}
 _FIXED_PLANS = {
     "greedy": "the greedy plan",
@@ -57,6 +59,10 @@ class Verdict:
 def verdict(report: Mapping[str, Any]) -> Verdict:
     """The answer of a report, as `collage.report.report` describes it."""
     ours = [str(partition["target"]) for partition in report["partitions"]]
+    served = objective.sentence(report)
+    if served is not None:
+        what = _mix(ours) if len(ours) > 1 else title(ours[0])
+        return Verdict(f"{what} {'are' if len(ours) > 1 else 'is'} returned {served}{_error(report)}.")
     others = [one for one in speedups(report) if ours != [one.target]]
     if report["search"] is None:
         said = _without_search(report, ours, others)

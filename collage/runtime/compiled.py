@@ -24,12 +24,15 @@ class CompiledRegions:
     """Executables by (name, target); each sub-model is compiled once for a target.
 
     Args:
+        threads: of one call.
         cache_dir: folder for compiled blobs of this machine, or None.
+        instances: how many executables of a sub-model will run at once.
     """
 
-    def __init__(self, threads: int, cache_dir: Path | None = None) -> None:
+    def __init__(self, threads: int, cache_dir: Path | None = None, instances: int = 1) -> None:
         apply_environment()
         self._threads = threads
+        self._instances = instances
         self._cache_dir = cache_dir
         self._work_dir = Path(tempfile.mkdtemp(prefix="collage-"))
         # Called by `close`, or when this is collected or Python ends.
@@ -56,7 +59,7 @@ class CompiledRegions:
         key = (name, target)
         if key not in self._made:
             folder = Path(tempfile.mkdtemp(dir=self._work_dir))
-            context = CompileContext(self._threads, folder, self._cache_dir)
+            context = CompileContext(self._threads, folder, self._cache_dir, self._instances)
             try:
                 backend = resolve(target)
                 with caller_kept():
@@ -68,6 +71,27 @@ class CompiledRegions:
                 raise
             except Exception as error:
                 raise CompileError(f"{target} refused partition {name}: {in_short(error)}") from error
+        return self._made[key]
+
+    def another(self, name: str, model: SubModel, target: Target, instance: int) -> Executable:
+        """One more executable of a sub-model, which shares the weights of the first where its runtime can.
+
+        Args:
+            name: as in `get`.
+            instance: its number; 0 is what `get` returns.
+
+        Raises:
+            CompileError: the runtime refused it.
+        """
+        first = self.get(name, model, target)
+        if instance == 0:
+            return first
+        key = (f"{name} instance {instance}", target)
+        if key not in self._made:
+            made = first.another()
+            if made is None:
+                return self.get(key[0], model, target)
+            self._made[key] = made
         return self._made[key]
 
     def drop(self, name: str, target: Target) -> None:

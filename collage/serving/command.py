@@ -10,7 +10,9 @@ import typer
 
 def serve_model(
     model: Annotated[Path, typer.Argument(help="An artifact's file, or a package's folder.")],
-    instances: Annotated[int, typer.Option(min=1, max=256, help="So many requests run at once.")] = 1,
+    instances: Annotated[
+        int | None, typer.Option(min=1, max=256, help="So many requests run at once [as tuned, or 1].")
+    ] = None,
     threads: Annotated[
         int | None,
         typer.Option(

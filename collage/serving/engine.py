@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from collage.artifact.session import LoadError, load
-from collage.backends.machine.process_policy import apply_environment, default_threads
+from collage.backends.machine.process_policy import apply_environment
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.deploy import runner
 from collage.partitioner.errors import BadInputError, CollageError
@@ -103,12 +103,13 @@ class Engine:
 
 
 def open_engine(
-    path: Path, instances: int, *, threads: int | None = None, fallback: bool = False
+    path: Path, instances: int | None, *, threads: int | None = None, fallback: bool = False
 ) -> Engine:
     """Load an artifact or a package so often as instances are wanted.
 
     Args:
         path: an artifact's file or a package's folder.
+        instances: how many requests run at once; None for what an artifact was tuned for, or one.
         threads: threads of one instance; None to divide the cores among the instances. A package was written
             for its own.
         fallback: serve on ONNX Runtime what cannot run here as planned; otherwise that is an error.
@@ -120,26 +121,31 @@ def open_engine(
         raise BadInputError(f"{path} is not there; give an artifact's file or a package's folder")
     apply_environment()
     return (
-        _open_package(path, instances, threads=threads, fallback=fallback)
+        _open_package(path, instances or 1, threads=threads, fallback=fallback)
         if path.is_dir()
         else _open_artifact(path, instances, threads=threads, fallback=fallback)
     )
 
 
-def _open_artifact(path: Path, instances: int, *, threads: int | None, fallback: bool) -> Engine:
-    count = threads or max(1, default_threads() // instances)
+def _open_artifact(path: Path, instances: int | None, *, threads: int | None, fallback: bool) -> Engine:
     with _errors():
-        sessions = _several(
-            lambda: load(path, _FALLBACK if fallback else None, threads=count), instances
+        session = load(
+            path, _FALLBACK if fallback else None, threads=threads, instances=instances or "auto"
         )
-    first = sessions[0]
-    counted = f"{len(first.targets)} partition{'s' * (len(first.targets) > 1)}"
-    about = f"{counted} on {', '.join(dict.fromkeys(map(str, first.targets)))}"
-    for position, reason in first.fallbacks.items():
+    counted = f"{len(session.targets)} partition{'s' * (len(session.targets) > 1)}"
+    about = f"{counted} on {', '.join(dict.fromkeys(map(str, session.targets)))}"
+    for position, reason in session.fallbacks.items():
         about += f"; partition {position} on {_FALLBACK}, since {reason}"
     # With one size for each free dimension, where a session has such.
-    example = getattr(first, "example_inputs", first.inputs)
-    return Engine(sessions, about, threads=count, bounds=first.bounds, example=example)
+    example = session.example_inputs
+    # It runs so many requests at once, on shared weights.
+    return Engine(
+        [session] * session.instances,
+        about,
+        threads=session.threads,
+        bounds=session.bounds,
+        example=example,
+    )
 
 
 def _open_package(path: Path, instances: int, *, threads: int | None, fallback: bool) -> Engine:

@@ -32,7 +32,7 @@ class ServingOptions:
 
     host: str
     port: int
-    instances: int
+    instances: int | None
     threads: int | None
     max_batch_size: int
     max_delay_ms: float

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from collage.partitioner.ingest.model_dims import ModelDims
-from collage.shapes.proposals import Guess, guess
+from collage.shapes.proposals import guess
 
 # Of all combinations of usual sizes, so many are tried.
 _MOST_COMBINATIONS = 64
@@ -68,7 +69,7 @@ def _choices(options: Sequence[Sequence[int]], distance: int) -> Iterator[tuple[
 
 
 def proposed(model: ModelDims, at: Mapping[str, int], name: str, run: Try) -> str:
-    """The text of a range that the model takes, one size if there is no other.
+    """The text of a range that the model takes, one size if no other is found in time.
 
     Args:
         model: its dimensions.
@@ -76,23 +77,27 @@ def proposed(model: ModelDims, at: Mapping[str, int], name: str, run: Try) -> st
         name: the dimension; the others stay as they are.
     """
     found, size = guess(model, name), at[name]
+    low = high = size
+    step = 1
 
     def takes(other: int) -> bool:
         return other == size or run({**at, name: other}) is None
 
-    step = next((step for step in _STEPS if takes(size + step) and takes(size + 3 * step)), None)
-    if step is None:
-        low = high = size
-        step = 1
-    else:
-        low = next((low for low in _ends(found, size, step, low=True) if takes(low)), size)
-        high = next((high for high in _ends(found, size, step, low=False) if takes(high)), size)
+    with suppress(OutOfTriesError):
+        step = next((s for s in _STEPS if takes(size + s) and takes(size + 3 * s)), 0)
+        if step:
+            low = next((end for end in _ends(found.low, size, -step) if takes(end)), size)
+            # From small to large, since the largest may take long.
+            for end in reversed(list(_ends(found.high, size, step))):
+                if not takes(end):
+                    break
+                high = end
     return str(low) if low == high else f"{low}..{high}" + (f"/{step}" if step > 1 else "")
 
 
-def _ends(found: Guess, size: int, step: int, low: bool) -> Iterator[int]:
-    """Sizes to try as an end, in the steps that the model takes."""
-    for end in found.low if low else found.high:
-        aligned = size + (end - size) // step * step if not low else size - (size - end) // step * step
-        if (aligned <= size) if low else (aligned >= size):
+def _ends(ends: Sequence[int], size: int, step: int) -> Iterator[int]:
+    """Of some sizes those beyond a size, in its steps; a negative step goes down."""
+    for end in ends:
+        aligned = size + (end - size) // step * step
+        if (aligned - size) * step >= 0:
             yield aligned

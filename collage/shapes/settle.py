@@ -22,7 +22,7 @@ from collage.shapes.space import ShapeSpace
 from collage.shapes.trials import Trials
 
 TRIALS_S = 60.0
-_TIMEOUT_S = 600.0
+_READING_S = 300.0
 
 
 class RefusedSizeError(BadInputError):
@@ -110,7 +110,7 @@ def settle(
             dict(dims),
             [(dict(sizes), weight) for sizes, weight in shapes],
             trials_s,
-            limits=ChildLimits(timeout_s=_TIMEOUT_S),
+            limits=ChildLimits(timeout_s=_READING_S + 2 * trials_s),
             cancel=cancel,
         )
     except ChildFailed as failure:
@@ -142,9 +142,16 @@ def _settle(
         said.space(texts)  # refuses shapes outside of what is said before anything runs
         trials = Trials(path, model, said.values, trials_s)
         usual = _usual(model, said, trials) if said.unsaid else {}
-        texts = {name: proposed(model, usual, name, trials.run) for name in said.unsaid}
+        texts = {name: proposed(model, usual, name, trials.run_quickly) for name in said.unsaid}
         space = said.space(texts)
-        refusal = refused(model, space.dims, trials.run)
+        notes: tuple[str, ...] = ()
+        try:
+            refusal = refused(model, space.dims, trials.run) if model.places else None
+        except OutOfTriesError:
+            refusal, notes = (
+                None,
+                (f"the model was not run at all ends of {_ranges(space)}: it is slow",),
+            )
         if refusal is not None:
             kind: Literal["size", "input"] = "size" if refusal.is_remedied else "input"
             return _Answer(problem=refusal.message, kind=kind)
@@ -152,12 +159,12 @@ def _settle(
             space=space.with_values(said.values).as_json(),
             proposed=texts,
             usual={name: usual[name] for name in said.unsaid},
-            notes=trials.notes,
+            notes=(*notes, *trials.notes),
         )
     except OutOfTriesError:
         return _Answer(
-            problem=f"the reference did not run at the ends of the sizes within {trials_s:.0f} s; give "
-            f"smaller sizes of each dimension with --dim",
+            problem=f"no sizes of the free dimensions at which the model runs were found within "
+            f"{trials_s:.0f} s; give a size of each with --dim",
             kind="model",
         )
     except BadInputError as error:
@@ -184,3 +191,7 @@ def _usual(model: ModelDims, said: Stated, trials: Trials) -> dict[str, int]:
         f"for example {' '.join(flag(name, 1) for name in said.unsaid)}"
         f"{f', and perhaps{values}' if values else ''}"
     )
+
+
+def _ranges(space: ShapeSpace) -> str:
+    return ", ".join(f"{name}={dim.text}" for name, dim in space.dims.items())

@@ -23,6 +23,8 @@ _STATUS = re.compile(r"Status Message: (.*)", re.DOTALL)
 # Where in its source ONNX Runtime found a fault.
 _SOURCE = re.compile(r"^/\S+:\d+ [^(]*\([^)]*\)( const)? ")
 _LONGEST = 200
+# Sizes at which one run takes more than this share of the time are not proposed.
+_SLOW_SHARE = 1 / 12
 _NUMPY = {"float": "float32", "double": "float64", "string": "object"}
 
 
@@ -42,7 +44,9 @@ class Trials:
         self._end_s = time.monotonic() + limit_s
         self._session = reference_session(path)
         self._bounds = _bounds(path)
+        self._slow_s = limit_s * _SLOW_SHARE
         self._known: dict[tuple[tuple[str, int], ...], str | None] = {}
+        self._seconds: dict[tuple[tuple[str, int], ...], float] = {}
         self._notes: dict[str, None] = {}
 
     def run(self, sizes: Mapping[str, int]) -> str | None:
@@ -58,8 +62,16 @@ class Trials:
         if key not in self._known:
             if time.monotonic() > self._end_s:
                 raise OutOfTriesError
+            begin_s = time.monotonic()
             self._known[key] = self._fault(sizes)
+            self._seconds[key] = time.monotonic() - begin_s
         return self._known[key]
+
+    def run_quickly(self, sizes: Mapping[str, int]) -> str | None:
+        """The same, where a run that takes much of the time is a fault too."""
+        fault = self.run(sizes)
+        seconds = self._seconds[tuple(sorted(sizes.items()))]
+        return fault or (f"it runs {seconds:.0f} s" if seconds > self._slow_s else None)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -122,6 +134,8 @@ def _told(error: Exception) -> str:
 def _contradictions(
     output: TensorDims, shape: tuple[int, ...], bound: Mapping[str, int]
 ) -> Iterator[str]:
+    if not output.dims:  # so exporters also write what they do not know
+        return
     if len(shape) != len(output.dims):
         yield f"output {output.name} has rank {len(shape)}, but the file says {len(output.dims)}"
         return

@@ -13,6 +13,7 @@ import time
 from collage.artifact.emit import TuneResult
 from collage.shapes.settle import Settled
 from collage.tuning.baselines import measure_single_targets, propose_plans, time_baselines
+from collage.tuning.objective import choose_setting
 from collage.tuning.prepare import allow, prepare, propose
 from collage.tuning.read_model import read_model
 from collage.tuning.result import finish, recall
@@ -68,14 +69,14 @@ def _winner(prepared: Prepared, waited_s: float = 0.0) -> Refined:
     candidates = allowed.candidates.candidates
     with allowed.run.stage("measure", f"measuring among {len(candidates)} candidates"):
         budgeted = propose_plans(measure_single_targets(allowed))
-    return evaluate(refine(search(time_baselines(budgeted))))
+    return choose_setting(evaluate(refine(search(time_baselines(budgeted)))))
 
 
 def _remembered(cache: TuningCache, prepared: Prepared, waited_s: float = 0.0) -> TuneResult:
     """Measure and search, write what wins, and remember it."""
     refined = _winner(prepared, waited_s)
     result = finish(refined)
-    cache.keep(refined.winner.plan, result.report, prepared.limit_s)
+    cache.keep(refined.plan, result.report, prepared.limit_s)
     return result
 
 

@@ -26,7 +26,7 @@ from collage.partitioner.rules.target_spec import enumerate_candidates
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import check_covered
 from collage.tuning.refused_sizes import explained
-from collage.tuning.run import Run, TuneRequest
+from collage.tuning.run import Run, TuneRequest, seconds_kept
 from collage.tuning.stages import Allowed, Ingested, Prepared, Proposed
 
 
@@ -175,7 +175,8 @@ def allow(prepared: Prepared, waited_s: float = 0.0) -> Allowed:
         copies=copy_costs(prepared.specs, sampling.threads, run.runner.run),
         deadline=Deadline.of(
             begin_s=run.clock.begin_s + waited_s,
-            limit_s=prepared.limit_s,
+            limit_s=prepared.limit_s - seconds_kept(request.options, prepared.limit_s),
             is_strict=request.options.time_limit_s is not None,
         ),
+        objective_end_s=run.clock.begin_s + waited_s + prepared.limit_s,
     )

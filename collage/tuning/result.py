@@ -10,6 +10,7 @@ from collage.cost_db.tunings import TuningRecord
 from collage.events import Event
 from collage.model.preparation import calibrates
 from collage.model.sampling import about_seeded_inputs
+from collage.objectives.outcome import unmet
 from collage.partitioner.candidate import Plan
 from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import BadInputError, NoPlanError
@@ -45,7 +46,7 @@ def finish(refined: Refined) -> TuneResult:
     refined.run.clock.expect(refined.emit_s)
     with refined.run.stage("emit", "writing the artifact"):
         report = build_report(_findings(refined, seconds))
-        return _emit(refined, winner.plan, report, f"{winner.name} wins")
+        return _emit(refined, refined.plan, report, f"{winner.name} wins")
 
 
 def _emit(prepared: Prepared, plan: Plan, report: dict[str, Any], said: str) -> TuneResult:
@@ -59,8 +60,9 @@ def _emit(prepared: Prepared, plan: Plan, report: dict[str, Any], said: str) -> 
         runner=run.runner,
         cancel=run.cancel,
     )
-    run.listener(Event("done", said, data={"report": report}))
-    return TuneResult(artifact.path, report, dict(artifact.plan))
+    whole = dict(artifact.report)
+    run.listener(Event("done", said, data={"report": whole}))
+    return TuneResult(artifact.path, whole, dict(artifact.plan))
 
 
 def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
@@ -91,6 +93,7 @@ def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
         front=front(refined.model, refined.comparisons.standings, winner)
         if request.options.pareto
         else None,
+        objective=refined.objective,
         sampled="seeded" if request.inputs is None else "given",
         warnings=_warnings(refined),
         evaluation=refined.evaluation,
@@ -120,6 +123,7 @@ def _warnings(refined: Refined) -> list[str]:
         *refined.timer.warnings(),
         *_left_out(refined),
         *([refined.ended_early] if refined.ended_early else []),
+        *unmet(refined.objective),
     ]
     if refined.request.inputs is None:
         has_budget = refined.error_limits.has_budget

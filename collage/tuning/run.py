@@ -17,6 +17,9 @@ from collage.partitioner.errors import CancelledError
 from collage.partitioner.target import Target
 from collage.runner import Runner
 
+# What share of the time limit trials of another objective than latency have.
+_OBJECTIVE_SHARE = 0.4
+
 
 @dataclass(frozen=True)
 class TuneRequest:
@@ -44,6 +47,11 @@ class TuneRequest:
     def searches(self) -> bool:
         """True when plans are searched; the other strategies make the one that their name says."""
         return self.options.strategy == "optimal" and self.options.plan is None
+
+
+def seconds_kept(options: TuneOptions, limit_s: float) -> float:
+    """Seconds of a limit in which plans are measured with several requests at once, not searched."""
+    return 0.0 if options.objective == "latency" else _OBJECTIVE_SHARE * limit_s
 
 
 class Clock:

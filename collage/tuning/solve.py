@@ -9,6 +9,7 @@ from functools import partial
 from collage.accuracy.evaluation import Evaluation, PlanCheck
 from collage.accuracy.task import TaskJudge
 from collage.options import Strategy
+from collage.partitioner.candidate import Instances
 from collage.partitioner.errors import NoPlanError, OutOfTimeError
 from collage.partitioner.search.baselines import priority
 from collage.refinement import optuna_study
@@ -104,7 +105,9 @@ def refine(searched: Searched) -> Refined:
             winner = strategy(searched, _refinement(searched))
         except NoPlanError as error:
             raise NoPlanError(f"{error}{searched.sampling.beyond_comparing()}") from None
-    return Refined(**vars(searched), winner=winner)
+    given = options.plan.instances if options.plan is not None else None
+    stated = None if given is None else Instances(**given.model_dump())
+    return Refined(**vars(searched), winner=winner, instances=stated)
 
 
 def _refinement(searched: Searched) -> Refinement:

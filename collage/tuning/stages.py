@@ -7,7 +7,7 @@ found; so the last one has everything that the report says.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from collage.accuracy.budget_search import BudgetSearch
@@ -18,7 +18,7 @@ from collage.costs.measured_costs import MeasuredCosts
 from collage.deadline import Deadline
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
-from collage.partitioner.candidate import Candidate, Plan
+from collage.partitioner.candidate import Candidate, Instances, Plan
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import NormalizedInfo
 from collage.partitioner.rules.candidate_set import CandidateSet
@@ -104,6 +104,7 @@ class Allowed(Prepared):
         notes: what the report says of it.
         copies: what it costs to bring values from one memory into another.
         deadline: until when plans are looked for, compared, and confirmed.
+        objective_end_s: until when settings are measured for another objective than latency, as the clock tells.
     """
 
     tolerance: float
@@ -111,6 +112,7 @@ class Allowed(Prepared):
     notes: Sequence[str]
     copies: Mapping[tuple[str, str], CopyCost]
     deadline: Deadline
+    objective_end_s: float
 
     @property
     def out_of_time(self) -> bool:
@@ -187,11 +189,20 @@ class Refined(Searched):
     """The plan to return is known.
 
     Args:
-        winner: the plan.
+        winner: the plan, as it was timed.
         evaluation: how well it does its task, for the report; None where no metric was asked for.
         doubts: what is not sure about that.
+        instances: how many requests at once it was tuned for; None for one on all threads.
+        objective: what was tuned for, as the report has it.
     """
 
     winner: TimedPlan
     evaluation: Mapping[str, Any] | None = None
     doubts: Sequence[str] = ()
+    instances: Instances | None = None
+    objective: Mapping[str, Any] | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan to return, with its instances."""
+        return replace(self.winner.plan, instances=self.instances)

@@ -32,7 +32,10 @@ _SCHEME = "collage-tuning-1"
 # The first are part of the model by now, the others say how to tune, not what.
 _NO_PART = {"dims", "shapes", "plan", "time_limit_s", "wait_for_worker_s", "wait_for_quiet_s", "fresh"}
 # They came later: where they are not given, what was known before stays known.
-_LATER = ("evaluate", "max_drop", "at_least", "at_most")
+_LATER = (
+    *("evaluate", "max_drop", "at_least", "at_most"),
+    *("objective", "p99_ms", "max_latency_ms"),
+)
 
 
 class TuningCache:
@@ -72,7 +75,7 @@ class TuningCache:
             *(_SCHEME, version("collage-tuner"), model.sha256),
             [[str(target), key.digest] for target, key in zip(targets, keys, strict=True)],
             _of_candidates(candidates),
-            _of_options(options),
+            _chosen(options),
             None if inputs is None else file_digest(inputs),
             *([] if labels is None else [file_digest(labels)]),
         ]
@@ -122,8 +125,10 @@ class TuningCache:
             self._listener(Event("emit", f"what was found could not be remembered: {error}"))
 
 
-def _of_options(options: TuneOptions) -> dict[str, Any]:
-    unset = {name for name in _LATER if getattr(options, name) is None}
+def _chosen(options: TuneOptions) -> dict[str, Any]:
+    """The options that the result depends on."""
+    fields = TuneOptions.model_fields
+    unset = {name for name in _LATER if getattr(options, name) == fields[name].default}
     return options.model_dump(mode="json", exclude=_NO_PART | unset)
 
 

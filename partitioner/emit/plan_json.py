@@ -4,7 +4,8 @@
      "partitions": [{"target": "…", "nodes": ["…"], "latency_us": 1.0}]}
 
 Partitions stand in execution order, nodes in the model's order and by name. `latency_us` is what was
-measured, or null. `"lanes": 2` says that two partitions may run at once. A partition may also say its
+measured, or null. `"lanes": 2` says that two partitions may run at once, and `"instances": {"count": 2,
+"threads": 1, "cores": 2}` that two requests do, on so many threads each. A partition may also say its
 arithmetic (`"numbers": "bf16 inside the runtime"`) and who rewrote its nodes (`"prepared":
 "dynamic_int8 by …"`).
 
@@ -19,7 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from collage.partitioner.candidate import Candidate, Plan, bits
+from collage.partitioner.candidate import Candidate, Instances, Plan, bits
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.plan_check import check_plan
@@ -28,6 +29,8 @@ from collage.partitioner.target import Target
 FORMAT = 1
 RULE = "plan"
 _MOST_LANES = 64
+MOST_INSTANCES = 1024
+_INSTANCES = ("count", "threads", "cores")
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ def encode_plan(
     }
     if plan.lanes > 1:
         content["lanes"] = plan.lanes
+    if plan.instances is not None:
+        content["instances"] = asdict(plan.instances)
     return json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
@@ -106,7 +111,7 @@ def decode_plan(model: Model, text: str) -> PlanText:
         raise BadInputError("the plan has no list of partitions; it is damaged")
     position = {node.name: node.index for node in model.index.nodes}
     candidates = [_candidate(entry, i, position) for i, entry in enumerate(partitions)]
-    plan = Plan(tuple(candidates), _lanes(content))
+    plan = Plan(tuple(candidates), _lanes(content), _instances(content))
     check_plan(model.index, plan)
     versions = content.get("versions", {})
     if not isinstance(versions, dict):
@@ -131,6 +136,19 @@ def _lanes(content: Mapping[str, object]) -> int:
     if not isinstance(lanes, int) or isinstance(lanes, bool) or not 1 <= lanes <= _MOST_LANES:
         raise BadInputError(f"the plan has lanes {lanes!r}; give a number from 1 to {_MOST_LANES}")
     return lanes
+
+
+def _instances(content: Mapping[str, object]) -> Instances | None:
+    given = content.get("instances")
+    if given is None:
+        return None
+    found = [given.get(name) for name in _INSTANCES] if isinstance(given, dict) else []
+    numbers = [n for n in found if type(n) is int and 1 <= n <= MOST_INSTANCES]
+    if len(numbers) < len(_INSTANCES):
+        raise BadInputError(
+            f"the plan has instances {given!r}; give {', '.join(_INSTANCES)}, each from 1 to {MOST_INSTANCES}"
+        )
+    return Instances(*numbers)
 
 
 def _candidate(entry: object, i: int, position: Mapping[str, int]) -> Candidate:

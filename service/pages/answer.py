@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from collage.report import objective
 from collage.report.verdict import Speedup, speedups, title, verdict
 
 Tone = Literal["good", "same", "warn"]
@@ -45,6 +46,11 @@ def banner(report: Mapping[str, Any]) -> Banner:
     said = verdict(report)
     ours = [str(part["target"]) for part in report["partitions"]]
     others = [one for one in speedups(report) if ours != [one.target]]
+    served = objective.chosen(report)
+    if served is not None:
+        met = report["objective"]["met"]
+        headline = f"{objective.rate(served)} requests per second, {objective.at_once(served)}"
+        return Banner("good" if met else "warn", headline, said.sentence, None)
     if said.warning is not None:
         return Banner("warn", _not_proven(ours, others), said.sentence, said.warning)
     if len(set(ours)) > 1:
@@ -54,6 +60,12 @@ def banner(report: Mapping[str, Any]) -> Banner:
     if report.get("search") is None:
         return Banner("same", f"{title(ours[0])} is returned", said.sentence, None)
     return Banner("same", f"No mix wins: use {title(ours[0])}", said.sentence, None)
+
+
+def settings_picture(report: Mapping[str, Any]) -> str | None:
+    """The settings that were measured with several requests at once, as SVG; None where there were none."""
+    settings = objective.measured(report)
+    return objective.draw_settings(settings) if settings else None
 
 
 def _not_proven(ours: Sequence[str], others: Sequence[Speedup]) -> str:

@@ -20,6 +20,8 @@ _LABELS = {
     "pareto": "Pareto front: also the fastest plans at other errors",
     "fresh": "Search again, even where the result is known",
     "plans": "Plans timed end to end",
+    "p99_ms": "Bound on the 99th percentile (milliseconds)",
+    "max_latency_ms": "Bound on the median latency (milliseconds)",
 }
 
 # Where the description speaks of the command line.

@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from collage.cost_db.jobs.browse import JOB_ORDERS, JobBrowser, JobOrder, JobSearch
 from collage.cost_db.jobs.job import Job
 from collage.service.http.problems import ProblemError, not_found
-from collage.service.pages.answer import banner, plan_bars
+from collage.service.pages.answer import banner, plan_bars, settings_picture
 from collage.service.pages.comparison import moved, option_rows, plan_rows
 from collage.service.pages.option_fields import common_fields, rare_fields
 from collage.service.routes.authentication import Reader
@@ -160,6 +160,7 @@ def job_page(
         report=report,
         banner=banner(report) if report else None,
         plans=plan_bars(report) if report else [],
+        settings_picture=settings_picture(report) if report else None,
         limit_s=(view.options or {}).get("time_limit_s") or _DEFAULT_LIMIT_S,
         has_inputs="inputs_sha256" in job.spec,
         owner=owner_names(services).get(job.owner, job.owner),

@@ -88,7 +88,8 @@
       if (value !== undefined) chosen[field.dataset.option] = value;
     }
     for (const field of form.querySelectorAll("[data-dim]")) {
-      const value = read(field);
+      const proposed = chosen.shapes ? undefined : field.dataset.proposed;
+      const value = read(field) ?? (proposed && sizes(proposed));
       if (value !== undefined) (chosen.dims ||= {})[field.dataset.dim] = value;
     }
     return chosen;
@@ -210,6 +211,10 @@
     send(file.files[0]);
   });
 
+  // A fault goes as soon as it is mended: if it went at the next click, the page would move below the pointer.
+  form.addEventListener("input", (input) => {
+    if (input.target.getAttribute("aria-invalid") === "true") check(input.target);
+  });
   form.addEventListener("change", (change) => {
     if (change.target.dataset.control) check(change.target);
     if (change.target.name === "target") at("targets-fault").hidden = Boolean(targets().length);

@@ -21,7 +21,7 @@ import onnx
 
 from collage.artifact.emit import emit
 from collage.artifact.session import Session, load
-from collage.artifact.verify import observe_errors
+from collage.artifact.verify import observe
 from collage.backends.numerics.comparison import Expected
 from collage.backends.numerics.reference import run_reference
 from collage.backends.registry import installed
@@ -83,8 +83,8 @@ class _Here(Runner):
 
     def run(self, function: Callable[..., Any], *args: Any, **_: Any) -> Any:
         made = function(*args)
-        if function is observe_errors:
-            self.observed = made
+        if function is observe:
+            self.observed = made.errors
         return made
 
 

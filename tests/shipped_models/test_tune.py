@@ -147,7 +147,7 @@ def test_a_call_costs_what_the_plain_runtime_costs(tmp_path: Path) -> None:
 
 def _call(session: collage.Session) -> Callable[..., object]:
     """What a tuning times, of one target as of several."""
-    return lambda outputs, feed: session._executor.run()
+    return lambda outputs, feed: session._requests.run(lambda instance: instance.run())
 
 
 def _median_us(run: Callable[..., object], feed: dict[str, np.ndarray]) -> float:

@@ -127,7 +127,7 @@ def _rss_bytes(
 
 def _proof(run: Run, at: AtShape, plan: Plan, regions: RegionFiles) -> str:
     final = PreparedPlan(at.bound.model, plan, tuple(_notes(run, plan)), regions)
-    return verify_plan(
+    proof, _ = verify_plan(
         final=final,
         reference=at.sampling.seeded,
         seeds=at.sampling.seeds,
@@ -135,7 +135,8 @@ def _proof(run: Run, at: AtShape, plan: Plan, regions: RegionFiles) -> str:
         threads=at.sampling.threads,
         runner=run.runner,
         cancel=run.cancel,
-    ).to_text()
+    )
+    return proof.to_text()
 
 
 def _notes(run: Run, plan: Plan) -> list[Any]:

@@ -14,8 +14,9 @@ from collage.backends.mnn.backend import MnnBackend
 from collage.backends.numerics.comparison import output_error
 from collage.backends.numerics.reference import run_reference
 from collage.backends.sandbox.run import run_in_child
-from collage.backends.testing.conformance import BackendConformance, buffers, compiled, prepare
+from collage.backends.testing.conformance import BackendConformance
 from collage.backends.testing.conformance_cases import CASES
+from collage.backends.testing.conformance_checks import buffers, compiled, prepare
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from tests.forms import parsed, weights

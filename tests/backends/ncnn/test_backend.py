@@ -12,8 +12,9 @@ from collage.backends.contract import Available
 from collage.backends.ncnn.backend import NcnnBackend
 from collage.backends.numerics.comparison import output_error
 from collage.backends.sandbox.run import run_in_child
-from collage.backends.testing.conformance import BackendConformance, buffers, compiled, prepare
+from collage.backends.testing.conformance import BackendConformance
 from collage.backends.testing.conformance_cases import CASES
+from collage.backends.testing.conformance_checks import buffers, compiled, prepare
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.target import Target
 

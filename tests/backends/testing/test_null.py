@@ -8,8 +8,9 @@ import pytest
 
 from collage.backends import registry
 from collage.backends.contract import Backend
-from collage.backends.testing.conformance import BackendConformance, compiled, prepare
+from collage.backends.testing.conformance import BackendConformance
 from collage.backends.testing.conformance_cases import CASES
+from collage.backends.testing.conformance_checks import compiled, prepare
 from collage.backends.testing.null import NullBackend
 from collage.partitioner.target import Target
 

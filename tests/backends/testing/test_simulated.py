@@ -8,8 +8,9 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from collage.backends.testing.conformance import BackendConformance, Prepared, compiled, prepare
+from collage.backends.testing.conformance import BackendConformance
 from collage.backends.testing.conformance_cases import CASES
+from collage.backends.testing.conformance_checks import Prepared, compiled, prepare
 from collage.backends.testing.simulated import SimulatedBackend, SimulatedExecutable, round_values
 from collage.partitioner.target import Target
 

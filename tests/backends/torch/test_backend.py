@@ -10,14 +10,9 @@ import pytest
 from collage.backends import registry
 from collage.backends.contract import Available
 from collage.backends.sandbox.run import run_in_child
-from collage.backends.testing.conformance import (
-    BackendConformance,
-    buffers,
-    check_numbers,
-    compiled,
-    prepare,
-)
+from collage.backends.testing.conformance import BackendConformance
 from collage.backends.testing.conformance_cases import CASES
+from collage.backends.testing.conformance_checks import buffers, check_numbers, compiled, prepare
 from collage.backends.torch.backend import TorchBackend
 from collage.partitioner.errors import TargetError
 from collage.partitioner.target import Target

@@ -220,7 +220,7 @@ def test_the_second_load_finds_what_the_first_one_unpacked(artifact: Path, tmp_p
     (folder,) = tmp_path.glob("shapes-*")
     parts = {part.model.path.parent.parent for one in session._classes for part in one.plan.parts}
     assert parts == {folder}
-    (folder / "shapes.json").write_text("{")  # damaged
+    (folder / "shapes.json").write_text("{", encoding="utf-8")  # damaged
     with collage.load(artifact, cache_dir=tmp_path, threads=1) as again:
         assert isinstance(again, ShapedSession)
         _check(again, artifact, _feed(2, 6))

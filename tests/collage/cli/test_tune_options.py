@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from collage.cli.app import app
-from collage.cli.tune_options import flags, sizes
+from collage.cli.tune_options import flags, milliseconds, sizes
 from collage.options import TuneOptions
 from collage.partitioner.errors import BadInputError
 from collage.service.app import create_app
@@ -26,6 +26,7 @@ FLAGS = {
     "--min-partition-nodes", "--plan", "--fresh", "--wait-for-worker", "--evaluate", "--at-least", "--at-most",
     "--max-drop", "--labels",
     "--server", "--token", "--scheduler", "--certificates", "--database", "--verbose", "--wait-for-quiet",
+    "--objective", "--p99", "--max-latency",
 }  # fmt: skip
 
 
@@ -129,10 +130,23 @@ def test_a_file_of_shapes_is_passed_on(
     assert (five.sizes, five.weight) == ({"x": (1, 5)}, 2.0) and nine.sizes == {"x": (1, 9)}
 
 
+@pytest.mark.parametrize(
+    ("text", "ms"), [("20ms", 20.0), ("0.5s", 500.0), ("7", 7.0), ("1.5", 1.5), (" 3 ".strip(), 3.0)]
+)
+def test_a_time_is_given_with_its_unit_or_in_milliseconds(text: str, ms: float) -> None:
+    assert milliseconds("--p99", text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "fast", "-3ms", "20 minutes", "nan", "1e3ms"])
+def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(BadInputError, match="write 20ms"):
+        milliseconds("--p99", text)
+
+
 def test_docs_table_has_every_flag_and_no_other(options: Mapping[str, click.Option]) -> None:
     text = (DOCS / "tune.md").read_text(encoding="utf-8")
     first_cells = [line.split("|")[1] for line in text.splitlines() if re.match(r"\| ?`-", line)]
-    told = re.findall(r"`(--?[a-z][a-z-]*)", " ".join(first_cells))
+    told = re.findall(r"`(--?[a-z][a-z0-9-]*)", " ".join(first_cells))
     known = {word for option in options.values() for word in option.opts}
     assert set(told) <= known
     assert set(flags().values()) <= set(told)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from collage.partitioner.ingest.model_dims import ModelDims, TensorDims
-from collage.shapes.proofs import base, proposed
+from collage.shapes.proofs import OutOfTriesError, base, proposed
 
 Taken = Callable[[Mapping[str, int]], bool]
 
@@ -68,3 +68,30 @@ def test_ranges_are_what_a_model_takes(model: ModelDims, takes: Taken, texts: di
 def test_nothing_is_proposed_where_nothing_runs() -> None:
     run = _Run(lambda sizes: False)
     assert base(IMAGE, {}, IMAGE.free, run) == {} and run.count <= 64
+
+
+@pytest.mark.parametrize(
+    ("tries", "text"), [(0, "16"), (2, "16"), (3, "1..16"), (4, "1..32"), (5, "1..64"), (7, "1..256")]
+)
+def test_what_is_proven_when_the_time_is_over_is_proposed(tries: int, text: str) -> None:
+    left = tries
+
+    def run(sizes: Mapping[str, int]) -> str | None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OutOfTriesError
+        return None
+
+    assert proposed(TEXT, {"batch": 1, "length": 16}, "length", run) == text
+
+
+def test_sizes_beyond_the_first_that_is_not_taken_are_not_tried() -> None:
+    tried = []
+
+    def run(sizes: Mapping[str, int]) -> str | None:
+        tried.append(sizes["length"])
+        return "it is slow" if sizes["length"] > 100 else None
+
+    assert proposed(TEXT, {"batch": 1, "length": 16}, "length", run) == "1..64"
+    assert max(tried) == 128

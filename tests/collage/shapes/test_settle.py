@@ -262,6 +262,28 @@ def test_shapes_that_do_not_fit_are_told_before_a_run(
     assert message in _told(_text(tmp_path), {"length": "16..64"}, shapes)
 
 
+def test_without_time_what_is_said_is_believed_and_told(tmp_path: Path) -> None:
+    source = _text(tmp_path)
+    settled = settle(source, {"batch": 1, "length": "1..512"}, trials_s=0.0)
+    assert settled.space.dims["length"].high == 512
+    assert settled.notes == ("the model was not run at all ends of batch=1, length=1..512: it is slow",)
+    with pytest.raises(
+        ModelError, match="no sizes of the free dimensions at which the model runs were found"
+    ):
+        settle(source, {}, trials_s=0.0)
+
+
+def test_a_model_without_free_dimensions_is_not_run(tmp_path: Path) -> None:
+    source = _save(
+        tmp_path,
+        [helper.make_node("Reshape", ["x", "shape"], ["y"], "cut")],
+        {"x": (FLOAT, [4])},
+        {"y": (FLOAT, [3])},
+        shape=np.array([3], np.int64),
+    )
+    assert settle(source, {}, [({"x": (4,)}, 1.0)]).fixed == {}
+
+
 def test_what_is_no_model_is_told(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"not a model")
     assert "is not an ONNX model" in _told(tmp_path / "m.onnx", {"a": "1..2"})

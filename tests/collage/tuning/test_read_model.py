@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -36,7 +37,10 @@ def _read(folder: Path, text: str, url: str, **options: Any) -> tuple[Ingested |
     work_dir.mkdir()
     events: list[Event] = []
     run = Run(CostDatabase(url), work_dir, listener=events.append)
-    request = TuneRequest(source, (Target.parse("onnxruntime"),), TuneOptions.from_json(options))
+    inputs = options.pop("inputs", None)
+    request = TuneRequest(
+        source, (Target.parse("onnxruntime"),), TuneOptions.from_json(options), inputs
+    )
     read = read_model(run, request)
     run.database.close()
     return read, events
@@ -66,6 +70,26 @@ def test_the_only_size_that_runs_is_proposed_and_told(tmp_path: Path, sqlite_url
 def test_shapes_of_one_size_are_that_size(tmp_path: Path, sqlite_url: str) -> None:
     read, _ = _read(tmp_path, TEXT, sqlite_url, shapes=[{"x": [2, 9]}, {"x": [2, 9]}])
     assert _shapes(read) == [(2, 9)]
+
+
+@pytest.mark.parametrize("shape", [(2, 9), (5, 2, 9)])
+def test_sample_inputs_tell_sizes(tmp_path: Path, sqlite_url: str, shape: tuple[int, ...]) -> None:
+    np.savez(tmp_path / "x.npz", x=np.zeros(shape, np.float32))
+    read, events = _read(tmp_path, TEXT, sqlite_url, dims={"batch": 2}, inputs=tmp_path / "x.npz")
+    assert _shapes(read) == [(2, 9)]
+    assert any(e.message.endswith("the sample inputs are --dim batch=2 --dim length=9") for e in events)
+
+
+@pytest.mark.parametrize("arrays", [{"y": np.zeros((2, 9))}, {"x": np.zeros(3)}, {}, None])
+def test_samples_that_do_not_fit_tell_no_sizes(
+    tmp_path: Path, sqlite_url: str, arrays: dict[str, np.ndarray] | None
+) -> None:
+    inputs = tmp_path / "x.npz"
+    inputs.write_bytes(b"no samples")
+    if arrays is not None:
+        np.savez(inputs, **arrays)  # type: ignore[arg-type]
+    read, _ = _read(tmp_path, TEXT, sqlite_url, inputs=inputs)
+    assert isinstance(read, Settled) and read.proposed == {"batch": "1..8", "length": "1..512"}
 
 
 def test_a_contradiction_of_an_output_is_a_warning(tmp_path: Path, sqlite_url: str) -> None:

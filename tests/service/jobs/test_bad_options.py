@@ -34,7 +34,17 @@ def _partition(**changes: Any) -> dict[str, Any]:
         ({"dims": {"batch": -1}}, "options.dims.batch"),
         ({"dims": {"batch": 10**12}}, "options.dims.batch"),
         ({"dims": {"batch": 1.5}}, "options.dims.batch"),
+        ({"dims": {"length": "9..1"}}, "options.dims.length"),
+        ({"dims": {"length": "1,2,1"}}, "options.dims.length"),
+        ({"dims": {"length": "1:0.5,2"}}, "options.dims.length"),
+        ({"dims": {"length": "1" * 20_000}}, "options.dims.length"),
+        ({"dims": {"length": None}}, "options.dims.length"),
         ({"dims": {"": 1}}, "options.dims"),
+        ({"shapes": {"x": [1]}}, "options.shapes"),
+        ({"shapes": [{"x": [1]}, {"x": [-1]}]}, "options.shapes.1"),
+        ({"shapes": [{"x": "1"}]}, "options.shapes.0"),
+        ({"shapes": [{"sizes": {"x": 1}, "weight": 0}]}, "options.shapes.0"),
+        ({"shapes": [{"x": [1]}] * 1000}, "options.shapes"),
         ({"dims": [1]}, "options.dims"),
         ({"seed": 10**30}, "options.seed"),
         ({"seed": -1}, "options.seed"),
@@ -99,7 +109,8 @@ def test_numbers_that_are_not_finite_are_refused(shared_server: RunningServer) -
 
 def test_good_options_are_kept_as_they_were_given(server: RunningServer) -> None:
     options = {
-        "dims": {"batch": 0, "seq": 128},
+        "dims": {"batch": 0, "seq": "1..128"},
+        "shapes": [{"sizes": {"x": [1, 16]}, "weight": 2.5}],
         "seed": 2**31 - 1,
         "time_limit_s": 60,
         "pins": ["Conv=openvino -precision=bf16", "a..b=onnxruntime"],

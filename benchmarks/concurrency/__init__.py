@@ -1,0 +1,1 @@
+"""Requests that run at once: our sessions beside what ONNX Runtime and OpenVINO offer for it."""

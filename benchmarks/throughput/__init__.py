@@ -1,0 +1,1 @@
+"""Tuning for throughput beside what ONNX Runtime and OpenVINO offer for it."""

@@ -1,0 +1,132 @@
+"""Measures a setting in the child: instances are built and verified, then clients ask all at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from collage.backends.machine.resident_memory import peak_bytes
+from collage.backends.numerics.comparison import Expected, output_error
+from collage.backends.numerics.tensor_files import read_expected, read_samples
+from collage.objectives.trial import Trial, TrialRequest
+from collage.runtime.compiled import CompiledRegions, in_short
+from collage.runtime.executor import Executor
+from collage.runtime.instances import PlannedStep, executors
+from collage.runtime.requests import Requests
+from collage.timing.request import TimingRequest
+
+_LEAST_ANSWERS = 3
+# Clients that are not through by then hang.
+_START_S = 300.0
+
+
+def run_trial(request: TrialRequest) -> Trial:
+    """Measure a setting; runs in the child."""
+    begin = time.perf_counter()
+    try:
+        compiled, instances, error = _built(request)
+    except Exception as failure:
+        return Trial(failure=in_short(failure))
+    load_s = time.perf_counter() - begin
+    limit = request.timing.error_limit
+    if limit is not None and not error <= limit:
+        return Trial(error=error, failure=f"its error {error:.3g} exceeds {limit:.3g}")
+    try:
+        sample = read_samples(request.timing.samples_file, request.timing.inputs)[0]
+        times = _asked_by_clients(instances, sample, request.seconds)
+    except Exception as failure:
+        return Trial(error=error, failure=in_short(failure))
+    finally:
+        for instance in instances:
+            instance.close()
+        compiled.close()
+    every = [us for own in times for us in own]
+    return Trial(
+        throughput=sum(len(own) * 1e6 / sum(own) for own in times),
+        median_us=float(np.median(every)),
+        p99_us=float(np.percentile(every, 99)),
+        requests=len(every),
+        peak_rss_bytes=peak_bytes(),
+        load_s=load_s,
+        error=error,
+    )
+
+
+def _built(request: TrialRequest) -> tuple[CompiledRegions, list[Executor], float]:
+    timing = request.timing
+    (plan,) = timing.plans
+    compiled = CompiledRegions(timing.threads, timing.cache_dir, request.instances)
+    steps = [PlannedStep(s.region, timing.regions[s.region], s.target) for s in plan.steps]
+    made = executors(
+        compiled,
+        steps,
+        timing.inputs,
+        timing.outputs,
+        lanes=min(plan.lanes, timing.threads) if request.instances > 1 else plan.lanes,
+        instances=request.instances,
+    )
+    samples = read_samples(timing.samples_file, timing.inputs)
+    expected = read_expected(timing.expected_file, ())
+    return compiled, made, max(_error(each, timing, samples, expected) for each in made)
+
+
+def _error(
+    executor: Executor,
+    timing: TimingRequest,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    expected: Sequence[Mapping[str, Expected]],
+) -> float:
+    largest = 0.0
+    for sample, wanted in zip(samples, expected, strict=True):
+        executor.feed(sample)
+        executor.run()
+        made, names = executor.results(), list(wanted)
+        error = output_error(timing.metric, [made[n] for n in names], [wanted[n] for n in names])
+        largest = max(largest, error)
+    return largest
+
+
+def _asked_by_clients(
+    instances: Sequence[Executor], sample: Mapping[str, np.ndarray], seconds: float
+) -> list[list[float]]:
+    """The time of each request of each client, in microseconds; the first of each is left out."""
+    requests = Requests(instances)
+    start = threading.Barrier(len(instances))
+    with ThreadPoolExecutor(len(instances)) as clients:
+        asked = [clients.submit(_ask, requests, _request(sample), start, seconds) for _ in instances]
+        return [each.result() for each in asked]
+
+
+def _request(sample: Mapping[str, np.ndarray]) -> Callable[[Executor], object]:
+    """A request as a session computes it."""
+
+    def call(executor: Executor) -> object:
+        executor.feed(sample)
+        executor.run()
+        return executor.results()
+
+    return call
+
+
+def _ask(
+    requests: Requests[Executor],
+    call: Callable[[Executor], object],
+    start: threading.Barrier,
+    seconds: float,
+) -> list[float]:
+    start.wait(_START_S)
+    requests.run(call)
+    times: list[float] = []
+    clock = time.perf_counter
+    last = clock()
+    end = last + seconds
+    while last < end or len(times) < _LEAST_ANSWERS:
+        requests.run(call)
+        now = clock()
+        times.append((now - last) * 1e6)
+        last = now
+    return times

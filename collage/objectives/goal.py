@@ -1,0 +1,46 @@
+"""What a tuning is for, and which of two measurements serves that better."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from collage.objectives.trial import Trial
+from collage.options import Objective
+
+
+@dataclass(frozen=True)
+class Goal:
+    """An objective with its bound.
+
+    Args:
+        objective: what is to be as good as possible.
+        p99_us: bound on the 99th percentile of a request's time; None for no bound.
+        median_us: bound on its median.
+    """
+
+    objective: Objective
+    p99_us: float | None = None
+    median_us: float | None = None
+
+    def value(self, trial: Trial) -> float:
+        """What is to be as large as possible: requests per second, or less memory."""
+        if self.objective == "throughput":
+            return trial.throughput
+        if self.objective == "memory":
+            return 1.0 / max(1, trial.peak_rss_bytes)
+        return 1.0 / max(trial.median_us, 1e-9)
+
+    def excess(self, trial: Trial) -> float:
+        """How many times a measurement exceeds the bound; at most 1 where it keeps it."""
+        shares = [0.0]
+        if self.p99_us is not None:
+            shares.append(trial.p99_us / self.p99_us)
+        if self.median_us is not None:
+            shares.append(trial.median_us / self.median_us)
+        return max(shares)
+
+    def order(self, trial: Trial) -> tuple[float, float]:
+        """Sorts measurements, the best first: those that keep the bound by value, then the others by excess."""
+        excess = self.excess(trial)
+        return (0.0, -self.value(trial)) if excess <= 1.0 else (excess, math.inf)

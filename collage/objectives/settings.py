@@ -1,0 +1,113 @@
+"""Which settings are worth measuring: the plans that were fast for one request, shared out over the cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from collage.backends.options import THREADS
+from collage.backends.registry import backend_of
+from collage.options import Objective
+from collage.partitioner.candidate import Candidate, Instances, Plan
+from collage.partitioner.target import Target
+from collage.timing.timed_plan import TimedPlan
+
+# Beside the winner and the single targets, so many of the fastest plans are measured.
+_MOST_MIXES = 2
+# A single target so many times as slow as the winner is not measured.
+_FAR_BEHIND = 4.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A plan with its number of instances and the threads of each.
+
+    Args:
+        plan: what every instance runs.
+        name: of the plan in the report.
+        instances: how many requests run at once.
+        threads: of one request.
+    """
+
+    plan: Plan
+    name: str
+    instances: int
+    threads: int
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What makes two settings the same: a target has no more threads than an instance."""
+        parts = frozenset(
+            (part.nodes, _within(part.target, self.threads)) for part in self.plan.partitions
+        )
+        lanes = min(self.plan.lanes, self.threads) if self.instances > 1 else self.plan.lanes
+        return parts, lanes, self.instances, self.threads
+
+    @property
+    def complexity(self) -> tuple[int, int]:
+        """Of two settings that are nearly as good the less complex one is chosen."""
+        return len(self.plan.partitions), self.instances
+
+    def planned(self, cores: int) -> Instances:
+        """What the plan says of it."""
+        return Instances(self.instances, self.threads, cores)
+
+
+def settings(
+    objective: Objective,
+    winner: TimedPlan,
+    entries: Sequence[TimedPlan],
+    cores: int,
+    most_threads: int | None = None,
+) -> list[Setting]:
+    """Settings to measure, the most promising first; the winner for one request at a time is the first.
+
+    Args:
+        objective: instances cost memory, so there is one where memory counts.
+        winner: the fastest plan for one request.
+        entries: other plans that may be returned, the fastest first.
+        cores: shared out among instances.
+        most_threads: that one request may have, where the caller says so.
+    """
+    divisions = [(1, cores)] if objective == "memory" else _divisions(cores)
+    limit = _FAR_BEHIND * winner.latency_us
+    # Emitting knows the tuner's own sub-models only.
+    near = [e for e in entries if e is not winner and e.regions is None and e.latency_us <= limit]
+    singles = [e for e in near if len(e.plan.partitions) == 1]
+    mixes = [e for e in near if len(e.plan.partitions) > 1][:_MOST_MIXES]
+    found: dict[tuple[object, ...], Setting] = {}
+    for entry in (winner, *singles, *mixes):
+        for instances, share in divisions:
+            threads = min(share, most_threads or share)
+            for plan in (entry.plan, *_served_otherwise(entry.plan, instances)):
+                setting = Setting(plan, _name(entry, plan), instances, threads)
+                found.setdefault(setting.identity, setting)
+    return list(found.values())
+
+
+def _divisions(cores: int) -> list[tuple[int, int]]:
+    """Instances and threads of each: all cores for one, one core for each, and what lies between."""
+    counts = [1, cores]
+    counts += [1 << power for power in range(1, cores.bit_length()) if 1 << power < cores]
+    return [(count, cores // count) for count in dict.fromkeys(counts)]
+
+
+def _served_otherwise(plan: Plan, instances: int) -> list[Plan]:
+    """The same whole model on forms of its target that may serve several requests faster."""
+    if instances == 1 or len(plan.partitions) > 1:
+        return []
+    (part,) = plan.partitions
+    return [
+        Plan((Candidate(part.nodes, target, part.rule),))
+        for target in backend_of(part.target).at_once(part.target)
+    ]
+
+
+def _name(entry: TimedPlan, plan: Plan) -> str:
+    return entry.name if plan is entry.plan else f"single {plan.partitions[0].target}"
+
+
+def _within(target: Target, threads: int) -> Target:
+    given = target.option(THREADS.name, THREADS.default)
+    count = threads if given == THREADS.default else min(int(given), threads)
+    return target.with_options(**{THREADS.name: str(count)})

@@ -1,0 +1,149 @@
+"""The last choice of a tuning that is not for the latency of one request: a plan, its instances and their threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from collage.backends.registry import on_gpus
+from collage.backends.sandbox.run import ChildFailed, ChildLimits
+from collage.events import Event
+from collage.objectives.child import run_trial
+from collage.objectives.goal import Goal
+from collage.objectives.halving import Tried, best, halve
+from collage.objectives.outcome import outcome
+from collage.objectives.settings import Setting, settings
+from collage.objectives.trial import Trial, TrialRequest
+from collage.options import TuneOptions
+from collage.timing.request import PlanStep, PlanSteps, TimingRequest, without_plans
+from collage.timing.timed_plan import TimedPlan, identity
+from collage.tuning.stages import Refined
+
+# A trial that takes so many times as long as its request asks for hangs.
+_PATIENCE, _PATIENCE_S = 20.0, 120.0
+
+
+def goal_of(options: TuneOptions) -> Goal:
+    """What a tuning is for."""
+    return Goal(
+        objective=options.objective,
+        p99_us=None if options.p99_ms is None else options.p99_ms * 1e3,
+        median_us=None if options.max_latency_ms is None else options.max_latency_ms * 1e3,
+    )
+
+
+def choose_setting(refined: Refined) -> Refined:
+    """Measure plans with several requests at once, and return the setting that serves the objective best.
+
+    Where the objective is latency nothing is measured. Where no setting could be, the winner stays as it is.
+    """
+    goal = goal_of(refined.request.options)
+    if goal.objective == "latency":
+        return replace(refined, objective=outcome(goal))
+    left_s = max(0.0, refined.objective_end_s - time.monotonic())
+    refined.run.clock.expect(left_s + refined.emit_s)
+    with refined.run.stage("objective", f"measuring requests at once, for {goal.objective}"):
+        asked = settings(
+            goal.objective,
+            refined.winner,
+            _others(refined),
+            cores=refined.run.runner.threads,
+            most_threads=refined.request.options.threads,
+        )
+        tried = halve(asked, _measure(refined), goal, _fits(refined))
+        chosen, winner = _chosen(refined, tried, goal)
+        found = outcome(goal, tried, chosen)
+    if chosen is None:
+        return replace(refined, objective=found)
+    planned = chosen.setting.planned(refined.run.runner.threads)
+    return replace(refined, winner=winner, instances=planned, objective=found)
+
+
+def _chosen(refined: Refined, tried: Sequence[Tried], goal: Goal) -> tuple[Tried | None, TimedPlan]:
+    """The best setting whose plan can also be timed for one request, with that; else none, and the winner so far."""
+    left = list(tried)
+    while (chosen := best(left, goal)) is not None:
+        winner = _timed(refined, chosen)
+        if winner is not None:
+            return chosen, winner
+        left.remove(chosen)
+    return None, refined.winner
+
+
+def _others(refined: Refined) -> list[TimedPlan]:
+    """Plans that may be returned in place of the winner, the fastest first."""
+    if not refined.request.searches or refined.request.check is not None:
+        return []  # the plan is given, or only the winner passed the caller's check
+    standings = refined.comparisons.standings
+    return sorted(filter(standings.may_win, standings.entries), key=standings.ratio)
+
+
+def _measure(refined: Refined) -> Callable[[Setting, float], Trial]:
+    template = without_plans(refined.sampling, error_limit=refined.tolerance)
+    run = refined.run
+
+    def measure(setting: Setting, seconds: float) -> Trial:
+        request = TrialRequest(_timing(refined, template, setting), setting.instances, seconds)
+        gpus = on_gpus(part.target for part in setting.plan.partitions)
+        limits = ChildLimits(
+            timeout_s=_PATIENCE * seconds + _PATIENCE_S, address_bytes=0 if gpus else None, gpus=gpus
+        )
+        with run.runner.alone(run.cancel):
+            try:
+                trial: Trial = run.runner.run(run_trial, request, limits=limits, cancel=run.cancel)
+            except ChildFailed as failure:
+                trial = Trial(failure=f"{failure.kind}: {failure.reason}")
+        run.listener(Event("objective", _told(setting, trial)))
+        return trial
+
+    return measure
+
+
+def _timing(refined: Refined, template: TimingRequest, setting: Setting) -> TimingRequest:
+    regions = {}
+    steps = []
+    for part in setting.plan.partitions:
+        model = refined.sub_models.get(part.nodes)
+        name = str(model.path.parent)
+        regions[name] = model
+        steps.append(PlanStep(name, part.target))
+    plan = PlanSteps(tuple(steps), setting.plan.lanes)
+    return replace(template, plans=(plan,), regions=regions, threads=setting.threads)
+
+
+def _fits(refined: Refined) -> Callable[[], bool]:
+    """Whether one more trial ends in time, by what the trials so far took."""
+    begin_s = time.monotonic()
+    asked = 0
+    end_s = refined.objective_end_s
+
+    def fits() -> bool:
+        nonlocal asked
+        now_s = time.monotonic()
+        one_s = (now_s - begin_s) / asked if asked else 0.0
+        asked += 1
+        return now_s + one_s <= end_s
+
+    return fits
+
+
+def _timed(refined: Refined, chosen: Tried) -> TimedPlan | None:
+    """The chosen plan with its latency for one request; a form of a target that was not timed yet is timed here."""
+    plan = chosen.setting.plan
+    for entry in (refined.winner, *refined.comparisons.standings.entries):
+        if entry.timed and identity(entry.plan) == identity(plan):
+            return entry
+    entry = TimedPlan(plan, chosen.setting.name)
+    refined.comparisons.time([entry], again=[refined.winner], needed=1)
+    return entry if entry.timed else None
+
+
+def _told(setting: Setting, trial: Trial) -> str:
+    what = f"{setting.name}, {setting.instances} × {setting.threads} threads"
+    if trial.failure is not None:
+        return f"{what}: {trial.failure}"
+    return (
+        f"{what}: {trial.throughput:.1f} requests/s, p99 {trial.p99_us / 1e3:.2f} ms, "
+        f"{trial.peak_rss_bytes >> 20} MiB"
+    )

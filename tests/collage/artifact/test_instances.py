@@ -1,0 +1,200 @@
+"""Sessions with several instances: answers, order, shared weights, and what an artifact was tuned for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import collage
+from benchmarks.load_time import make_artifact
+from collage.backends.contract import Available
+from collage.backends.registry import resolve
+from collage.partitioner.candidate import Candidate, Instances, Plan
+from collage.partitioner.errors import BadInputError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalize
+from collage.partitioner.target import Target
+
+WIDTH = 64
+RUNTIMES = ("onnxruntime", "openvino", "mnn", "ncnn")
+
+
+def chain(folder: Path, width: int = WIDTH, layers: int = 4) -> Model:
+    """Products with square weights, one after the other."""
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    for i in range(layers):
+        value = rng.standard_normal((width, width), np.float32) / np.float32(np.sqrt(width))
+        weights.append(numpy_helper.from_array(value, f"w{i}"))
+        nodes.append(helper.make_node("MatMul", [f"x{i}" if i else "x", f"w{i}"], [f"m{i}"], f"m{i}"))
+        nodes.append(helper.make_node("Tanh", [f"m{i}"], [f"x{i + 1}"], f"t{i}"))
+    shape = [1, width]
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(f"x{layers}", onnx.TensorProto.FLOAT, shape)],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    folder.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, folder / "given.onnx")
+    return Model.open(normalize(folder / "given.onnx", folder / "normalized", {}).path)
+
+
+def artifact(folder: Path, *targets: str, instances: Instances | None = None, **size: int) -> Path:
+    """A chain whose operators are shared out among the targets, in blocks."""
+    model = chain(folder, **size)
+    count = len(model.index.nodes)
+    ends = [count * i // len(targets) for i in range(len(targets) + 1)]
+    parts = [
+        Candidate(sum(1 << n for n in range(ends[i], ends[i + 1])), Target.parse(target))
+        for i, target in enumerate(targets)
+    ]
+    return make_artifact(model, Plan(tuple(parts), instances=instances), folder / "m.collage.onnx")
+
+
+def here(name: str) -> bool:
+    return isinstance(resolve(Target.parse(name)).probe(), Available)
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight cores, so that several instances fit on any machine."""
+    monkeypatch.setattr("collage.artifact.session.default_threads", lambda: 8)
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize("targets", [("onnxruntime",), ("onnxruntime", "openvino", "onnxruntime")])
+@pytest.mark.parametrize("instances", [1, 3])
+def test_answers_of_many_threads_are_never_mixed_up(
+    tmp_path: Path, targets: tuple[str, ...], instances: int
+) -> None:
+    if not all(map(here, targets)):
+        pytest.skip("a runtime is missing")
+    path = artifact(tmp_path, *targets)
+    with collage.load(path, cache_dir=tmp_path / "cache", instances=instances) as session:
+        assert session.instances == instances and session.threads == 8 // instances
+        rng = np.random.default_rng(1)
+        feeds = [{"x": rng.standard_normal((1, WIDTH), np.float32)} for _ in range(12)]
+        alone = [session.run(None, feed)[0] for feed in feeds]
+        assert len({value.tobytes() for value in alone}) == 12
+        start = threading.Barrier(12)
+
+        def work(client: int) -> bool:
+            start.wait(60)
+            for _ in range(20):
+                (now,) = session.run(None, feeds[client])
+                (later,) = session.run_async(None, feeds[client]).result(60)
+                if not (np.allclose(now, alone[client], atol=1e-5) and np.array_equal(now, later)):
+                    return False
+            return True
+
+        with ThreadPoolExecutor(12) as pool:
+            assert all(pool.map(work, range(12)))
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name in ("mnn", "ncnn")])
+def test_runtimes_that_never_run_at_once_answer_right_too(tmp_path: Path, runtime: str) -> None:
+    if not here(runtime):
+        pytest.skip("the runtime is missing")
+    path = artifact(tmp_path, runtime)
+    with collage.load(path, cache_dir=tmp_path / "cache", instances=2) as session:
+        rng = np.random.default_rng(1)
+        feeds = [{"x": rng.standard_normal((1, WIDTH), np.float32)} for _ in range(4)]
+        alone = [session.run(None, feed)[0] for feed in feeds]
+        futures = [session.run_async(None, feeds[i % 4]) for i in range(200)]
+        for i, future in enumerate(futures):
+            assert np.allclose(future.result(60)[0], alone[i % 4], atol=1e-5)
+
+
+def test_closing_waits_for_requests_and_refuses_later_ones(tmp_path: Path) -> None:
+    path = artifact(tmp_path, "onnxruntime")
+    session = collage.load(path, cache_dir=False)
+    feed = {"x": np.ones((1, WIDTH), np.float32)}
+    futures = [session.run_async(None, feed) for _ in range(50)]
+    session.close()
+    assert len({future.result(0)[0].tobytes() for future in futures}) == 1
+    with pytest.raises(BadInputError, match="closed"):
+        session.run_async(None, feed)
+    with pytest.raises(BadInputError, match="closed"):
+        session.run(None, feed)
+    session.close()
+
+
+def test_a_request_that_cannot_be_computed_is_refused_at_once(tmp_path: Path) -> None:
+    with collage.load(artifact(tmp_path, "onnxruntime"), cache_dir=False) as session:
+        with pytest.raises(BadInputError, match="shape"):
+            session.run_async(None, {"x": np.ones((2, WIDTH), np.float32)})
+        with pytest.raises(BadInputError, match="unknown outputs"):
+            session.run_async(["z"], {"x": np.ones((1, WIDTH), np.float32)})
+
+
+@pytest.mark.usefixtures("cores")
+def test_an_artifact_says_how_many_instances_it_was_tuned_for(tmp_path: Path) -> None:
+    path = artifact(tmp_path, "onnxruntime", instances=Instances(count=2, threads=4, cores=8))
+    for cache in (
+        tmp_path / "cache",
+        tmp_path / "cache",
+        False,
+    ):  # unpacked, found again, without a cache
+        with collage.load(path, cache_dir=cache) as session:
+            assert (session.instances, session.threads) == (2, 4)
+    with collage.load(path, instances=1, cache_dir=False) as session:
+        assert (session.instances, session.threads) == (1, 8)
+
+
+def test_more_instances_than_cores_are_refused(tmp_path: Path) -> None:
+    path = artifact(tmp_path, "onnxruntime")
+    with pytest.raises(BadInputError, match="cores"):
+        collage.load(path, instances=1000)
+
+
+_RESIDENT = """
+import sys, psutil, numpy as np
+import collage, collage.artifact.session as module
+module.default_threads = lambda: 4
+session = collage.load(sys.argv[1], instances=int(sys.argv[2]), cache_dir=sys.argv[3])
+feed = {"x": np.ones((1, int(sys.argv[4])), np.float32)}
+futures = [session.run_async(None, feed) for _ in range(20)]
+[future.result() for future in futures]
+print(psutil.Process().memory_info().rss)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_instances_share_their_weights(tmp_path: Path, runtime: str) -> None:
+    if not here(runtime):
+        pytest.skip("the runtime is missing")
+    width, layers = 2048, 4
+    weights = 4 * layers * width * width
+    path = artifact(tmp_path, runtime, width=width, layers=layers)
+
+    def resident(instances: int) -> int:
+        words = [
+            sys.executable,
+            "-c",
+            _RESIDENT,
+            str(path),
+            str(instances),
+            str(tmp_path / "cache"),
+            str(width),
+        ]
+        done = subprocess.run(words, check=True, stdout=subprocess.PIPE, encoding="utf-8")
+        return int(done.stdout.split()[-1])
+
+    resident(1)  # fills the cache
+    one, four = resident(1), resident(4)
+    assert four - one < 0.5 * weights, (
+        f"{one >> 20} MiB alone, {four >> 20} MiB with four, {weights >> 20} of weights"
+    )

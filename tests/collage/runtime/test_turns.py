@@ -1,0 +1,95 @@
+"""Turns: who asks first gets first, one thing is with one asker, and an end that waits."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collage.runtime.turns import ClosedError, Turns
+
+
+@given(things=st.integers(1, 4), steps=st.lists(st.booleans(), max_size=60))
+def test_those_who_wait_are_served_in_the_order_in_which_they_came(
+    things: int, steps: list[bool]
+) -> None:
+    turns = Turns(range(things))
+    held: list[int] = []
+    served: list[int] = []
+    asked = 0
+    for asks in steps:
+        if asks:
+            turns.ask(lambda thing, asker=asked: (served.append(asker), held.append(thing)))  # type: ignore[misc]
+            asked += 1
+        elif held:
+            turns.give_back(held.pop(0))
+        assert served == list(range(len(served))) and len(set(held)) == len(held) <= things
+        assert len(held) == things or len(served) == asked
+
+
+def test_nobody_passes_those_who_wait() -> None:
+    turns = Turns(["only"])
+    assert turns.free() == "only" and turns.free() is None
+    held: list[str] = []
+    turns.ask(held.append)
+    turns.give_back("only")
+    assert held == ["only"] and turns.free() is None
+    turns.give_back("only")
+    assert turns.free() == "only"
+
+
+def test_a_thing_is_with_one_asker_at_a_time() -> None:
+    turns = Turns(list(range(3)))
+    users, most = [0, 0, 0], [0, 0, 0]
+    chance = random.Random(0)
+    pauses_s = [chance.random() / 2000 for _ in range(50)]
+    done = threading.Semaphore(0)
+
+    def use(pause_s: float) -> Callable[[int], None]:
+        def given_to(thing: int) -> None:
+            users[thing] += 1
+            most[thing] = max(most[thing], users[thing])
+
+            def end() -> None:
+                users[thing] -= 1
+                turns.give_back(thing)
+                done.release()
+
+            threading.Timer(pause_s, end).start()
+
+        return given_to
+
+    for pause_s in pauses_s:
+        turns.ask(use(pause_s))
+    for _ in pauses_s:
+        assert done.acquire(timeout=30)
+    assert most == [1, 1, 1]
+
+
+def test_closing_waits_for_those_who_asked_before() -> None:
+    turns = Turns(["only"])
+    held = turns.free()
+    assert held is not None
+    served = threading.Event()
+
+    def later(thing: str) -> None:
+        served.set()
+        threading.Timer(0.05, turns.give_back, [thing]).start()
+
+    turns.ask(later)
+    closing = threading.Thread(target=turns.close)
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    with pytest.raises(ClosedError):
+        turns.free()
+    with pytest.raises(ClosedError):
+        turns.ask(later)
+    turns.give_back(held)
+    closing.join(10)
+    assert served.is_set() and not closing.is_alive()
+    turns.close()

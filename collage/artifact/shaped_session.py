@@ -186,7 +186,7 @@ class ShapedSession(Session):
         return [made[name] if name in made else self._constants[name].copy() for name in names]
 
     def _hand_over(self, executor: Any) -> None:
-        """Nothing: what a call returns here is the caller's own already."""
+        self._by_shape.hand_over(self._state.names)
 
     def _computed(self, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
         """Outputs by the plan of the class, or by its hot plan where this shape has come often."""

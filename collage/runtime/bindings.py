@@ -67,6 +67,11 @@ class RecentShapes:
         loose: set[str],
     ) -> None:
         self._lives, self._fixed, self._build, self._loose = tuple(lives), fixed, build, loose
+        self._dtypes = [
+            (life.spec.name, np.dtype(life.spec.dtype))
+            for life in self._lives
+            if life.spec.dtype != "unknown"
+        ]
         self._block = Block()
         self._seen: dict[object, Shapes] = {}
         self._kept: dict[object, Binding] = {}
@@ -91,10 +96,11 @@ class RecentShapes:
                 do where none differs.
         """
         shapes = {
-            life.spec.name: value.shape
-            for life in self._lives
-            if isinstance(value := values.get(life.spec.name), np.ndarray)
-            and value.dtype.name == life.spec.dtype
+            name: value.shape
+            for name, dtype in self._dtypes
+            if name not in self._loose
+            and isinstance(value := values.get(name), np.ndarray)
+            and value.dtype == dtype
         }
         before = self._seen.pop(key, shapes)
         differing = {name for name, shape in shapes.items() if before.get(name, shape) != shape}

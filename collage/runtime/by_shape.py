@@ -108,6 +108,7 @@ class ByShape:
         self._instances: OrderedDict[tuple[PartedPlan, Shapes], _Instance] = OrderedDict()
         self._dynamic: dict[PartedPlan, _Instance] = {}
         self._used_by: dict[Executable, _Instance] = {}
+        self._handed: frozenset[str] = frozenset()
         self._made = 0
 
     def run(
@@ -128,14 +129,14 @@ class ByShape:
         """
         if not plan.is_dynamic and not self.knows(plan, feed):
             values = self._learn(plan, feed)
-            return {name: np.array(values[name]) for name in names}
+            return {n: values[n] if n in self._handed else np.array(values[n]) for n in names}
         executor = self.bound(plan, feed)
         try:
             executor.feed(feed)
             executor.run()
         except Exception as error:
             raise ShapeError(f"{_described(self._inputs, feed)}: {in_short(error)}") from error
-        return {name: executor.value(name).copy() for name in names}
+        return {name: executor.output(name) for name in names}
 
     def bound(self, plan: PartedPlan, feed: Mapping[str, np.ndarray]) -> Executor:
         """The executor for the shapes of a feed, bound; it may be used until the next call.
@@ -161,7 +162,16 @@ class ByShape:
             Step(executable, part.model.inputs, part.model.outputs)
             for executable, part in zip(executables, plan.parts, strict=True)
         ]
-        return _Instance(Executor(steps, self._inputs, self._outputs, plan.lanes), executables)
+        executor = Executor(steps, self._inputs, self._outputs, plan.lanes)
+        executor.hand_over(self._handed | self._data_dependent)
+        return _Instance(executor, executables)
+
+    def hand_over(self, names: Collection[str]) -> None:
+        """Let inputs and outputs stay where they are (`Executor.hand_over`); what was bound before is closed."""
+        for instance in self._instances.values():
+            self._drop(instance.copies)
+        self.close()
+        self._handed = frozenset(names)
 
     def knows(self, plan: PartedPlan, feed: Mapping[str, np.ndarray]) -> bool:
         """True when a plan is bound to the shapes of a feed."""
@@ -196,6 +206,7 @@ class ByShape:
             self._drop(copies)
             raise
         executor = Executor(steps, self._seen(self._inputs, values), self._outputs, plan.lanes)
+        executor.hand_over(self._handed)
         executables = [step.executable for step in steps]
         self._instances[plan, self._shapes(feed)] = _Instance(executor, executables, copies)
         self._evict()

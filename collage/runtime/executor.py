@@ -72,7 +72,11 @@ class Executor:
         self._fed = [(s.name, self._fixed[s.name]) for s in self._inputs if s.name in self._fixed]
         self._free = tuple(spec.name for spec in self._inputs if spec.name not in self._fixed)
         self._device_values = DeviceValues(self._steps, self._inputs, self._outputs, self._fixed)
-        free = [life for life in lives if not life.spec.is_static] if self._free else []
+        # Places pay where a step has no other values; elsewhere it is bound at each run all the same.
+        pays = self._free and any(
+            not step.is_static and self._handed.isdisjoint(_names(step)) for step in self._steps
+        )
+        free = [life for life in lives if not life.spec.is_static] if pays else []
         self._shapes = RecentShapes(free, self._fixed, self._bound_to, set(names))
         self._fixed_runs: dict[int, Call] = {}
         self._loose: dict[str, np.ndarray] = {}
@@ -238,6 +242,10 @@ class Executor:
 def _take_turns(binding: Binding) -> None:
     for turn in binding.turns:
         turn()
+
+
+def _names(step: Step) -> list[str]:
+    return [spec.name for spec in (*step.inputs, *step.outputs)]
 
 
 def _without_places(step: Step, handed: Collection[str]) -> Step:

@@ -207,6 +207,24 @@ def test_values_that_are_handed_over_are_not_copied() -> None:
     assert [float(array[0]) for array in made] == [1, 2, 3]
 
 
+def test_places_are_made_only_where_a_step_has_no_other_values() -> None:
+    specs = [_spec(name, None) for name in ("x", "a", "b", "y")]
+    executables = [_Counted(lambda v: v + 1) for _ in range(3)]
+    steps = [
+        Step(executable, (read,), (made,))
+        for executable, (read, made) in zip(executables, itertools.pairwise(specs), strict=True)
+    ]
+    for names, calls in (({"x", "a"}, [0, 0, 1]), ({"x", "b"}, [0, 0, 0]), ((), [1, 1, 1])):
+        executor = Executor(steps, [specs[0]], ["y"])
+        executor.hand_over(names)
+        executor.bind()
+        for executable in executables:
+            executable.calls = 0
+        for value in (1, 2, 3):
+            np.testing.assert_array_equal(_ran(executor, np.full(2, value, np.float32)), value + 3)
+        assert [executable.calls for executable in executables] == calls
+
+
 @pytest.mark.parametrize("target", ["onnxruntime", "openvino", "mnn"])
 @pytest.mark.parametrize("given", [(2, 4), (1, 4), (3, 4), (5, 4)])
 def test_an_output_of_another_shape_is_an_error(

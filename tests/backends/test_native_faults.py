@@ -63,7 +63,8 @@ def fate(backend: Backend, text: str, folder: Path) -> str:
         made = run_in_child(computed, backend, model, folder / "tried", *inputs, limits=limits)
     except ChildFailed as failure:
         return failure.reason
-    return "right" if np.allclose(made, expected, atol=1e-4) else "wrong"
+    same = np.shape(made) == np.shape(expected) and np.allclose(made, expected, atol=1e-4)
+    return "right" if same else "wrong"
 
 
 @pytest.mark.parametrize(
@@ -73,9 +74,7 @@ def fate(backend: Backend, text: str, folder: Path) -> str:
         pytest.param(MnnBackend(), TRANSPOSED, "wrong", "transA", id="mnn-gemm-transa"),
         pytest.param(MnnBackend(), VARIABLE_NORM, "(-11)", "no constants", id="mnn-variable-norm"),
         pytest.param(MnnBackend(), SUM_OF_ONE, "(-11)", "two or more", id="mnn-sum-of-one"),
-        pytest.param(
-            MnnBackend(), DILATED_POOL, "could not be broadcast", "dilations", id="mnn-dilated-pool"
-        ),
+        pytest.param(MnnBackend(), DILATED_POOL, "wrong", "dilations", id="mnn-dilated-pool"),
         pytest.param(MnnBackend(), LAST_OF_EQUALS, "wrong", "first index", id="mnn-last-index"),
         pytest.param(NcnnBackend(), NOTHING, "(-11)", "nothing in it", id="ncnn-no-operator"),
     ],

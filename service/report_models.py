@@ -6,7 +6,7 @@ The server sends reports and events as they were stored; a test compares real on
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -197,6 +197,59 @@ class FootprintView(_Stored):
     size_bytes: int
 
 
+class ShapeSingleView(_Stored):
+    """A target alone at a shape."""
+
+    target: str
+    any_shape_us: float | None = Field(description="Compiled once for any shape.")
+    this_shape_us: float | None = Field(description="Compiled for this shape alone.")
+    failure: str | None = None
+
+
+class ShapeRowView(_Stored):
+    """What was measured at a representative shape."""
+
+    sizes: dict[str, int]
+    weight: float
+    class_: int = Field(alias="class")
+    latency_us: float
+    hot_latency_us: float | None = Field(description="Of the plan for shapes that come often.")
+    max_relative_error: float
+    singles: list[ShapeSingleView]
+
+
+class HotPlanView(_Stored):
+    """The plan that a shape gets once it has come often."""
+
+    partitions: int
+    targets: list[str]
+    treatment: Literal["dynamic", "exact", "bucket"]
+    compile_s: float
+    from_request: int
+
+
+class ShapeClassView(_Stored):
+    """Shapes that are run alike."""
+
+    up_to: int | None = Field(description="The largest product of sizes; null for the last class.")
+    partitions: int
+    targets: list[str]
+    treatment: Literal["dynamic", "exact", "bucket"]
+    hot: HotPlanView | None
+
+
+class ShapesView(_Stored):
+    """A plan for a range of shapes."""
+
+    dims: dict[str, str]
+    main: int = Field(description="The row of the shape at which plans were searched.")
+    most_copies: int
+    classes: list[ShapeClassView]
+    rows: list[ShapeRowView]
+    weighted: dict[str, Any] = Field(description="Means over shapes, of ours and of each target.")
+    rss_bytes: dict[str, int]
+
+
 class ReportView(_Stored):
     """The report of a tuning; docs/report.md says what each field means."""
 
@@ -231,6 +284,7 @@ class ReportView(_Stored):
     never_measured: list[NeverMeasuredView]
     warnings: list[str]
     seconds: dict[str, float]
+    shapes: ShapesView | None = None
 
 
 class GraphNodeView(_Stored):

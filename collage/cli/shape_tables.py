@@ -11,6 +11,9 @@ from rich.table import Table
 from collage.cli.tables import ms_text, number_text, stdout_console
 from collage.report.verdict import title
 
+# A longer name of dimensions would push the numbers apart.
+_WIDEST = 16
+
 
 def show_shapes(console: Console, shapes: Mapping[str, Any]) -> None:
     """What was found over all shapes, a row for each, and the classes.
@@ -56,25 +59,24 @@ def sentence(shapes: Mapping[str, Any]) -> str:
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table("shape", "weight", "class", "ours", box=None, pad_edge=False)
+    """Milliseconds of each shape; of a single target compiled for any shape, and for this one alone."""
+    names = " × ".join(rows[0]["sizes"])
+    shape = names if len(names) <= _WIDEST else "shape"
+    table = Table(box=None, pad_edge=False, caption="milliseconds; for any shape / for this one alone")
+    table.caption_justify = "left"
     has_hot = any(row["hot_latency_us"] is not None for row in rows)
-    if has_hot:
-        table.add_column("often", justify="right")
-    for single in rows[0]["singles"]:
-        table.add_column(single["target"], justify="right")
-        table.add_column("alone", justify="right")
+    ours = "ours / often" if has_hot else "ours"
+    for name in (shape, "weight", "class", ours, *(s["target"] for s in rows[0]["singles"])):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        cells = [
-            ", ".join(f"{name}={size}" for name, size in row["sizes"].items()),
+        own = _ms(row["latency_us"])
+        table.add_row(
+            " × ".join(map(str, row["sizes"].values())),
             number_text(row["weight"]),
             str(row["class"]),
-            _ms(row["latency_us"]),
-        ]
-        if has_hot:
-            cells.append(_ms(row["hot_latency_us"]))
-        for single in row["singles"]:
-            cells += [_ms(single["any_shape_us"]), _ms(single["this_shape_us"])]
-        table.add_row(*cells)
+            f"{own} / {_ms(row['hot_latency_us'])}" if has_hot else own,
+            *(f"{_ms(s['any_shape_us'])} / {_ms(s['this_shape_us'])}" for s in row["singles"]),
+        )
     return table
 
 
@@ -108,4 +110,4 @@ def _plan(one: Mapping[str, Any]) -> str:
 
 
 def _ms(latency_us: float | None) -> str:
-    return "–" if latency_us is None else ms_text(latency_us)
+    return "–" if latency_us is None else f"{latency_us / 1e3:.3g}"

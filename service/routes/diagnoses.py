@@ -31,6 +31,7 @@ from collage.service.routes.submission import (
 )
 from collage.service.services import InjectedServices, Services
 from collage.service.views import job_view
+from collage.shapes.dim_text import parse_dim
 
 router = APIRouter(prefix="/v1/diagnoses", tags=["jobs"])
 
@@ -141,4 +142,11 @@ def _from_body(services: Services, body: DiagnosisBody) -> Submission:
 def _common(job: Job) -> dict[str, Any]:
     """The options that a diagnosis shares with the job."""
     options = stored_in(job, "options", dict)
-    return {name: options[name] for name in COMMON if options.get(name) is not None}
+    common = {name: options[name] for name in COMMON if options.get(name) is not None}
+    if "dims" in common:
+        # A diagnosis looks at one size of each dimension: the heaviest of those that the job was tuned for.
+        said = {name: parse_dim(name, text) for name, text in common["dims"].items()}
+        common["dims"] = {
+            name: max(zip(dim.weights, dim.sizes, strict=True))[1] for name, dim in said.items()
+        }
+    return common

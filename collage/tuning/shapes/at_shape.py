@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from collage.backends.options import SHORT_CALL_US, THREADS
 from collage.backends.registry import target_spec, tunable_options
+from collage.deadline import NO_DEADLINE, Deadline
 from collage.model.binding import bind
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
@@ -30,6 +32,8 @@ from collage.tuning.run import Run, TuneRequest
 _NEAR = 1.15
 # There are several shapes, so blocks are shorter than those of one.
 _BLOCK_S = 0.06
+# Of the time for a shape, what one of two comparisons may measure for; the rest is for compiling.
+_TIMING_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class AtShape:
         timer: times plans; those whose entries have no sub-models of their own are compiled for this shape.
         targets: the user's.
         tolerance: plans with a larger error are not chosen.
+        deadline: no more plans are compiled for this shape alone after its search.
     """
 
     def __init__(
@@ -87,7 +92,9 @@ class AtShape:
         timer: PlanTimer,
         targets: Sequence[Target],
         tolerance: float,
+        deadline: Deadline = NO_DEADLINE,
     ) -> None:
+        self._deadline = deadline
         self.bound, self.sampling, self.exact = bound, sampling, exact
         self.tolerance = tolerance
         self._free, self._timer, self._targets = free, timer, tuple(targets)
@@ -102,7 +109,10 @@ class AtShape:
         """
         self._add(plans)
         entries = [*self.dynamic, *self.fixed]
-        self._timer.time(entries, needed=len(entries) - 1)
+        # The first is needed in any case: the comparison begins with it.
+        self._timer.time(entries, needed=len(self.dynamic) - 1, deadline=self._deadline)
+        if not self._deadline.fits(2 * self._timer.plan_s):
+            return
         near = [entry for known in (self.dynamic, self.fixed) for entry in self._near(known)]
         more = self._add(
             [
@@ -111,7 +121,7 @@ class AtShape:
             ]
         )
         if len(near) + len(more) > 1:
-            self._timer.time(more, again=near)
+            self._timer.time(more, again=near, deadline=self._deadline)
 
     def time_too(self, plan: Plan) -> None:
         """Time another plan for any shape beside the best one, if it was not timed here."""
@@ -225,6 +235,7 @@ def at_shape(
     sampling: Sampling,
     free: RegionFiles,
     tolerance: float,
+    seconds: float = math.inf,
 ) -> AtShape:
     """A representative shape, where nothing is timed yet.
 
@@ -235,20 +246,25 @@ def at_shape(
         sampling: its inputs there.
         free: sub-models with free dimensions.
         tolerance: plans with a larger error are not chosen.
+        seconds: for timing plans there.
     """
     exact = RegionFiles(bound.model, sampling.work_dir / "regions")
     specs = tuple(map(target_spec, request.targets))
     constraints = request.options.constraints()
+    template = without_plans(sampling)
+    budget_s = min(template.budget_s, _TIMING_SHARE * seconds)
     timer = PlanTimer(
         exact,
-        replace(without_plans(sampling), block_s=_BLOCK_S),
+        replace(template, block_s=_BLOCK_S, budget_s=budget_s),
         run.listener,
         cancel=run.cancel,
         eligible=lambda plan: respects(bound.model.index, constraints, specs, plan),
         tolerance=tolerance,
         runner=run.runner,
     )
-    return AtShape(bound, sampling, exact, free, timer, request.targets, tolerance)
+    end_s = time.monotonic() + seconds
+    deadline = Deadline(search_s=end_s - budget_s, compare_s=end_s, confirm_s=end_s, end_s=end_s)
+    return AtShape(bound, sampling, exact, free, timer, request.targets, tolerance, deadline)
 
 
 def plans_to_time(

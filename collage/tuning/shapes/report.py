@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from collage.tuning.run import Run
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.choice import ChosenClass
 from collage.tuning.shapes.hot import HotPlan
+
+_NUMBERS = re.compile(r"[0-9.]+")
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def shaped_report(
         "max_relative_error": max(row["max_relative_error"] for row in rows),
         "warnings": [
             *found["warnings"],
-            *dict.fromkeys(t for one in known.timed for t in one.warnings),
+            *_not_told(found["warnings"], [t for one in known.timed for t in one.warnings]),
         ],
         "seconds": {
             stage: round(spent, 3)
@@ -168,6 +171,18 @@ def _weighted(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _us(at: AtShape, entry: TimedPlan, beside: TimedPlan) -> float | None:
     return at.latency_us(entry, beside) if entry.timed else None
+
+
+def _not_told(told: Sequence[str], more: Sequence[str]) -> list[str]:
+    """Warnings that differ from those before them by more than their numbers."""
+    kinds = {_NUMBERS.sub("", text) for text in told}
+    found = []
+    for text in more:
+        kind = _NUMBERS.sub("", text)
+        if kind not in kinds:
+            found.append(text)
+        kinds.add(kind)
+    return found
 
 
 def _baseline(target: str, single: TimedPlan, at: AtShape, ours: TimedPlan) -> dict[str, Any]:

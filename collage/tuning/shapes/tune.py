@@ -7,6 +7,7 @@ one shape is a plan for all, and its partitions are timed at the others, compile
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -36,6 +37,10 @@ from collage.tuning.shapes.choice import choose_classes
 from collage.tuning.shapes.write import write
 from collage.tuning.stages import Ingested
 
+# Of a time limit, what is for the search at one shape. Without a limit all shapes together take so many times as long as
+# that search, and each at least so many seconds.
+_SEARCH_SHARE, _SHAPES_SHARE, _LEAST_S = 0.4, 1.0, 2.0
+
 
 def tune_shapes(
     request: TuneRequest, run: Run, settled: Settled, tune_one: Callable[[Ingested], TuneResult]
@@ -61,13 +66,17 @@ def tune_shapes(
         samplings = [sample_shape(run, request, own, i) for i, own in enumerate(bound)]
     main = max(range(len(bound)), key=lambda i: bound[i].shape.weight * bound[i].extent)
     run.listener(Event("search", f"searching at {bound[main].text}"))
-    result = tune_one(_at_one(request, run, bound[main], info))
+    result = tune_one(_at_one(_for_one(request), run, bound[main], info))
     found = decode_plan(bound[main].model, json.dumps(result.plan)).plan
     regions = RegionFiles(free, run.work_dir / "free")
     timed = []
-    for own, sampling in zip(bound, samplings, strict=True):
+    end_s = _end_s(run, request.options.time_limit_s)
+    for left, (own, sampling) in zip(
+        range(len(bound), 0, -1), zip(bound, samplings, strict=True), strict=True
+    ):
+        seconds = max(_LEAST_S, (end_s - time.monotonic()) / left)
         with run.stage("end_to_end", f"timing plans at {own.text}"):
-            at = at_shape(run, request, own, sampling, regions, result.report["tolerance"])
+            at = at_shape(run, request, own, sampling, regions, result.report["tolerance"], seconds)
             at.time(plans_to_time(own.model, request.targets, found))
             timed.append(at)
     with run.stage("emit", "writing the artifact"):
@@ -83,6 +92,21 @@ def tune_shapes(
         )
     run.listener(Event("done", "the artifact serves its shapes", data={"report": written.report}))
     return written
+
+
+def _for_one(request: TuneRequest) -> TuneRequest:
+    """The request for the shape at which plans are searched: with a part of the time, where that is limited."""
+    limit_s = request.options.time_limit_s
+    if limit_s is None:
+        return request
+    options = request.options.model_copy(update={"time_limit_s": _SEARCH_SHARE * limit_s})
+    return replace(request, options=options)
+
+
+def _end_s(run: Run, limit_s: float | None) -> float:
+    """Until when plans are timed at shapes, as the clock of the run tells it."""
+    begin_s, now_s = run.clock.begin_s, time.monotonic()
+    return now_s + _SHAPES_SHARE * (now_s - begin_s) if limit_s is None else begin_s + limit_s
 
 
 def _refuse_options(request: TuneRequest) -> None:

@@ -6,7 +6,7 @@ The server sends reports and events as they were stored; a test compares real on
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -206,6 +206,13 @@ class ShapeSingleView(_Stored):
     failure: str | None = None
 
 
+class WeightedView(_Stored):
+    """Means over shapes by their weights."""
+
+    latency_us: float
+    singles: list[ShapeSingleView]
+
+
 class ShapeRowView(_Stored):
     """What was measured at a representative shape."""
 
@@ -246,7 +253,7 @@ class ShapesView(_Stored):
     most_copies: int
     classes: list[ShapeClassView]
     rows: list[ShapeRowView]
-    weighted: dict[str, Any] = Field(description="Means over shapes, of ours and of each target.")
+    weighted: WeightedView
     rss_bytes: dict[str, int]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from collage.cli.tables import ms_text, number_text, stdout_console
-from collage.report.verdict import title
+from collage.cli.tables import number_text, stdout_console
+from collage.report.shapes import class_texts, memory_text, sentence
 
 # A longer name of dimensions would push the numbers apart.
 _WIDEST = 16
@@ -23,11 +23,10 @@ def show_shapes(console: Console, shapes: Mapping[str, Any]) -> None:
     """
     console.print(f"\n{sentence(shapes)}\n", style="bold", soft_wrap=True)
     console.print(_rows(shapes["rows"]))
-    for number, one in enumerate(shapes["classes"]):
-        console.print(_class(shapes["classes"], number, one, shapes["rows"]), soft_wrap=True)
+    for text in class_texts(shapes):
+        console.print(text, soft_wrap=True)
     if shapes["rss_bytes"]:
-        held = ", ".join(f"{name} {size >> 20} MiB" for name, size in shapes["rss_bytes"].items())
-        console.print(f"memory of a process that ran all shapes: {held}", soft_wrap=True)
+        console.print(memory_text(shapes), soft_wrap=True)
 
 
 def show_shape_bench(found: Mapping[str, Any]) -> None:
@@ -39,23 +38,6 @@ def show_shape_bench(found: Mapping[str, Any]) -> None:
             console.print(f"class {row['class']} cannot run: {row['infeasible']}", soft_wrap=True)
     for warning in found["warnings"]:
         console.print(f"note: {warning}", soft_wrap=True)
-
-
-def sentence(shapes: Mapping[str, Any]) -> str:
-    """The answer in one sentence: the mean over all shapes beside that of each single target."""
-    weighted = shapes["weighted"]
-    ranges = ", ".join(f"{name} {text}" for name, text in shapes["dims"].items())
-    count = len(shapes["classes"])
-    plans = "one plan" if count == 1 else f"{count} plans"
-    others = [s for s in weighted["singles"] if s["any_shape_us"] is not None]
-    told = ", ".join(
-        f"{s['any_shape_us'] / weighted['latency_us']:.2f} × {title(s['target'])}"
-        for s in sorted(others, key=lambda s: float(s["any_shape_us"]))
-    )
-    return (
-        f"{plans} for {ranges}: {ms_text(weighted['latency_us'])} in the mean over shapes"
-        f"{f', {told}, each compiled for any shape' if told else ''}."
-    )
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -78,35 +60,6 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
             *(f"{_ms(s['any_shape_us'])} / {_ms(s['this_shape_us'])}" for s in row["singles"]),
         )
     return table
-
-
-def _class(
-    classes: Sequence[Mapping[str, Any]],
-    number: int,
-    one: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
-) -> str:
-    text = f"class {number}{_where(classes, number, rows)}: {_plan(one)}, compiled once for any shape"
-    hot = one["hot"]
-    if hot is None:
-        return text
-    return (
-        f"{text}; from request {hot['from_request']} of a shape on {_plan(hot)}, compiled for it alone in "
-        f"{hot['compile_s']:.2g} s"
-    )
-
-
-def _where(classes: Sequence[Mapping[str, Any]], number: int, rows: Sequence[Mapping[str, Any]]) -> str:
-    if len(classes) == 1:
-        return ""
-    of = " × ".join(rows[0]["sizes"])
-    up_to, before = classes[number]["up_to"], classes[number - 1]["up_to"] if number else None
-    return f" ({of} up to {up_to})" if up_to is not None else f" ({of} above {before})"
-
-
-def _plan(one: Mapping[str, Any]) -> str:
-    names = ", ".join(one["targets"])
-    return names if one["partitions"] == 1 else f"{one['partitions']} partitions ({names})"
 
 
 def _ms(latency_us: float | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from collage.report import objective
+from collage.report import objective, shapes
 from collage.report.verdict import Speedup, speedups, title, verdict
 
 Tone = Literal["good", "same", "warn", "bad"]
@@ -44,6 +44,8 @@ class PlanBar:
 
 def banner(report: Mapping[str, Any]) -> Banner:
     """The outcome of a report in words."""
+    if report.get("shapes"):
+        return _shapes_banner(report["shapes"])
     said = verdict(report)
     ours = [str(part["target"]) for part in report["partitions"]]
     others = [one for one in speedups(report) if ours != [one.target]]
@@ -61,6 +63,19 @@ def banner(report: Mapping[str, Any]) -> Banner:
     if report.get("search") is None:
         return Banner("same", f"{title(ours[0])} is returned", said.sentence, None)
     return Banner("same", f"No mix wins: use {title(ours[0])}", said.sentence, None)
+
+
+def _shapes_banner(found: Mapping[str, Any]) -> Banner:
+    weighted = found["weighted"]
+    known = [one["any_shape_us"] for one in weighted["singles"] if one["any_shape_us"] is not None]
+    gain = min(known) / weighted["latency_us"] if known else None
+    ranges = ", ".join(f"{name} {text}" for name, text in found["dims"].items())
+    headline = f"One artifact for {ranges}"
+    if gain is not None:
+        headline += f": {gain:.2f} × the best single runtime"
+    return Banner(
+        "good" if gain is not None and gain > 1.005 else "same", headline, shapes.sentence(found), None
+    )
 
 
 def settings_picture(report: Mapping[str, Any]) -> str | None:

@@ -11,6 +11,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from collage.cost_db.jobs.browse import JOB_ORDERS, JobBrowser, JobOrder, JobSearch
 from collage.cost_db.jobs.job import Job
+from collage.report.shapes import class_texts, memory_text
 from collage.service.http.problems import ProblemError, not_found
 from collage.service.pages.answer import banner, plan_bars, settings_picture, suspects
 from collage.service.pages.comparison import moved, option_rows, plan_rows
@@ -189,6 +190,8 @@ def job_page(
         banner=banner(report) if report else None,
         plans=plan_bars(report) if report else [],
         settings_picture=settings_picture(report) if report else None,
+        class_texts=class_texts(report["shapes"]) if report and report.get("shapes") else [],
+        memory_text=memory_text(report["shapes"]) if report and report.get("shapes") else "",
         limit_s=(view.options or {}).get("time_limit_s") or _DEFAULT_LIMIT_S,
         may_watch=may_diagnose(services),
         suspects=suspects(report, view.targets, job.state) if may_diagnose(services) else [],

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 OURS_US = 1000.0
+ORT, OV = "onnxruntime", "openvino"
 
 
 def report(
@@ -75,4 +76,56 @@ def _baseline(target: str, ratio: float | str | None, spread: float) -> dict[str
         "target": target,
         "latency_us": OURS_US * ratio,
         "latency_interval_us": [OURS_US * ratio * (1 - spread), OURS_US * ratio * (1 + spread)],
+    }
+
+
+def shape_row(
+    length: int, ours: float, singles: dict[str, tuple[float | None, float]], number: int = 0
+) -> dict[str, Any]:
+    """A representative shape; by target its times for any shape and for this one."""
+    return {
+        "sizes": {"length": length},
+        "weight": 0.5,
+        "class": number,
+        "latency_us": ours,
+        "hot_latency_us": ours / 2 if number else None,
+        "infeasible": None,
+        "singles": [
+            {"target": name, "any_shape_us": any_us, "this_shape_us": alone_us, "failure": None}
+            for name, (any_us, alone_us) in singles.items()
+        ],
+    }
+
+
+def shapes_report() -> dict[str, Any]:
+    """The part of a report about a range of shapes."""
+    rows = [
+        shape_row(16, 1000.0, {ORT: (1000.0, 900.0), OV: (2000.0, 800.0)}),
+        shape_row(512, 3000.0, {ORT: (6000.0, 6100.0), OV: (3000.0, 2900.0)}, 1),
+    ]
+    hot = {
+        "partitions": 1,
+        "targets": [OV],
+        "treatment": "exact",
+        "compile_s": 0.25,
+        "from_request": 84,
+    }
+    one = {"partitions": 1, "treatment": "dynamic", "hot": None}
+    return {
+        "dims": {"length": "16..512"},
+        "main": 1,
+        "most_copies": 32,
+        "classes": [
+            {**one, "up_to": 40, "targets": [ORT]},
+            {**one, "up_to": None, "targets": [OV], "hot": hot},
+        ],
+        "rows": rows,
+        "weighted": {
+            "latency_us": 2000.0,
+            "singles": [
+                {"target": ORT, "any_shape_us": 3500.0, "this_shape_us": None},
+                {"target": OV, "any_shape_us": 2500.0, "this_shape_us": None},
+            ],
+        },
+        "rss_bytes": {"ours": 300 << 20, ORT: 150 << 20},
     }

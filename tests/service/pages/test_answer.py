@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collage.service.http.html import _environment
+from collage.report.shapes import class_texts, memory_text
+from collage.service.http.html import _environment, render
 from collage.service.pages.answer import banner, plan_bars
 from collage.service.pages.comparison import moved, option_rows, plan_rows
+from tests.collage.report.reports import shapes_report
 from tests.service.pages.made_jobs import report
 
 _SLOW = {"target": "onnxruntime", "latency_us": 3000.0, "latency_interval_us": [2900.0, 3100.0]}
@@ -98,3 +100,20 @@ def test_nodes_that_moved_are_grouped() -> None:
         (("openvino", "onnxruntime"), 5),
     ]
     assert moved([report(), report()]) == [] and moved([report(), None]) == []
+
+
+def test_a_range_of_shapes_has_a_banner_and_a_row_for_each() -> None:
+    found = shapes_report()
+    said = banner(report(shapes=found))
+    assert (said.tone, said.headline) == (
+        "good",
+        "One artifact for length 16..512: 1.25 × the best single runtime",
+    )
+    text = render(
+        "shapes.html",
+        report={"shapes": found},
+        class_texts=class_texts(found),
+        memory_text=memory_text(found),
+    )
+    assert text.count("<tr>") == 1 + len(found["rows"])
+    assert "class 1 (length above 40): openvino" in text and "onnxruntime 150 MiB" in text

@@ -203,10 +203,10 @@ class ShapedSession(Session):
         if self._seen[key] >= chosen.hot_from:
             # What is evicted later must come as often again.
             del self._seen[key]
-            self._heat(chosen.hot, key, feed, made)
+            self._compile_alone(chosen.hot, key, feed, made)
         return made
 
-    def _heat(
+    def _compile_alone(
         self,
         hot: PartedPlan,
         key: tuple[int, ...],

@@ -103,7 +103,7 @@ class _ReferenceHere(Reference):
 
 
 class _SamplingHere(Sampling):
-    def _reference(self, samples: Sequence[Sample], name: str, keep_all: bool = True) -> Reference:
+    def reference(self, samples: Sequence[Sample], name: str, keep_all: bool = True) -> Reference:
         folder = self.work_dir / name
         return _ReferenceHere(self.model, samples, folder, self.listener, self.cancel, keep_all)
 

@@ -132,9 +132,23 @@ def test_an_unknown_operator_domain_is_named(collage: Collage, tmp_path: Path) -
     assert "my.own" in said and "Frobnicate" in said
 
 
-def test_free_dimensions_are_listed(collage: Collage) -> None:
-    said = collage.refuses("tune", str(SMALL.path), "-t", "onnxruntime")
-    assert "--dim" in said
+def test_free_dimensions_that_nothing_is_said_of_are_proposed(collage: Collage, tmp_path: Path) -> None:
+    model = tmp_path / "free.onnx"
+    text = """<ir_version: 10, opset_import: ["" : 17]>
+        g (float[batch, 4] x) => (float[batch, 4] y) { y = Relu(x) }"""
+    onnx.save(onnx.parser.parse_model(text), model)
+    done = collage("tune", str(model), "-t", "onnxruntime", "--time-limit", "2", "--verbose")
+    assert "the model takes --dim batch=1..8; change what does not fit" in done.stderr + done.stdout
+
+
+def test_free_dimensions_of_which_no_size_runs_are_listed(collage: Collage, tmp_path: Path) -> None:
+    model = tmp_path / "none.onnx"
+    text = """<ir_version: 10, opset_import: ["" : 17]>
+        g (float[a, b] x, float[3, 5] w) => (float[7919, 5] y) <int64[2] s = {7919, 3}>
+        { r = Reshape(x, s)  y = MatMul(r, w) }"""
+    onnx.save(onnx.parser.parse_model(text), model)
+    said = collage.refuses("tune", str(model), "-t", "onnxruntime")
+    assert "--dim a=1" in said and "a (axis 0 of input x)" in said and "no sizes were found" in said
 
 
 def test_unknown_targets_and_options_list_the_known_ones(collage: Collage) -> None:

@@ -69,7 +69,7 @@ def test_a_known_plan_is_written_without_measuring(tuner: Tuner) -> None:
     assert not tuner.searched
     assert again.report["known_since"] is not None
     assert again.report["candidates"]["measured"] == 0 < again.report["candidates"]["from_cache"]
-    new = {"candidates", "known_since", "seconds"}
+    new = {"candidates", "known_since", "seconds", "footprint"}
     assert {k: v for k, v in again.report.items() if k not in new} == {
         k: v for k, v in first.report.items() if k not in new
     }

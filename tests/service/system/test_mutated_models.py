@@ -151,4 +151,4 @@ def test_a_server_outlives_mutated_models(
     waiting = [
         name for name in left if name.startswith("output-")
     ]  # of the processes for the next jobs
-    assert left == waiting and len(waiting) <= 2
+    assert left == waiting and len(waiting) <= 3

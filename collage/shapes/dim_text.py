@@ -45,6 +45,13 @@ class DimSizes:
         return self.low == self.high
 
     @property
+    def is_range(self) -> bool:
+        """Whether it was said as a range, whose other sizes come too, and not as a list."""
+        return not self.is_fixed and self.sizes == tuple(
+            dict.fromkeys(_geometric(self.low, self.high, self.step))
+        )
+
+    @property
     def text(self) -> str:
         """The range in words that `parse_dim` reads; of sizes that matter only the ends."""
         if self.is_fixed:

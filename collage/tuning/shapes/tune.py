@@ -33,6 +33,7 @@ from collage.tuning.shapes.at_shape import (
     plans_to_time,
     sample_shape,
 )
+from collage.tuning.shapes.changing import proven_by_changing
 from collage.tuning.shapes.choice import choose_classes
 from collage.tuning.shapes.write import write
 from collage.tuning.stages import Ingested
@@ -72,13 +73,19 @@ def tune_shapes(
     timed = []
     end_s = _end_s(run, request.options.time_limit_s)
     for left, (own, sampling) in zip(
-        range(len(bound), 0, -1), zip(bound, samplings, strict=True), strict=True
+        range(len(bound) + 1, 1, -1), zip(bound, samplings, strict=True), strict=True
     ):
         seconds = max(_LEAST_S, (end_s - time.monotonic()) / left)
         with run.stage("end_to_end", f"timing plans at {own.text}"):
             at = at_shape(run, request, own, sampling, regions, result.report["tolerance"], seconds)
             at.time(plans_to_time(own.model, request.targets, found))
             timed.append(at)
+    with run.stage("end_to_end", "timing plans at sizes that change"):
+        left_s = max(_LEAST_S, end_s - time.monotonic())
+        classes, note = proven_by_changing(run, free, space, timed, choose_classes(timed), left_s)
+    found_report = result.report
+    if note is not None:
+        found_report = {**found_report, "warnings": [*found_report["warnings"], note]}
     with run.stage("emit", "writing the artifact"):
         written = write(
             request,
@@ -86,9 +93,9 @@ def tune_shapes(
             free=free,
             space=space,
             timed=timed,
-            classes=choose_classes(timed),
+            classes=classes,
             main=main,
-            found=result.report,
+            found=found_report,
         )
     run.listener(Event("done", "the artifact serves its shapes", data={"report": written.report}))
     return written

@@ -1,0 +1,70 @@
+"""Whole plans at shapes that change from call to call: what a runtime does once for each shape counts."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from collage.backends.contract import SubModel
+from collage.backends.numerics.seeded import seeded_inputs
+from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
+from collage.runtime.by_shape import ByShape, Part, PartedPlan
+from collage.runtime.compiled import CompiledRegions
+
+# By class: the largest extent, and the sub-models with free dimensions and their targets, in execution order.
+Choice = Sequence[tuple[int | None, Sequence[tuple[SubModel, Target]]]]
+_LEAST_CALLS = 6
+
+
+def changing_us(
+    choices: Sequence[Choice],
+    inputs: Sequence[TensorSpec],
+    calls: Sequence[tuple[int, Sequence[TensorSpec]]],
+    bounds: Mapping[str, int],
+    outputs: Sequence[str],
+    threads: int,
+    budget_s: float,
+) -> list[list[float]]:
+    """Microseconds of calls at shapes of which each comes once, of several choices in turn; runs in the child.
+
+    Args:
+        choices: what runs which extent.
+        inputs: of the model, with free dimensions.
+        calls: for each the extent, and the inputs with their sizes; the first only warms up.
+        bounds: what values of integer inputs stay below.
+        outputs: of the model.
+        threads: of one call.
+        budget_s: no call begins later, but for a few.
+    """
+    compiled = CompiledRegions(threads)
+    spent: list[list[float]] = [[] for _ in choices]
+    begin_s = time.perf_counter()
+    with tempfile.TemporaryDirectory() as name:
+        runners = []
+        for number, choice in enumerate(choices):
+            folder = Path(name, str(number))
+            folder.mkdir()
+            classes = [
+                (up_to, PartedPlan(tuple(Part(m.path.parent.name, m, t, "dynamic") for m, t in parts)))
+                for up_to, parts in choice
+            ]
+            runners.append((ByShape(compiled, inputs, outputs, folder), classes))
+        for count, (extent, specs) in enumerate(calls):
+            if count > _LEAST_CALLS and time.perf_counter() - begin_s > budget_s:
+                break
+            feed = seeded_inputs(specs, count, bounds)
+            for turn in range(len(runners)):
+                position = (turn + count) % len(runners)
+                by_shape, classes = runners[position]
+                plan = next(p for up_to, p in classes if up_to is None or extent <= up_to)
+                start = time.perf_counter()
+                by_shape.run(plan, feed, outputs)
+                if count:
+                    spent[position].append((time.perf_counter() - start) * 1e6)
+        for by_shape, _ in runners:
+            by_shape.close()
+    compiled.close()
+    return spent

@@ -35,13 +35,16 @@ _BLOCK = 25
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("models", nargs="*", default=list(CASES), choices=[*CASES, []])
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(CASES)} [all]")
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--output", type=Path, help="where the rows go as JSON")
     given = parser.parse_args()
+    unknown = sorted(set(given.models) - set(CASES))
+    if unknown:
+        parser.error(f"unknown models {', '.join(unknown)}; there are {', '.join(CASES)}")
     rows = {}
-    for name in given.models:
+    for name in given.models or CASES:
         rows[name] = measure(CASES[name], given.requests, given.time_limit)
         print(name, json.dumps(rows[name]), flush=True)
     print(table(rows))

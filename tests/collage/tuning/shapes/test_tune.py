@@ -74,7 +74,7 @@ def test_the_command_line_takes_such_an_artifact(artifact: Path, command: list[s
     done = CliRunner().invoke(app, [command[0], str(artifact), *command[1:]])
     assert done.exit_code == 0, done.output
     if command != ["run"]:
-        assert "length=40" in done.output
+        assert "batch × length" in done.output and " × 40 " in done.output
 
 
 @pytest.mark.slow

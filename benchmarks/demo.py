@@ -26,7 +26,7 @@ from collage.backends.contract import Available
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.registry import backends
 from collage.cli.progress import progress
-from collage.cli.summary import show_comparison, warnings
+from collage.cli.summary import labeled, show_comparison, warnings
 from collage.cli.tables import stdout_console
 from collage.client.tune import tune_remotely
 
@@ -46,7 +46,7 @@ def main() -> int:
     console = stdout_console()
     show_comparison(console, artifact.report)
     for warning in warnings(artifact.report):
-        console.print(f"warning: {warning}", soft_wrap=True)
+        console.print(labeled(warning), soft_wrap=True)
     print(f"\nwrote {artifact.path}")
     print(f"collage.load verified it and ran it: {_run(artifact)}")
     program = os.path.relpath(Path(sys.executable).with_name("collage"))

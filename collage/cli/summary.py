@@ -45,8 +45,7 @@ def show_result(
     show_front(console, report.get("front"))
     show_settings(console, measured(report))
     for warning in warnings(report, verbose=verbose):
-        label = "note" if warning.startswith("ended early:") else "warning"
-        console.print(f"{label}: {warning}", soft_wrap=True)
+        console.print(labeled(warning), soft_wrap=True)
     name = shlex.quote(_short(artifact))
     console.print(f"\nwrote {name}")
     if front is not None:
@@ -115,6 +114,11 @@ def warnings(report: Mapping[str, Any], *, verbose: bool = False) -> list[str]:
     notes = tuple(f"{target}: " for target in report["targets"])
     told = [text for text in report["warnings"] if verbose or not text.startswith(notes)]
     return [doubt, *told] if doubt else told
+
+
+def labeled(text: str) -> str:
+    """A warning's line; that a search ended early asks for nothing, so it is a note."""
+    return f"{'note' if text.startswith('ended early:') else 'warning'}: {text}"
 
 
 def _comparison(report: Mapping[str, Any]) -> Table:

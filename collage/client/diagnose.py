@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from collage.client.client import Client
-from collage.client.tune import JobFailedError
+from collage.client.follow import follow
 from collage.events import Listener, ignore
-from collage.partitioner.errors import CancelledError
 
 
 def diagnose_remotely(
@@ -44,17 +43,8 @@ def diagnose_remotely(
         JobFailedError: the job failed; its reason is the message.
         CancelledError: the job was cancelled, here or by somebody else.
     """
-    job = client.create_diagnosis(model, target, options, inputs=inputs)
-    for event in client.events(job.id):
-        on_event(event)
-        if cancel is not None and cancel.is_set():
-            client.cancel(job.id)
-            raise CancelledError(f"job {job.id} was cancelled")
-    job = client.job(job.id)
-    if job.state == "cancelled":
-        raise CancelledError(f"job {job.id} was cancelled")
-    if job.state != "done":
-        raise JobFailedError(f"job {job.id} failed: {job.reason}")
+    created = client.create_diagnosis(model, target, options, inputs=inputs)
+    job = follow(client, created.id, on_event, cancel)
     output.mkdir(parents=True, exist_ok=True)
     bundle = client.artifact(job.id, output / f"{job.id}.zip")
     with zipfile.ZipFile(bundle) as archive:

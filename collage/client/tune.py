@@ -9,12 +9,8 @@ from typing import Any
 
 from collage.artifact.artifact import Artifact
 from collage.client.client import Client
+from collage.client.follow import follow
 from collage.events import Listener, ignore
-from collage.partitioner.errors import CancelledError, CollageError
-
-
-class JobFailedError(CollageError):
-    """The server ended the job without an artifact; the message is its reason."""
 
 
 def tune_remotely(
@@ -44,16 +40,7 @@ def tune_remotely(
         JobFailedError: the job failed; its reason is the message.
         CancelledError: the job was cancelled, here or by somebody else.
     """
-    job = client.create_job(model, targets, options, inputs=inputs)
-    for event in client.events(job.id):
-        on_event(event)
-        if cancel is not None and cancel.is_set():
-            client.cancel(job.id)
-            raise CancelledError(f"job {job.id} was cancelled")
-    job = client.job(job.id)
-    if job.state == "cancelled":
-        raise CancelledError(f"job {job.id} was cancelled")
-    if job.state != "done":
-        raise JobFailedError(f"job {job.id} failed: {job.reason}")
+    created = client.create_job(model, targets, options, inputs=inputs)
+    job = follow(client, created.id, on_event, cancel)
     path = client.artifact(job.id, output)
     return Artifact(path, client.report(job.id), client.plan(job.id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,8 @@ from collage.backends.contract import SubModel
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
-from collage.runtime.by_shape import ByShape, Part, PartedPlan
-from collage.runtime.compiled import CompiledRegions
+from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
+from collage.runtime.compiled import CompiledRegions, CompileError
 
 # By class: the largest extent, and the sub-models with free dimensions and their targets, in execution order.
 Choice = Sequence[tuple[int | None, Sequence[tuple[SubModel, Target]]]]
@@ -29,6 +30,8 @@ def changing_us(
     budget_s: float,
 ) -> list[list[float]]:
     """Microseconds of calls at shapes of which each comes once, of several choices in turn; runs in the child.
+
+    A call that a runtime refuses counts as infinite.
 
     Args:
         choices: what runs which extent.
@@ -61,7 +64,11 @@ def changing_us(
                 by_shape, classes = runners[position]
                 plan = next(p for up_to, p in classes if up_to is None or extent <= up_to)
                 start = time.perf_counter()
-                by_shape.run(plan, feed, outputs)
+                try:
+                    by_shape.run(plan, feed, outputs)
+                except (CompileError, ShapeError):
+                    spent[position].append(math.inf)
+                    continue
                 if count:
                     spent[position].append((time.perf_counter() - start) * 1e6)
         for by_shape, _ in runners:

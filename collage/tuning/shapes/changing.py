@@ -75,18 +75,21 @@ def proven_by_changing(
                 seconds,
                 cancel=run.cancel,
             )
-    except ChildFailed:
-        return classes, None  # some plan does not run at some size, or not beside others
+    except ChildFailed as failure:
+        return classes, f"plans could not be compared at sizes that change: {failure.reason}"
     ours, *theirs = spent
     best = min(range(len(theirs)), key=lambda i: sum(theirs[i]))
     half = len(ours) // 2
     parts = ((0, half), (half, None), (0, None))
-    if not all(sum(theirs[best][a:b]) < _BETTER * sum(ours[a:b]) for a, b in parts):
+    is_faster = all(sum(theirs[best][a:b]) < _BETTER * sum(ours[a:b]) for a, b in parts)
+    runs_where_ours_does_not = math.isinf(sum(ours)) and math.isfinite(sum(theirs[best]))
+    if not (is_faster or runs_where_ours_does_not):
         return classes, None
-    count, names = len(ours), ", ".join(dict.fromkeys(title(str(t)) for t in others[best].targets))
+    ours_us, best_us = (sum(times) / len(times) for times in (ours, theirs[best]))
+    names = ", ".join(dict.fromkeys(title(str(t)) for t in others[best].targets))
     note = (
-        f"where each call has another size, {names} takes {sum(theirs[best]) / count / 1e3:.3g} ms in the mean, and what is "
-        f"fastest at sizes that repeat {sum(ours) / count / 1e3:.3g} ms; so {names} is returned for all sizes. Where few "
+        f"where each call has another size, {names} takes {best_us / 1e3:.3g} ms in the mean, and what is "
+        f"fastest at sizes that repeat {f'{ours_us / 1e3:.3g} ms' if math.isfinite(ours_us) else 'does not run at some'}; so {names} is returned for all sizes. Where few "
         "sizes repeat, list them: --dim NAME=16,64,128"
     )
     return [ChosenClass(None, others[best], tuple(range(len(timed))), None)], note

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collage.cli.summary import show_result
+from collage.cli.summary import labeled, show_result
 from collage.cli.tables import show_targets
 from tests.collage.report.reports import plan, report
 
@@ -69,3 +69,8 @@ def test_targets_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("here  1.2 ") and len(lines[0]) <= 120
     assert "pip install gone" in lines[1]
+
+
+def test_an_early_end_is_a_note_and_no_warning() -> None:
+    assert labeled("ended early: openvino is far ahead").startswith("note: ended early")
+    assert labeled("the time limit left out: the search").startswith("warning: ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import onnx
 import onnx.parser
 import pytest
 
+from collage.backends.sandbox.run import ChildFailed
 from collage.partitioner.graph.model import Model
 from collage.shapes.space import ShapeSpace, parse_dims
 from collage.tuning.run import Run
@@ -31,7 +33,8 @@ def _proven(
 
     def run(function: Any, choices: Sequence[Any], *_: Any, **__: Any) -> list[list[float]]:
         asked.extend(choices)
-        assert spent is not None
+        if spent is None:
+            raise ChildFailed("crash", "signal 11")
         return (spent + [[1e9] * len(spent[0])] * len(choices))[: len(choices)]
 
     runner = SimpleNamespace(alone=lambda cancel: contextlib.nullcontext(), run=run)
@@ -53,6 +56,8 @@ def _proven(
     [
         ([50.0] * 8, [20.0] * 8, "simulated"),
         ([20.0] * 8, [20.0] * 8, "null"),
+        # A runtime refuses a size of the range.
+        ([20.0] * 7 + [math.inf], [90.0] * 8, "simulated"),
         # It is faster in one half of the calls only.
         ([20.0] * 4 + [90.0] * 4, [20.0] * 8, "null"),
     ],
@@ -69,6 +74,12 @@ def test_a_plan_that_is_faster_at_changing_shapes_wins(
 def test_sizes_that_are_listed_come_again_so_nothing_is_tried(tmp_path: Path) -> None:
     found, note, asked = _proven(tmp_path, None, parse_dims({"N": "16,512"}))
     assert (len(found), note, asked) == (1, None, [])
+
+
+def test_a_crash_at_changing_sizes_keeps_the_classes_and_is_told(tmp_path: Path) -> None:
+    found, note, _ = _proven(tmp_path, None, parse_dims({"N": "16..512"}))
+    assert [str(one.plan.targets[0]) for one in found] == ["null"]
+    assert note == "plans could not be compared at sizes that change: signal 11"
 
 
 def test_random_sizes_are_those_that_are_served() -> None:

@@ -10,17 +10,11 @@ from pathlib import Path
 import pytest
 
 from collage.backends.registry import _BUILT_IN
+from tests.repository.sources import FOLDERS, PACKAGES, ROOT, files, named, parsed
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("partitioner", "backends", "cost_db", "collage", "service")
-FOLDERS = (*PACKAGES, "tests", "benchmarks")
 MOST_LINES, MOST_MODULES, LONGEST_NAME = 400, 13, 70
 # Tests of a whole that is no package: pages in a browser, and a server with everything in it.
 _OWN_FOLDERS = {"service/pages", "service/system"}
-
-
-def _files() -> list[Path]:
-    return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 
 def _folders(top: Path) -> Iterator[Path]:
@@ -31,14 +25,13 @@ def _folders(top: Path) -> Iterator[Path]:
             yield from _folders(path)
 
 
-@pytest.mark.parametrize("path", _files(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_file_is_small_and_has_a_docstring(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    assert not tree.body or ast.get_docstring(tree), "the module needs a docstring"
-    assert text.count("\n") <= MOST_LINES, (
-        f"split it: one noun per file, {MOST_LINES} lines at the most"
-    )
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_files_are_small_and_have_docstrings(folder: str) -> None:
+    for path in files(folder):
+        tree = parsed(path)
+        assert not tree.body or ast.get_docstring(tree), f"{named(path)} needs a docstring"
+        lines = path.read_text(encoding="utf-8").count("\n")
+        assert lines <= MOST_LINES, f"split {named(path)}: {lines} lines, at the most {MOST_LINES}"
 
 
 @pytest.mark.parametrize("top", FOLDERS)
@@ -60,8 +53,8 @@ def test_folders_of_tests_are_named_as_what_they_test(package: str) -> None:
 
 def test_names_of_tests_are_short_and_of_one_meaning() -> None:
     """A file's tests have different names, or the last one alone would run."""
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    for path in (path for path in files("tests") if path.name.startswith("test_")):
+        tree = parsed(path)
         for body in (tree.body, *(n.body for n in tree.body if isinstance(n, ast.ClassDef))):
             names = [
                 n.name for n in body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")

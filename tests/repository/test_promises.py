@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("partitioner", "backends", "cost_db", "collage", "service")
-FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+from tests.repository.sources import FOLDERS, PACKAGES, ROOT, files, named, parsed
+
+FILES = [path for package in PACKAGES for path in files(package)]
 
 # It is copied into packages, which run without the backends.
 RUNNER = "collage/deploy/runner.py"
@@ -55,36 +54,38 @@ def _type_checking(tree: ast.AST) -> set[ast.stmt]:
     return {n for block in blocks for n in ast.walk(block) if isinstance(n, ast.stmt)}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_runtimes_stay_in_their_files_and_in_functions(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    name = path.relative_to(ROOT).as_posix()
-    used = [
-        (module, statement) for module, statement in _imports(tree) if module.split(".")[0] in RUNTIMES
-    ]
-    lazy = _in_functions(tree) | _type_checking(tree) if used else set()
-    for module, statement in used:
-        homes = RUNTIMES[module.split(".")[0]]
-        where = f"{name}:{statement.lineno} imports {module}"
-        assert name.startswith(homes), f"{where}, which belongs into {' or '.join(homes)}"
-        assert statement in lazy, (
-            f"{where} outside a function: a missing runtime would be an ImportError"
-        )
+@pytest.mark.parametrize("package", PACKAGES)
+def test_runtimes_stay_in_their_files_and_in_functions(package: str) -> None:
+    for path in files(package):
+        tree, name = parsed(path), named(path)
+        used = [
+            (module, statement)
+            for module, statement in _imports(tree)
+            if module.split(".")[0] in RUNTIMES
+        ]
+        lazy = _in_functions(tree) | _type_checking(tree) if used else set()
+        for module, statement in used:
+            homes = RUNTIMES[module.split(".")[0]]
+            where = f"{name}:{statement.lineno} imports {module}"
+            assert name.startswith(homes), f"{where}, which belongs into {' or '.join(homes)}"
+            assert statement in lazy, (
+                f"{where} outside a function: a missing runtime would be an ImportError"
+            )
 
 
-@pytest.mark.parametrize("folder", (*PACKAGES, "tests", "benchmarks"))
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_text_is_utf8_whatever_the_locale(folder: str) -> None:
     """Python asks the C library at each call, and any runtime in the process may have set another locale."""
-    for path in (ROOT / folder).rglob("*.py"):
+    for path in files(folder):
         text = path.read_text(encoding="utf-8")
         if not any(name in text for name in ("read_text", "write_text")):
             continue  # most files; parsing them takes long
-        for call in ast.walk(ast.parse(text)):
+        for call in ast.walk(parsed(path)):
             if isinstance(call, ast.Call) and getattr(call.func, "attr", "") in (
                 "read_text",
                 "write_text",
             ):
-                where = f"{path.relative_to(ROOT)}:{call.lineno}"
+                where = f"{named(path)}:{call.lineno}"
                 assert any(given.arg == "encoding" for given in call.keywords), where
 
 
@@ -95,11 +96,11 @@ def test_the_server_never_parses_models() -> None:
         "service/storage/model_facts.py",
         "service/jobs/job_process.py",
     }
-    for path in sorted((ROOT / "service").rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
+    for path in files("service"):
+        name = named(path)
         if name in children:
             continue
-        for module, _ in _imports(ast.parse(path.read_text(encoding="utf-8"))):
+        for module, _ in _imports(parsed(path)):
             assert module.split(".")[0] not in ("onnx", "onnx_ir", "onnxscript", "highspy"), name
             assert module not in (
                 "collage.partitioner.graph.model",

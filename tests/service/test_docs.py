@@ -22,6 +22,7 @@ def _blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
+@pytest.mark.slow
 def test_every_endpoint_has_its_line(server: RunningServer) -> None:
     paths = server.http.get("/openapi.json").json()["paths"]
     served = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}

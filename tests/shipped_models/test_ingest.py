@@ -207,6 +207,7 @@ def test_noise_that_is_switched_off_is_no_reason_to_refuse(tmp_path: Path) -> No
     np.testing.assert_array_equal(found["y"], sample["x"])
 
 
+@pytest.mark.slow
 def test_values_that_do_not_fit_together_are_computed_when_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

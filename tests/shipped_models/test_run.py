@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import openvino
+import pytest
 
 from collage.backends.contract import CompileContext, Executable, SubModel
 from collage.backends.measurement.measure import measure
@@ -68,6 +69,7 @@ def test_openvino_refuses_loops_that_may_make_no_trip(tmp_path: Path) -> None:
     assert reason is not None and "may make no trip" in reason
 
 
+@pytest.mark.slow
 def test_openvino_refuses_such_loops_in_bodies_too(tmp_path: Path) -> None:
     """In a branch of If it keeps the latest result as well."""
     text = """
@@ -119,6 +121,7 @@ def test_onnxruntime_outputs_of_unknown_shape_come_in_model_order(tmp_path: Path
     executable.close()
 
 
+@pytest.mark.slow
 def test_samples_whose_shapes_differ_are_measured(tmp_path: Path) -> None:
     specs = (TensorSpec("x", "float32", (None, 4)),), (TensorSpec("y", "float32", (None, 4)),)
     free = saved("m (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }", tmp_path)

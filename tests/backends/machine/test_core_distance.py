@@ -124,6 +124,7 @@ def test_core_watch_gives_up_after_its_patience() -> None:
     assert watch.asked == asked + 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_cores")
 def test_without_knowledge_it_looks_for_a_while_first() -> None:
     steady = Stated([18.0])

@@ -45,6 +45,7 @@ def test_load_of_another_process_is_seen(busy: multiprocessing.Process) -> None:
     assert meter.others() > 0.5
 
 
+@pytest.mark.slow
 def test_own_work_is_no_load_of_others() -> None:
     """Whatever other tests take at the same time: all that the cores do is never counted twice."""
     meter, begin_s, own_s = LoadMeter(), time.monotonic(), time.process_time()

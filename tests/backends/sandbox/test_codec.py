@@ -92,6 +92,7 @@ def test_dataclasses_of_strangers_are_refused() -> None:
     assert decode(pair, {"tests"}).left == 1
 
 
+@pytest.mark.slow
 def test_few_bytes_stand_for_no_more_than_memory_holds() -> None:
     """Each list names the one before it twice: 2**64 values when written out, as JSON would."""
     value: list[object] = [0]

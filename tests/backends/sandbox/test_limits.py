@@ -90,6 +90,7 @@ def test_wrong_setting_of_memory_is_refused(text: str, monkeypatch: pytest.Monke
         process_policy.child_memory()
 
 
+@pytest.mark.slow
 def test_address_space_that_is_used_up_names_the_limit() -> None:
     with pytest.raises(ChildFailed) as caught:
         run_in_child(child_tasks.eat_memory, limits=ChildLimits(memory_bytes=1 << 30))

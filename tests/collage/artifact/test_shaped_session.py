@@ -145,6 +145,7 @@ def test_a_shape_that_comes_often_is_compiled_alone(heated: Path) -> None:
         assert not session.not_hot
 
 
+@pytest.mark.slow
 def test_copies_for_one_shape_stay_within_their_bound(heated: Path) -> None:
     with _load(heated) as session:
         for seed in range(60):

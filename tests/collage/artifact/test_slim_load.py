@@ -64,6 +64,7 @@ def test_load_is_imported_without_the_tuner() -> None:
     assert not loaded & {*ABSENT, "onnx_ir", "sympy", "onnx", "onnxruntime", "openvino"}, done.stderr
 
 
+@pytest.mark.slow
 def test_artifact_runs_where_the_tuner_is_not_installed(artifact: Path, tmp_path: Path) -> None:
     code = BLOCK + (
         "import collage, numpy as np\n"
@@ -92,6 +93,7 @@ def test_what_needs_an_extra_says_which_line_installs_it(code: str, line: str) -
     assert line in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_command_that_needs_the_server_says_so() -> None:
     block = BLOCK.replace(repr(ABSENT), repr(("fastapi", "pydantic_settings")))
     done = _python(block + "sys.argv = ['collage', 'serve']\nfrom collage.__main__ import main\nmain()")

@@ -26,6 +26,7 @@ def _run(url: str, *words: str) -> str:
     return done.stdout  # the server of the test logs on stderr
 
 
+@pytest.mark.slow
 def test_jobs_are_listed_labeled_rerun_and_removed(
     server: RunningServer,  # noqa: F811 - the fixture
     tmp_path: Path,

@@ -60,6 +60,7 @@ def tunings(draw: st.DrawFn) -> tuple[list[TimedPlan], list[list[float]]]:
     return entries, logs
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(tunings(), st.randoms(use_true_random=False))
 def test_order_of_plans_and_comparisons_changes_nothing(

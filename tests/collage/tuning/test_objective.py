@@ -27,6 +27,7 @@ def tuned(folder: Path, **options: Any) -> collage.Artifact:
     )
 
 
+@pytest.mark.slow
 def test_throughput_is_measured_with_requests_at_once(tmp_path: Path) -> None:
     artifact = tuned(tmp_path, objective="throughput")
     objective = artifact.report["objective"]
@@ -49,6 +50,7 @@ def test_throughput_is_measured_with_requests_at_once(tmp_path: Path) -> None:
     assert again.plan["instances"] == artifact.plan["instances"]
 
 
+@pytest.mark.slow
 def test_for_memory_there_is_one_instance(tmp_path: Path) -> None:
     artifact = tuned(tmp_path, objective="memory", max_latency_ms=60_000.0)
     objective = artifact.report["objective"]
@@ -56,12 +58,14 @@ def test_for_memory_there_is_one_instance(tmp_path: Path) -> None:
     assert {each["instances"] for each in objective["settings"]} == {1}
 
 
+@pytest.mark.slow
 def test_a_bound_that_nothing_keeps_is_told(tmp_path: Path) -> None:
     artifact = tuned(tmp_path, objective="throughput", p99_ms=1e-6)
     assert artifact.report["objective"]["met"] is False
     assert any("no setting keeps the bound of 1e-06 ms" in each for each in artifact.report["warnings"])
 
 
+@pytest.mark.slow
 def test_every_report_tells_memory_load_time_and_size(tmp_path: Path) -> None:
     artifact = tuned(tmp_path)
     assert artifact.report["objective"] == {

@@ -115,6 +115,7 @@ def test_any_text_is_refused_and_nothing_else_happens(text: str) -> None:
         read_line(text)
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(sorted(json.loads(write_line(measured())))),
     st.recursive(

@@ -341,6 +341,7 @@ class TestDimensions:
         with pytest.raises(ModelError, match="--dim input:0=1 --dim input:1=1 --dim state:1=1"):
             normalize(models.model_path("silero"), tmp_path, {})
 
+    @pytest.mark.slow
     def test_scalar_integer_input_becomes_a_constant_that_picks_a_branch(
         self, normalized: Callable[[str], Model]
     ) -> None:

@@ -18,6 +18,7 @@ def _tell(server: RunningServer, job: str, times: int) -> None:
         server.services.jobs.append_event(job, "progress", {"stage": "x", "message": str(number)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 def test_a_stream_ends_soon_after_its_token(start_server: StartServer, how: str) -> None:
     server = start_server(authentication="on")
@@ -43,6 +44,7 @@ def test_a_stream_ends_soon_after_its_token(start_server: StartServer, how: str)
     assert again.status_code == 401
 
 
+@pytest.mark.slow
 def test_a_quiet_stream_ends_with_its_token_too(start_server: StartServer) -> None:
     server = start_server(authentication="on")
     token, secret = server.services.tokens.create("watcher", ["tune"])
@@ -74,6 +76,7 @@ def test_a_stream_goes_on_after_the_last_event_seen(server: RunningServer) -> No
     ]
 
 
+@pytest.mark.slow
 def test_streams_that_are_left_are_forgotten(server: RunningServer) -> None:
     job = post_job(server).json()["id"]
     _tell(server, job, 2000)

@@ -48,6 +48,7 @@ def _answer(client: socket.socket) -> str:
     return said.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", list(_KINDS))
 def test_a_body_that_trickles_is_ended(quick: RunningServer, path: str) -> None:
     begin = time.monotonic()
@@ -62,12 +63,14 @@ def test_a_body_that_trickles_is_ended(quick: RunningServer, path: str) -> None:
     assert " 408 " in said and "too-slow" in said and "100 bytes each second" in said
 
 
+@pytest.mark.slow
 def test_a_body_that_stops_is_ended(quick: RunningServer) -> None:
     with _begin(quick, "/v1/models") as client:
         assert " 408 " in _answer(client)
     assert not list(quick.services.spool.path.iterdir()), "what came of it stays on the disk"
 
 
+@pytest.mark.slow
 def test_a_steady_body_has_an_overall_time(quick: RunningServer) -> None:
     begin = time.monotonic()
     with _begin(quick, "/v1/models") as client:

@@ -93,6 +93,7 @@ _SPOILED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoiled", _SPOILED)
 def test_a_damaged_row_is_shown_as_damaged(server: RunningServer, spoiled: str) -> None:
     good, bad = post_job(server).json(), post_job(server).json()
@@ -118,6 +119,7 @@ def test_damaged_progress_hides_no_list(server: RunningServer) -> None:
         assert "progress" in server.http.get("/v1/jobs").json()["items"][0]["damaged"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoiled", _SPOILED)
 def test_a_job_that_cannot_be_started_fails_with_the_reason(
     start_server: StartServer, spoiled: str

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 
 from collage.cost_db.jobs.job import JobResult
 from tests.service.conftest import ENGINES, RunningServer, StartServer, post_job
@@ -164,6 +165,7 @@ def test_results_are_there_when_the_job_is_done(server: RunningServer) -> None:
     assert server.http.get(done["links"]["artifact"]).status_code == 410
 
 
+@pytest.mark.slow
 def test_missing_job_is_a_problem(server: RunningServer) -> None:
     for path in (
         f"/v1/jobs/{_NOBODY}",
@@ -204,6 +206,7 @@ def test_too_many_streams_or_uploads_get_a_retry_later(start_server: StartServer
     server.http.delete(job["links"]["self"])
 
 
+@pytest.mark.slow
 def test_a_job_of_a_lost_server_is_taken_up_again(start_server: StartServer) -> None:
     """The job row outlives its server: the next one sees it with its model."""
     first = start_server()
@@ -215,6 +218,7 @@ def test_a_job_of_a_lost_server_is_taken_up_again(start_server: StartServer) -> 
     assert second.services.files.read(found["model_sha256"]) == b"kept"
 
 
+@pytest.mark.slow
 def test_openapi_is_served_and_names_every_operation(server: RunningServer) -> None:
     document: dict[str, Any] = server.http.get("/openapi.json").json()
     operations = [

@@ -74,6 +74,7 @@ def _end(server: RunningServer, watching: Watching, report: dict[str, Any]) -> J
     return job
 
 
+@pytest.mark.slow
 def test_a_watch_says_why_it_has_no_artifact(server: RunningServer) -> None:
     watching = _watching(server)
     jobs = [post_job(server).json()["id"] for _ in range(3)]
@@ -94,6 +95,7 @@ def test_a_watch_says_why_it_has_no_artifact(server: RunningServer) -> None:
     assert "its tuning failed: no plan" in server.http.get("/watches").text
 
 
+@pytest.mark.slow
 def test_a_watch_is_measured_compared_and_kept(server: RunningServer) -> None:
     watching = _watching(server)
     job = done_job(server)
@@ -150,6 +152,7 @@ def test_a_schedule_makes_it_due_again_and_again(server: RunningServer) -> None:
     assert server.http.get(done["links"]["self"]).json()["due_at"] is None
 
 
+@pytest.mark.slow
 def test_a_start_measures_what_has_changed(server: RunningServer, tmp_path: Path) -> None:
     watching = _watching(server)
     made = server.http.post("/v1/watches", json={"job": done_job(server)}).json()

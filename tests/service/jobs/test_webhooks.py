@@ -100,6 +100,7 @@ def test_the_end_of_a_job_is_told_and_signed(start_server: StartServer, receiver
     assert abs(int(headers["webhook-timestamp"]) - time.time()) < 60
 
 
+@pytest.mark.slow
 def test_a_webhook_is_tried_again_and_then_given_up(
     start_server: StartServer, receiver: _Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_webhook_outlives_its_server(start_server: StartServer, receiver: _Rec
     assert _settled(second, job["links"]["self"])["state"] == "delivered"
 
 
+@pytest.mark.slow
 def test_a_slow_receiver_holds_up_nobody(start_server: StartServer, receiver: _Receiver) -> None:
     receiver.hold.clear()
     server = start_server(
@@ -145,6 +147,7 @@ def test_a_slow_receiver_holds_up_nobody(start_server: StartServer, receiver: _R
     assert _settled(server, slow["links"]["self"])["state"] == "delivered"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "url",
     [

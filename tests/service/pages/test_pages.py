@@ -16,6 +16,7 @@ from tests.service.conftest import RunningServer, post_job
 STATIC = Path(__file__).resolve().parents[3] / "service" / "static"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/", "/new", "/costs", "/atlas", "/watches", "/workers", "/docs"])
 def test_pages_are_whole_and_load_nothing_from_elsewhere(
     shared_server: RunningServer, path: str
@@ -32,6 +33,7 @@ def test_pages_are_whole_and_load_nothing_from_elsewhere(
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", page.text)
 
 
+@pytest.mark.slow
 def test_a_job_shows_its_state(server: RunningServer) -> None:
     job = post_job(server).json()
     assert "small.onnx" in server.http.get("/").text
@@ -41,6 +43,7 @@ def test_a_job_shows_its_state(server: RunningServer) -> None:
     assert server.http.get(f"/jobs/{'0' * 32}").status_code == 404
 
 
+@pytest.mark.slow
 def test_names_are_escaped(server: RunningServer) -> None:
     evil = '"><img src=x onerror=alert(1)>.onnx'
     files = {"model": (evil.replace('"', "'"), b"x")}
@@ -73,6 +76,7 @@ def test_layers_of_a_large_graph_are_quick() -> None:
     assert all(places[a][1] < places[b][1] for a, b in edges)
 
 
+@pytest.mark.slow
 def test_the_cost_browser_filters(server: RunningServer) -> None:
     store_all(server.services.database, measured(1), infeasible(2))
     fields = re.findall(r'<(?:input|select) name="(\w+)"', server.http.get("/costs").text)
@@ -91,6 +95,7 @@ def test_the_cost_browser_filters(server: RunningServer) -> None:
     assert "is no time" in server.http.get("/costs", params={"since": "soon"}).text
 
 
+@pytest.mark.slow
 def test_costs_over_the_api(server: RunningServer) -> None:
     store_all(server.services.database, *(measured(number) for number in range(5)), infeasible(9))
     http = server.http

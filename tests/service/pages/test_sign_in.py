@@ -159,6 +159,7 @@ def test_a_form_of_another_site_is_refused(
     page.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("origin", "site", "status"),
     [
@@ -176,10 +177,12 @@ def test_a_hidden_origin_needs_the_browsers_word(
     assert answer.status_code == status
 
 
+@pytest.mark.slow
 def test_pages_let_their_own_forms_say_where_they_come_from(guarded: RunningServer) -> None:
     assert guarded.http.get("/login").headers["Referrer-Policy"] == "same-origin"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("environment", "status"), [({"CI": "true"}, 1), ({"CI": ""}, 0)])
 def test_a_skipped_browser_test_fails_in_ci(
     tmp_path: Path, environment: dict[str, str], status: int

@@ -14,6 +14,7 @@ from tests.service.conftest import ENGINES, RunningServer, post_job
 pytestmark = ENGINES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["since", "until"])
 @pytest.mark.parametrize(
     "moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-01-01T00:00:00", "1e9"]
@@ -29,6 +30,7 @@ def test_a_time_that_no_database_keeps_is_refused(
     assert shared_server.http.get("/v1/costs", params=edge).status_code == 200
 
 
+@pytest.mark.slow
 def test_costs_are_found_by_both_hashes_of_a_model(server: RunningServer) -> None:
     job = post_job(server).json()
     normalized = "12" * 32
@@ -49,6 +51,7 @@ def test_costs_are_found_by_both_hashes_of_a_model(server: RunningServer) -> Non
     assert gone.json() == {"deleted": 1}
 
 
+@pytest.mark.slow
 def test_an_import_of_another_type_is_refused(shared_server: RunningServer) -> None:
     for kind in ("text/plain", "application/json", "application/x-www-form-urlencoded", ""):
         headers = {"Content-Type": kind} if kind else {}

@@ -15,6 +15,7 @@ def _database(server: RunningServer) -> Path:
     return Path(server.settings.database_url.removeprefix("sqlite:///"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
 def test_a_database_file_that_goes_away_is_noticed(
     server: RunningServer, tmp_path: Path, server_log: Path, how: str

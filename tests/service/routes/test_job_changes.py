@@ -37,6 +37,7 @@ def _there(server: RunningServer, sha256: str) -> bool:
     return on_disk
 
 
+@pytest.mark.slow
 def test_labels_and_notes_are_kept_and_changed(server: RunningServer) -> None:
     job = post_job(server, data={"labels": "nightly, resnet,nightly", "note": "first try"}).json()
     assert job["labels"] == ["nightly", "resnet"] and job["note"] == "first try"
@@ -62,6 +63,7 @@ def test_labels_and_notes_are_kept_and_changed(server: RunningServer) -> None:
     assert server.http.get(url).json() == changed
 
 
+@pytest.mark.slow
 def test_filters_find_jobs(server: RunningServer) -> None:
     files = {"model": ("ResNet_50%.onnx", b"resnet")}
     data = {"targets": "onnxruntime", "labels": "nightly,eu"}
@@ -89,6 +91,7 @@ def test_filters_find_jobs(server: RunningServer) -> None:
         assert server.http.get("/v1/jobs", params=bad).status_code == 422, bad
 
 
+@pytest.mark.slow
 def test_a_rerun_repeats_a_job_with_changes(server: RunningServer) -> None:
     options = {"tolerance": 0.01, "seed": 7, "pins": ["Conv=onnxruntime"]}
     files = {"model": ("m.onnx", b"bytes"), "inputs": ("i.npz", b"npz")}
@@ -121,6 +124,7 @@ def test_a_rerun_repeats_a_job_with_changes(server: RunningServer) -> None:
     assert server.http.post(url, json={}).status_code == 410
 
 
+@pytest.mark.slow
 def test_an_ended_job_is_removed_with_its_own_files(server: RunningServer) -> None:
     jobs = [post_job(server, b"model").json() for _ in range(2)]
     mine = _finish(server, jobs[0]["id"], artifact=b"a", report=b'{"r": 1}', plan=b"shared")
@@ -140,6 +144,7 @@ def test_an_ended_job_is_removed_with_its_own_files(server: RunningServer) -> No
     assert post_job(server, b"model").status_code == 201
 
 
+@pytest.mark.slow
 def test_a_job_that_has_not_ended_is_cancelled_first(server: RunningServer) -> None:
     url = post_job(server).json()["links"]["self"]
     answer = server.http.delete(url)
@@ -153,6 +158,7 @@ def test_a_job_that_has_not_ended_is_cancelled_first(server: RunningServer) -> N
     assert stored is not None and stored.cancel_requested
 
 
+@pytest.mark.slow
 def test_streams_of_a_removed_job_end(server: RunningServer) -> None:
     job = post_job(server).json()
     with server.http.stream("GET", job["links"]["events"]) as stream:
@@ -163,6 +169,7 @@ def test_streams_of_a_removed_job_end(server: RunningServer) -> None:
         list(lines)
 
 
+@pytest.mark.slow
 def test_only_owner_and_admin_change_a_job(start_server: StartServer) -> None:
     server = start_server(authentication="on")
 
@@ -183,6 +190,7 @@ def test_only_owner_and_admin_change_a_job(start_server: StartServer) -> None:
     assert server.http.delete(url, headers=owner).status_code == 204
 
 
+@pytest.mark.slow
 def test_a_full_quota_says_what_helps(start_server: StartServer) -> None:
     server = start_server(authentication="on")
     quotas = Quotas(stored_bytes=10, active_jobs=1)
@@ -199,6 +207,7 @@ def test_a_full_quota_says_what_helps(start_server: StartServer) -> None:
     assert "DELETE /v1/models/{sha256}" in detail and "wait" not in detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "kept"),
     [

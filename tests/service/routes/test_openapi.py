@@ -36,6 +36,7 @@ def _document(tmp_path: Path) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.slow
 def test_a_change_of_the_api_is_a_decision(tmp_path: Path) -> None:
     """COLLAGE_KEEP_OPENAPI=1 writes the document anew; its diff is for reviewers."""
     text = json.dumps(_document(tmp_path), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
@@ -52,12 +53,14 @@ def test_a_change_of_the_api_is_a_decision(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_every_schema_says_what_is_in_it(tmp_path: Path) -> None:
     document = _document(tmp_path)
     plain = [where for where, schema in _schemas(document) if _is_plain_object(schema)]
     assert plain == []
 
 
+@pytest.mark.slow
 def test_every_reference_leads_somewhere(tmp_path: Path) -> None:
     document = _document(tmp_path)
     known = document["components"]["schemas"]
@@ -68,6 +71,7 @@ def test_every_reference_leads_somewhere(tmp_path: Path) -> None:
         Draft202012Validator.check_schema(schema)
 
 
+@pytest.mark.slow
 def test_the_client_calls_what_the_document_has(tmp_path: Path) -> None:
     """Each path and method in the client's text is an operation, and each field that it reads is one."""
     document = _document(tmp_path)

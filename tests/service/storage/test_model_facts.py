@@ -38,6 +38,7 @@ def test_a_dimension_that_follows_from_another_is_no_field(tmp_path: Path) -> No
     assert facts["inputs"][0]["dims"] == ["past", "past + 1"]
 
 
+@pytest.mark.slow
 def test_sizes_that_a_model_takes_over_the_server(server: RunningServer, tmp_path: Path) -> None:
     model = _save(tmp_path, ["batch", 3, None]).read_bytes()
     free = post_job(server, model).json()["model_sha256"]
@@ -55,6 +56,7 @@ def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
         model_facts(tmp_path / "model.onnx", tmp_path)
 
 
+@pytest.mark.slow
 def test_facts_over_the_server(server: RunningServer) -> None:
     good = post_job(server, small_model()).json()["model_sha256"]
     facts = server.http.get(f"/new/models/{good}").json()

@@ -21,6 +21,7 @@ _PLAN = {"format": 1, "model_sha256": "0" * 64, "partitions": [{"target": _RULES
 _HARMLESS_TEXTS = {"objective", "metric", "evaluate", "strategy", "pins", "bans", "dims", "plan"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("targets", "options", "kind", "said"),
     [
@@ -44,6 +45,7 @@ def test_a_path_or_code_is_refused(
     assert http.get("/v1/jobs").json()["items"] == []
 
 
+@pytest.mark.slow
 def test_pins_and_limits_are_taken(server: RunningServer) -> None:
     options = '{"pins": ["Conv=openvino"], "bans": ["*=mnn"], "max_partitions": 3, "max_devices": 1}'
     job = post_job(server, data={"targets": "openvino,onnxruntime", "options": options})

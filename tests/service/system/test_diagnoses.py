@@ -154,6 +154,7 @@ def test_the_command_line_diagnoses_on_a_server(
     assert not list((tmp_path / "found").glob("*.zip"))
 
 
+@pytest.mark.slow
 def test_a_diagnosis_of_a_job_takes_its_files_and_options(server: RunningServer) -> None:
     files = {"model": ("m.onnx", b"bytes"), "inputs": ("i.npz", b"npz")}
     options = {"tolerance": 0.01, "seed": 7, "time_limit_s": 5, "dims": {"n": 3}}
@@ -181,6 +182,7 @@ def test_a_diagnosis_of_a_job_takes_its_files_and_options(server: RunningServer)
     assert kinds == {"tune": 1, "diagnose": 3, "watch": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -207,6 +209,7 @@ def test_what_cannot_be_diagnosed_is_refused_at_once(
     assert len(server.http.get("/v1/jobs").json()["items"]) == 1
 
 
+@pytest.mark.slow
 def test_a_server_whose_workers_measure_makes_no_diagnosis(server: RunningServer) -> None:
     job = post_job(server).json()["id"]
     object.__setattr__(server.services.settings, "scheduler", "tls://nowhere:1")

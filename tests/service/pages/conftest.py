@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
 OUTPUT = Path(__file__).resolve().parents[2] / "output"
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
@@ -44,6 +44,18 @@ def shoot(page: Page, name: str) -> None:
     """Leave a screenshot for people."""
     OUTPUT.mkdir(exist_ok=True)
     page.screenshot(path=OUTPUT / f"{name}.png", full_page=True)
+
+
+def downloaded(page: Page, selector: str) -> Path:
+    """The file that a click brings; a click that Chromium lost under load is made again, as people do."""
+    for patience_ms in (10_000, 20_000, 40_000):
+        try:
+            with page.expect_download(timeout=patience_ms) as download:
+                page.click(selector)
+            return Path(download.value.path())
+        except TimeoutError:
+            continue
+    raise AssertionError(f"three clicks on {selector} began no download")
 
 
 def serious_findings(page: Page) -> list[str]:

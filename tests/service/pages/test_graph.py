@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.service.conftest import RunningServer
-from tests.service.pages.conftest import CHROMIUM, MISSING, shoot
+from tests.service.pages.conftest import CHROMIUM, MISSING, downloaded, shoot
 from tests.service.pages.made_jobs import done_job
 
 pytestmark = [
@@ -106,13 +106,9 @@ def test_pins_by_clicking_make_another_job(page: Page, server: RunningServer) ->
 
 def test_the_graph_is_saved_as_svg_and_png(page: Page, server: RunningServer) -> None:
     _open(page, server, done_job(server))
-    with page.expect_download() as download:
-        page.click("#graph-svg")
-    text = download.value.path().read_text(encoding="utf-8")
+    text = downloaded(page, "#graph-svg").read_text(encoding="utf-8")
     assert text.startswith("<svg") and text.count("<rect") >= 7 and "10 operators" in text
-    with page.expect_download() as download:
-        page.click("#graph-png")
-    assert download.value.path().read_bytes().startswith(b"\x89PNG")
+    assert downloaded(page, "#graph-png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_colors_follow_the_theme_while_open(page: Page, server: RunningServer) -> None:

@@ -95,10 +95,6 @@ class Deadline:
             self, search_s=min(self.search_s, compare_s), compare_s=compare_s, confirm_s=last_s
         )
 
-    def ending_by(self, seconds: float) -> Deadline:
-        """The same with the search over so many seconds earlier."""
-        return replace(self, search_s=self.search_s - seconds)
-
     def extended_to(self, search_s: float) -> Deadline:
         """The same with a search until then, where that is later."""
         return replace(self, search_s=max(self.search_s, min(search_s, self.compare_s)))

@@ -143,18 +143,6 @@ class Interleaver:
         pairs = [(b.entries[slow].samples_us, b.entries[fast].samples_us) for b in self.builds[skip:]]
         return compare_builds(pairs)
 
-    def step_ratio(self, slow: int, fast: int, slow_step: int, fast_step: int) -> Ratio:
-        """The same for one step of each, inside its running plan."""
-        return compare_builds(
-            [
-                (
-                    [r[slow_step] for r in b.entries[slow].step_us],
-                    [r[fast_step] for r in b.entries[fast].step_us],
-                )
-                for b in self.builds
-            ]
-        )
-
     def _once(self, request: BuildRequest) -> BuildResult:
         processes = 64 + 8 * len(request.environments)
         limits = ChildLimits(

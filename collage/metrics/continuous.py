@@ -25,7 +25,6 @@ class Perplexity(Metric):
     name = "perplexity"
     summary = "exponential of the mean negative log-likelihood of the tokens; less is better"
     higher_is_better = False
-    is_fine = True
     is_bounded = False
 
     def item(self, outputs: Arrays, reference: Arrays, label: Arrays | None) -> Item:
@@ -62,7 +61,6 @@ class Snr(Metric):
 
     name = "snr"
     summary = "power of the truth over that of the difference in decibels, at most 100"
-    is_fine = True
     is_bounded = False
 
     def item(self, outputs: Arrays, reference: Arrays, label: Arrays | None) -> Item:
@@ -99,7 +97,6 @@ class Embedding(Metric):
 
     name = "embedding"
     summary = "rank correlation of the cosine similarities of all pairs of samples"
-    is_fine = True
     is_bounded = False
 
     def item(self, outputs: Arrays, reference: Arrays, label: Arrays | None) -> Item:

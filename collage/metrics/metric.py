@@ -27,8 +27,7 @@ LABELS = "labels"
 class Metric(ABC):
     """A score of a model's outputs over samples.
 
-    A metric is *fine* where small errors of outputs change it by small amounts, and *binary* where a
-    row is right or wrong.
+    A metric is *binary* where a row is right or wrong.
     """
 
     output: str = ""  # the output that it reads; empty for the first that suits
@@ -36,7 +35,6 @@ class Metric(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for the documentation
     higher_is_better: ClassVar[bool] = True
-    is_fine: ClassVar[bool] = False
     is_binary: ClassVar[bool] = False
     # Of a metric whose worst is known, the most that one sample can lose.
     is_bounded: ClassVar[bool] = True

@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 Array = np.ndarray
+
+# What some exporters call any dimension.
+_NAMELESS = "?"
 
 
 @dataclass(frozen=True)
@@ -32,3 +36,19 @@ class Case:
     dims: Mapping[str, int] = field(default_factory=dict)
     at_least: float | None = None
     about: str = ""
+
+
+def sizes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The size of each free dimension, by its name or as `input:axis`.
+
+    Args:
+        model: an ONNX file.
+        shapes: of its inputs.
+    """
+    found = {}
+    for value in onnx.load(model, load_external_data=False).graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if value.name in shapes and dim.dim_value <= 0:
+                named = dim.dim_param not in ("", _NAMELESS)
+                found[dim.dim_param if named else f"{value.name}:{axis}"] = shapes[value.name][axis]
+    return found

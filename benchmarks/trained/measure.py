@@ -24,7 +24,7 @@ from collage.partitioner.ingest.normalize import normalize
 MAX_DROP = 0.01
 # NNCF is given so many times what ours took.
 _PATIENCE, _LEAST_S = 10.0, 600.0
-_Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+_Run = Callable[[Sequence[str], Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 
 def measured(
@@ -52,10 +52,9 @@ def measured(
         if case.labels:
             labels = work / "labels.npz"
             np.savez(labels, allow_pickle=False, **_part(case.labels, slice(given)))
-        bound = {"max_drop": MAX_DROP} if case.at_least is None else {"at_least": case.at_least}
         artifact = collage.tune(
             case.model,
-            targets,
+            list(dict.fromkeys((*targets, *case.targets))),
             output=work / "tuned.onnx",
             inputs=work / "inputs.npz",
             labels=labels,
@@ -64,7 +63,7 @@ def measured(
             database=f"sqlite:///{work / 'costs.db'}",
             time_limit_s=time_limit_s,
             on_event=listener,
-            **bound,
+            max_drop=MAX_DROP,
         )
         report = artifact.report
         plain = normalize(case.model, work / "plain", dict(case.dims)).path
@@ -116,7 +115,7 @@ def _nncf(
     peer = PeerModel(folder / "model.xml")
     return {
         "seconds": seconds,
-        "unseen": _unseen(case, plain, row["samples"][0], peer.outputs),
+        "unseen": _unseen(case, plain, row["samples"][0], lambda _, feed: peer.outputs(feed)),
         **nncf.timed([artifact, fp32.path, folder / "model.xml", folder / "inputs.npz"]),
     }
 
@@ -141,10 +140,11 @@ def _beside_fp32(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unseen_of_ours(case: Case, artifact: Path, plain: Path, first: int) -> dict[str, Any]:
     with collage.load(artifact, cache_dir=False) as ours:
-        names = [output.name for output in ours.outputs]
-        return _unseen(
-            case, plain, first, lambda feed: dict(zip(names, ours.run(names, feed), strict=True))
-        )
+
+        def run(names: Sequence[str], feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return dict(zip(names, ours.run(names, feed), strict=True))
+
+        return _unseen(case, plain, first, run)
 
 
 def _unseen(case: Case, plain: Path, first: int, run: _Run) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _unseen(case: Case, plain: Path, first: int, run: _Run) -> dict[str, Any]:
     Args:
         plain: the float model.
         first: the first one of these samples.
-        run: computes the outputs of a sample.
+        run: computes the outputs with these names from a sample.
     """
     metric = parse_metric(case.evaluate)
     session = reference_session(plain)
@@ -164,9 +164,8 @@ def _unseen(case: Case, plain: Path, first: int, run: _Run) -> dict[str, Any]:
         label = {name: array[i] for name, array in case.labels.items()} or None
         wanted = run_session(session, feed, names)
         before.append(metric.item(wanted, wanted, label))
-        after.append(metric.item(run(feed), wanted, label))
-    bound = Bound(at_least=case.at_least) if case.at_least is not None else Bound(max_drop=MAX_DROP)
-    allowed = bound.allowed(metric, metric.score(before))
+        after.append(metric.item(run(names, feed), wanted, label))
+    allowed = Bound(max_drop=MAX_DROP).allowed(metric, metric.score(before))
     drop = compare(metric, before, after, allowed, bool(case.labels))
     return {
         "reference": drop.reference,

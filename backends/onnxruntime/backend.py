@@ -25,7 +25,7 @@ from collage.backends.device_memory import cuda_devices
 from collage.backends.onnxruntime import kernels, saturation, script
 from collage.backends.onnxruntime.executable import OnnxRuntimeExecutable, TextExecutable
 from collage.backends.options import THREADS, Option
-from collage.backends.quantization import quantize as quantization
+from collage.backends.quantization import kinds
 from collage.backends.quantization.backend import QuantizingBackend
 from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.table import REWRITE_OR_WINOGRAD, ROUNDS_TOO_MUCH, WINOGRAD, rewriting
@@ -80,7 +80,7 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
         GRAPHS,
         REWRITE_OR_WINOGRAD,
         saturation.U8S8,
-        *quantization.options(quantization.DYNAMIC, quantization.STATIC),
+        *kinds.options(kinds.DYNAMIC, kinds.STATIC, kinds.BLOCK_INT8, kinds.BLOCK_INT4),
     )
 
     def probe(self) -> Available | Unavailable:
@@ -91,9 +91,9 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
 
     def check_target(self, target: Target) -> str | None:
         ep = target.option("ep", "cpu")
-        if ep != "cpu" and quantization.kind_of(target) is not None:
+        if ep != "cpu" and kinds.kind_of(target) is not None:
             return "-quant was made for the CPU's integer kernels; use it without -ep"
-        if rewriting(target) == WINOGRAD and quantization.kind_of(target):
+        if rewriting(target) == WINOGRAD and kinds.kind_of(target):
             return ROUNDS_TOO_MUCH
         if ep != "cuda" and (is_on(target, TF32) or is_on(target, GRAPHS)):
             return "-tf32 and -graphs are for -ep=cuda"
@@ -101,7 +101,7 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
             return "-u8s8 is for the CPU's integer kernels; use it without -ep"
         present = ort().get_available_providers()
         if PROVIDERS[ep] in present:
-            return _refuse_device(target) if ep in ON_CUDA else quantization.refuse_float(target)
+            return _refuse_device(target) if ep in ON_CUDA else kinds.refuse_float(target)
         wheel = _WHEEL.get(ep, "a build of ONNX Runtime with that provider")
         return (
             f"this ONNX Runtime has no {PROVIDERS[ep]} (it has {', '.join(present)}); needed: {wheel}"
@@ -129,10 +129,11 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
         )
 
     def arithmetic(self, target: Target) -> Arithmetic:
-        kind = quantization.kind_of(target)
+        kind = kinds.kind_of(target)
         if kind is None:
             return cuda_options.arithmetic(target)
-        return Arithmetic(quantization.numbers(target), True, quantization.sense(kind))
+        in_file = not kinds.rounding_group(target)
+        return Arithmetic(kinds.numbers(target), in_file, kinds.sense(kind))
 
     def exact_forms(
         self, target: Target, index: GraphIndex, features: Collection[str]

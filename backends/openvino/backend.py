@@ -27,7 +27,7 @@ from collage.backends.openvino import script
 from collage.backends.openvino.executable import PRECISION, OpenVinoExecutable, ov
 from collage.backends.openvino.operators import OPERATORS
 from collage.backends.options import THREADS, Option
-from collage.backends.quantization import quantize as quantization
+from collage.backends.quantization import kinds
 from collage.backends.quantization.backend import QuantizingBackend
 from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.table import REWRITE_OR_WINOGRAD, ROUNDS_TOO_MUCH, WINOGRAD, rewriting
@@ -78,7 +78,7 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
             choices=("keep", "flush"),
         ),
         REWRITE_OR_WINOGRAD,
-        *quantization.options(quantization.STATIC, quantization.WEIGHTS),
+        *kinds.options(kinds.STATIC, kinds.WEIGHTS, kinds.BLOCK_INT8, kinds.BLOCK_INT4),
     )
 
     def probe(self) -> Available | Unavailable:
@@ -89,10 +89,10 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
 
     def check_target(self, target: Target) -> str | None:
         precision = target.option("precision", "f32")
-        if rewriting(target) == WINOGRAD and (precision != "f32" or quantization.kind_of(target)):
+        if rewriting(target) == WINOGRAD and (precision != "f32" or kinds.kind_of(target)):
             return ROUNDS_TOO_MUCH
-        if precision == "f32" or quantization.refuse_float(target):
-            return quantization.refuse_float(target)
+        if precision == "f32" or kinds.refuse_float(target):
+            return kinds.refuse_float(target)
         has = ov().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if _CAPABILITY[precision] in has:
             return None
@@ -131,12 +131,12 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
         )
 
     def arithmetic(self, target: Target) -> Arithmetic:
-        kind = quantization.kind_of(target)
+        kind = kinds.kind_of(target)
         precision = target.option("precision", "f32")
         if kind is not None:
             rest = "" if precision == "f32" else f"; what stays float is {precision} inside"
-            in_file = not rest and not quantization.rounds_inside(target)
-            return Arithmetic(quantization.numbers(target), in_file, quantization.sense(kind) + rest)
+            in_file = not rest and not kinds.rounding_group(target)
+            return Arithmetic(kinds.numbers(target), in_file, kinds.sense(kind) + rest)
         return Arithmetic() if precision == "f32" else Arithmetic(precision, False, _SENSE)
 
     def at_once(self, target: Target) -> tuple[Target, ...]:

@@ -28,7 +28,7 @@ from collage.backends.contract import (
     threads_of,
 )
 from collage.backends.openvino.attention_masks import shield_masks
-from collage.backends.quantization import quantize as quantization
+from collage.backends.quantization import kinds
 from collage.backends.rewriting.rewrite import rewritten
 from collage.backends.standalone import Standalone
 from collage.backends.support.profile_mapping import ProfileStep, op_times
@@ -38,8 +38,6 @@ from collage.partitioner.lazy import ir
 from collage.partitioner.target import Target
 
 PRECISION = {"f32": "f32", "bf16": "bf16", "f16": "f16"}
-# Numbers that share a scale where a product with int8 weights rounds its input (docs/results/int8.md).
-_GROUP = 64
 # OpenVINO names a Reorder by the maker of its value, two layouts or types (empty for one without a
 # name), and the reader.
 _FORMAT = r"(?:[A-Ga-g]+(?:\d+[a-g])*|[fuis]\d+|bf16|)"
@@ -294,5 +292,5 @@ def _properties(target: Target, context: CompileContext) -> dict[str, Any]:
         "ENABLE_CPU_PINNING": target.option("pinning", "off") == "on",
         "CPU_DENORMALS_OPTIMIZATION": target.option("denormals", "keep") == "flush",
         "PERF_COUNT": False,
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": _GROUP if quantization.rounds_inside(target) else 0,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": kinds.rounding_group(target),
     }

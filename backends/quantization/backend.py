@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collage.backends.contract import Backend, CompileContext, Preparation, PreparedParts, SubModel
-from collage.backends.quantization import quantize
+from collage.backends.quantization import kinds, quantize
 from collage.backends.quantization.float_nodes import keeping, kept_nodes, without_float
 from collage.backends.quantization.smoothing import is_smooth
 from collage.partitioner.graph.graph_index import GraphIndex
@@ -19,7 +19,7 @@ class QuantizingBackend(Backend):
     float_results = False
 
     def refuse_region(self, index: GraphIndex, nodes: int, target: Target) -> str | None:
-        return quantize.refuse_region(index, nodes, target)
+        return kinds.refuse_region(index, nodes, target)
 
     def preparation(self, target: Target) -> Preparation | None:
         return quantize.preparation(target, self.float_results)
@@ -28,10 +28,10 @@ class QuantizingBackend(Backend):
         return quantize.quantize(model, target, context, self.float_results)
 
     def unprepared(self, target: Target) -> Target:
-        return quantize.without_quant(target)
+        return kinds.without_quant(target)
 
     def mixes_with(self, target: Target, other: Target) -> bool:
-        return _may_keep_float(target) and other == quantize.without_quant(target)
+        return _may_keep_float(target) and other == kinds.without_quant(target)
 
     def mix(self, target: Target, nodes: int, others: int) -> Target:
         return keeping(target, nodes, others) if _may_keep_float(target) else target
@@ -44,4 +44,4 @@ class QuantizingBackend(Backend):
 
 
 def _may_keep_float(target: Target) -> bool:
-    return quantize.kind_of(target) in quantize.CALIBRATED and not is_smooth(target)
+    return kinds.kind_of(target) in kinds.CALIBRATED and not is_smooth(target)

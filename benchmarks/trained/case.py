@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 Array = np.ndarray
+
+# What some exporters call any dimension.
+_NAMELESS = "?"
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class Case:
         evaluate: the metric (`collage.metrics.names`).
         labels: the truth by name with the same axis; empty where the model itself is the truth.
         dims: sizes of free dimensions.
-        at_least: a bound on the score in place of the relative one.
+        targets: that suit this model, beside those of the benchmark.
         about: the data, in a few words.
     """
 
@@ -30,5 +34,21 @@ class Case:
     evaluate: str
     labels: Mapping[str, Array] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
-    at_least: float | None = None
+    targets: tuple[str, ...] = ()
     about: str = ""
+
+
+def sizes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The size of each free dimension, by its name or as `input:axis`.
+
+    Args:
+        model: an ONNX file.
+        shapes: of its inputs.
+    """
+    found = {}
+    for value in onnx.load(model, load_external_data=False).graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if value.name in shapes and dim.dim_value <= 0:
+                named = dim.dim_param not in ("", _NAMELESS)
+                found[dim.dim_param if named else f"{value.name}:{axis}"] = shapes[value.name][axis]
+    return found

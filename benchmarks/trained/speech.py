@@ -6,6 +6,9 @@ decisions are the truth: what such sounds are is not for the generator to say.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import numpy as np
 
 from benchmarks.support.models import default_cache
@@ -16,7 +19,7 @@ from collage.partitioner.ingest.normalize import normalize
 
 Array = np.ndarray
 
-_SILERO = "silero-vad==6.2.3"
+_SILERO, _WHISPER = "silero-vad==6.2.3", "faster-whisper==1.2.1"
 _RATE, _WINDOW, _CONTEXT = 16_000, 512, 64
 _VOWELS = (
     *((730, 1090, 2440), (270, 2290, 3010), (300, 870, 2240), (530, 1840, 2480), (570, 840, 2410)),
@@ -26,21 +29,49 @@ _VOWELS = (
 def voice_activity(samples: int) -> Case:
     """Windows of sound with the state that the model had before them."""
     folder = package(_SILERO) / "silero_vad" / "data"
-    model = folder / "silero_vad_openvino_16k.onnx"
-    path = normalize(model, default_cache() / "silero-normalized", {}).path
+    states = {"state": ("stateN", (2, 1, 128))}
+    return _windows(folder / "silero_vad_openvino_16k.onnx", samples, "output", states, {})
+
+
+def voice_activity_of_whisper(samples: int) -> Case:
+    """The same for the detector that comes with faster-whisper."""
+    model = package(_WHISPER) / "faster_whisper" / "assets" / "silero_vad_v6.onnx"
+    states = {"h": ("hn", (1, 1, 128)), "c": ("cn", (1, 1, 128))}
+    return _windows(model, samples, "speech_probs", states, {"seq_len": 1})
+
+
+def _windows(
+    model: Path,
+    samples: int,
+    output: str,
+    states: Mapping[str, tuple[str, tuple[int, ...]]],
+    dims: Mapping[str, int],
+) -> Case:
+    """Windows that follow each other.
+
+    Args:
+        model: with the input `input`.
+        samples: how many windows.
+        output: the probability of a voice.
+        states: of each input the output that follows it, and its shape.
+        dims: of free dimensions.
+    """
+    path = normalize(model, default_cache() / f"{model.stem}-normalized", dict(dims)).path
     session = reference_session(path)
-    windows, states = [], []
-    sound, state = _sound(samples + 1, np.random.default_rng(0)), np.zeros((2, 1, 128), np.float32)
+    fed: dict[str, list[Array]] = {name: [] for name in ("input", *states)}
+    sound = _sound(samples + 1, np.random.default_rng(0))
+    feed = {name: np.zeros(shape, np.float32) for name, (_, shape) in states.items()}
     for i in range(samples):
-        window = sound[None, i * _WINDOW : (i + 1) * _WINDOW + _CONTEXT]
-        windows.append(window)
-        states.append(state)
-        made = run_session(session, {"input": window, "state": state}, ["output", "stateN"])
-        state = made["stateN"]
+        feed["input"] = sound[None, i * _WINDOW : (i + 1) * _WINDOW + _CONTEXT]
+        for name, value in feed.items():
+            fed[name].append(value)
+        made = run_session(session, feed, [follower for follower, _ in states.values()])
+        feed = {name: made[follower] for name, (follower, _) in states.items()}
     return Case(
         model=model,
-        inputs={"input": np.stack(windows), "state": np.stack(states)},
-        evaluate="top1@output",
+        inputs={name: np.stack(values) for name, values in fed.items()},
+        evaluate=f"top1@{output}",
+        dims=dims,
         about=f"{samples} windows of {_WINDOW * 1000 // _RATE} ms; agreement with the model",
     )
 

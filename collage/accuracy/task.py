@@ -19,13 +19,11 @@ from collage.metrics.drop import Bound, Drop, compare
 from collage.metrics.labels import IN_INPUTS, is_label, read_labels, split_labels
 from collage.metrics.metric import Arrays, Item, Metric
 from collage.metrics.names import parse_metric
-from collage.model.sampling import Sampling
+from collage.model.sampling import MOST_SEARCHED, Sampling
 from collage.options import TuneOptions
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.tensor import TensorSpec
 
-# Mixes run on no more samples than these, since each takes an inference for each.
-_MOST_SEARCHED = 100
 _FEWEST = 3
 
 
@@ -88,8 +86,8 @@ def task_of(
         return None
     if inputs is None:
         raise BadInputError(
-            f"evaluate={options.evaluate} scores real samples: give them with --inputs, half of them "
-            "held out for the proof"
+            f"evaluate={options.evaluate} scores real samples: give them with --inputs; half of them, "
+            "or all but a hundred, are held out for the proof"
         )
     searched, proof = sampling.searched, sampling.proof_samples
     if min(len(searched), len(proof)) < _FEWEST:
@@ -103,9 +101,7 @@ def task_of(
         metric=parse_metric(options.evaluate),
         bound=Bound(options.max_drop, options.at_least, options.at_most),
         name=options.evaluate,
-        searched=_kept(
-            sampling, "searched", searched[:_MOST_SEARCHED], None if known is None else known[:middle]
-        ),
+        searched=_kept(sampling, "searched", searched, None if known is None else known[:middle]),
         proof=_kept(sampling, "proof-of-task", proof, None if known is None else known[middle:]),
     )
 
@@ -219,7 +215,8 @@ class TaskJudge:
         if drop is None or drop.is_proven:
             return []
         more = (
-            f"about {drop.needed} held-out samples like these would prove it, so give twice as many with --inputs"
+            f"about {drop.needed} held-out samples like these would prove it, so give "
+            f"{drop.needed + min(drop.needed, MOST_SEARCHED)} with --inputs"
             if drop.needed is not None
             else "no number of samples would, since the drop is as large as the bound"
         )

@@ -1,8 +1,8 @@
 """How much worse a model does its task than the reference, on the same samples, and how sure that is.
 
 The interval is one-sided, of 95 %. A share of right rows has Clopper and Pearson's; where labels are
-given, losses and gains share the 5 %. Other metrics have a bootstrap over samples. Where few samples
-changed, a bootstrap is too sure; then one more changed sample is assumed to be lost as a whole.
+given, so that samples are gained too, Tango's. Other metrics have a bootstrap over samples. Where few
+samples changed, a bootstrap is too sure; then one more changed sample is assumed to be lost as a whole.
 
 Invariant: a drop that is proven lies within the bound at the upper end of its interval.
 """
@@ -16,10 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from collage.metrics.intervals import (
-    CONFIDENCE,
     bootstrap_upper,
+    difference_upper,
     samples_for_share,
-    share_lower,
     share_upper,
 )
 from collage.metrics.metric import Item, Metric
@@ -145,12 +144,11 @@ def _of_shares(
     if not has_labels:
         upper = share_upper(lost, samples)
         return upper, samples_for_share(lost / samples, allowed)
-    both = 1 - (1 - CONFIDENCE) / 2
-    upper = share_upper(lost, samples, both) - share_lower(gained, samples, both)
+    upper = difference_upper(lost, gained, samples)
     number = samples
     while number < _TOO_MANY and (lost - gained) / samples < allowed:
-        counts = [math.ceil(count * number / samples) for count in (lost, gained)]
-        if share_upper(counts[0], number, both) - share_lower(counts[1], number, both) <= allowed:
+        more_lost, more_gained = (math.ceil(count * number / samples) for count in (lost, gained))
+        if difference_upper(more_lost, more_gained, number) <= allowed:
             return upper, number
         number = math.ceil(1.1 * number)
     return upper, None

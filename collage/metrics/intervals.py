@@ -1,6 +1,7 @@
 """One-sided intervals of a drop between two models on the same samples.
 
-Source: Clopper and Pearson 1934 for shares; Efron 1979 for the bootstrap, here of percentiles.
+Source: Clopper and Pearson 1934 for shares; Tango 1998, "Equivalence test and confidence interval for the
+difference in proportions for the paired-sample design"; Efron 1979 for the bootstrap, here of percentiles.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import numpy as np
 Array = np.ndarray
 
 CONFIDENCE = 0.95
+# Tango's interval with the normal 1.645 covers too little where few samples changed; with this one it covers
+# 95 % for every share that is lost or gained, unless more are gained.
+_SCORE = 1.75
 _STEPS = 60
 _DRAWS = 1000
 
@@ -27,6 +31,27 @@ def share_upper(count: int, total: int, confidence: float = CONFIDENCE) -> float
 def share_lower(count: int, total: int, confidence: float = CONFIDENCE) -> float:
     """The lower end of Clopper and Pearson's one-sided interval of a share."""
     return 1.0 - share_upper(total - count, total, confidence)
+
+
+def difference_upper(lost: int, gained: int, total: int) -> float:
+    """The upper end of Tango's one-sided interval of the share that is lost less the share that is gained.
+
+    Args:
+        lost: samples that were right and are wrong now.
+        gained: samples that were wrong and are right now.
+        total: all samples.
+    """
+    estimate = (lost - gained) / total
+
+    def is_possible(difference: float) -> bool:
+        a = 2 * total
+        b = -lost - gained + (2 * total - lost + gained) * difference
+        c = -gained * difference * (1 - difference)
+        share_gained = (math.sqrt(max(0.0, b * b - 4 * a * c)) - b) / (2 * a)
+        variance = (2 * share_gained + difference * (1 - difference)) / total
+        return difference <= estimate or estimate - difference > -_SCORE * math.sqrt(max(0.0, variance))
+
+    return _solve(is_possible) if is_possible(0.0) else max(estimate, 0.0)
 
 
 def bootstrap_upper(

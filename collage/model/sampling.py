@@ -26,6 +26,8 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import NormalizedInfo
 
 _SEEDS = 2
+MOST_SEARCHED = 100
+"""With a metric of the task: samples that choose plans, each of which takes an inference of every mix."""
 _MOST_COMPARED = 24  # samples that plans are compared by beside a metric of the task
 _MOST_STORED_BYTES = 4 << 20  # of inputs in an artifact
 
@@ -63,6 +65,7 @@ class Sampling:
             given = read_samples(self.inputs, self.info.inputs, ignored=is_label if scored else None)
             middle = (len(given) + 1) // 2
             if scored:
+                middle = min(middle, MOST_SEARCHED)
                 self.searched, self.proof_samples = list(given[:middle]), list(given[middle:])
                 # Errors are measured on a few of them, and the metric on all.
                 given = given[: min(middle, _MOST_COMPARED)]

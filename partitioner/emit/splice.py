@@ -22,6 +22,9 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.sub_graph import SubGraph
 from collage.partitioner.lazy import ir
 
+# Of operators that ONNX Runtime has beside ai.onnx.
+_OF_RUNTIMES = "com.microsoft"
+
 
 @dataclass(frozen=True)
 class Spliced:
@@ -37,7 +40,7 @@ def splice(model: Model, plan: Plan, replacements: Mapping[int, Path], destinati
     Args:
         model: the model that the plan is for.
         replacements: by position in the plan an ONNX file that computes that partition, with its inputs
-            and outputs, in ai.onnx operators of the model's opset.
+            and outputs, in operators of ai.onnx of the model's opset, and of com.microsoft.
 
     Raises:
         ModelError: a replacement does not fit.
@@ -49,6 +52,7 @@ def splice(model: Model, plan: Plan, replacements: Mapping[int, Path], destinati
     new_weights: list[ir.Value] = []
     members: list[tuple[str, ...]] = []
     kept = 0
+    domains: set[str] = set()
     for position, partition in enumerate(plan.partitions):
         if position in replacements:
             sub_graph = SubGraph(model.index, partition.nodes)
@@ -59,12 +63,15 @@ def splice(model: Model, plan: Plan, replacements: Mapping[int, Path], destinati
             new_weights += [v for v in part.graph.initializers.values() if v.name in used]
             inner += graph.value_info
             made = list(graph.node)
+            domains |= {node.domain for node in made}
         else:
             kept |= partition.nodes
             made = [whole.graph.node[i] for i in bits(partition.nodes)]
         nodes += made
         members.append(tuple(node.name for node in made))
     _put_together(whole, nodes, inner)
+    if domains - {opset.domain for opset in whole.opset_import}:
+        whole.opset_import.add(domain=_OF_RUNTIMES, version=1)
     weights.write(whole, [*_still_used(model, kept), *new_weights], destination)
     spliced = Model.open(destination)
     place = {node.name: node.index for node in spliced.index.nodes}
@@ -77,7 +84,7 @@ def splice(model: Model, plan: Plan, replacements: Mapping[int, Path], destinati
 
 def _opened(path: Path, model: Model, sub_graph: SubGraph) -> ir.Model:
     part = ir.load(path)
-    foreign = sorted({node.domain for node in part.graph if node.domain})
+    foreign = sorted({node.domain for node in part.graph} - {"", _OF_RUNTIMES})
     opset, wanted = part.opset_imports.get(""), model.ir.opset_imports.get("")
     borders = tuple(value.name for value in (*part.graph.inputs, *part.graph.outputs))
     if foreign or opset != wanted:

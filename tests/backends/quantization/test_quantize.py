@@ -12,6 +12,7 @@ import pytest
 from collage.backends.contract import CompileContext, SubModel
 from collage.backends.numerics.reference import run_reference
 from collage.backends.numerics.tensor_files import read_samples, write_samples
+from collage.backends.quantization import kinds
 from collage.backends.quantization import quantize as quantization
 from collage.backends.quantization.static_int8 import widened
 from collage.backends.registry import resolve, target_spec
@@ -190,9 +191,9 @@ def test_a_weight_that_two_gemms_share_is_not_turned_twice(tmp_path: Path) -> No
 def test_convolutions_stay_float_when_scaled_as_they_run(tmp_path: Path) -> None:
     model = convs(tmp_path)
     index = GraphIndex.from_ir(ir.load(model.path))
-    assert quantization.quantizable(index, quantization.DYNAMIC) == 0
-    assert quantization.quantizable(index, quantization.STATIC) == 1
-    reason = quantization.refuse_region(index, index.all_nodes, DYNAMIC)
+    assert kinds.quantizable(index, kinds.DYNAMIC) == 0
+    assert kinds.quantizable(index, kinds.STATIC) == 1
+    reason = kinds.refuse_region(index, index.all_nodes, DYNAMIC)
     assert reason is not None and "Conv is not one of MatMul, Gemm" in reason
     with pytest.raises(CollageError, match="could be quantized"):
         quantized(model, DYNAMIC, tmp_path)
@@ -229,14 +230,14 @@ def test_why_not(node: str, reason: str, tmp_path: Path) -> None:
     """
     weights = {"w": matrix(4, 4)} if "w)" in node else {}
     index = GraphIndex.from_ir(ir.load(model_of(text, weights, tmp_path).path))
-    assert reason in (quantization.refusal(index, index.nodes[0], quantization.DYNAMIC) or "")
+    assert reason in (kinds.refusal(index, index.nodes[0], kinds.DYNAMIC) or "")
 
 
 def test_old_opsets_have_no_scale_for_each_channel(tmp_path: Path) -> None:
     text = MLP.replace('["" : 17]', '["" : 12]')
     weights = {"w1": matrix(16, 32), "w2": matrix(8, 32, 1), "b": np.ones(8)}
     index = GraphIndex.from_ir(ir.load(model_of(text, weights, tmp_path).path))
-    assert "need 13" in (quantization.refuse_region(index, 1, STATIC) or "")
+    assert "need 13" in (kinds.refuse_region(index, 1, STATIC) or "")
 
 
 def test_targets_state_the_precision_they_compute_in() -> None:

@@ -72,7 +72,7 @@ def plan_on(model: Model, target: str) -> dict[str, object]:
     }
 
 
-def tuned(source: Path, target: str, folder: Path) -> collage.Artifact:
+def tuned(source: Path, target: str, folder: Path, tolerance: float = TOLERANCE) -> collage.Artifact:
     """The first and the last layer on a target, what is between on ONNX Runtime in float."""
     options = {"least_opset": 13} if "-quant" in target else {}
     info = normalize(source, folder / "normalized", {}, **options)
@@ -82,7 +82,7 @@ def tuned(source: Path, target: str, folder: Path) -> collage.Artifact:
         output=folder / "tuned.onnx",
         database=f"sqlite:///{folder / 'costs.db'}",
         plan=plan_on(Model.open(info.path), target),
-        tolerance=TOLERANCE,
+        tolerance=tolerance,
         time_limit_s=5,
         threads=1,
     )
@@ -140,6 +140,30 @@ def test_the_artifact_is_int8_for_every_runtime(target: str, tmp_path: Path) -> 
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     assert close(np.load(tmp_path / "y.npy"), ours, 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_weights_in_blocks_are_read_by_both_runtimes(runtime: str, tmp_path: Path) -> None:
+    source = two_products(tmp_path)
+    target = f"{runtime} -quant=block_int4"
+    artifact = tuned(source, target, tmp_path, tolerance=0.3)
+    onnx.checker.check_model(str(artifact.path), full_check=True)
+    stored = read_plan(artifact.path)
+    assert [str(p.target) for p in stored.plan.partitions] == [target, "onnxruntime", target]
+    assert stored.model.ir.opset_imports["com.microsoft"] == 1
+    assert [node.op for node in stored.model.index.nodes].count("com.microsoft::MatMulNBits") == 2
+    numbers = "int4: weights in the file, products inside the runtime"
+    assert [note.numbers for note in stored.notes] == [numbers, "f32", numbers]
+    assert not any("calibrated" in warning for warning in artifact.report["warnings"])
+    assert 1e-4 < artifact.report["max_relative_error"] <= 0.3
+    assert artifact.path.stat().st_size < source.stat().st_size / 4
+
+    x = np.random.default_rng(5).standard_normal((8, 256)).astype(np.float32)
+    (plain,) = ort.InferenceSession(artifact.path).run(None, {"x": x})
+    with collage.load(artifact.path, threads=1) as session:
+        (ours,) = session.run(None, {"x": x})
+    assert close(ours, plain, 0.02)
 
 
 @pytest.mark.slow

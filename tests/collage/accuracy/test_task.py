@@ -13,13 +13,18 @@ import numpy as np
 import pytest
 
 import collage
-from collage.accuracy.task import Task, TaskJudge, TaskSamples
+from collage.accuracy.task import Task, TaskJudge, TaskSamples, task_of
 from collage.backends.numerics.reference import reference_session, run_session
 from collage.backends.numerics.tensor_files import write_samples
 from collage.cli.summary import evaluation_text
+from collage.events import ignore
 from collage.metrics.drop import Bound
 from collage.metrics.names import parse_metric
+from collage.model.sampling import Sampling
+from collage.options import TuneOptions
 from collage.partitioner.errors import BadInputError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.tensor import TensorSpec
 from tests.collage.accuracy.test_mix_runner import WIDTH, layers
 
@@ -84,6 +89,26 @@ def test_what_is_not_proven_says_how_many_samples_are_needed(folder: Path) -> No
     found = artifact.report["evaluation"]
     assert not found["proven"] and found["samples_needed"] > found["samples"]
     assert any("is not proven" in text for text in artifact.report["warnings"])
+
+
+@pytest.mark.parametrize(("count", "searched"), [(81, 41), (260, 100)])
+def test_all_but_a_hundred_samples_prove(
+    folder: Path, tmp_path: Path, count: int, searched: int
+) -> None:
+    samples = np.random.default_rng(4).standard_normal((count, 4, WIDTH)).astype(np.float32)
+    np.savez(tmp_path / "inputs.npz", r0=samples)
+    info = normalize(folder / "layers.onnx", tmp_path / "normalized", {})
+    options = TuneOptions.from_json({"evaluate": "top1", "max_drop": 0.1})
+    inputs, model = tmp_path / "inputs.npz", Model.open(info.path)
+    sampling = Sampling(
+        model=model, info=info, options=options, work_dir=tmp_path, inputs=inputs, hold_out=True,
+        listener=ignore, cancel=None,
+    )  # fmt: skip
+    task = task_of(options, sampling, inputs, None)
+    assert task is not None
+    assert (task.searched.count, task.proof.count) == (searched, count - searched)
+    (first, *_) = task.proof.inputs(info.inputs)
+    np.testing.assert_array_equal(first["r0"], samples[searched])
 
 
 class _Session:

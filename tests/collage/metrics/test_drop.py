@@ -11,6 +11,7 @@ import pytest
 from collage.metrics.drop import Bound, compare
 from collage.metrics.intervals import (
     bootstrap_upper,
+    difference_upper,
     samples_for_share,
     share_lower,
     share_upper,
@@ -34,6 +35,32 @@ def test_the_interval_of_a_share_covers_as_it_says() -> None:
     upper = share_upper(3, 50)
     drawn = np.random.default_rng(0).binomial(50, upper, 200_000)
     assert np.mean(drawn <= 3) == pytest.approx(0.05, abs=0.003)
+
+
+def test_the_interval_of_a_difference_covers_95_percent() -> None:
+    """Every pair of counts with its probability, for shares of which more is lost than gained."""
+    total, most = 1000, 40
+    counts = np.arange(most)
+    factorials = np.array([math.lgamma(k + 1) for k in counts])
+    ends = np.array([[difference_upper(a, b, total) for b in counts] for a in counts]) * total
+
+    def chances(mean: float) -> np.ndarray:
+        return np.asarray(np.exp(counts * math.log(mean) - mean - factorials))
+
+    for lost in (*np.arange(0.1, 6, 0.1), *np.arange(6, 16, 0.5)):
+        for gained in (1e-9, 0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0):
+            if gained <= lost:
+                both = np.outer(chances(lost), chances(gained))
+                covered = both[ends >= lost - gained].sum() + 1 - both.sum()
+                assert covered >= 0.95, (lost, gained)
+
+
+def test_the_interval_of_a_difference_is_narrow_where_many_changed() -> None:
+    assert difference_upper(0, 0, 1000) == pytest.approx(3.05e-3, abs=1e-5)
+    assert difference_upper(20, 20, 1000) < 0.012
+    assert share_upper(20, 1000) - share_lower(20, 1000) > 0.015
+    assert difference_upper(0, 300, 1000) == 0.0
+    assert difference_upper(1000, 0, 1000) == pytest.approx(1.0)
 
 
 def test_299_samples_without_failure_prove_one_percent() -> None:

@@ -88,6 +88,18 @@ def test_the_same_bytes_each_time_and_again(tmp_path: Path) -> None:
     assert again.model.index.constants == {"one", "four", "partition-1/one-2"}
 
 
+def test_replacement_may_have_operators_of_onnxruntime(tmp_path: Path) -> None:
+    model = Model.open(saved(MODEL, tmp_path / "model.onnx"))
+    text = PART.replace('"" : OPSET', '"" : 17, "com.microsoft" : 1')
+    part = tmp_path / "part.onnx"
+    ir.save(ir.from_onnx_text(text.replace("Sum(a, one)", "com.microsoft.BiasAdd(a, one, a)")), part)
+    found = splice(model, plan_of(model), {1: part}, tmp_path / "spliced.onnx")
+    onnx.checker.check_model(str(found.model.path), full_check=True)
+    assert found.model.ir.opset_imports == {"": 17, "com.microsoft": 1}
+    plain = splice(model, plan_of(model), {}, tmp_path / "plain.onnx")
+    assert plain.model.ir.opset_imports == {"": 17}
+
+
 def test_nothing_to_replace_leaves_the_numbers(tmp_path: Path) -> None:
     model = Model.open(saved(MODEL, tmp_path / "model.onnx"))
     found = splice(model, plan_of(model), {}, tmp_path / "spliced.onnx")
@@ -98,6 +110,10 @@ def test_nothing_to_replace_leaves_the_numbers(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         (PART.replace("OPSET", "16"), "the model of opset 17"),
+        (
+            PART.replace('"" : OPSET', '"" : 17, "own" : 1').replace("Sum(", "own.Sum("),
+            r"is of \['own'\]",
+        ),
         (PART.replace("OPSET", "17").replace("(float[4] x)", "(float[4] w)"), "other inputs"),
     ],
 )

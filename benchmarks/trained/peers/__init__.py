@@ -1,0 +1,1 @@
+"""Other tools that bound the drop of a task's metric, beside ours."""

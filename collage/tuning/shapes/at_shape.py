@@ -27,6 +27,7 @@ from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import without_plans
 from collage.timing.timed_plan import TimedPlan, identity
 from collage.tuning.run import Run, TuneRequest
+from collage.tuning.shapes.samples import ShapeSamples
 
 # Plans so much slower than the fastest are timed in one comparison only.
 _NEAR = 1.15
@@ -199,7 +200,9 @@ class AtShape:
         return [entry for entry in entries if self._timer.standings.may_win(entry)]
 
 
-def sample_shape(run: Run, request: TuneRequest, bound: BoundShape, number: int) -> Sampling:
+def sample_shape(
+    run: Run, request: TuneRequest, bound: BoundShape, number: int, given: ShapeSamples | None = None
+) -> Sampling:
     """Inputs at a representative shape, with the reference outputs.
 
     Args:
@@ -207,23 +210,30 @@ def sample_shape(run: Run, request: TuneRequest, bound: BoundShape, number: int)
         request: its options.
         bound: the model at the shape.
         number: of the shape.
+        given: samples of the shape; seeded ones are made where there are none, or the model cannot run on those
+            that were derived.
 
     Raises:
         ModelError: the reference cannot run the model at this shape.
     """
-    sampling = Sampling(
-        model=bound.model,
-        info=bound.info,
-        options=request.options,
-        work_dir=run.work_dir / f"shape-{number}",
-        inputs=None,
-        hold_out=False,
-        listener=run.listener,
-        cancel=run.cancel,
-    )
+    origin = "seeded" if given is None else given.origin
+    work_dir = run.work_dir / f"shape-{number}" / origin
+    work_dir.mkdir(parents=True, exist_ok=True)
     try:
+        sampling = Sampling(
+            model=bound.model,
+            info=bound.info,
+            options=request.options,
+            work_dir=work_dir,
+            inputs=None if given is None else given.written(work_dir / "inputs.npz"),
+            hold_out=False,
+            listener=run.listener,
+            cancel=run.cancel,
+        )
         sampling.refuse_nan()
     except ModelError as error:
+        if origin == "derived":
+            return sample_shape(run, request, bound, number)
         raise ModelError(f"the model cannot run with {bound.text}: {error}") from None
     return sampling
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from collage.backends.numerics.reference import table_bounds
 from collage.backends.sandbox.run import ChildFailed
+from collage.model.reference import Sample
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.partitioner.graph.model import Model
@@ -74,6 +75,7 @@ def proven_by_changing(
                 [name for name in index.outputs if name in index.producer],
                 timed[0].sampling.threads,
                 seconds,
+                _sample(timed),
                 cancel=run.cancel,
             )
     except ChildFailed as failure:
@@ -121,6 +123,13 @@ def _repeated_us(timed: Sequence[AtShape], classes: Sequence[ChosenClass]) -> fl
             assert plan is not None, "a class has only shapes where its plan runs"
             total += at.bound.shape.weight * at.latency_us(hot or plan, plan)
     return total
+
+
+def _sample(timed: Sequence[AtShape]) -> Sample | None:
+    """A sample that the user gave, of the shape that counts most; None without any."""
+    given = [at for at in timed if at.sampling.inputs is not None]
+    most = max(given, key=lambda at: at.bound.shape.weight, default=None)
+    return None if most is None else most.sampling.chosen_by.samples[0]
 
 
 def _run_everywhere(timed: Sequence[AtShape]) -> list[Plan]:

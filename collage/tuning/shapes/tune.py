@@ -168,15 +168,22 @@ def _refuse_options(request: TuneRequest) -> None:
             "score the artifact's session yourself"
         )
     if request.options.pareto:
-        raise BadInputError("a front is found at one shape; give each dimension one size with --dim")
+        raise BadInputError(
+            "a front is found at one shape, since errors and times of plans rank otherwise at another: give each "
+            "dimension one size with --dim, or leave --pareto out and bound the error with --tolerance"
+        )
     for target in request.targets:
         backend = resolve(target)
         if backend.preparation(target) is not None:
             raise BadInputError(
-                f"{target} rewrites nodes for one shape; give each dimension one size with --dim"
+                f"{target} rewrites nodes for one shape: give each dimension one size with --dim, or quantize the "
+                "model first and tune that file for its range"
             )
         if backend.memory_domain(target) != HOST_MEMORY:
-            raise BadInputError(f"{target} runs at one shape; give each dimension one size with --dim")
+            raise BadInputError(
+                f"{target} computes in memory of a device, which is planned for one shape: give each dimension one "
+                "size with --dim, or leave this target out"
+            )
 
 
 def _read(

@@ -43,7 +43,7 @@ def _proven(
     us = {"null": 10.0, "simulated": 20.0, "onnxruntime": 30.0}
     timed = shapes({16: 0.5, 512: 0.5}, lambda name, size: us[name])
     for at in timed:
-        at.sampling = cast(Any, SimpleNamespace(threads=1))
+        at.sampling = cast(Any, SimpleNamespace(threads=1, inputs=None))
     classes = choose_classes(timed)
     assert [str(one.plan.targets[0]) for one in classes] == ["null"]
     onnx.save(onnx.parser.parse_model(_TEXT), tmp_path / "free.onnx")

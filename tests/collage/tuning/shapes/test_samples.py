@@ -15,59 +15,9 @@ from collage.model.sample_inputs import read_samples
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.shapes.space import parse_dims
-from collage.tuning.shapes.samples import GivenSamples, ShapeSamples, resized
+from collage.tuning.shapes.samples import GivenSamples, ShapeSamples
 from tests.collage.shapes import models
 from tests.tuning import tuned
-
-_AXES: dict[str, tuple[int | str | None, ...]] = {
-    "ids": ("batch", "length"),
-    "mask": ("batch", "length + 1"),
-    "lengths": ("batch",),
-    "rate": (),
-}
-
-
-def _sample(batch: int, length: int, lengths: list[int] | None = None) -> dict[str, np.ndarray]:
-    return {
-        "ids": np.arange(batch * length).reshape(batch, length) + 1000,
-        "mask": np.ones((batch, length + 1), bool),
-        "lengths": np.array(lengths or [length] * batch),
-        "rate": np.array(16000),
-    }
-
-
-def _resized(sample: dict[str, np.ndarray], **new: int) -> Any:
-    batch, length = sample["ids"].shape
-    return resized(sample, _AXES, {"batch": batch, "length": length, "length + 1": length + 1}, new)
-
-
-def test_a_sample_is_cut_or_repeated_along_its_axes() -> None:
-    sample = _sample(2, 6)
-    cut, long = _resized(sample, batch=1, length=4), _resized(sample, batch=2, length=9)
-    np.testing.assert_array_equal(cut["ids"], sample["ids"][:1, :4])
-    np.testing.assert_array_equal(long["ids"], np.tile(sample["ids"], 2)[:, :9])
-    assert (cut["mask"].shape, long["mask"].shape) == ((1, 5), (2, 10))
-    assert long["rate"] == 16000 and long["rate"].dtype == np.int64
-
-
-def test_lengths_become_those_of_the_new_size() -> None:
-    made = _resized(_sample(1, 6), batch=2, length=9)
-    assert made["lengths"].tolist() == [9, 9]
-
-
-@pytest.mark.parametrize(
-    "sample", [_sample(2, 6, [6, 4]), {**_sample(1, 6), "ids": np.zeros((1, 0), np.int64)}]
-)
-def test_what_may_not_fit_is_not_made(sample: dict[str, np.ndarray]) -> None:
-    assert _resized(sample, batch=2, length=9) is None
-
-
-def test_inputs_that_hold_one_of_two_sizes_are_not_made() -> None:
-    axes = {"x": ("a", "b"), "n": ()}
-    sample = {"x": np.zeros((5, 5), np.float32), "n": np.array(5)}
-    old = {"a": 5, "b": 5}
-    assert resized(sample, axes, old, {"a": 7, "b": 8}) is None
-    assert resized(sample, axes, old, {"a": 7, "b": 7}) is not None
 
 
 def _free(folder: Path) -> Model:

@@ -82,6 +82,9 @@ class AtShape:
         targets: the user's.
         tolerance: plans with a larger error are not chosen.
         deadline: no more plans are compiled for this shape alone after its search.
+
+    Attributes:
+        most_error: plans with a larger one are not chosen either.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class AtShape:
     ) -> None:
         self._deadline = deadline
         self.bound, self.sampling, self.exact = bound, sampling, exact
-        self.tolerance = tolerance
+        self.tolerance, self.most_error = tolerance, math.inf
         self._free, self._timer, self._targets = free, timer, tuple(targets)
         self.dynamic: list[TimedPlan] = []
         self.fixed: list[TimedPlan] = []
@@ -197,7 +200,8 @@ class AtShape:
         return {target: whole[target] for target in self._targets}
 
     def _fit(self, entries: Sequence[TimedPlan]) -> list[TimedPlan]:
-        return [entry for entry in entries if self._timer.standings.may_win(entry)]
+        may_win = self._timer.standings.may_win
+        return [e for e in entries if may_win(e) and (e.error or 0.0) <= self.most_error]
 
 
 def sample_shape(

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from collage.artifact.emit import TuneResult
 from collage.backends.registry import resolve
@@ -37,6 +38,7 @@ from collage.tuning.shapes.at_shape import (
 )
 from collage.tuning.shapes.changing import proven_by_changing
 from collage.tuning.shapes.choice import choose_classes
+from collage.tuning.shapes.evaluate import Choice, ClassesSession, evaluated
 from collage.tuning.shapes.samples import GivenSamples, ShapeSamples
 from collage.tuning.shapes.write import write
 from collage.tuning.stages import Ingested
@@ -74,7 +76,8 @@ def tune_shapes(
         info = replace(info, warnings=(*info.warnings, *_about_samples(bound, samples, samplings)))
     main = max(range(len(bound)), key=lambda i: bound[i].shape.weight * bound[i].extent)
     run.listener(Event("search", f"searching at {bound[main].text}"))
-    at_main = replace(_for_one(request), inputs=samplings[main].inputs)
+    # The check of the caller is for the plans of all shapes.
+    at_main = replace(_for_one(request), inputs=samplings[main].inputs, check=None)
     result = tune_one(_at_one(at_main, run, bound[main], info))
     found = decode_plan(bound[main].model, json.dumps(result.plan)).plan
     regions = RegionFiles(free, run.work_dir / "free")
@@ -89,9 +92,15 @@ def tune_shapes(
             at.time(plans_to_time(own.model, request.targets, found))
             timed.append(at)
     with run.stage("end_to_end", "timing plans at sizes that change"):
-        left_s = max(_LEAST_S, end_s - time.monotonic())
         traffic = Traffic(space.dims, settled.seen, _repeated(request))
-        classes, note = proven_by_changing(run, free, traffic, timed, choose_classes(timed), left_s)
+
+        def choose() -> Choice:
+            left_s = max(_LEAST_S, end_s - time.monotonic())
+            return proven_by_changing(run, free, traffic, timed, choose_classes(timed), left_s)
+
+        session = partial(ClassesSession, run, free, space, timed)
+        check = request.check
+        classes, note = choose() if check is None else evaluated(check, timed, choose, session)
     found_report = result.report
     if note is not None:
         found_report = {**found_report, "warnings": [*found_report["warnings"], note]}
@@ -162,10 +171,10 @@ def _end_s(run: Run, limit_s: float | None) -> float:
 
 def _refuse_options(request: TuneRequest) -> None:
     """Raise for what is made for one shape only."""
-    if request.check is not None or request.options.evaluate is not None:
+    if request.options.evaluate is not None:
         raise BadInputError(
-            "an evaluation runs at one shape: give each dimension one size with --dim, or leave --evaluate out and "
-            "score the artifact's session yourself"
+            "a metric of the task is for samples of one shape: give each dimension one size with --dim, or name a "
+            "function of your own, --evaluate module:function, whose session takes every shape"
         )
     if request.options.pareto:
         raise BadInputError(

@@ -70,7 +70,7 @@ def write(
     served = ServedShapes(
         space=space,
         axes=axes_of(free),
-        data_dependent=_data_dependent(free, timed, plans),
+        data_dependent=data_dependent(free, timed, plans),
         classes=tuple(
             ShapeClass(
                 up_to=one.up_to,
@@ -152,7 +152,7 @@ def _treated(free: Model, plan: Plan, treatment: Any) -> TreatedPlan:
     return TreatedPlan(encode_plan(free, plan), (treatment,) * len(plan.partitions))
 
 
-def _data_dependent(free: Model, timed: Sequence[AtShape], plans: Sequence[Plan]) -> tuple[str, ...]:
+def data_dependent(free: Model, timed: Sequence[AtShape], plans: Sequence[Plan]) -> tuple[str, ...]:
     """Values between partitions, and outputs, whose shape does not follow from the sizes."""
     crossing = dict.fromkeys(name for plan in plans for name in crossing_values(free, plan))
     return tuple(

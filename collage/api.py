@@ -44,7 +44,7 @@ def tune(
         targets: e.g. `["onnxruntime", "openvino -precision=bf16"]`; where a `plan` is given, by default
             those that it names.
         output: where the artifact goes; by default next to the model, as `<name>.collage.onnx`.
-        inputs: sample inputs as an .npz file; by default seeded ones are made.
+        inputs: sample inputs as an .npz file or a folder with some; by default seeded ones are made.
         database: URL of the cost database; by default `COLLAGE_DATABASE_URL`, or a file of this user.
         scheduler: its workers measure (docs/workers.md); by default this machine does.
         certificates: the folder with this machine's certificate, for a scheduler on another one.

@@ -13,7 +13,7 @@ from collage.cost_db.plain_text import plain_json
 from collage.metrics.names import is_function, parse_metric
 from collage.partitioner.errors import BadInputError
 from collage.shapes.dim_text import LONGEST_TEXT, MOST_SIZE, read_dim
-from collage.shapes.seen import MOST_SEEN, sizes_and_weight
+from collage.shapes.seen import MOST_SEEN, seen_entry
 
 if TYPE_CHECKING:
     from collage.partitioner.search.constraints import Constraints
@@ -80,8 +80,7 @@ def _dim(said: Any) -> Any:
 def _seen(entry: Any) -> Any:
     if isinstance(entry, SeenShape):
         return entry
-    sizes, weight = sizes_and_weight(entry)
-    return {"sizes": sizes, "weight": weight}
+    return {key: value for key, value in seen_entry(entry)._asdict().items() if value is not None}
 
 
 _Size = Annotated[int, Field(ge=0, le=MOST_SIZE)]
@@ -101,6 +100,9 @@ class SeenShape(pydantic.BaseModel):
 
     sizes: _Sizes = Field(description="Shapes of inputs, or sizes of dimensions, by name.")
     weight: float = Field(default=1.0, gt=0, description="How often it was seen.")
+    repeated: float | None = Field(
+        default=None, ge=0, le=1, description="Share of requests whose shape had come lately."
+    )
 
 
 class PlanPartition(pydantic.BaseModel):

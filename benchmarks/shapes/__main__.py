@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import collage
-from benchmarks.shapes.cases import CASES, Case
+from benchmarks.shapes.cases import CASES
 from benchmarks.support.results import geomean, here
 from collage.backends.contract import Available
 from collage.backends.registry import resolve
@@ -45,7 +45,7 @@ def main() -> None:
         parser.error(f"unknown models {', '.join(unknown)}; there are {', '.join(CASES)}")
     rows = {}
     for name in given.models or CASES:
-        rows[name] = measure(CASES[name], given.requests, given.time_limit)
+        rows[name] = measure(name, given.requests, given.time_limit)
         print(name, json.dumps(rows[name]), flush=True)
     print(table(rows))
     if given.output is not None:
@@ -53,25 +53,27 @@ def main() -> None:
         given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def measure(case: Case, requests: int, time_limit_s: float) -> dict[str, Any]:
+def measure(name: str, requests: int, time_limit_s: float) -> dict[str, Any]:
     """The totals of a case by contender, in seconds, with peak memory in MiB."""
-    with tempfile.TemporaryDirectory(prefix="benchmark-shapes-") as name:
-        folder = Path(name)
+    case = CASES[name]
+    with tempfile.TemporaryDirectory(prefix="benchmark-shapes-") as work:
+        folder = Path(work)
         source = case.make(folder)
         artifact = collage.tune(
             source,
             _TARGETS,
             output=folder / "ours.onnx",
             database=f"sqlite:///{folder / 'costs.db'}",
-            dims={**case.fixed, case.free: f"{case.low}..{case.high}"},
+            inputs=case.samples(folder),
+            dims={**case.fixed, case.free: case.range},
             time_limit_s=time_limit_s,
         )
         free = normalize(source, folder / "free", case.fixed, 0, RUNTIME, [case.free]).path
-        contenders = {"ours": _start("ours", artifact.path)}
+        contenders = {"ours": _start(name, "ours", artifact.path)}
         for kind in _CONTENDERS:
             target = Target.parse(kind.partition("/")[0])
             if isinstance(resolve(target).probe(), Available):
-                contenders[kind] = _start(kind, free)
+                contenders[kind] = _start(name, kind, free)
         found = _run(contenders, case.sizes(requests))
         return {
             **found,
@@ -80,8 +82,8 @@ def measure(case: Case, requests: int, time_limit_s: float) -> dict[str, Any]:
         }
 
 
-def _start(kind: str, path: Path) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "benchmarks.shapes.worker", kind, str(path)]
+def _start(case: str, kind: str, path: Path) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "benchmarks.shapes.worker", case, kind, str(path)]
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

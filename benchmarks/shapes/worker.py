@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import collage
+from benchmarks.shapes.cases import CASES, Case
 from collage.backends.contract import SubModel
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.numerics.seeded import seeded_inputs
@@ -28,11 +29,15 @@ Feed = Mapping[str, np.ndarray]
 
 
 def serve(
-    run: Callable[[Feed], object], inputs: Sequence[TensorSpec], axes: Sequence[Sequence[int | str]]
+    case: Case,
+    run: Callable[[Feed], object],
+    inputs: Sequence[TensorSpec],
+    axes: Sequence[Sequence[int | str]],
 ) -> None:
     """Answer each line of sizes on stdin with microseconds, and what the process holds.
 
     Args:
+        case: makes inputs, or says nothing of them.
         run: computes all outputs.
         inputs: of the model.
         axes: of each input a size, or the free dimension's name, for each axis.
@@ -44,7 +49,7 @@ def serve(
                 TensorSpec(spec.name, spec.dtype, tuple(size if isinstance(d, str) else d for d in own))
                 for spec, own in zip(inputs, axes, strict=True)
             ]
-            feed = seeded_inputs(specs, size)
+            feed = seeded_inputs(specs, size) if case.inputs is None else case.inputs(size)
             begin = time.perf_counter()
             run(feed)
             spent.append((time.perf_counter() - begin) * 1e6)
@@ -53,10 +58,11 @@ def serve(
         print(json.dumps({"us": spent, "peak_kib": peak}), flush=True)
 
 
-def main(kind: str, path: Path) -> None:
+def main(name: str, kind: str, path: Path) -> None:
     """Serve as a contender.
 
     Args:
+        name: of the case.
         kind: `ours`, or a target and how it is compiled: `openvino/dynamic`, `openvino/exact`.
         path: the artifact, or the normalized model with a free dimension.
     """
@@ -69,7 +75,7 @@ def main(kind: str, path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if kind == "ours":
             session = collage.load(path, cache_dir=False)
-            serve(lambda feed: session.run(None, feed), inputs, axes)
+            serve(CASES[name], lambda feed: session.run(None, feed), inputs, axes)
             return
         target, _, treatment = kind.partition("/")
         outputs = tuple(model.index.values[name] for name in model.index.outputs)
@@ -80,7 +86,7 @@ def main(kind: str, path: Path) -> None:
         names = [spec.name for spec in outputs]
         single = ByShape(compiled, inputs, names, Path(folder), most_instances=_KEPT, most_copies=_KEPT)
         plan = PartedPlan((part,))
-        serve(lambda feed: single.run(plan, feed, names), inputs, axes)
+        serve(CASES[name], lambda feed: single.run(plan, feed, names), inputs, axes)
 
 
 def _treatment(text: str) -> Treatment:
@@ -88,4 +94,4 @@ def _treatment(text: str) -> Treatment:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -85,7 +85,8 @@ class PlanSession:
         self.outputs = tuple(index.values[name] for name in index.outputs)
         made = tuple(name for name in index.outputs if name in index.producer)
         steps = tuple((regions.get(p.nodes), p.target) for p in plan.partitions)
-        self._served = Served(steps, self.inputs, made, threads, folder, cache_dir)
+        self._served: Served = Served(steps, self.inputs, made, threads, folder, cache_dir)
+        self._child: Callable[[Any], None] = serve
         self._cancel = cancel
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._count = 0
@@ -117,10 +118,7 @@ class PlanSession:
             EvaluationError: the plan's runtimes failed.
             CancelledError: the run was cancelled.
         """
-        for spec in self.inputs:
-            value = feed.get(spec.name)
-            if value is None or value.dtype.name != spec.dtype or value.shape != spec.static_shape:
-                raise BadInputError(f"input {spec.name!r} must be {spec.dtype} {spec.static_shape}")
+        self._check(feed)
         path = self._served.folder / f"{self._count}.npz"
         self._count += 1
         write_samples(path, [feed])
@@ -136,12 +134,23 @@ class PlanSession:
         made = {**feed, **answer}
         return [made[name] for name in output_names or [spec.name for spec in self.outputs]]
 
+    def _check(self, feed: Mapping[str, np.ndarray]) -> None:
+        """Raise where an input is missing, or of a wrong type or shape."""
+        for spec in self.inputs:
+            value = feed.get(spec.name)
+            if value is None or value.dtype.name != spec.dtype or value.shape != spec.static_shape:
+                raise BadInputError(f"input {spec.name!r} must be {spec.dtype} {spec.static_shape}")
+
     def _serve(self) -> None:
         gpus = on_gpus(target for _, target in self._served.steps)
         limits = ChildLimits(timeout_s=_LONGEST_S, address_bytes=0 if gpus else None, gpus=gpus)
         try:
             run_in_child(
-                serve, self._served, limits=limits, cancel=self._cancel, on_message=self._answers.put
+                self._child,
+                self._served,
+                limits=limits,
+                cancel=self._cancel,
+                on_message=self._answers.put,
             )
         except (ChildFailed, CancelledError) as failure:
             self._answers.put(failure)

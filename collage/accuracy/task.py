@@ -110,6 +110,8 @@ def _labels(inputs: Path, labels: Path | None, samples: int) -> list[Arrays] | N
     """Labels of a file of their own, else those in the file of inputs."""
     if labels is not None:
         return read_labels(labels, samples)
+    if inputs.is_dir():
+        return None
     with np.load(inputs, allow_pickle=False) as stored:
         found = {name: stored[name] for name in stored.files if is_label(name)}
     if not found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from collage.artifact.division import Count
+from collage.artifact.division import Count, divided
 from collage.artifact.node_arg import NodeArg
 from collage.artifact.session import LoadError, Session
 from collage.artifact.state import State
@@ -20,12 +21,11 @@ from collage.artifact.verify import WrongPartitionError, prove, samples_of
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.registry import resolve
 from collage.partitioner.errors import BadInputError
-from collage.partitioner.ingest.expressions import size_of
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
 from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.runtime.requests import Requests
-from collage.shapes.classes import TreatedPlan
+from collage.shapes.classes import TreatedPlan, sizes_of_arrays, specs_at
 
 Outside = Literal["refuse", "run"]
 # Shapes that came less often lately are forgotten, so that counting takes little memory.
@@ -37,6 +37,14 @@ class _Class:
     plan: PartedPlan
     hot: PartedPlan | None
     hot_from: int
+
+
+@dataclass(frozen=True)
+class _Instance:
+    """What one request at a time uses, and how often shapes have come to it."""
+
+    by_shape: ByShape
+    seen: Counter[tuple[int, ...]]
 
 
 class ShapedSession(Session):
@@ -68,13 +76,10 @@ class ShapedSession(Session):
         cache_dir: Path | None,
         instances: Count,
     ) -> None:
-        if instances not in (1, "auto"):
-            raise BadInputError(
-                "an artifact of a range of shapes serves one request at a time: leave instances out, or load it "
-                "in several processes"
-            )
-        self.instances, self.threads = 1, threads or default_threads()
-        compiled = CompiledRegions(self.threads, cache_dir)
+        self.instances, self.threads = divided(
+            instances=instances, threads=threads, planned=None, cores=default_threads()
+        )
+        compiled = CompiledRegions(self.threads, cache_dir, self.instances)
         self._owned.callback(compiled.close)
         parts = unpack_shapes(path, self._directory, cache_dir)
         self.shapes = parts.served
@@ -100,18 +105,28 @@ class ShapedSession(Session):
         self.targets = tuple(part.target for part in self._classes[0].plan.parts)
         self.not_hot: dict[tuple[int, ...], str] = {}
         self._tolerance: dict[str, float] = {}
-        self._seen: Counter[tuple[int, ...]] = Counter()
-        self._by_shape = ByShape(
-            compiled,
-            self.inputs,
-            [name for name in self._names if name not in self._constants],
-            self._directory / "shapes",
-            self.shapes.data_dependent,
-            most_copies=most,
-        )
-        self._owned.callback(self._by_shape.close)
-        self._verify_shapes()
-        self._requests = Requests([self._by_shape])
+        self._compiling = threading.Lock()
+        made = [name for name in self._names if name not in self._constants]
+        self._served = [
+            _Instance(
+                ByShape(
+                    compiled,
+                    self.inputs,
+                    made,
+                    self._directory / "shapes",
+                    self.shapes.data_dependent,
+                    most_copies=max(1, most // self.instances),
+                    instance=number,
+                ),
+                Counter(),
+            )
+            for number in range(self.instances)
+        ]
+        self.errors, self.bounds = {}, {}
+        for instance in self._served:
+            self._owned.callback(instance.by_shape.close)
+            self._verify_shapes(instance.by_shape)
+        self._requests = Requests(self._served)
 
     def _parted(self, plan: UnpackedPlan, treated: TreatedPlan, fallback: str | None) -> PartedPlan:
         parts = []
@@ -122,20 +137,19 @@ class ShapedSession(Session):
             parts.append(Part(model.path.parent.name, model, placed, treated.treatments[i]))
         return PartedPlan(tuple(parts), plan.lanes)
 
-    def _verify_shapes(self) -> None:
+    def _verify_shapes(self, by_shape: ByShape) -> None:
         """Compile all that takes every shape, and compare it with the reference at each shape that was measured."""
-        self.errors, self.bounds = {}, {}
         for proof in self.shapes.proofs:
             chosen = self._classes[self.shapes.class_of(proof.sizes)]
-            self._prove(chosen.plan, proof.plan, proof.sizes)
+            self._prove(by_shape, chosen.plan, proof.plan, proof.sizes)
             if chosen.hot is not None and proof.hot is not None:
-                self._prove(chosen.hot, proof.hot, proof.sizes)
+                self._prove(by_shape, chosen.hot, proof.hot, proof.sizes)
 
-    def _prove(self, plan: PartedPlan, text: str, sizes: Mapping[str, int]) -> None:
+    def _prove(self, by_shape: ByShape, plan: PartedPlan, text: str, sizes: Mapping[str, int]) -> None:
         specs = self._inputs_at(sizes)
         try:
             verification = Verification.from_text(text)
-            executor = self._by_shape.bound(plan, samples_of(verification, specs)[0])
+            executor = by_shape.bound(plan, samples_of(verification, specs)[0])
             errors = prove(executor, specs, verification)
         except WrongPartitionError as wrong:
             raise LoadError(
@@ -158,15 +172,7 @@ class ShapedSession(Session):
         return self._inputs_at(most.sizes)
 
     def _inputs_at(self, sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:
-        return tuple(
-            replace(
-                spec,
-                shape=tuple(
-                    size_of(d, sizes) if isinstance(d, str) else d for d in self.shapes.axes[spec.name]
-                ),
-            )
-            for spec in self.inputs
-        )
+        return specs_at(self.inputs, self.shapes.axes, sizes)
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs, in order; free dimensions by name."""
@@ -182,32 +188,39 @@ class ShapedSession(Session):
     def _compute(
         self, names: Sequence[str], feed: Mapping[str, np.ndarray], executor: Any
     ) -> list[np.ndarray]:
-        made = self._computed(feed, [name for name in names if name not in self._constants])
+        made = self._computed(executor, feed, [name for name in names if name not in self._constants])
         return [made[name] if name in made else self._constants[name].copy() for name in names]
 
     def _hand_over(self, executor: Any) -> None:
-        self._by_shape.hand_over(self._state.names)
+        executor.by_shape.hand_over(self._state.names)
 
-    def _computed(self, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+    def _computed(
+        self, instance: _Instance, feed: Mapping[str, np.ndarray], names: Sequence[str]
+    ) -> dict[str, np.ndarray]:
         """Outputs by the plan of the class, or by its hot plan where this shape has come often."""
         sizes = self._sizes(feed)
         chosen, key = self._classes[self.shapes.class_of(sizes)], tuple(sizes.values())
+        by_shape, seen = instance.by_shape, instance.seen
         if chosen.hot is None or key in self.not_hot:
-            return self._by_shape.run(chosen.plan, feed, names)
-        if self._by_shape.knows(chosen.hot, feed):
-            return self._by_shape.run(chosen.hot, feed, names)
-        made = self._by_shape.run(chosen.plan, feed, names)
-        self._seen[key] += 1
-        if len(self._seen) > _MOST_COUNTED:
-            self._seen = Counter(dict(self._seen.most_common(_MOST_COUNTED // 2)))
-        if self._seen[key] >= chosen.hot_from:
+            return by_shape.run(chosen.plan, feed, names)
+        if by_shape.knows(chosen.hot, feed):
+            return by_shape.run(chosen.hot, feed, names)
+        made = by_shape.run(chosen.plan, feed, names)
+        seen[key] += 1
+        if len(seen) > _MOST_COUNTED:
+            kept = seen.most_common(_MOST_COUNTED // 2)
+            seen.clear()
+            seen.update(dict(kept))
+        if seen[key] >= chosen.hot_from:
             # What is evicted later must come as often again.
-            del self._seen[key]
-            self._compile_alone(chosen.hot, key, feed, made)
+            del seen[key]
+            with self._compiling:
+                self._compile_alone(by_shape, chosen.hot, key, feed, made)
         return made
 
     def _compile_alone(
         self,
+        by_shape: ByShape,
         hot: PartedPlan,
         key: tuple[int, ...],
         feed: Mapping[str, np.ndarray],
@@ -215,7 +228,7 @@ class ShapedSession(Session):
     ) -> None:
         """Compile a hot plan for one shape, and compare it with what the plan for every shape made."""
         try:
-            others = self._by_shape.run(hot, feed, list(made))
+            others = by_shape.run(hot, feed, list(made))
         except (CompileError, ShapeError) as error:
             self.not_hot[key] = str(error)
             return
@@ -226,7 +239,7 @@ class ShapedSession(Session):
                 self.not_hot[key] = (
                     f"output {name!r} differs by {off:.3g} from that of the plan for all"
                 )
-                self._by_shape.forget(hot, feed)
+                by_shape.forget(hot, feed)
                 return
 
     def _sizes(self, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -235,35 +248,10 @@ class ShapedSession(Session):
         Raises:
             BadInputError: a rank or a size does not fit; the message names input and axis.
         """
-        sizes: dict[str, int] = {}
-        found_at: dict[str, str] = {}
-        for spec in self.inputs:
-            axes, shape = self.shapes.axes[spec.name], feed[spec.name].shape
-            if len(shape) != len(axes):
-                raise BadInputError(
-                    f"input {spec.name!r} must have {len(axes)} axes {_axes_text(axes)}, not {shape}"
-                )
-            for axis, (wanted, size) in enumerate(zip(axes, shape, strict=True)):
-                place = f"input {spec.name!r}, axis {axis}"
-                if isinstance(wanted, int):
-                    if size != wanted:
-                        raise BadInputError(f"{place}: the size is {size}, and the model has {wanted}")
-                elif wanted is not None and sizes.setdefault(wanted, size) != size:
-                    raise BadInputError(
-                        f"{place}: {wanted} is {size}, and {found_at[wanted]} gave it as {sizes[wanted]}"
-                    )
-                elif wanted is not None:
-                    found_at.setdefault(wanted, place)
-        for name, size in sizes.items():
-            follows = size if name in self.shapes.space.dims else size_of(name, self._own(sizes))
-            if follows is not None and follows != size:
-                raise BadInputError(f"{found_at[name]}: {name} is {size} and must be {follows}")
+        shapes = {spec.name: feed[spec.name].shape for spec in self.inputs}
+        sizes, found_at = sizes_of_arrays(shapes, self.shapes.axes, self.shapes.space)
         self._check_ranges(sizes, found_at)
         return sizes
-
-    def _own(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Without the sizes that follow from others."""
-        return {name: size for name, size in sizes.items() if name in self.shapes.space.dims}
 
     def _check_ranges(self, sizes: Mapping[str, int], found_at: Mapping[str, str]) -> None:
         for name, dim in self.shapes.space.dims.items():
@@ -272,10 +260,6 @@ class ShapedSession(Session):
                     f"{found_at[name]}: {name} is {sizes[name]}, which is outside of {dim.text}; tune the model "
                     'again with a wider range, or load the artifact with outside="run"'
                 )
-
-
-def _axes_text(axes: Sequence[int | str | None]) -> str:
-    return f"({', '.join(map(str, axes))})"
 
 
 def _text(sizes: Mapping[str, int]) -> str:

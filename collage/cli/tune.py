@@ -41,7 +41,7 @@ def tune(
     picture: Annotated[
         Path | None, typer.Option(help="Also draw the partitioned graph as SVG.")
     ] = None,
-    inputs: Annotated[Path | None, typer.Option(help="Sample inputs as .npz.")] = None,
+    inputs: Annotated[Path | None, typer.Option(help="Sample inputs as .npz, or a folder.")] = None,
     options: Mapping[str, Any] | None = None,
     labels: Annotated[
         Path | None, typer.Option(help="The truth for a metric of --evaluate, as .npy or .npz.")

@@ -358,6 +358,11 @@ def _trust(certificates: Path | None) -> Any:
 
 
 def _open(path: Path) -> Any:
+    if path.is_dir():
+        raise BadInputError(
+            f"{str(path)!r} is a folder, and a server takes one file: put all samples into one .npz, as first/x and "
+            "second/x"
+        )
     try:
         return path.open("rb")
     except OSError as error:

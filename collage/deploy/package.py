@@ -22,14 +22,12 @@ import numpy as np
 
 from collage.artifact.artifact import read_report
 from collage.artifact.session import load
-from collage.artifact.unpack import UnpackedArtifact, unpack
-from collage.artifact.verification import Verification
-from collage.artifact.verify import samples_of
 from collage.backends.machine.hardware import hardware
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.standalone import Standalone
 from collage.backends.support.file_digests import files_of
-from collage.deploy import runner
+from collage.deploy import by_size, runner
+from collage.deploy.packed import Packed, packed
 from collage.partitioner.emit.annotate import read_plan
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.file_digest import file_digest
@@ -43,6 +41,8 @@ _CONSTANTS = "constants.npz"
 _REQUIREMENTS = "requirements.txt"
 _MODEL = "model.onnx"
 _ORT = "onnxruntime"
+# Runtimes whose partitions take any size there.
+_ANY_SIZE = ("onnxruntime", "openvino")
 # Both the artifact and a package may differ from the reference by the tolerance.
 _BOTH = 2.0
 
@@ -74,15 +74,13 @@ def write_package(artifact: Path, folder: Path, threads: int | None = None) -> W
         tempfile.TemporaryDirectory(prefix="collage-package-") as work,
         load(artifact, threads=threads, cache_dir=False, instances=1) as session,
     ):
-        parts = unpack(artifact, Path(work) / "parts", None)
-        verification = Verification.from_text(parts.verification)
-        samples = samples_of(verification, parts.inputs)
-        expected = [session.run(None, dict(sample)) for sample in samples]
+        parts = packed(artifact, Path(work) / "parts")
+        expected = [session.run(None, dict(sample)) for sample in parts.samples]
         described = {
             "source_sha256": json.loads(read_plan(artifact).text)["model_sha256"],
-            "inputs": _described(parts.inputs),
-            "outputs": _described(parts.outputs),
-            "tolerance": _BOTH * max(verification.tolerance.values(), default=0.0),
+            "inputs": parts.described(parts.inputs),
+            "outputs": parts.described(parts.outputs),
+            "tolerance": _BOTH * parts.tolerance,
             "made_by": f"collage-tuner {version('collage-tuner')}",
         }
         if known is not None and known["additional_metadata"][runner.NAMESPACE] != described:
@@ -104,9 +102,11 @@ def write_package(artifact: Path, folder: Path, threads: int | None = None) -> W
             _copy_model(artifact, new / PLAIN / _MODEL)
         variants[PLAIN] = _plain(parts, new / PLAIN, count)  # last: the fallback
         # Given inputs may stand in another order than the model's.
-        feeds = [[sample[spec.name] for spec in parts.inputs] for sample in samples]
+        feeds = [[sample[spec.name] for spec in parts.inputs] for sample in parts.samples]
         _write_self_test(new / runner.SELF_TEST, feeds, expected)
         shutil.copy(runner.__file__, new / "runner.py")
+        if parts.is_free:
+            shutil.copy(by_size.__file__, new / "by_size.py")
         _write_manifest(new, variants, described)
         _write_requirements(new / _REQUIREMENTS, variants)
         _write_sums(new)
@@ -127,21 +127,23 @@ def _existing(folder: Path) -> dict[str, Any] | None:
     return found
 
 
-def _planned(parts: UnpackedArtifact, place: Path, threads: int) -> dict[str, Any]:
+def _planned(parts: Packed, place: Path, threads: int) -> dict[str, Any]:
     """The variant of a plan, its files written to a folder."""
     machine = hardware()
     compiled = CompiledRegions(threads, None)
     described = []
     requirements: dict[str, str] = {}
     try:
-        for i, (model, target) in enumerate(zip(parts.models, parts.targets, strict=True)):
+        for i, (model, target) in enumerate(parts.partitions):
             executable = compiled.get(model.path.parent.name, model, target)
             alone = executable.standalone()
             specs = (*model.inputs, *model.outputs)
-            if alone is None or not all(spec.is_static and spec.dtype != "object" for spec in specs):
+            known = all(spec.is_static for spec in specs) or (alone and alone.runtime in _ANY_SIZE)
+            if alone is None or not known or any(spec.dtype == "object" for spec in specs):
+                sizes = "with free dimensions " if parts.is_free else ""
                 raise BadInputError(
-                    f"partition {i} on {target} cannot run without Collage yet; tune without this target, or with "
-                    "its options at their defaults"
+                    f"partition {i} on {target} cannot run {sizes}without Collage yet; tune without this target, or "
+                    "with its options at their defaults"
                 )
             files = _copy_files(alone, place / f"partition-{i}", place)
             requirements[alone.distribution] = version(alone.distribution)
@@ -157,12 +159,14 @@ def _planned(parts: UnpackedArtifact, place: Path, threads: int) -> dict[str, An
             )
     finally:
         compiled.close()
+    if parts.is_free:
+        described = [parts.by_size(described, parts.classes)]
     variant = _variant(parts, place, described, requirements, machine.features, machine.describe())
     variant["executor_info"][runner.NAMESPACE]["threads"] = threads
     return variant
 
 
-def _plain(parts: UnpackedArtifact, place: Path, threads: int) -> dict[str, Any]:
+def _plain(parts: Packed, place: Path, threads: int) -> dict[str, Any]:
     """The variant of the whole model on ONNX Runtime."""
     made = [spec for spec in parts.outputs if spec.name not in parts.constants]
     entries = {"session.intra_op.allow_spinning": "1", "session.force_spinning_stop": "1"}
@@ -174,6 +178,8 @@ def _plain(parts: UnpackedArtifact, place: Path, threads: int) -> dict[str, Any]
         "inputs": _described(parts.inputs),
         "outputs": _described(made),
     }
+    if parts.is_free:
+        whole = parts.by_size([whole], [(None, [0])])
     variant = _variant(parts, place, [whole], {_ORT: version(_ORT)}, (), "any machine")
     variant["ep"], variant["device"] = "CPUExecutionProvider", "cpu"
     variant["executor_info"]["ort"] = {"model_file": _MODEL}
@@ -182,7 +188,7 @@ def _plain(parts: UnpackedArtifact, place: Path, threads: int) -> dict[str, Any]
 
 
 def _variant(
-    parts: UnpackedArtifact,
+    parts: Packed,
     place: Path,
     partitions: Sequence[Mapping[str, Any]],
     requirements: Mapping[str, str],

@@ -80,7 +80,7 @@ def _tensor(kind: str, described: Mapping[str, Any]) -> str:
         raise BadInputError(f"{kind} {name!r} is {dtype}, which Triton's Python backend has not")
     # Triton has no tensors without dimensions.
     reshape = "" if shape else " reshape { shape: [ ] }"
-    dims = ", ".join(map(str, shape or [1]))
+    dims = ", ".join(str(size if isinstance(size, int) else -1) for size in shape or [1])
     return (
         f"{kind} [ {{ name: {json.dumps(name, ensure_ascii=False)} data_type: {_TYPES[dtype]} "
         f"dims: [ {dims} ]{reshape} }} ]\n"

@@ -56,6 +56,10 @@ def labeled_inputs(inputs: Path | None, labels: Path | None) -> Iterator[Path | 
         return
     if inputs is None:
         raise BadInputError("labels belong to samples: give these with --inputs")
+    if inputs.is_dir():
+        raise BadInputError(
+            "a server takes labels beside samples in one file: give one .npz with --inputs"
+        )
     arrays = {
         IN_INPUTS if name == LABELS else f"{IN_INPUTS}.{name}": array
         for name, array in _arrays(labels).items()

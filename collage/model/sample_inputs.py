@@ -2,51 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.tensor import TensorSpec
+from collage.shapes.sample_shapes import in_group, sample_files
 
 
 def read_samples(
     path: Path, specs: Sequence[TensorSpec], ignored: Callable[[str], bool] | None = None
 ) -> list[dict[str, np.ndarray]]:
-    """Sample inputs from an .npz file.
+    """Sample inputs from .npz files.
 
-    The file holds each input by name: of the input's own shape (one sample), or with one more leading
-    axis.
+    A file holds each input by name: of the input's own shape (one sample), or with one more leading axis. Where
+    sizes differ, it holds several such groups: `first/x`, `second/x`; or a folder holds a file for each.
 
     Args:
-        path: the file.
-        specs: of the inputs.
+        path: the file, or a folder with files.
+        specs: of the inputs; where their dimensions are free, samples of any size are taken.
         ignored: says which other arrays do not count; None where there may be none.
 
     Raises:
         BadInputError: an input is missing, unknown, or of another type or shape.
     """
     wanted = {spec.name: spec for spec in specs}
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {
-                name: _text_as_objects(stored[name])
-                for name in stored.files
-                if name in wanted or ignored is None or not ignored(name)
-            }
-    except (OSError, ValueError) as error:
-        raise BadInputError(f"inputs file {str(path)!r} cannot be read as .npz: {error}") from None
+    found: list[dict[str, np.ndarray]] = []
+    for file in sample_files(path):
+        try:
+            with np.load(file, allow_pickle=False) as stored:
+                names = [
+                    n for n in stored.files if in_group(n, wanted)[1] or not (ignored and ignored(n))
+                ]
+                groups: dict[str, dict[str, np.ndarray]] = {}
+                for name in names:
+                    group, own = in_group(name, wanted)
+                    groups.setdefault(group, {})[own or name] = _text_as_objects(stored[name])
+        except (OSError, ValueError) as error:
+            raise BadInputError(f"inputs file {str(file)!r} cannot be read as .npz: {error}") from None
+        for group, arrays in (groups or {"": {}}).items():
+            found += _separate(f"{str(file)!r}" + f", group {group!r}" * bool(group), arrays, wanted)
+    return found
+
+
+def _separate(
+    where: str, arrays: Mapping[str, np.ndarray], wanted: Mapping[str, TensorSpec]
+) -> list[dict[str, np.ndarray]]:
+    """The samples of one group."""
     if arrays.keys() != wanted.keys():
         raise BadInputError(
-            f"inputs file {str(path)!r} holds {sorted(arrays)}, but the model takes {sorted(wanted)}"
+            f"inputs file {where} holds {sorted(arrays)}, but the model takes {sorted(wanted)}"
         )
     counts = {_sample_count(array, wanted[name]) for name, array in arrays.items()}
     if len(counts) != 1:
-        raise BadInputError(f"inputs file {str(path)!r} holds different numbers of samples per input")
+        raise BadInputError(f"inputs file {where} holds different numbers of samples per input")
     (count,) = counts
     if count is None:
-        return [arrays]
+        return [dict(arrays)]
     # Of a row of scalars numpy would give its own scalar types.
     return [{name: np.asarray(array[i]) for name, array in arrays.items()} for i in range(count)]
 

@@ -40,7 +40,7 @@ class Sampling:
     info: NormalizedInfo  # its inputs
     options: TuneOptions  # seed, threads and metric
     work_dir: Path  # where values and compiled blobs are kept
-    inputs: Path | None  # the user's own samples as .npz; None for seeded ones
+    inputs: Path | None  # the user's own samples (`read_samples`); None for seeded ones
     hold_out: bool  # make seeded held-out samples where the user gives none
     listener: Listener
     cancel: threading.Event | None
@@ -62,7 +62,8 @@ class Sampling:
         rest: list[Sample] = []
         if self.inputs is not None:
             scored = self.options.evaluate is not None
-            given = read_samples(self.inputs, self.info.inputs, ignored=is_label if scored else None)
+            ignored = is_label if scored and self.inputs.is_file() else None
+            given = read_samples(self.inputs, self.info.inputs, ignored)
             middle = (len(given) + 1) // 2
             if scored:
                 middle = min(middle, MOST_SEARCHED)

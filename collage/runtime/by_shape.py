@@ -87,6 +87,7 @@ class ByShape:
         data_dependent: values whose shape does not follow from the shapes of the inputs.
         most_instances: so many instances stay bound.
         most_copies: so many partitions stay compiled for one shape each.
+        instance: its number among those that run at once on the weights of `compiled`.
     """
 
     def __init__(
@@ -98,8 +99,9 @@ class ByShape:
         data_dependent: Collection[str] = (),
         most_instances: int = MOST_INSTANCES,
         most_copies: int = MOST_INSTANCES,
+        instance: int = 0,
     ) -> None:
-        self._compiled = compiled
+        self._compiled, self._instance = compiled, instance
         self._inputs = tuple(inputs)
         self._outputs = tuple(outputs)
         self._folder = folder
@@ -157,7 +159,7 @@ class ByShape:
 
     def _for_all(self, plan: PartedPlan) -> _Instance:
         """A plan of dynamic parts with its executor."""
-        executables = [self._compiled.get(part.name, part.model, part.target) for part in plan.parts]
+        executables = [self._shared(part) for part in plan.parts]
         steps = [
             Step(executable, part.model.inputs, part.model.outputs)
             for executable, part in zip(executables, plan.parts, strict=True)
@@ -258,14 +260,18 @@ class ByShape:
         """How many partitions are compiled for one shape each."""
         return sum(len(instance.copies) for instance in self._instances.values())
 
+    def _shared(self, part: Part) -> Executable:
+        """What takes every shape."""
+        return self._compiled.another(part.name, part.model, part.target, self._instance)
+
     def _executable(
         self, part: Part, given: Sequence[np.ndarray], copies: list[tuple[str, Target]]
     ) -> Executable:
         # Where a shape depends on data, there is no one shape to compile for.
         is_open = any(spec.name in self._data_dependent for spec in part.model.inputs)
         if part.treatment == "dynamic" or is_open:
-            return self._compiled.get(part.name, part.model, part.target)
-        folder = self._folder / f"shape-{self._made}"
+            return self._shared(part)
+        folder = self._folder / f"shape-{self._instance}-{self._made}"
         self._made += 1
         folder.mkdir(parents=True)
         model = fixed(part.model, [array.shape for array in given], folder)

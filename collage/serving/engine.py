@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -163,7 +164,14 @@ def _open_package(path: Path, instances: int, *, threads: int | None, fallback: 
             lambda: runner.Session(path, variant=first.variant, check=False), instances - 1
         )
     about = f"variant {first.variant}: {first.why}"
-    return Engine([first, *others], about, threads=first.threads)
+    return Engine([first, *others], about, threads=first.threads, example=_examples(path))
+
+
+def _examples(package: Path) -> list[TensorSpec]:
+    """The inputs of a package with one size for each free dimension; none where it has no such."""
+    manifest = json.loads((package / runner.MANIFEST).read_text(encoding="utf-8"))
+    inputs = manifest["additional_metadata"][runner.NAMESPACE]["inputs"]
+    return [TensorSpec(i["name"], i["dtype"], tuple(i["example"])) for i in inputs if "example" in i]
 
 
 @contextlib.contextmanager

@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from collage.partitioner.errors import BadInputError
+from collage.partitioner.ingest.expressions import size_of
+from collage.partitioner.tensor import TensorSpec
 from collage.shapes.space import ShapeSpace
+
+if TYPE_CHECKING:
+    from collage.partitioner.graph.model import Model
 
 SHAPES_KEY = "collage.shapes"
 FORMAT = 1
 
 Treatment = Literal["dynamic", "exact"]
+# Of an input or output: a size or the name of a dimension for each axis; None where it has no name.
+Axes = tuple[int | str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ class ServedShapes:
     """
 
     space: ShapeSpace
-    axes: Mapping[str, tuple[int | str | None, ...]]
+    axes: Mapping[str, Axes]
     data_dependent: tuple[str, ...]
     classes: tuple[ShapeClass, ...]
     proofs: tuple[Proof, ...]
@@ -124,6 +131,73 @@ class ServedShapes:
 def extent(sizes: Mapping[str, int]) -> int:
     """By what classes are told apart: the product of the sizes."""
     return math.prod(sizes.values())
+
+
+def axes_of(model: Model) -> dict[str, Axes]:
+    """The axes of each input and output of a model."""
+    graph = model.ir.graph
+    return {
+        value.name or "": tuple(
+            dim if isinstance(dim, int) else dim.value for dim in (value.shape or ())
+        )
+        for value in (*graph.inputs, *graph.outputs)
+    }
+
+
+def sizes_of_arrays(
+    shapes: Mapping[str, Sequence[int]], axes: Mapping[str, Axes], space: ShapeSpace
+) -> tuple[dict[str, int], dict[str, str]]:
+    """The size of each free dimension, those included that follow from others, and where it was found.
+
+    Args:
+        shapes: of the inputs, in order.
+        axes: of these inputs.
+        space: its dimensions can be chosen.
+
+    Raises:
+        BadInputError: a rank is wrong, or sizes contradict each other; the message names input and axis.
+    """
+    sizes: dict[str, int] = {}
+    found_at: dict[str, str] = {}
+    for name, shape in shapes.items():
+        if len(shape) != len(axes[name]):
+            raise BadInputError(
+                f"input {name!r} must have {len(axes[name])} axes {_text(axes[name])}, not {tuple(shape)}"
+            )
+        for axis, (wanted, size) in enumerate(zip(axes[name], shape, strict=True)):
+            place = f"input {name!r}, axis {axis}"
+            if isinstance(wanted, int):
+                if size != wanted:
+                    raise BadInputError(f"{place}: the size is {size}, and the model has {wanted}")
+            elif wanted is not None and sizes.setdefault(wanted, size) != size:
+                raise BadInputError(
+                    f"{place}: {wanted} is {size}, and {found_at[wanted]} gave it as {sizes[wanted]}"
+                )
+            elif wanted is not None:
+                found_at.setdefault(wanted, place)
+    own = {name: size for name, size in sizes.items() if name in space.dims}
+    for name, size in sizes.items():
+        follows = size if name in space.dims else size_of(name, own)
+        if follows is not None and follows != size:
+            raise BadInputError(f"{found_at[name]}: {name} is {size} and must be {follows}")
+    return sizes, found_at
+
+
+def specs_at(
+    specs: Sequence[TensorSpec], axes: Mapping[str, Axes], sizes: Mapping[str, int]
+) -> tuple[TensorSpec, ...]:
+    """Inputs at some sizes of their dimensions."""
+    return tuple(
+        replace(
+            spec,
+            shape=tuple(size_of(d, sizes) if isinstance(d, str) else d for d in axes[spec.name]),
+        )
+        for spec in specs
+    )
+
+
+def _text(axes: Axes) -> str:
+    return f"({', '.join(map(str, axes))})"
 
 
 def _class(data: Mapping[str, Any]) -> ShapeClass:

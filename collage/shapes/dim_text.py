@@ -28,6 +28,7 @@ class DimSizes:
         sizes: those that matter, ascending.
         weights: how much each of them matters; they sum to 1.
         step: from `low` on, only sizes in steps of this are served.
+        is_range: whether the sizes between those that matter come too.
     """
 
     low: int
@@ -35,6 +36,7 @@ class DimSizes:
     sizes: tuple[int, ...]
     weights: tuple[float, ...]
     step: int = 1
+    is_range: bool = False
 
     def __contains__(self, size: int) -> bool:
         return self.low <= size <= self.high and (size - self.low) % self.step == 0
@@ -45,11 +47,9 @@ class DimSizes:
         return self.low == self.high
 
     @property
-    def is_range(self) -> bool:
-        """Whether it was said as a range, whose other sizes come too, and not as a list."""
-        return not self.is_fixed and self.sizes == tuple(
-            dict.fromkeys(_geometric(self.low, self.high, self.step))
-        )
+    def count(self) -> int:
+        """How many different sizes come."""
+        return (self.high - self.low) // self.step + 1 if self.is_range else len(self.sizes)
 
     @property
     def text(self) -> str:
@@ -66,6 +66,7 @@ class DimSizes:
             "sizes": list(self.sizes),
             "weights": list(self.weights),
             "step": self.step,
+            "is_range": self.is_range,
         }
 
     @classmethod
@@ -80,7 +81,7 @@ class DimSizes:
         low, high, step = data["low"], data["high"], data.get("step", 1)
         for size in (low, high, step, *sizes):
             _whole(size)
-        read = cls(low, high, sizes, weights, step)
+        read = cls(low, high, sizes, weights, step, data.get("is_range", False) is True)
         ascending = all(a < b for a, b in itertools.pairwise(sizes))
         if not (sizes and step and low <= high and ascending and all(size in read for size in sizes)):
             raise BadInputError(f"dimension {name}: sizes {list(sizes)} are not those of {read.text}")
@@ -141,7 +142,8 @@ def _ranged(text: str) -> DimSizes:
             f"{text} does not end on a step; say {low}..{last}/{step} or {low}..{last + step}/{step}"
         )
     sizes = tuple(dict.fromkeys(_geometric(low, high, step)))
-    return DimSizes(low, high, sizes, tuple(1 / len(sizes) for _ in sizes), step)
+    weights = tuple(1 / len(sizes) for _ in sizes)
+    return DimSizes(low, high, sizes, weights, step, is_range=low < high)
 
 
 def _geometric(low: int, high: int, step: int) -> Iterator[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.ingest.model_dims import ModelDims, TensorDims
@@ -23,12 +23,27 @@ class Stated:
         values: of scalar integer inputs, by name.
         seen: sizes by free dimension of each shape that was seen, with its weight.
         unsaid: free dimensions that nothing is said of.
+        samples: sizes by free dimension of sample inputs.
     """
 
     dims: Mapping[str, DimSizes]
     values: Mapping[str, int]
     seen: tuple[Point, ...]
     unsaid: tuple[str, ...]
+    samples: tuple[Mapping[str, int], ...] = ()
+
+    def with_samples(self, samples: Sequence[Mapping[str, int]]) -> Stated:
+        """The same with sample inputs; their sizes are those of dimensions that nothing is said of."""
+        told = () if not samples else self.unsaid
+        if not told:
+            return replace(self, samples=tuple(samples))
+        first: Sequence[Point] = self.seen or [({}, 1.0)]
+        seen = [
+            ({**sizes, **{name: sample[name] for name in told}}, weight)
+            for sizes, weight in first
+            for sample in samples
+        ]
+        return replace(self, seen=tuple(seen), unsaid=(), samples=tuple(samples))
 
     def space(self, proposed: Mapping[str, str] | None = None) -> ShapeSpace:
         """The space of shapes.
@@ -42,8 +57,8 @@ class Stated:
         more = {name: parse_dim(name, text) for name, text in (proposed or {}).items()}
         said = {**self.dims, **more}
         if self.seen:
-            return seen_space(said, self.seen)
-        return stated_space(said)
+            return seen_space(said, self.seen, samples=self.samples)
+        return stated_space(said, samples=self.samples)
 
 
 def flag(name: str, text: int | str) -> str:
@@ -127,7 +142,8 @@ def _base(model: ModelDims, key: str, sizes: DimSizes, said: str) -> tuple[str, 
         zip([size for size in solved[1:-1] if size is not None], sizes.weights, strict=True)
     )
     inner, weights = zip(*ascending, strict=True)
-    return name, DimSizes(min(low, high), max(low, high), inner, weights)
+    ends = min(low, high), max(low, high)
+    return name, DimSizes(*ends, inner, weights, is_range=sizes.is_range)
 
 
 def _sizes(model: ModelDims, shape: Mapping[str, Size]) -> dict[str, int]:
@@ -165,14 +181,24 @@ def _sizes(model: ModelDims, shape: Mapping[str, Size]) -> dict[str, int]:
     return _chosen(model, found)
 
 
-def sizes_of(model: ModelDims, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+def sizes_of(
+    model: ModelDims, shapes: Mapping[str, Sequence[int]], option: str = "shapes"
+) -> dict[str, int]:
     """The size of each free dimension for shapes of inputs.
+
+    Args:
+        model: its dimensions.
+        shapes: by input.
+        option: where they were given, for errors.
 
     Raises:
         BadInputError: a rank is wrong, or sizes contradict the model or each other; the message names the
             input and the axis.
     """
-    return _sizes(model, {name: tuple(shape) for name, shape in shapes.items()})
+    try:
+        return _sizes(model, {name: tuple(shape) for name, shape in shapes.items()})
+    except BadInputError as error:
+        raise type(error)(str(error).replace("shapes: ", f"{option}: ", 1)) from None
 
 
 def _note(

@@ -6,11 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from collage.partitioner.errors import BadInputError
 from collage.shapes.clusters import MOST_COMPARED, Point, thinned
 from collage.shapes.dim_text import MOST_SIZE
+from collage.shapes.traffic import Recency
 
 # Of one input or dimension: the shape of an input, or the size of a dimension.
 Size = int | tuple[int, ...]
@@ -20,11 +21,25 @@ _LONGEST_LINE = 1 << 20
 _FORM = 'give {"input": [1, 3, 48, 320]} or {"length": 16}'
 
 
-def sizes_and_weight(entry: Any) -> tuple[dict[str, Size], float]:
-    """What one entry says: sizes by input or dimension, and how often it was seen.
+class SeenEntry(NamedTuple):
+    """What one entry says.
 
     Args:
-        entry: the sizes themselves, or `{"sizes": …, "weight": …}`.
+        sizes: by input or dimension.
+        weight: how often it was seen.
+        repeated: the share of these requests before which the shape had come lately; None where nothing says it.
+    """
+
+    sizes: dict[str, Size]
+    weight: float = 1.0
+    repeated: float | None = None
+
+
+def seen_entry(entry: Any) -> SeenEntry:
+    """Read one entry.
+
+    Args:
+        entry: the sizes themselves, or `{"sizes": …, "weight": …, "repeated": …}`.
 
     Raises:
         ValueError: it is of another form.
@@ -32,15 +47,24 @@ def sizes_and_weight(entry: Any) -> tuple[dict[str, Size], float]:
     if not isinstance(entry, Mapping):
         raise ValueError(f"a shape must be an object with names; {_FORM}")
     weight: Any = 1.0
+    repeated: Any = None
     if isinstance(entry.get("sizes"), Mapping):
-        if unknown := sorted(map(str, entry.keys() - {"sizes", "weight"})):
-            raise ValueError(f"{', '.join(unknown)} beside sizes and weight is not known")
-        entry, weight = entry["sizes"], entry.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < 1e12:
+        if unknown := sorted(map(str, entry.keys() - {"sizes", "weight", "repeated"})):
+            raise ValueError(f"{', '.join(unknown)} beside sizes, weight and repeated is not known")
+        weight, repeated = entry.get("weight", 1.0), entry.get("repeated")
+        entry = entry["sizes"]
+    if not (_is_number(weight) and 0 < weight < 1e12):
         raise ValueError(f"the weight {weight!r} must be a number above 0")
+    if repeated is not None and not (_is_number(repeated) and 0 <= repeated <= 1):
+        raise ValueError(f"repeated {repeated!r} must be a share from 0 to 1")
     if not entry:
         raise ValueError(f"a shape without sizes says nothing; {_FORM}")
-    return {str(name): _size(name, said) for name, said in entry.items()}, float(weight)
+    sizes = {str(name): _size(name, said) for name, said in entry.items()}
+    return SeenEntry(sizes, float(weight), None if repeated is None else float(repeated))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _size(name: object, said: Any) -> Size:
@@ -56,25 +80,33 @@ def read_shapes(path: Path) -> list[dict[str, Any]]:
 
     Args:
         path: a JSON list, or one JSON object a line. Of very many different shapes those that are seen often
-            stand for the others, and the smallest and largest sizes stay.
+            stand for the others, and the smallest and largest sizes stay. Where no entry has a weight, they are
+            requests in order, and each shape gets the share of all requests that repeat one.
 
     Raises:
         BadInputError: the file cannot be read or holds something else; the message names the line.
     """
     counted: Counter[tuple[tuple[str, Size], ...]] = Counter()
+    recency, repeated, is_told = Recency(), 0.0, True
     try:
         for where, entry in _entries(path):
             try:
-                sizes, weight = sizes_and_weight(entry)
+                read = seen_entry(entry)
             except ValueError as error:
                 raise BadInputError(f"{where}: {error}") from None
-            counted[tuple(sorted(sizes.items()))] += weight  # type: ignore[assignment]
+            key = tuple(sorted(read.sizes.items()))
+            counted[key] += read.weight  # type: ignore[assignment]
+            came_lately = recency.add(key)
+            repeated += read.weight * (came_lately if read.repeated is None else read.repeated)
+            is_told = is_told and (read.repeated is not None or read.weight == 1.0)
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"shapes file {str(path)!r} cannot be read: {error}") from None
     if not counted:
         raise BadInputError(f"shapes file {str(path)!r} holds no shape; {_FORM}, one a line")
+    share = repeated / counted.total() if recency.is_full else 1.0
+    more = {"repeated": share} if is_told else {}
     return [
-        {"sizes": {n: list(s) if isinstance(s, tuple) else s for n, s in key}, "weight": weight}
+        {"sizes": {n: list(s) if isinstance(s, tuple) else s for n, s in key}, "weight": weight, **more}
         for key, weight in _few(dict(counted)).items()
     ]
 

@@ -10,13 +10,17 @@ from typing import Any, Literal
 
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.partitioner.errors import BadInputError, ModelError
+from collage.partitioner.ingest import versions
 from collage.partitioner.ingest.model_dims import ModelDims, read_dims
+from collage.partitioner.ingest.normalize import write_normalized
 from collage.partitioner.ingest.safety import read_checked
 from collage.partitioner.ingest.source import model_file
 from collage.partitioner.lazy import ir
+from collage.shapes.clusters import Point
 from collage.shapes.proofs import OutOfTriesError, base, proposed
 from collage.shapes.refusals import refused
 from collage.shapes.resolve import Stated, flag, stated
+from collage.shapes.sample_shapes import FileShapes, sizes_of_samples
 from collage.shapes.seen import Size
 from collage.shapes.space import ShapeSpace
 from collage.shapes.trials import Trials
@@ -38,12 +42,14 @@ class Settled:
         proposed: the texts of the dimensions that nothing was said of.
         usual: sizes of these at which the model runs.
         notes: what a user should know, one sentence each.
+        seen: sizes by free dimension of each shape that was seen, with its weight.
     """
 
     space: ShapeSpace
     proposed: Mapping[str, str]
     usual: Mapping[str, int]
     notes: tuple[str, ...]
+    seen: tuple[Point, ...] = ()
 
     @property
     def fixed(self) -> dict[str, int] | None:
@@ -75,6 +81,7 @@ class _Answer:
     proposed: Mapping[str, str] | None = None
     usual: Mapping[str, int] | None = None
     notes: tuple[str, ...] = ()
+    seen: tuple[Point, ...] = ()
     problem: str = ""
     kind: Literal["input", "model", "size"] = "input"
 
@@ -85,6 +92,7 @@ def settle(
     shapes: Sequence[tuple[Mapping[str, Size], float]] = (),
     cancel: threading.Event | None = None,
     *,
+    samples: Sequence[FileShapes] = (),
     trials_s: float = TRIALS_S,
 ) -> Settled:
     """Find the space of shapes of a model, and prove that the model runs at its ends.
@@ -94,6 +102,7 @@ def settle(
         dims: what is said of dimensions.
         shapes: what was seen in production, with weights.
         cancel: stops the child when set.
+        samples: shapes of the arrays of each file with sample inputs.
         trials_s: seconds after which the model is run at no more sizes.
 
     Raises:
@@ -109,6 +118,7 @@ def settle(
             source.resolve(),
             dict(dims),
             [(dict(sizes), weight) for sizes, weight in shapes],
+            [dict(file) for file in samples],
             trials_s,
             limits=ChildLimits(timeout_s=_READING_S + 2 * trials_s),
             cancel=cancel,
@@ -125,6 +135,7 @@ def settle(
         dict(answer.proposed or {}),
         dict(answer.usual or {}),
         answer.notes,
+        answer.seen,
     )
 
 
@@ -132,18 +143,21 @@ def _settle(
     source: Path,
     dims: dict[str, int | str],
     shapes: list[tuple[dict[str, Size], float]],
+    samples: list[FileShapes],
     trials_s: float,
 ) -> _Answer:
     try:
         path = model_file(source, Path("source"))
-        model = read_dims(ir.from_proto(read_checked(path)))
-        said = stated(model, dims, shapes)
+        read = ir.from_proto(read_checked(path))
+        model = read_dims(read)
+        said = stated(model, dims, shapes).with_samples(sizes_of_samples(model, samples))
         texts = dict.fromkeys(said.unsaid, "1")
         said.space(texts)  # refuses shapes outside of what is said before anything runs
-        trials = Trials(path, model, said.values, trials_s)
+        trials = Trials(_readable(path, read), model, said.values, trials_s)
         usual = _usual(model, said, trials) if said.unsaid else {}
         texts = {name: proposed(model, usual, name, trials.run_quickly) for name in said.unsaid}
         space = said.space(texts)
+        _check_samples(model, space, said)
         notes: tuple[str, ...] = ()
         try:
             refusal = refused(model, space.dims, trials.run) if model.places else None
@@ -160,6 +174,7 @@ def _settle(
             proposed=texts,
             usual={name: usual[name] for name in said.unsaid},
             notes=(*notes, *trials.notes),
+            seen=said.seen,
         )
     except OutOfTriesError:
         return _Answer(
@@ -169,6 +184,28 @@ def _settle(
         )
     except BadInputError as error:
         return _Answer(problem=str(error), kind="model" if isinstance(error, ModelError) else "input")
+
+
+def _readable(path: Path, read: ir.Model) -> Path:
+    """The model's file, or a copy in a version that the reference takes."""
+    if not versions.is_newer(read):
+        return path
+    copy = Path("readable") / "model.onnx"
+    copy.parent.mkdir()
+    ir.external_data.set_base_dir(read.graph, path.parent)
+    write_normalized(versions.convert(read, []), copy)
+    return copy
+
+
+def _check_samples(model: ModelDims, space: ShapeSpace, said: Stated) -> None:
+    for sample in said.samples:
+        for name, dim in space.dims.items():
+            if name in sample and sample[name] not in dim:
+                low, high = min(dim.low, sample[name]), max(dim.high, sample[name])
+                raise BadInputError(
+                    f"inputs: {model.place(name)} has size {sample[name]} in a sample, and {name} is from "
+                    f"{dim.text}; leave the sample out, or widen the sizes: {flag(name, f'{low}..{high}')}"
+                )
 
 
 def _usual(model: ModelDims, said: Stated, trials: Trials) -> dict[str, int]:

@@ -134,19 +134,36 @@ def parse_dims(
     return seen_space(said, [(sizes, 1.0) for sizes in seen], most=most)
 
 
-def stated_space(said: Mapping[str, DimSizes], *, most: int = MOST_SHAPES) -> ShapeSpace:
-    """The space of dimensions whose sizes are known, with the combinations that stand for it."""
-    return ShapeSpace(said, _of_product(said, most))
+def stated_space(
+    said: Mapping[str, DimSizes],
+    *,
+    most: int = MOST_SHAPES,
+    samples: Sequence[Mapping[str, int]] = (),
+) -> ShapeSpace:
+    """The space of dimensions whose sizes are known, with the combinations that stand for it.
+
+    Args:
+        said: of each dimension.
+        most: at most so many stand for it.
+        samples: sizes of sample inputs, of which some stand for a range, beside its ends.
+    """
+    return ShapeSpace(said, _of_product(said, most, samples))
 
 
 def seen_space(
-    said: Mapping[str, DimSizes], seen: Sequence[Point], *, most: int = MOST_SHAPES
+    said: Mapping[str, DimSizes],
+    seen: Sequence[Point],
+    *,
+    most: int = MOST_SHAPES,
+    samples: Sequence[Mapping[str, int]] = (),
 ) -> ShapeSpace:
     """The space of shapes that were seen; a dimension that a range is said of has that range.
 
     Args:
         said: what is said of dimensions besides.
         seen: sizes by dimension with a weight, each of the same dimensions.
+        most: at most so many stand for it.
+        samples: as `stated_space` takes them, for the other dimensions.
 
     Raises:
         BadInputError: the shapes have different dimensions, or contradict what is said of one.
@@ -159,7 +176,7 @@ def seen_space(
                 f"{', '.join(sizes)}"
             )
     dims = {**said, **{name: _seen_dim(name, said.get(name), seen) for name in names}}
-    others = _of_product({name: dim for name, dim in dims.items() if name not in names}, most)
+    others = _of_product({name: dim for name, dim in dims.items() if name not in names}, most, samples)
     points = [
         ({**shape.sizes, **sizes}, shape.weight * weight) for shape in others for sizes, weight in seen
     ]
@@ -186,13 +203,20 @@ def _seen_dim(name: str, said: DimSizes | None, seen: Sequence[Point]) -> DimSiz
     return DimSizes(low, high, sizes_seen, tuple(weights[s] / total for s in sizes_seen), step)
 
 
-def _of_product(dims: Mapping[str, DimSizes], most: int) -> tuple[Shape, ...]:
+def _of_product(
+    dims: Mapping[str, DimSizes], most: int, samples: Sequence[Mapping[str, int]]
+) -> tuple[Shape, ...]:
     """The shapes of all combinations of sizes that matter; those of all lowest and all highest stay."""
     if math.prod(len(dim.sizes) for dim in dims.values()) > _MOST_POINTS:
         points = list(_in_step(dims))
     else:
         points = list(_combined(dims))
-    return _shapes(representatives(points, most, keep=(points[0], points[-1])))
+    keep = [points[0], points[-1]]
+    if samples and any(dim.is_range for dim in dims.values()):
+        given = [({name: sample[name] for name in dims}, 1 / len(samples)) for sample in samples]
+        points += given
+        keep += representatives(given, most - len(keep))
+    return _shapes(representatives(points, most, keep))
 
 
 def _combined(dims: Mapping[str, DimSizes]) -> Iterator[Point]:

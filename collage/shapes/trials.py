@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from collage.backends.numerics.reference import reference_session, run_session, table_bounds
 from collage.backends.numerics.seeded import seeded_inputs
+from collage.partitioner.errors import ModelError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.ingest.expressions import size_of
 from collage.partitioner.ingest.model_dims import ModelDims, TensorDims
@@ -20,8 +21,9 @@ from collage.shapes.proofs import OutOfTriesError
 
 _NODE = re.compile(r"running (\w+) node\. Name:\s?'([^']*)'")
 _STATUS = re.compile(r"Status Message: (.*)", re.DOTALL)
+_LOADING = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?")
 # Where in its source ONNX Runtime found a fault.
-_SOURCE = re.compile(r"^/\S+:\d+ [^(]*\([^)]*\)( const)? ")
+_SOURCE = re.compile(r"^/\S+:\d+ [^(]*\((?:[^()]|\([^()]*\))*\)( const)? ")
 _LONGEST = 200
 # Sizes at which one run takes more than this share of the time are not proposed.
 _SLOW_SHARE = 1 / 12
@@ -36,13 +38,21 @@ class Trials:
         model: its dimensions.
         values: of scalar integer inputs.
         limit_s: after this time no run is started.
+
+    Raises:
+        ModelError: the reference cannot load the model.
     """
 
     def __init__(self, path: Path, model: ModelDims, values: Mapping[str, int], limit_s: float) -> None:
         self._model = model
         self._values = values
         self._end_s = time.monotonic() + limit_s
-        self._session = reference_session(path)
+        try:
+            self._session = reference_session(path)
+        except Exception as error:  # of ONNX Runtime, which has no base class for them
+            raise ModelError(
+                f"ONNX Runtime, whose results are the reference, cannot load the model: {_why(error)}"
+            ) from None
         self._bounds = _bounds(path)
         self._slow_s = limit_s * _SLOW_SHARE
         self._known: dict[tuple[tuple[str, int], ...], str | None] = {}
@@ -123,11 +133,16 @@ def _bounds(path: Path) -> dict[str, int]:
         return {}
 
 
-def _told(error: Exception) -> str:
-    text = str(error)
-    node, status = _NODE.search(text), _STATUS.search(text)
+def _why(error: Exception) -> str:
+    """What ONNX Runtime says, without where in its source and which file."""
+    text = _LOADING.sub("", str(error))
+    status = _STATUS.search(text)
     said = _SOURCE.sub("", " ".join((status[1] if status else text).split()))
-    short = said if len(said) <= _LONGEST else said[:_LONGEST] + " …"
+    return said if len(said) <= _LONGEST else said[:_LONGEST] + " …"
+
+
+def _told(error: Exception) -> str:
+    node, short = _NODE.search(str(error)), _why(error)
     return f"node {node[2]!r} ({node[1]}) fails: {short}" if node else f"it does not run: {short}"
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from collage.backends.contract import SubModel
 from collage.backends.numerics.seeded import seeded_inputs
+from collage.model.reference import Sample
+from collage.model.resizing import resized
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
@@ -28,6 +30,7 @@ def changing_us(
     outputs: Sequence[str],
     threads: int,
     budget_s: float,
+    sample: Sample | None = None,
 ) -> list[list[float]]:
     """Microseconds of calls at shapes of which each comes once, of several choices in turn; runs in the child.
 
@@ -41,6 +44,7 @@ def changing_us(
         outputs: of the model.
         threads: of one call.
         budget_s: no call begins later, but for a few.
+        sample: the caller's, which is cut or repeated for each call; without it inputs are seeded.
     """
     compiled = CompiledRegions(threads)
     spent: list[list[float]] = [[] for _ in choices]
@@ -58,7 +62,7 @@ def changing_us(
         for count, (extent, specs) in enumerate(calls):
             if count > _LEAST_CALLS and time.perf_counter() - begin_s > budget_s:
                 break
-            feed = seeded_inputs(specs, count, bounds)
+            feed = _feed(specs, count, bounds, sample)
             for turn in range(len(runners)):
                 position = (turn + count) % len(runners)
                 by_shape, classes = runners[position]
@@ -75,3 +79,10 @@ def changing_us(
             by_shape.close()
     compiled.close()
     return spent
+
+
+def _feed(
+    specs: Sequence[TensorSpec], seed: int, bounds: Mapping[str, int], sample: Sample | None
+) -> Sample:
+    made = None if sample is None else resized(sample, {s.name: s.static_shape for s in specs})
+    return seeded_inputs(specs, seed, bounds) if made is None else made

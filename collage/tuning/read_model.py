@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from collage.events import Event
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.ingest.model_dims import FreeDimensionsError, ModelDims
-from collage.shapes.resolve import flag, sizes_of
+from collage.shapes.resolve import flag
+from collage.shapes.sample_shapes import file_shapes, sizes_of_samples
 from collage.shapes.settle import Settled, settle
 from collage.tuning.prepare import ingest
 from collage.tuning.run import Run, TuneRequest
@@ -38,7 +37,8 @@ def read_model(run: Run, request: TuneRequest) -> Ingested | Settled:
                 return ingest(run, request, {**of_samples, **options.fixed_dims})
             run.listener(Event("ingest", f"{told}; trying which sizes they take"))
     seen = [(shape.sizes, shape.weight) for shape in options.shapes]
-    settled = settle(request.source, options.dims, seen, run.cancel)
+    samples = [] if request.inputs is None else file_shapes(request.inputs)
+    settled = settle(request.source, options.dims, seen, run.cancel, samples=samples)
     if settled.proposed:
         message = f"the model takes {settled.flags}; change what does not fit"
         run.listener(Event("ingest", message, data={"dims": dict(settled.proposed)}))
@@ -49,16 +49,11 @@ def read_model(run: Run, request: TuneRequest) -> Ingested | Settled:
 
 
 def _sizes_of_samples(inputs: Path | None, dims: ModelDims) -> dict[str, int]:
-    """The size of each free dimension in sample inputs; nothing where they do not tell all."""
+    """The size of each free dimension in sample inputs; nothing where they do not tell all, or differ."""
     if inputs is None:
         return {}
     try:
-        with np.load(inputs, allow_pickle=False) as stored:
-            shapes = {name: stored[name].shape for name in stored.files}
-        ranks = {tensor.name: len(tensor.dims) for tensor in dims.inputs}
-        if all(len(shape) == ranks.get(name, -1) + 1 for name, shape in shapes.items()):
-            shapes = {name: shape[1:] for name, shape in shapes.items()}  # several samples
-        sizes = sizes_of(dims, shapes)
-    except (OSError, ValueError, BadInputError):  # whoever reads the samples says what is wrong
+        found = sizes_of_samples(dims, file_shapes(inputs))
+    except BadInputError:  # whoever reads the samples says what is wrong
         return {}
-    return sizes if sizes.keys() >= set(dims.free) else {}
+    return found[0] if found and all(sizes == found[0] for sizes in found) else {}

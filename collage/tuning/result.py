@@ -102,13 +102,14 @@ def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
     )
 
 
-def _left_out(refined: Refined) -> list[str]:
+def left_out(refined: Refined) -> list[str]:
     """What did not fit into the time limit, in one line."""
     skipped = refined.timer.skipped
     if not skipped:
         return []
+    limit_s = refined.request.whole_limit_s or refined.limit_s
     return [
-        f"the time limit of {refined.limit_s:g} s left out: {', '.join(skipped)}; allow more with --time-limit"
+        f"the time limit of {limit_s:g} s left out: {', '.join(skipped)}; allow more with --time-limit"
     ]
 
 
@@ -121,7 +122,7 @@ def _warnings(refined: Refined) -> list[str]:
         *refined.single_targets.untried(),
         *refined.sampling.about_outputs(),
         *refined.timer.warnings(),
-        *_left_out(refined),
+        *left_out(refined),
         *([refined.ended_early] if refined.ended_early else []),
         *unmet(refined.objective),
     ]

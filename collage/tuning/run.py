@@ -29,9 +29,10 @@ class TuneRequest:
         source: an ONNX file, or a zip with an ONNX file and its external data.
         targets: in the order in which they were given.
         options: what the caller chose.
-        inputs: sample inputs as an .npz file (see `collage.model.sample_inputs.read_samples`); None for seeded ones.
+        inputs: sample inputs (see `collage.model.sample_inputs.read_samples`); None for seeded ones.
         check: the caller's own check of the plan that is returned.
         labels: the truth of a built-in metric, as .npy or .npz; None where the reference is the truth.
+        whole_limit_s: the caller's time limit, where the options have a part of it.
         artifact_name: file name of the artifact; large weights beside it are named after it.
     """
 
@@ -42,6 +43,7 @@ class TuneRequest:
     check: Check | None = None
     artifact_name: str = "model.collage.onnx"
     labels: Path | None = None
+    whole_limit_s: float | None = None
 
     @property
     def searches(self) -> bool:

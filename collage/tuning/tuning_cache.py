@@ -27,6 +27,7 @@ from collage.partitioner.emit.plan_json import encode_plan
 from collage.partitioner.file_digest import file_digest
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
+from collage.shapes.sample_shapes import sample_files
 
 _SCHEME = "collage-tuning-1"
 # The first are part of the model by now, the others say how to tune, not what.
@@ -76,7 +77,7 @@ class TuningCache:
             [[str(target), key.digest] for target, key in zip(targets, keys, strict=True)],
             _of_candidates(candidates),
             _chosen(options),
-            None if inputs is None else file_digest(inputs),
+            None if inputs is None else _digest(inputs),
             *([] if labels is None else [file_digest(labels)]),
         ]
         self._digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -157,3 +158,8 @@ def report_again(record: TuningRecord, seconds: Mapping[str, float]) -> dict[str
         "known_since": record.created_at.isoformat(timespec="seconds"),
         "seconds": {stage: round(spent, 3) for stage, spent in seconds.items()},
     }
+
+
+def _digest(inputs: Path) -> str:
+    digests = [file_digest(file) for file in sample_files(inputs)]
+    return "-".join(digests)

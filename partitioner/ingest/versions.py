@@ -21,6 +21,11 @@ OLDEST_PROMISED_OPSET = 7
 _SMALL_BYTES = 1024
 
 
+def is_newer(model: ir.Model) -> bool:
+    """Whether runtimes may not take the model because its version is newer than theirs."""
+    return model.ir_version > MAX_IR or model.opset_imports.get("", MAX_OPSET) > MAX_OPSET
+
+
 def convert(model: ir.Model, notes: list[str], least_opset: int = 0) -> ir.Model:
     """The model in a version that runtimes take; `notes` gets one sentence for each change.
 

@@ -12,8 +12,12 @@ from benchmarks.support.zoo.net import Feature, Net
 _BINS, _CLASSES = 16, 80
 
 
-def yolo_v8n(side: int = 320) -> onnx.ModelProto:
-    """YOLOv8n without its decoding of boxes. Source: ultralytics `cfg/models/v8/yolov8.yaml`, scale n."""
+def yolo_v8n(side: int | str = 320) -> onnx.ModelProto:
+    """YOLOv8n without its decoding of boxes. Source: ultralytics `cfg/models/v8/yolov8.yaml`, scale n.
+
+    Args:
+        side: of the square image, or the name of a free dimension.
+    """
     net = Net("yolo_v8n", seed=31)
     x = Feature(net.input("images", (1, 3, side, side)), 3)
     x = _conv(net, _conv(net, x, 16, 3, 2), 32, 3, 2)
@@ -27,7 +31,7 @@ def yolo_v8n(side: int = 320) -> onnx.ModelProto:
     middle = _split_block(net, net.concat([_conv(net, fine, 64, 3, 2), middle]), 128, 1)
     coarse = _split_block(net, net.concat([_conv(net, middle, 128, 3, 2), coarse]), 256, 1)
     boxes, scores = zip(*(_head(net, level) for level in (fine, middle, coarse)), strict=True)
-    places = sum((side // stride) ** 2 for stride in (8, 16, 32))
+    places = -1 if isinstance(side, str) else sum((side // stride) ** 2 for stride in (8, 16, 32))
     bins = net.reshape(net.op("Concat", *boxes, axis=2), 1, 4, _BINS, places)
     weights = net.op("Softmax", net.op("Transpose", bins, perm=(0, 2, 1, 3)), axis=1)
     steps = net.constant(np.arange(_BINS).reshape(1, _BINS, 1, 1))

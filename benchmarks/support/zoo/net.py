@@ -36,7 +36,7 @@ class Net:
         self._weights: dict[str, np.ndarray] = {}
         self._inputs: list[onnx.ValueInfoProto] = []
 
-    def input(self, name: str, shape: Sequence[int], dtype: int = TensorProto.FLOAT) -> str:
+    def input(self, name: str, shape: Sequence[int | str], dtype: int = TensorProto.FLOAT) -> str:
         self._inputs.append(helper.make_tensor_value_info(name, dtype, shape))
         return name
 

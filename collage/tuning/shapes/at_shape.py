@@ -27,6 +27,7 @@ from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import without_plans
 from collage.timing.timed_plan import TimedPlan, identity
 from collage.tuning.run import Run, TuneRequest
+from collage.tuning.shapes.samples import ShapeSamples
 
 # Plans so much slower than the fastest are timed in one comparison only.
 _NEAR = 1.15
@@ -81,6 +82,9 @@ class AtShape:
         targets: the user's.
         tolerance: plans with a larger error are not chosen.
         deadline: no more plans are compiled for this shape alone after its search.
+
+    Attributes:
+        most_error: plans with a larger one are not chosen either.
     """
 
     def __init__(
@@ -96,7 +100,7 @@ class AtShape:
     ) -> None:
         self._deadline = deadline
         self.bound, self.sampling, self.exact = bound, sampling, exact
-        self.tolerance = tolerance
+        self.tolerance, self.most_error = tolerance, math.inf
         self._free, self._timer, self._targets = free, timer, tuple(targets)
         self.dynamic: list[TimedPlan] = []
         self.fixed: list[TimedPlan] = []
@@ -196,10 +200,13 @@ class AtShape:
         return {target: whole[target] for target in self._targets}
 
     def _fit(self, entries: Sequence[TimedPlan]) -> list[TimedPlan]:
-        return [entry for entry in entries if self._timer.standings.may_win(entry)]
+        may_win = self._timer.standings.may_win
+        return [e for e in entries if may_win(e) and (e.error or 0.0) <= self.most_error]
 
 
-def sample_shape(run: Run, request: TuneRequest, bound: BoundShape, number: int) -> Sampling:
+def sample_shape(
+    run: Run, request: TuneRequest, bound: BoundShape, number: int, given: ShapeSamples | None = None
+) -> Sampling:
     """Inputs at a representative shape, with the reference outputs.
 
     Args:
@@ -207,23 +214,30 @@ def sample_shape(run: Run, request: TuneRequest, bound: BoundShape, number: int)
         request: its options.
         bound: the model at the shape.
         number: of the shape.
+        given: samples of the shape; seeded ones are made where there are none, or the model cannot run on those
+            that were derived.
 
     Raises:
         ModelError: the reference cannot run the model at this shape.
     """
-    sampling = Sampling(
-        model=bound.model,
-        info=bound.info,
-        options=request.options,
-        work_dir=run.work_dir / f"shape-{number}",
-        inputs=None,
-        hold_out=False,
-        listener=run.listener,
-        cancel=run.cancel,
-    )
+    origin = "seeded" if given is None else given.origin
+    work_dir = run.work_dir / f"shape-{number}" / origin
+    work_dir.mkdir(parents=True, exist_ok=True)
     try:
+        sampling = Sampling(
+            model=bound.model,
+            info=bound.info,
+            options=request.options,
+            work_dir=work_dir,
+            inputs=None if given is None else given.written(work_dir / "inputs.npz"),
+            hold_out=False,
+            listener=run.listener,
+            cancel=run.cancel,
+        )
         sampling.refuse_nan()
     except ModelError as error:
+        if origin == "derived":
+            return sample_shape(run, request, bound, number)
         raise ModelError(f"the model cannot run with {bound.text}: {error}") from None
     return sampling
 

@@ -1,18 +1,19 @@
-"""The last word on classes: what they take where each call has another shape.
+"""The last word on classes: what they take where shapes change from call to call.
 
 Plans are compared at shapes that repeat. Some runtimes compile parts of themselves anew at each shape that they have not
-seen lately. So where a dimension is a range, the classes run beside each simpler choice at random sizes of it.
+seen lately. So where requests have such shapes, the classes run beside each simpler choice at shapes that change. The
+time at new shapes and that at repeated ones count by their shares of the requests.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 
 from collage.backends.numerics.reference import table_bounds
 from collage.backends.sandbox.run import ChildFailed
+from collage.model.reference import Sample
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.partitioner.graph.model import Model
@@ -20,7 +21,7 @@ from collage.partitioner.ingest.expressions import size_of
 from collage.partitioner.tensor import TensorSpec
 from collage.report.verdict import title
 from collage.shapes.classes import extent
-from collage.shapes.space import DimSizes, ShapeSpace
+from collage.shapes.traffic import Traffic
 from collage.timing.changing import changing_us
 from collage.timing.timed_plan import identity
 from collage.tuning.run import Run
@@ -35,7 +36,7 @@ _BETTER = 0.97
 def proven_by_changing(
     run: Run,
     free: Model,
-    space: ShapeSpace,
+    traffic: Traffic,
     timed: Sequence[AtShape],
     classes: Sequence[ChosenClass],
     seconds: float,
@@ -45,12 +46,13 @@ def proven_by_changing(
     Args:
         run: what the stages run with.
         free: the model with free dimensions.
-        space: its sizes.
+        traffic: the shapes of requests.
         timed: its representative shapes.
         classes: as they were chosen by repeated calls.
         seconds: for the calls.
     """
-    if not any(dim.is_range for dim in space.dims.values()):
+    share = traffic.new_share
+    if not share:
         return classes, None
     others = [plan for plan in _run_everywhere(timed) if not _is(classes, plan)]
     if not others:
@@ -68,31 +70,66 @@ def proven_by_changing(
                 changing_us,
                 choices,
                 inputs,
-                [_call(free, inputs, sizes) for sizes in _random_sizes(space)],
+                [_call(free, inputs, sizes) for sizes in traffic.draw(_CALLS + 1)],
                 table_bounds(index),
                 [name for name in index.outputs if name in index.producer],
                 timed[0].sampling.threads,
                 seconds,
+                _sample(timed),
                 cancel=run.cancel,
             )
     except ChildFailed as failure:
         return classes, f"plans could not be compared at sizes that change: {failure.reason}"
     ours, *theirs = spent
-    best = min(range(len(theirs)), key=lambda i: sum(theirs[i]))
-    half = len(ours) // 2
-    parts = ((0, half), (half, None), (0, None))
-    is_faster = all(sum(theirs[best][a:b]) < _BETTER * sum(ours[a:b]) for a, b in parts)
+    for_all = [_for_all(timed, plan) for plan in others]
+    repeated_us = [_repeated_us(timed, [one]) for one in for_all]
+    best = min(range(len(theirs)), key=lambda i: _mixed(share, theirs[i], repeated_us[i]))
+    ours_repeated_us, half = _repeated_us(timed, classes), len(ours) // 2
+    is_faster = all(
+        _mixed(share, theirs[best][part], repeated_us[best])
+        < _BETTER * _mixed(share, ours[part], ours_repeated_us)
+        for part in (slice(half), slice(half, None), slice(None))
+    )
     runs_where_ours_does_not = math.isinf(sum(ours)) and math.isfinite(sum(theirs[best]))
     if not (is_faster or runs_where_ours_does_not):
         return classes, None
     ours_us, best_us = (sum(times) / len(times) for times in (ours, theirs[best]))
     names = ", ".join(dict.fromkeys(title(str(t)) for t in others[best].targets))
+    ours_text = f"{ours_us / 1e3:.3g} ms" if math.isfinite(ours_us) else "does not run at some"
     note = (
-        f"where each call has another size, {names} takes {best_us / 1e3:.3g} ms in the mean, and what is "
-        f"fastest at sizes that repeat {f'{ours_us / 1e3:.3g} ms' if math.isfinite(ours_us) else 'does not run at some'}; so {names} is returned for all sizes. Where few "
-        "sizes repeat, list them: --dim NAME=16,64,128"
+        f"{share:.0%} of the requests have a size that did not come lately: there {names} takes "
+        f"{best_us / 1e3:.3g} ms in the mean, and what is fastest at sizes that repeat {ours_text}; so {names} is "
+        "returned for all sizes. Where few sizes come again and again, list them: --dim NAME=16,64,128"
     )
-    return [ChosenClass(None, others[best], tuple(range(len(timed))), None)], note
+    return [for_all[best]], note
+
+
+def _for_all(timed: Sequence[AtShape], plan: Plan) -> ChosenClass:
+    return ChosenClass(None, plan, tuple(range(len(timed))), None)
+
+
+def _mixed(share: float, new_us: Sequence[float], repeated_us: float) -> float:
+    """The mean time of a request, of which some have new shapes."""
+    return share * sum(new_us) / len(new_us) + (1 - share) * repeated_us
+
+
+def _repeated_us(timed: Sequence[AtShape], classes: Sequence[ChosenClass]) -> float:
+    """The mean time at shapes that repeat; there a hot plan runs where there is one."""
+    total = 0.0
+    for one in classes:
+        for at in (timed[i] for i in one.shapes):
+            plan = at.find(one.plan, at.dynamic)
+            hot = None if one.hot is None else at.find(one.hot, at.fixed)
+            assert plan is not None, "a class has only shapes where its plan runs"
+            total += at.bound.shape.weight * at.latency_us(hot or plan, plan)
+    return total
+
+
+def _sample(timed: Sequence[AtShape]) -> Sample | None:
+    """A sample that the user gave, of the shape that counts most; None without any."""
+    given = [at for at in timed if at.sampling.inputs is not None]
+    most = max(given, key=lambda at: at.bound.shape.weight, default=None)
+    return None if most is None else most.sampling.chosen_by.samples[0]
 
 
 def _run_everywhere(timed: Sequence[AtShape]) -> list[Plan]:
@@ -115,20 +152,6 @@ def _is(classes: Sequence[ChosenClass], plan: Plan) -> bool:
 
 def _parts(regions: RegionFiles, plan: Plan) -> list[tuple[object, object]]:
     return [(regions.get(partition.nodes), partition.target) for partition in plan.partitions]
-
-
-def _random_sizes(space: ShapeSpace) -> list[dict[str, int]]:
-    """Sizes of calls, the same for each run; of a range by the logarithm of the size."""
-    draw = random.Random(0)
-    return [{name: _size(dim, draw) for name, dim in space.dims.items()} for _ in range(_CALLS + 1)]
-
-
-def _size(dim: DimSizes, draw: random.Random) -> int:
-    if not dim.is_range:
-        return draw.choices(dim.sizes, dim.weights)[0]
-    first = max(dim.low, 1)
-    size = float(first * (dim.high / first) ** draw.random())
-    return min(dim.high, dim.low + round((size - dim.low) / dim.step) * dim.step)
 
 
 def _call(

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from collage.artifact.emit import TuneResult
 from collage.backends.registry import resolve
 from collage.events import Event
 from collage.model import reference
 from collage.model.preparation import least_opset
+from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.emit.plan_json import decode_plan
 from collage.partitioner.errors import BadInputError
@@ -24,6 +26,7 @@ from collage.partitioner.ingest.normalize import NormalizedInfo
 from collage.partitioner.target import HOST_MEMORY
 from collage.shapes.settle import Settled
 from collage.shapes.space import Shape, ShapeSpace
+from collage.shapes.traffic import Traffic
 from collage.tuning.prepare import ingested
 from collage.tuning.run import Run, TuneRequest
 from collage.tuning.shapes.at_shape import (
@@ -35,6 +38,8 @@ from collage.tuning.shapes.at_shape import (
 )
 from collage.tuning.shapes.changing import proven_by_changing
 from collage.tuning.shapes.choice import choose_classes
+from collage.tuning.shapes.evaluate import Choice, ClassesSession, evaluated
+from collage.tuning.shapes.samples import GivenSamples, ShapeSamples
 from collage.tuning.shapes.write import write
 from collage.tuning.stages import Ingested
 
@@ -64,10 +69,16 @@ def tune_shapes(
     info = replace(info, warnings=(*settled.notes, *info.warnings))
     with run.stage("ingest", f"binding {len(space.shapes)} shapes"):
         bound = [bind_shape(run, free, shape, i) for i, shape in enumerate(space.shapes)]
-        samplings = [sample_shape(run, request, own, i) for i, own in enumerate(bound)]
+        given = GivenSamples(request.inputs, free, space)
+        samples = [given.at(own.shape.sizes) for own in bound]
+        samplings = [sample_shape(run, request, own, i, samples[i]) for i, own in enumerate(bound)]
+    if request.inputs is not None:
+        info = replace(info, warnings=(*info.warnings, *_about_samples(bound, samples, samplings)))
     main = max(range(len(bound)), key=lambda i: bound[i].shape.weight * bound[i].extent)
     run.listener(Event("search", f"searching at {bound[main].text}"))
-    result = tune_one(_at_one(_for_one(request), run, bound[main], info))
+    # The check of the caller is for the plans of all shapes.
+    at_main = replace(_for_one(request), inputs=samplings[main].inputs, check=None)
+    result = tune_one(_at_one(at_main, run, bound[main], info))
     found = decode_plan(bound[main].model, json.dumps(result.plan)).plan
     regions = RegionFiles(free, run.work_dir / "free")
     timed = []
@@ -81,8 +92,15 @@ def tune_shapes(
             at.time(plans_to_time(own.model, request.targets, found))
             timed.append(at)
     with run.stage("end_to_end", "timing plans at sizes that change"):
-        left_s = max(_LEAST_S, end_s - time.monotonic())
-        classes, note = proven_by_changing(run, free, space, timed, choose_classes(timed), left_s)
+        traffic = Traffic(space.dims, settled.seen, _repeated(request))
+
+        def choose() -> Choice:
+            left_s = max(_LEAST_S, end_s - time.monotonic())
+            return proven_by_changing(run, free, traffic, timed, choose_classes(timed), left_s)
+
+        session = partial(ClassesSession, run, free, space, timed)
+        check = request.check
+        classes, note = choose() if check is None else evaluated(check, timed, choose, session)
     found_report = result.report
     if note is not None:
         found_report = {**found_report, "warnings": [*found_report["warnings"], note]}
@@ -101,13 +119,48 @@ def tune_shapes(
     return written
 
 
+def _about_samples(
+    bound: Sequence[BoundShape],
+    samples: Sequence[ShapeSamples | None],
+    samplings: Sequence[Sampling],
+) -> list[str]:
+    """Which shapes have no sample of the user's."""
+    seeded = [own.text for own, used in zip(bound, samplings, strict=True) if used.inputs is None]
+    derived = [
+        own.text
+        for own, given, used in zip(bound, samples, samplings, strict=True)
+        if used.inputs is not None and given is not None and given.origin == "derived"
+    ]
+    return [
+        *(
+            [f"no sample has {_listed(derived)}: the nearest one was cut or repeated"]
+            if derived
+            else []
+        ),
+        *([f"no sample fits {_listed(seeded)}: seeded inputs were made"] if seeded else []),
+    ]
+
+
+def _listed(shapes: Sequence[str]) -> str:
+    return " or ".join(shapes)
+
+
+def _repeated(request: TuneRequest) -> float | None:
+    """The share of requests that repeat a shape, where all shapes that were seen say it."""
+    shapes = request.options.shapes
+    told = [seen.weight * seen.repeated for seen in shapes if seen.repeated is not None]
+    return (
+        sum(told) / sum(seen.weight for seen in shapes) if told and len(told) == len(shapes) else None
+    )
+
+
 def _for_one(request: TuneRequest) -> TuneRequest:
     """The request for the shape at which plans are searched: with a part of the time, where that is limited."""
     limit_s = request.options.time_limit_s
     if limit_s is None:
         return request
     options = request.options.model_copy(update={"time_limit_s": _SEARCH_SHARE * limit_s})
-    return replace(request, options=options)
+    return replace(request, options=options, whole_limit_s=limit_s)
 
 
 def _end_s(run: Run, limit_s: float | None) -> float:
@@ -118,20 +171,28 @@ def _end_s(run: Run, limit_s: float | None) -> float:
 
 def _refuse_options(request: TuneRequest) -> None:
     """Raise for what is made for one shape only."""
-    if request.check is not None:
-        raise BadInputError("an evaluation runs at one shape; give each dimension one size with --dim")
-    if request.inputs is not None:
-        raise BadInputError("sample inputs have one shape; give each dimension one size with --dim")
+    if request.options.evaluate is not None:
+        raise BadInputError(
+            "a metric of the task is for samples of one shape: give each dimension one size with --dim, or name a "
+            "function of your own, --evaluate module:function, whose session takes every shape"
+        )
     if request.options.pareto:
-        raise BadInputError("a front is found at one shape; give each dimension one size with --dim")
+        raise BadInputError(
+            "a front is found at one shape, since errors and times of plans rank otherwise at another: give each "
+            "dimension one size with --dim, or leave --pareto out and bound the error with --tolerance"
+        )
     for target in request.targets:
         backend = resolve(target)
         if backend.preparation(target) is not None:
             raise BadInputError(
-                f"{target} rewrites nodes for one shape; give each dimension one size with --dim"
+                f"{target} rewrites nodes for one shape: give each dimension one size with --dim, or quantize the "
+                "model first and tune that file for its range"
             )
         if backend.memory_domain(target) != HOST_MEMORY:
-            raise BadInputError(f"{target} runs at one shape; give each dimension one size with --dim")
+            raise BadInputError(
+                f"{target} computes in memory of a device, which is planned for one shape: give each dimension one "
+                "size with --dim, or leave this target out"
+            )
 
 
 def _read(

@@ -15,17 +15,15 @@ from collage.partitioner.candidate import Plan
 from collage.partitioner.emit.annotate import annotate, read_plan
 from collage.partitioner.emit.plan_json import encode_plan
 from collage.partitioner.graph.model import Model
-from collage.shapes.classes import SHAPES_KEY, Proof, ServedShapes, ShapeClass, TreatedPlan
+from collage.shapes.classes import SHAPES_KEY, Proof, ServedShapes, ShapeClass, TreatedPlan, axes_of
 from collage.shapes.space import ShapeSpace
+from collage.shapes.traffic import MOST_KEPT
 from collage.timing.compiling import resident_bytes
 from collage.tuning.run import Run, TuneRequest
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.choice import ChosenClass
 from collage.tuning.shapes.hot import hot_plan
 from collage.tuning.shapes.report import ShapeFindings, shaped_report
-
-# Of partitions that are compiled for one shape each.
-MOST_COPIES = 32
 
 
 def write(
@@ -71,8 +69,8 @@ def write(
     plans = [one.plan for one in classes] + [one.plan for one in hot if one is not None]
     served = ServedShapes(
         space=space,
-        axes=_axes(free),
-        data_dependent=_data_dependent(free, timed, plans),
+        axes=axes_of(free),
+        data_dependent=data_dependent(free, timed, plans),
         classes=tuple(
             ShapeClass(
                 up_to=one.up_to,
@@ -83,7 +81,7 @@ def write(
             for one, warm in zip(classes, hot, strict=True)
         ),
         proofs=tuple(proofs),
-        most_copies=MOST_COPIES,
+        most_copies=MOST_KEPT,
     )
     report = shaped_report(run, known, found, served)
     plan = classes[of_shape[main]].plan
@@ -120,7 +118,7 @@ def _rss_bytes(
                 resident_bytes,
                 parts,
                 [model.values[value] for value in model.inputs],
-                [at.sampling.seeded.samples[0] for at in timed],
+                [at.sampling.chosen_by.samples[0] for at in timed],
                 timed[0].sampling.threads,
                 cancel=run.cancel,
             )
@@ -131,14 +129,17 @@ def _rss_bytes(
 
 def _proof(run: Run, at: AtShape, plan: Plan, regions: RegionFiles) -> str:
     final = PreparedPlan(at.bound.model, plan, tuple(_notes(run, plan)), regions)
+    samples = at.sampling.proof()
+    is_seeded = samples is at.sampling.seeded
     proof, _ = verify_plan(
         final=final,
-        reference=at.sampling.seeded,
-        seeds=at.sampling.seeds,
+        reference=samples,
+        seeds=at.sampling.seeds if is_seeded else range(len(samples.samples)),
         tolerance=at.tolerance,
         threads=at.sampling.threads,
         runner=run.runner,
         cancel=run.cancel,
+        keep_inputs=not is_seeded,
     )
     return proof.to_text()
 
@@ -151,17 +152,7 @@ def _treated(free: Model, plan: Plan, treatment: Any) -> TreatedPlan:
     return TreatedPlan(encode_plan(free, plan), (treatment,) * len(plan.partitions))
 
 
-def _axes(free: Model) -> dict[str, tuple[int | str | None, ...]]:
-    graph = free.ir.graph
-    return {
-        value.name or "": tuple(
-            dim if isinstance(dim, int) else dim.value for dim in (value.shape or ())
-        )
-        for value in (*graph.inputs, *graph.outputs)
-    }
-
-
-def _data_dependent(free: Model, timed: Sequence[AtShape], plans: Sequence[Plan]) -> tuple[str, ...]:
+def data_dependent(free: Model, timed: Sequence[AtShape], plans: Sequence[Plan]) -> tuple[str, ...]:
     """Values between partitions, and outputs, whose shape does not follow from the sizes."""
     crossing = dict.fromkeys(name for plan in plans for name in crossing_values(free, plan))
     return tuple(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,6 @@ import pytest
 import collage
 from collage.artifact.session import LoadError
 from collage.artifact.shaped_session import ShapedSession
-from collage.deploy.package import write_package
 from collage.partitioner.errors import BadInputError
 from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.shapes.classes import SHAPES_KEY
@@ -138,10 +139,10 @@ def heated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_shape_that_comes_often_is_compiled_alone(heated: Path) -> None:
     with _load(heated) as session:
-        before = session._by_shape.copies
+        before = session._served[0].by_shape.copies
         for seed in range(6):
             _check(session, heated, _feed(2, 7, seed))
-            assert session._by_shape.copies == before + (seed >= 2)
+            assert session._served[0].by_shape.copies == before + (seed >= 2)
         assert not session.not_hot
 
 
@@ -150,14 +151,14 @@ def test_copies_for_one_shape_stay_within_their_bound(heated: Path) -> None:
     with _load(heated) as session:
         for seed in range(60):
             _check(session, heated, _feed(1 + seed % 3, 2 + seed % 5, seed))
-            assert session._by_shape.copies <= 7
+            assert session._served[0].by_shape.copies <= 7
 
 
 def test_the_caller_may_allow_no_copies(heated: Path) -> None:
     with _load(heated, most_copies=0) as session:
         for seed in range(5):
             _check(session, heated, _feed(2, 7, seed))
-        assert session._by_shape.copies == 0
+        assert session._served[0].by_shape.copies == 0
 
 
 def test_a_shape_that_cannot_be_compiled_alone_runs_on(
@@ -181,22 +182,42 @@ def test_a_shape_that_is_compiled_wrongly_runs_on(
     heated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with _load(heated) as session:
-        run = session._by_shape.run
+        run = session._served[0].by_shape.run
 
         def wrong(plan: Any, *rest: Any) -> Any:
             made = run(plan, *rest)
             hot = plan is session._classes[0].hot
             return {name: value + 1 if hot else value for name, value in made.items()}
 
-        monkeypatch.setattr(session._by_shape, "run", wrong)
+        monkeypatch.setattr(session._served[0].by_shape, "run", wrong)
         for seed in range(5):
             _check(session, heated, _feed(2, 11, seed))
         assert "differs by" in session.not_hot[2, 11]
 
 
-def test_a_package_is_for_one_size(artifact: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="has free dimensions, and this takes one size of each"):
-        write_package(artifact, tmp_path / "package")
+@pytest.mark.parametrize("name", ["artifact", "heated"])
+def test_instances_take_requests_of_any_shape_at_once(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    path = request.getfixturevalue(name)
+    rng = np.random.default_rng(4)
+    feeds = [_feed(int(rng.integers(1, 4)), int(rng.integers(2, 8)), seed) for seed in range(80)]
+    plain = onnxruntime.InferenceSession(path.with_name("source.onnx"))
+    with _load(path, instances=2) as session, ThreadPoolExecutor(4) as pool:
+        assert session.instances == 2
+        names = [node.name for node in session.get_outputs()]
+        for feed, made in zip(feeds, pool.map(partial(session.run, names), feeds), strict=True):
+            for mine, other in zip(made, plain.run(names, feed), strict=True):
+                np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-4)
+        copies = [instance.by_shape.copies for instance in session._served]
+        assert sum(copies) <= 7 and (name == "artifact" or all(copies))
+        with pytest.raises(BadInputError, match="one instance"):
+            session.bind_output_to_input("y", "x")
+
+
+def test_too_many_instances_are_refused(artifact: Path) -> None:
+    with pytest.raises(BadInputError, match="need more than the"):
+        _load(artifact, instances=4096)
 
 
 def test_a_partition_that_was_compiled_wrongly_is_not_served(artifact: Path, tmp_path: Path) -> None:

@@ -26,3 +26,38 @@ def test_another_rank_or_size_is_told(tmp_path: Path, shape: tuple[int, ...]) ->
     np.savez(tmp_path / "x.npz", x=np.zeros(shape, np.float32))
     with pytest.raises(BadInputError, match=r"must have shape \(any, 3\) or \(samples, \*\(any, 3\)\)"):
         read_samples(tmp_path / "x.npz", [_SPEC])
+
+
+def test_groups_of_a_file_have_sizes_of_their_own(tmp_path: Path) -> None:
+    arrays = {"short/x": np.zeros((5, 3), np.float32), "long/x": np.ones((2, 9, 3), np.float32)}
+    np.savez(tmp_path / "x.npz", **arrays)  # type: ignore[arg-type]
+    samples = read_samples(tmp_path / "x.npz", [_SPEC])
+    assert [sample["x"].shape for sample in samples] == [(5, 3), (9, 3), (9, 3)]
+
+
+def test_the_files_of_a_folder_are_read_by_name(tmp_path: Path) -> None:
+    for number in (2, 1):
+        np.savez(tmp_path / f"{number}.npz", x=np.zeros((number, 3), np.float32))
+    samples = read_samples(tmp_path, [_SPEC])
+    assert [sample["x"].shape for sample in samples] == [(1, 3), (2, 3)]
+
+
+def test_an_input_may_have_a_slash_in_its_name(tmp_path: Path) -> None:
+    specs = [TensorSpec("a/x", "float32", (3,)), TensorSpec("x", "float32", (3,))]
+    arrays = {name: np.full(3, i, np.float32) for i, name in enumerate(("a/x", "x"))}
+    np.savez(tmp_path / "x.npz", **arrays)  # type: ignore[arg-type]
+    (sample,) = read_samples(tmp_path / "x.npz", specs)
+    assert sample["a/x"][0] == 0 and sample["x"][0] == 1
+
+
+def test_a_group_that_lacks_an_input_is_told(tmp_path: Path) -> None:
+    specs = [TensorSpec("x", "float32", (3,)), TensorSpec("y", "float32", (3,))]
+    one = np.zeros(3, np.float32)
+    np.savez(tmp_path / "x.npz", **{"a/x": one, "a/y": one, "b/x": one})  # type: ignore[arg-type]
+    with pytest.raises(BadInputError, match=r"group 'b' holds \['x'\], but the model takes"):
+        read_samples(tmp_path / "x.npz", specs)
+
+
+def test_a_folder_without_samples_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"holds no \.npz file"):
+        read_samples(tmp_path, [_SPEC])

@@ -10,7 +10,8 @@ import pytest
 
 from collage.options import TuneOptions
 from collage.partitioner.errors import BadInputError
-from collage.shapes.seen import MOST_SEEN, read_shapes, sizes_and_weight
+from collage.shapes.seen import MOST_SEEN, SeenEntry, read_shapes, seen_entry
+from collage.shapes.traffic import MOST_KEPT
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -26,7 +27,10 @@ def _lines(*entries: Any) -> str:
 def test_requests_of_a_log_are_counted(tmp_path: Path) -> None:
     wide, narrow = {"x": [1, 3, 48, 320]}, {"x": [1, 3, 48, 96]}
     path = _file(tmp_path, _lines(wide, narrow, wide) + "\n\n")
-    assert read_shapes(path) == [{"sizes": wide, "weight": 2.0}, {"sizes": narrow, "weight": 1.0}]
+    assert read_shapes(path) == [
+        {"sizes": wide, "weight": 2.0, "repeated": 1.0},
+        {"sizes": narrow, "weight": 1.0, "repeated": 1.0},
+    ]
 
 
 @pytest.mark.parametrize("space", ["", "\n  "])
@@ -40,7 +44,35 @@ def test_a_list_with_weights_is_read_as_the_option_takes_it(tmp_path: Path, spac
 
 
 def test_a_name_sizes_may_be_an_input() -> None:
-    assert sizes_and_weight({"sizes": [2, 3]}) == ({"sizes": (2, 3)}, 1.0)
+    assert seen_entry({"sizes": [2, 3]}) == SeenEntry({"sizes": (2, 3)})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "repeated"),
+    [
+        (list(range(200)), 0.0),
+        # Each size comes ten times in a row.
+        ([size for size in range(200) for _ in range(10)], 0.9),
+        # All sizes in turn: each is forgotten before it comes again.
+        (list(range(MOST_KEPT + 1)) * 9, 0.0),
+        (list(range(MOST_KEPT)) * 9, 1.0),
+    ],
+)
+def test_a_log_tells_how_many_requests_repeat(
+    tmp_path: Path, sizes: list[int], repeated: float
+) -> None:
+    read = read_shapes(_file(tmp_path, _lines(*({"length": size} for size in sizes))))
+    assert [entry["repeated"] for entry in read] == pytest.approx([repeated] * len(read))
+    options = TuneOptions.from_json({"shapes": read})
+    assert [seen.repeated for seen in options.shapes] == pytest.approx([repeated] * len(read))
+
+
+def test_a_list_with_weights_is_in_no_order(tmp_path: Path) -> None:
+    entries = [{"sizes": {"length": size}, "weight": 3} for size in range(200)]
+    assert all("repeated" not in entry for entry in read_shapes(_file(tmp_path, _lines(*entries))))
+    told = [{**entry, "repeated": 0.25 + 0.5 * (i % 2)} for i, entry in enumerate(entries)]
+    read = read_shapes(_file(tmp_path, _lines(*told)))
+    assert [entry["repeated"] for entry in read] == pytest.approx([0.5] * 200)
 
 
 def test_a_long_log_keeps_its_ends_and_all_its_weight(tmp_path: Path) -> None:
@@ -65,7 +97,12 @@ def test_a_long_log_keeps_its_ends_and_all_its_weight(tmp_path: Path) -> None:
         ("17", "line 1: a shape must be an object with names"),
         ("[{}]", "entry 1: a shape without sizes says nothing"),
         ('[{"sizes": {"x": 1}, "weight": 0}]', "entry 1: the weight 0 must be a number above 0"),
-        ('[{"sizes": {"x": 1}, "count": 2}]', "count beside sizes and weight is not known"),
+        ('[{"sizes": {"x": 1}, "repeated": 1.5}]', "entry 1: repeated 1.5 must be a share from 0 to 1"),
+        ('[{"sizes": {"x": 1}, "repeated": true}]', "repeated True must be a share"),
+        (
+            '[{"sizes": {"x": 1}, "count": 2}]',
+            "count beside sizes, weight and repeated is not known",
+        ),
         ("[" * 100_000, "this is no JSON"),
     ],
 )

@@ -288,3 +288,55 @@ def test_what_is_no_model_is_told(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"not a model")
     assert "is not an ONNX model" in _told(tmp_path / "m.onnx", {"a": "1..2"})
     assert "there is no model file" in _told(tmp_path / "none.onnx", {"a": "1..2"})
+
+
+def _ids(*lengths: int) -> list[dict[str, tuple[int, ...]]]:
+    return [{"ids": (1, length)} for length in lengths]
+
+
+def test_sizes_of_samples_stand_for_a_range_beside_its_ends(tmp_path: Path) -> None:
+    dims = {"batch": 1, "length": "2..256"}
+    settled = settle(_text(tmp_path), dims, samples=_ids(40, 41, 200))
+    lengths = [shape.sizes["length"] for shape in settled.space.shapes]
+    assert {2, 40, 200, 256} <= set(lengths) and len(lengths) <= 5
+
+
+def test_sizes_that_are_listed_stay_those_that_matter(tmp_path: Path) -> None:
+    settled = settle(_text(tmp_path), {"batch": 1, "length": "2,64,256"}, samples=_ids(40))
+    assert [shape.sizes["length"] for shape in settled.space.shapes] == [2, 64, 256]
+
+
+def test_samples_say_the_sizes_of_which_nothing_is_said(tmp_path: Path) -> None:
+    settled = settle(_text(tmp_path), {}, samples=_ids(5, 30, 30))
+    assert {name: dim.text for name, dim in settled.space.dims.items()} == {
+        "batch": "1",
+        "length": "5..30",
+    }
+    assert [(s.sizes["length"], round(s.weight, 2)) for s in settled.space.shapes] == [
+        (5, 0.33),
+        (30, 0.67),
+    ]
+
+
+def test_samples_that_contradict_the_model_are_told(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="inputs: input ids has rank 2"):
+        settle(_text(tmp_path), {"length": "2..9"}, samples=[{"ids": (1, 2, 3, 4)}])
+
+
+def test_a_model_that_the_reference_cannot_load_is_told_why(tmp_path: Path) -> None:
+    kind, relu = TensorProto.BFLOAT16, helper.make_node("Relu", ["x"], ["y"], "relu")
+    source = _save(tmp_path, [relu], {"x": (kind, ["n"])}, {"y": (kind, ["n"])})
+    with pytest.raises(ModelError) as raised:
+        settle(source, {"n": "1..4"})
+    assert str(raised.value) == (
+        "ONNX Runtime, whose results are the reference, cannot load the model: Could not find an "
+        "implementation for Relu(14) node with name 'relu'"
+    )
+
+
+def test_a_model_of_a_newer_version_has_ranges_too(tmp_path: Path) -> None:
+    source = _text(tmp_path)
+    model = onnx.load(source)
+    model.ir_version, model.opset_import[0].version = 14, onnx.defs.onnx_opset_version()
+    onnx.save(model, source)
+    assert settle(source, {"batch": 1, "length": "1..4"}).space.dims["length"].text == "1..4"

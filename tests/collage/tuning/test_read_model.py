@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -80,16 +81,46 @@ def test_sample_inputs_tell_sizes(tmp_path: Path, sqlite_url: str, shape: tuple[
     assert any(e.message.endswith("the sample inputs are --dim batch=2 --dim length=9") for e in events)
 
 
-@pytest.mark.parametrize("arrays", [{"y": np.zeros((2, 9))}, {"x": np.zeros(3)}, {}, None])
-def test_samples_that_do_not_fit_tell_no_sizes(
-    tmp_path: Path, sqlite_url: str, arrays: dict[str, np.ndarray] | None
+@pytest.mark.parametrize("arrays", [{"y": np.zeros((2, 9))}, {}])
+def test_samples_of_other_inputs_tell_no_sizes(
+    tmp_path: Path, sqlite_url: str, arrays: dict[str, np.ndarray]
+) -> None:
+    np.savez(tmp_path / "x.npz", **arrays)  # type: ignore[arg-type]
+    read, _ = _read(tmp_path, TEXT, sqlite_url, inputs=tmp_path / "x.npz")
+    assert isinstance(read, Settled) and read.proposed == {"batch": "1..8", "length": "1..512"}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (
+            {"x": np.zeros(3)},
+            "inputs: input x has rank 2 (batch, length), but the shape [3] has rank 1",
+        ),
+        (None, "cannot be read as .npz"),
+    ],
+)
+def test_samples_that_do_not_fit_are_told(
+    tmp_path: Path, sqlite_url: str, arrays: dict[str, np.ndarray] | None, message: str
 ) -> None:
     inputs = tmp_path / "x.npz"
     inputs.write_bytes(b"no samples")
     if arrays is not None:
         np.savez(inputs, **arrays)  # type: ignore[arg-type]
-    read, _ = _read(tmp_path, TEXT, sqlite_url, inputs=inputs)
-    assert isinstance(read, Settled) and read.proposed == {"batch": "1..8", "length": "1..512"}
+    with pytest.raises(BadInputError, match=re.escape(message)):
+        _read(tmp_path, TEXT, sqlite_url, inputs=inputs)
+
+
+@pytest.mark.parametrize("dims", [{}, {"batch": 2, "length": "2..30"}])
+def test_samples_of_several_sizes_stand_for_shapes(
+    tmp_path: Path, sqlite_url: str, dims: dict[str, Any]
+) -> None:
+    arrays = {f"{n}/x": np.zeros((2, n), np.float32) for n in (9, 20)}
+    np.savez(tmp_path / "x.npz", **arrays)  # type: ignore[arg-type]
+    read, _ = _read(tmp_path, TEXT, sqlite_url, dims=dims, inputs=tmp_path / "x.npz")
+    assert isinstance(read, Settled)
+    assert {9, 20} <= {shape.sizes["length"] for shape in read.space.shapes}
+    assert read.space.dims["length"].text == ("2..30" if dims else "9..20")
 
 
 def test_a_contradiction_of_an_output_is_a_warning(tmp_path: Path, sqlite_url: str) -> None:

@@ -32,8 +32,8 @@ _NOISE = (1.0, 1.004, 0.997, 1.001, 0.999, 1.003)
 class StatedTimer(PlanTimer):
     """A plan takes what functions say, give or take less than a percent."""
 
-    def __init__(self, size: int, any_shape: Cost, this_shape: Cost) -> None:
-        super().__init__(cast(RegionFiles, None), cast(Any, None), ignore, tolerance=1e-3)
+    def __init__(self, size: int, any_shape: Cost, this_shape: Cost, tolerance: float) -> None:
+        super().__init__(cast(RegionFiles, None), cast(Any, None), ignore, tolerance=tolerance)
         self._size, self._any, self._this = size, any_shape, this_shape
         self.count = 0
 
@@ -70,7 +70,11 @@ class StatedTimer(PlanTimer):
 
 
 def shapes(
-    sizes: Mapping[int, float], any_shape: Cost, this_shape: Cost | None = None, plans: Any = None
+    sizes: Mapping[int, float],
+    any_shape: Cost,
+    this_shape: Cost | None = None,
+    plans: Any = None,
+    tolerance: float = 1e-3,
 ) -> list[AtShape]:
     """Representative shapes of one dimension, with all plans timed.
 
@@ -79,6 +83,7 @@ def shapes(
         any_shape: what plans take that are compiled for any shape.
         this_shape: what they take when compiled for one shape alone; by default the same.
         plans: by name; single targets by default.
+        tolerance: plans with a larger error are not chosen.
     """
     single = {str(t): Plan((Candidate(MODEL.index.all_nodes, t),)) for t in (A, B, C)}
     found = []
@@ -89,9 +94,9 @@ def shapes(
             cast(Any, SimpleNamespace(threads=1)),
             cast(RegionFiles, None),
             cast(RegionFiles, SimpleNamespace()),
-            StatedTimer(size, any_shape, this_shape or any_shape),
+            StatedTimer(size, any_shape, this_shape or any_shape, tolerance),
             (A, B, C),
-            1e-3,
+            tolerance,
         )
         at.time(list((plans or single).items()))
         found.append(at)

@@ -15,9 +15,10 @@ import pytest
 
 from collage.backends.sandbox.run import ChildFailed
 from collage.partitioner.graph.model import Model
-from collage.shapes.space import ShapeSpace, parse_dims
+from collage.shapes.space import parse_dims
+from collage.shapes.traffic import Traffic
 from collage.tuning.run import Run
-from collage.tuning.shapes.changing import _random_sizes, proven_by_changing
+from collage.tuning.shapes.changing import proven_by_changing
 from collage.tuning.shapes.choice import ChosenClass, choose_classes
 from tests.collage.tuning.shapes.stated import shapes
 
@@ -26,7 +27,7 @@ _TEXT = """<ir_version: 10, opset_import: ["" : 17]>
 
 
 def _proven(
-    tmp_path: Path, spent: list[list[float]] | None, space: ShapeSpace
+    tmp_path: Path, spent: list[list[float]] | None, traffic: Traffic
 ) -> tuple[Sequence[ChosenClass], str | None, list[Any]]:
     """What becomes of the fastest plan at repeated shapes where calls take so long, by choice; None for no call."""
     asked: list[Any] = []
@@ -42,13 +43,22 @@ def _proven(
     us = {"null": 10.0, "simulated": 20.0, "onnxruntime": 30.0}
     timed = shapes({16: 0.5, 512: 0.5}, lambda name, size: us[name])
     for at in timed:
-        at.sampling = cast(Any, SimpleNamespace(threads=1))
+        at.sampling = cast(Any, SimpleNamespace(threads=1, inputs=None))
     classes = choose_classes(timed)
     assert [str(one.plan.targets[0]) for one in classes] == ["null"]
     onnx.save(onnx.parser.parse_model(_TEXT), tmp_path / "free.onnx")
     free = Model.open(tmp_path / "free.onnx")
-    found, note = proven_by_changing(stated, free, space, timed, classes, 1.0)
+    found, note = proven_by_changing(stated, free, traffic, timed, classes, 1.0)
     return found, note, asked
+
+
+def _said(text: str) -> Traffic:
+    return Traffic(parse_dims({"N": text}).dims)
+
+
+def _seen(sizes: Sequence[int], logged: float | None = None) -> Traffic:
+    text = f"{min(sizes)}..{max(sizes)}"
+    return Traffic(parse_dims({"N": text}).dims, [({"N": size}, 1.0) for size in sizes], logged)
 
 
 @pytest.mark.parametrize(
@@ -65,26 +75,47 @@ def _proven(
 def test_a_plan_that_is_faster_at_changing_shapes_wins(
     tmp_path: Path, ours: list[float], other: list[float], target: str
 ) -> None:
-    found, note, asked = _proven(tmp_path, [ours, other], parse_dims({"N": "16..512"}))
+    found, note, asked = _proven(tmp_path, [ours, other], _said("16..512"))
     assert len(asked) == 3
     assert [str(one.plan.targets[0]) for one in found] == [target]
     assert (note is not None) == (target != "null")
 
 
-def test_sizes_that_are_listed_come_again_so_nothing_is_tried(tmp_path: Path) -> None:
-    found, note, asked = _proven(tmp_path, None, parse_dims({"N": "16,512"}))
+@pytest.mark.parametrize(
+    "traffic",
+    [
+        _said("16,512"),
+        _said("16..40"),
+        _seen([16, 64, 512]),
+        # Many sizes, of which each comes many times in a row.
+        _seen(range(16, 512), logged=1.0),
+    ],
+)
+def test_where_sizes_come_again_nothing_is_tried(tmp_path: Path, traffic: Traffic) -> None:
+    found, note, asked = _proven(tmp_path, None, traffic)
     assert (len(found), note, asked) == (1, None, [])
 
 
+@pytest.mark.parametrize(
+    "traffic",
+    [_said("16..512"), _said(",".join(map(str, range(16, 216)))), _seen(range(16, 216))],
+)
+def test_many_sizes_change_however_they_are_said(tmp_path: Path, traffic: Traffic) -> None:
+    found, note, _ = _proven(tmp_path, [[50.0] * 8, [20.0] * 8], traffic)
+    assert [str(one.plan.targets[0]) for one in found] == ["simulated"]
+    assert note is not None and "there simulated takes 0.02 ms in the mean" in note
+
+
+@pytest.mark.parametrize(("repeated", "target"), [(0.2, "simulated"), (0.9, "null")])
+def test_what_repeats_counts_by_its_share(tmp_path: Path, repeated: float, target: str) -> None:
+    """At sizes that repeat the first plan takes 10, the other 20; at new ones 60 and 20."""
+    traffic = _seen(range(16, 216), logged=repeated)
+    found, note, _ = _proven(tmp_path, [[60.0] * 8, [20.0] * 8], traffic)
+    assert [str(one.plan.targets[0]) for one in found] == [target]
+    assert note is None or note.startswith("80% of the requests have a size that did not come lately")
+
+
 def test_a_crash_at_changing_sizes_keeps_the_classes_and_is_told(tmp_path: Path) -> None:
-    found, note, _ = _proven(tmp_path, None, parse_dims({"N": "16..512"}))
+    found, note, _ = _proven(tmp_path, None, _said("16..512"))
     assert [str(one.plan.targets[0]) for one in found] == ["null"]
     assert note == "plans could not be compared at sizes that change: signal 11"
-
-
-def test_random_sizes_are_those_that_are_served() -> None:
-    space = parse_dims({"width": "320..640/32", "length": "0..512", "batch": "1,4"})
-    drawn = _random_sizes(space)
-    assert drawn == _random_sizes(space) and len({tuple(sizes.values()) for sizes in drawn}) > 20
-    assert all(sizes[name] in dim for sizes in drawn for name, dim in space.dims.items())
-    assert {sizes["batch"] for sizes in drawn} == {1, 4}

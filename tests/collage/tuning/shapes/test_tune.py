@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -16,9 +17,14 @@ import collage
 from collage.artifact.artifact import read_report
 from collage.cli.app import app
 from collage.events import Event
+from collage.options import TuneOptions
 from collage.partitioner.emit.metadata import metadata_of
 from collage.partitioner.errors import BadInputError, NoPlanError
 from collage.shapes.classes import SHAPES_KEY, ServedShapes
+from collage.tuning.result import left_out
+from collage.tuning.run import TuneRequest
+from collage.tuning.shapes.tune import _for_one
+from collage.tuning.stages import Refined
 from tests.collage.shapes import models as shape_models
 from tests.tuning import tuned
 
@@ -122,9 +128,9 @@ def test_a_size_that_the_model_cannot_have_is_named(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"pareto": True}, "a front is found at one shape"),
-        ({"evaluate": len, "at_least": 1.0}, "an evaluation runs at one shape"),
-        ({"inputs": "x.npz"}, "sample inputs have one shape"),
+        ({"evaluate": "top1", "max_drop": 0.1}, "a metric of the task is for samples of one shape"),
         ({"targets": ["onnxruntime -quant=dynamic_int8"]}, "rewrites nodes for one shape"),
+        ({"targets": ["null -domain=sim:0"]}, "computes in memory of a device"),
     ],
 )
 def test_what_is_made_for_one_shape_is_refused(
@@ -149,3 +155,12 @@ def test_the_run_is_over_once(tmp_path: Path) -> None:
     tuned(shape_models.image(), ["onnxruntime"], tmp_path, dims=dims, on_event=told.append, **_LIMIT)
     assert [event.stage for event in told].count("done") == 1
     assert told[-1].stage == "done"
+
+
+def test_a_search_at_one_shape_tells_the_limit_of_the_caller() -> None:
+    options = TuneOptions(time_limit_s=30.0)
+    for_one = _for_one(TuneRequest(Path("m.onnx"), (), options))
+    assert for_one.options.time_limit_s == pytest.approx(12.0)
+    timer = SimpleNamespace(skipped=["the search"])
+    refined = cast(Refined, SimpleNamespace(timer=timer, limit_s=12.0, request=for_one))
+    assert left_out(refined)[0].startswith("the time limit of 30 s left out: the search;")

@@ -1,0 +1,168 @@
+"""The caller's own check decides over the plans of all classes: its session takes every shape of the range."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collage.accuracy.evaluation import Check, PlanSession, Served
+from collage.accuracy.target_choice import EXACT_ERROR
+from collage.backends.contract import SubModel
+from collage.backends.numerics.tensor_files import read_samples
+from collage.backends.sandbox.run import send_message
+from collage.model.sub_models import RegionFiles
+from collage.partitioner.errors import BadInputError, NoPlanError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.target import Target
+from collage.runtime.by_shape import ByShape, Part, PartedPlan
+from collage.runtime.compiled import CompiledRegions
+from collage.shapes.classes import Axes, axes_of, extent, sizes_of_arrays
+from collage.shapes.space import ShapeSpace
+from collage.timing.timed_plan import identity
+from collage.tuning.run import Run
+from collage.tuning.shapes.at_shape import AtShape
+from collage.tuning.shapes.choice import ChosenClass
+from collage.tuning.shapes.write import data_dependent
+
+Choice = tuple[Sequence[ChosenClass], str | None]
+# Where plans do not pass, those with larger errors are left out, step by step.
+_ERRORS = (math.inf, 1e-1, 5e-2, 2e-2, 1e-2, 3e-3, EXACT_ERROR)
+
+
+@dataclass(frozen=True)
+class ServedClasses(Served):
+    """The plans of classes as the child runs them; `steps` are those of all."""
+
+    classes: tuple[tuple[int | None, tuple[tuple[SubModel, Target], ...]], ...] = ()
+    axes: Mapping[str, Axes] | None = None
+    space: ShapeSpace | None = None
+    data_dependent: tuple[str, ...] = ()
+
+
+class ClassesSession(PlanSession):
+    """The plans of classes in a child, called as `collage.load`'s sessions are. Use as a context manager."""
+
+    def __init__(
+        self,
+        run: Run,
+        free: Model,
+        space: ShapeSpace,
+        timed: Sequence[AtShape],
+        classes: Sequence[ChosenClass],
+    ) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="evaluate-", dir=run.work_dir))
+        regions = RegionFiles(free, folder / "regions")
+        plans = [one.plan for one in classes]
+        super().__init__(regions, plans[0], folder, timed[0].sampling.threads, cancel=run.cancel)
+        parts = [tuple((regions.get(p.nodes), p.target) for p in plan.partitions) for plan in plans]
+        own = {
+            **vars(self._served),
+            "steps": tuple(step for steps in parts for step in steps),
+            "classes": tuple((one.up_to, steps) for one, steps in zip(classes, parts, strict=True)),
+            "axes": {spec.name: axes_of(free)[spec.name] for spec in self.inputs},
+            "space": space,
+            "data_dependent": data_dependent(free, timed, plans),
+        }
+        self._served: ServedClasses = ServedClasses(**own)
+        self._child = serve_classes
+
+    def _check(self, feed: Mapping[str, np.ndarray]) -> None:
+        space, axes = self._served.space, self._served.axes
+        assert space is not None and axes is not None
+        for spec in self.inputs:
+            value = feed.get(spec.name)
+            if value is None or value.dtype.name != spec.dtype:
+                raise BadInputError(f"input {spec.name!r} must be {spec.dtype}")
+        shapes = {spec.name: feed[spec.name].shape for spec in self.inputs}
+        sizes, found_at = sizes_of_arrays(shapes, axes, space)
+        for name, dim in space.dims.items():
+            if name in sizes and sizes[name] not in dim:
+                raise BadInputError(
+                    f"{found_at[name]}: {name} is {sizes[name]}, which is outside of {dim.text}; widen it with --dim, "
+                    "or evaluate other samples"
+                )
+
+
+def serve_classes(served: ServedClasses) -> None:
+    """Answer calls until an empty line comes; called in the child."""
+    compiled = CompiledRegions(served.threads, served.cache_dir)
+    by_shape = ByShape(
+        compiled, served.inputs, served.outputs, served.folder / "shapes", served.data_dependent
+    )
+    plans = [
+        (up_to, PartedPlan(tuple(Part(m.path.parent.name, m, t, "dynamic") for m, t in steps)))
+        for up_to, steps in served.classes
+    ]
+    assert served.space is not None and served.axes is not None
+    with (served.folder / "calls").open(encoding="utf-8") as calls:
+        for line in calls:
+            if not line.strip():
+                break
+            (feed,) = read_samples(served.folder / line.strip(), served.inputs)
+            shapes = {spec.name: feed[spec.name].shape for spec in served.inputs}
+            sizes, _ = sizes_of_arrays(shapes, served.axes, served.space)
+            own = extent({name: sizes[name] for name in served.space.dims})
+            plan = next(plan for up_to, plan in plans if up_to is None or own <= up_to)
+            send_message(by_shape.run(plan, feed, served.outputs))
+    by_shape.close()
+    compiled.close()
+
+
+def evaluated(
+    check: Check,
+    timed: Sequence[AtShape],
+    choose: Callable[[], Choice],
+    session: Callable[[Sequence[ChosenClass]], Any],
+) -> Choice:
+    """The fastest classes that pass the caller's check.
+
+    Args:
+        check: gets a session that takes every shape.
+        timed: the representative shapes.
+        choose: the classes of the plans that may be chosen.
+        session: of classes, as a context manager.
+
+    Raises:
+        NoPlanError: none passes; the message has the value of each.
+    """
+    if check.max_drop is not None:
+        exact, _ = _within(EXACT_ERROR, timed, choose)
+        with session(exact) as opened:
+            check = check.beside(opened)
+    refused: dict[tuple[object, ...], str] = {}
+    for most_error in _ERRORS:
+        try:
+            classes, note = _within(most_error, timed, choose)
+        except NoPlanError as error:
+            refused["none",] = str(error)
+            break
+        key = tuple((one.up_to, identity(one.plan)) for one in classes)
+        if key in refused:
+            continue
+        with session(classes) as opened:
+            reason = check.refusal(opened)
+        if reason is None:
+            return [_judged(one, timed) for one in classes], note
+        refused[key] = reason
+    raise NoPlanError(f"no plans for all sizes pass the evaluation: {'; '.join(refused.values())}")
+
+
+def _within(most_error: float, timed: Sequence[AtShape], choose: Callable[[], Choice]) -> Choice:
+    for at in timed:
+        at.most_error = most_error
+    return choose()
+
+
+def _judged(one: ChosenClass, timed: Sequence[AtShape]) -> ChosenClass:
+    """The class without a hot plan that the check has not seen, unless that is exact."""
+    if one.hot is None or identity(one.hot) == identity(one.plan):
+        return one
+    entries = [timed[i].find(one.hot, timed[i].fixed) for i in one.shapes]
+    is_exact = all(entry is not None and (entry.error or 0.0) <= EXACT_ERROR for entry in entries)
+    return one if is_exact else replace(one, hot=None)

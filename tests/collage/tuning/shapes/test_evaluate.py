@@ -1,0 +1,113 @@
+"""A check of the caller's own over the plans of all shapes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import collage
+from collage.accuracy.evaluation import Check
+from collage.partitioner.errors import BadInputError, NoPlanError
+from collage.tuning.shapes.at_shape import AtShape
+from collage.tuning.shapes.choice import ChosenClass, choose_classes
+from collage.tuning.shapes.evaluate import evaluated
+from tests.collage.shapes import models
+from tests.collage.tuning.shapes.stated import shapes
+from tests.tuning import tuned
+
+_ERRORS = {"null": 0.08, "simulated": 0.004, "onnxruntime": 0.0}
+
+
+def _timed() -> list[AtShape]:
+    """The faster a target is, the more it errs."""
+    us = {"null": 10.0, "simulated": 20.0, "onnxruntime": 30.0}
+    timed = shapes({16: 0.5, 512: 0.5}, lambda name, size: us[name], tolerance=1.0)
+    for at in timed:
+        for entry in (*at.dynamic, *at.fixed):
+            error = _ERRORS[str(entry.plan.partitions[0].target)]
+            for comparison, timing in list(entry.timings.items()):
+                entry.timings[comparison] = replace(timing, error=error)
+    return timed
+
+
+def _evaluated(check: Check) -> str:
+    timed = _timed()
+
+    @contextlib.contextmanager
+    def session(classes: Sequence[ChosenClass]) -> Iterator[Any]:
+        yield SimpleNamespace(target=str(classes[0].plan.targets[0]))
+
+    classes, _ = evaluated(check, timed, lambda: (choose_classes(timed), None), session)
+    return str(classes[0].plan.targets[0])
+
+
+@pytest.mark.parametrize(
+    ("check", "target"),
+    [
+        (Check(lambda session: 1.0, at_least=0.5), "null"),
+        (Check(lambda session: 1 - _ERRORS[session.target], at_least=0.95), "simulated"),
+        (Check(lambda session: _ERRORS[session.target], at_most=1e-3), "onnxruntime"),
+        (Check(lambda session: 1 - _ERRORS[session.target], max_drop=0.05), "simulated"),
+    ],
+)
+def test_the_fastest_plans_that_pass_are_returned(check: Check, target: str) -> None:
+    assert _evaluated(check) == target
+
+
+def test_where_none_passes_each_value_is_told() -> None:
+    with pytest.raises(NoPlanError, match=r"pass the evaluation: .*gave 0\.08.*gave 0\.004.*gave 0,"):
+        _evaluated(Check(lambda session: _ERRORS[session.target], at_least=0.5))
+
+
+def test_a_hot_plan_that_the_check_did_not_see_must_be_exact() -> None:
+    timed = _timed()
+    hot = timed[0].fixed[0].plan
+    one = ChosenClass(None, timed[0].dynamic[2].plan, (0, 1), hot)
+
+    def chosen(hot_target: int) -> Any:
+        own = replace(one, hot=timed[0].fixed[hot_target].plan)
+        opened = lambda classes: contextlib.nullcontext(SimpleNamespace())  # noqa: E731
+        check = Check(lambda session: 1.0, at_least=0.5)
+        (found,), _ = evaluated(check, timed, lambda: ([own], None), opened)
+        return found.hot
+
+    assert chosen(0) is None and chosen(1) is None and chosen(2) is not None
+
+
+@pytest.mark.slow
+def test_the_session_of_a_check_takes_every_size(tmp_path: Path) -> None:
+    onnx.save(models.chain(), tmp_path / "plain.onnx")
+    plain = onnxruntime.InferenceSession(tmp_path / "plain.onnx")
+    said: list[str] = []
+
+    def worst_error(session: Any) -> float:
+        errors = []
+        for length in (2, 7, 12):
+            x = np.random.default_rng(length).standard_normal((1, length, 8)).astype(np.float32)
+            feed = {"x": x, "bias": np.ones(length, np.float32)}
+            pairs = zip(session.run(None, feed), plain.run(None, feed), strict=True)
+            errors += [float(np.abs(mine - other).max()) for mine, other in pairs]
+        with pytest.raises(BadInputError) as raised:
+            session.run(None, {"x": np.zeros((1, 13, 8), np.float32), "bias": np.ones(13, np.float32)})
+        said.append(str(raised.value))
+        return max(errors)
+
+    options: dict[str, Any] = {"dims": {"batch": 1, "length": "2..12"}, "time_limit_s": 2.0}
+    options["evaluate"] = worst_error
+    path = tuned(models.chain(), ["onnxruntime"], tmp_path, at_most=1e-3, **options).path
+    assert "input 'x', axis 1: length is 13, which is outside of 2..12" in said[0]
+    with collage.load(path) as session:
+        assert session.get_inputs()[1].shape == ("length",)
+    with pytest.raises(
+        NoPlanError, match="no plans for all sizes pass the evaluation: its evaluation gave"
+    ):
+        tuned(models.chain(), ["onnxruntime"], tmp_path, at_most=-1.0, **options)

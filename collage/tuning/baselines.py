@@ -14,6 +14,7 @@ from collage.accuracy.task_errors import search_task
 from collage.backends.registry import target_spec
 from collage.costs.measurement_context import transitions_between
 from collage.events import Event
+from collage.learning.observe import promised
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.rules.target_spec import enumerate_candidates
 from collage.partitioner.target import Target
@@ -26,6 +27,7 @@ from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import expected_plan_s, without_plans
 from collage.timing.timed_plan import TimedPlan
 from collage.tuning.early_end import early_end
+from collage.tuning.learned import advise, observe, without
 from collage.tuning.stages import Allowed, Baselines, Budgeted, Timed
 
 _PROBING_SHARE = 0.15  # the most for blocks of targets without a profile
@@ -42,8 +44,9 @@ _EMIT_S, _EMIT_CALLS = 2.0, 5
 def measure_single_targets(allowed: Allowed) -> Baselines:
     """Measure the whole model on each target that may take it."""
     index, candidates = allowed.model.index, allowed.candidates
+    advice = advise(allowed)
     single_targets = SingleTargets(
-        index, allowed.request.targets, allowed.costs, _PROBING_SHARE * allowed.limit_s
+        index, allowed.request.targets, allowed.costs, _PROBING_SHARE * allowed.limit_s, advice
     )
     estimates = single_targets.measure(
         candidates,
@@ -53,14 +56,24 @@ def measure_single_targets(allowed: Allowed) -> Baselines:
     )
     plan_s, emit_s = _expected_s(single_targets, allowed)
     confirm_s = _CONFIRMING * _LEAST_PLANS * plan_s
-    known = replace(allowed, deadline=allowed.deadline.reserving(confirm_s=confirm_s, emit_s=emit_s))
+    left_out = single_targets.left_out
+    for target, reason in left_out.items():
+        allowed.run.listener(Event("measure", f"{target} {reason}"))
+    known = replace(
+        allowed,
+        specs=tuple(spec for spec in allowed.specs if spec.target not in left_out),
+        candidates=without(index, candidates, left_out),
+        deadline=allowed.deadline.reserving(confirm_s=confirm_s, emit_s=emit_s),
+    )
     left_s = max(0.0, known.deadline.left_s) + 2 * confirm_s + emit_s
     known.run.clock.expect(left_s if known.request.searches else confirm_s + emit_s)
     return Baselines(
         **vars(known),
+        advice=advice,
+        left_out=left_out,
         single_targets=single_targets,
         estimates=estimates,
-        transitions=transitions_between(allowed.specs, allowed.copies),
+        transitions=transitions_between(known.specs, allowed.copies),
         plan_s=plan_s,
         emit_s=emit_s,
     )
@@ -174,21 +187,27 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         singles_us = joined.single_targets.corrected_us(comparisons.singles_us(), joined.estimates)
         exact_us = joined.single_targets.within(joined.error_limits.exact_limit, singles_us)
         blocks: Sequence[Candidate] = ()
-        ended_early = early_end(joined, comparisons) if joined.request.searches else None
+        promise = promised(joined.model.index, list(joined.estimates.profiles_us().values()))
+        wholes = [e for e in comparisons.standings.entries if len(e.plan.partitions) == 1]
+        ended_early = early_end(joined, comparisons, promise) if joined.request.searches else None
         if ended_early is not None:
             timer.say(ended_early)
             joined.run.clock.expect(timer.expected_s(CHECKING_PLANS) + joined.emit_s)
         elif joined.request.searches:
             comparisons, blocks = lay_out(comparisons, joined.candidates, joined.estimates, exact_us)
     corrections = comparisons.corrected(Corrections(single_target_us=singles_us))
-    return Timed(
+    timed = Timed(
         **vars(joined),
         timer=timer,
         comparisons=comparisons,
         corrections=corrections,
         blocks=blocks,
+        promised=promise,
+        wholes=wholes,
         ended_early=ended_early,
     )
+    observe(timed)
+    return timed
 
 
 def _screen_by_task(budgeted: Budgeted, timer: PlanTimer) -> None:

@@ -55,7 +55,7 @@ from collage.backends.sandbox.native_output import quiet
 from collage.backends.standalone import Standalone
 from collage.backends.support import conversion, predicates
 from collage.backends.support import patterns as p
-from collage.backends.support.profile_mapping import ProfileStep, op_times
+from collage.backends.support.profile_mapping import ProfileStep, op_times, typical_us
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.lazy import ir
@@ -273,7 +273,10 @@ class MnnExecutable(Executable):
         interpreter.runSession(session)
         for _ in range(runs):
             interpreter.runSessionWithCallBackInfo(session, before, after)
-        steps = [ProfileStep((name,), kinds[name], sum(spent) / runs) for name, spent in times.items()]
+        steps = [
+            ProfileStep((name,), kinds[name], typical_us(_per_run(spent, runs)))
+            for name, spent in times.items()
+        ]
         return op_times(GraphIndex.from_ir(ir.load(self._model.path)), steps, joins_reader=False)
 
     def close(self) -> None:
@@ -292,6 +295,12 @@ class MnnExecutable(Executable):
             raise CollageError(f"MNN made {spec.name!r} as {seen.shape} instead of {bound.shape}")
         np.copyto(bound, seen.reshape(bound.shape), casting="unsafe")
         return bound
+
+
+def _per_run(times_us: Sequence[float], runs: int) -> list[float]:
+    """What steps of one name, which come one after the other in each run, take together."""
+    each = max(1, len(times_us) // runs)
+    return [sum(times_us[i : i + each]) for i in range(0, len(times_us), each)]
 
 
 def _without_added_axes(shape: tuple[int, ...], spec: TensorSpec) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ from collage.backends.openvino.attention_masks import shield_masks
 from collage.backends.quantization import quantize as quantization
 from collage.backends.rewriting.rewrite import rewritten
 from collage.backends.standalone import Standalone
-from collage.backends.support.profile_mapping import ProfileStep, op_times
+from collage.backends.support.profile_mapping import ProfileStep, op_times, typical_us
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.lazy import ir
@@ -181,7 +181,7 @@ class OpenVinoExecutable(Executable):
             ProfileStep(
                 (*fused.get(name, ()), name),
                 kinds[name],
-                sum(spent) / len(spent),
+                typical_us(spent),
                 _between(name, fused),
             )
             for name, spent in times.items()

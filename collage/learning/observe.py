@@ -29,7 +29,7 @@ def observations_of(
     profiles_us: Mapping[Target, Mapping[int, float]],
     timed_us: Mapping[tuple[int, Target], float],
 ) -> list[Observation]:
-    """Rows of the whole model, of parts of about the same time, and of all parts that were timed.
+    """Rows of the whole model, of parts of about the same time, and of parts that targets without a profile ran.
 
     Args:
         index: the graph.
@@ -38,42 +38,35 @@ def observations_of(
         timed_us: what parts took in plans that ran in turn, by nodes and target; at the pace of the profiles.
     """
     fastest = min(profiles_us.values(), key=lambda times: sum(times.values()), default=None)
-    wanted = dict.fromkeys([index.all_nodes, *(parts_of(index, fastest) if fastest else ())])
-    wanted |= dict.fromkeys(nodes for nodes, _ in timed_us)
+    taken: dict[int, dict[Target, float]] = {}
+    for part in parts_of(index, fastest) if fastest else ():
+        taken[part] = {
+            target: sum(us for node, us in times.items() if part >> node & 1)
+            for target, times in profiles_us.items()
+        }
+    # Alone in a plan a part takes longer than by a profile, so the two are not told beside each other.
+    for nodes, timed in timed_us:
+        if nodes == index.all_nodes or timed not in profiles_us:
+            taken[nodes] = {t: us for (part, t), us in timed_us.items() if part == nodes}
     found = []
-    for nodes in wanted:
+    for nodes, times_us in taken.items():
         described, name = features(index, nodes), fingerprint(index, nodes)
-        for target, text in named.texts.items():
-            us = _taken_us(nodes, target, profiles_us, timed_us)
-            if us is not None and us > 0:
-                found.append(
-                    Observation(
-                        hardware=named.hardware,
-                        target=text,
-                        sub_graph=name,
-                        version=named.versions[target],
-                        model=named.model,
-                        is_whole=nodes == index.all_nodes,
-                        latency_us=us,
-                        edition=EDITION,
-                        features=described,
-                    )
-                )
+        found += [
+            Observation(
+                hardware=named.hardware,
+                target=named.texts[target],
+                sub_graph=name,
+                version=named.versions[target],
+                model=named.model,
+                is_whole=nodes == index.all_nodes,
+                latency_us=us,
+                edition=EDITION,
+                features=described,
+            )
+            for target, us in times_us.items()
+            if us > 0
+        ]
     return found
-
-
-def _taken_us(
-    nodes: int,
-    target: Target,
-    profiles_us: Mapping[Target, Mapping[int, float]],
-    timed_us: Mapping[tuple[int, Target], float],
-) -> float | None:
-    if (nodes, target) in timed_us:
-        return timed_us[nodes, target]
-    times = profiles_us.get(target)
-    if times is None:
-        return None
-    return sum(us for node, us in times.items() if nodes >> node & 1)
 
 
 def promised(index: GraphIndex, profiles_us: Sequence[Mapping[int, float]]) -> float:

@@ -99,6 +99,26 @@ class MnnBackend(RewritingBackend):
             "Tiles of Winograd's algorithm: exact leaves out the largest, whose errors reach 1e-3.",
             choices=("exact", "large"),
         ),
+        Option(
+            "memory",
+            "normal",
+            "How much memory kernels may take; low leaves out those that need the most.",
+            choices=("low", "normal", "high"),
+            is_later=True,
+            tunable=("low", "high"),
+            whole_first=True,
+            on_trial=True,
+        ),
+        Option(
+            "power",
+            "normal",
+            "Which cores threads prefer, where they differ in speed.",
+            choices=("low", "normal", "high"),
+            is_later=True,
+            tunable=("high",),
+            whole_first=True,
+            on_trial=True,
+        ),
         REWRITE,
     )
 
@@ -160,7 +180,9 @@ class MnnExecutable(Executable):
         self._session_config = {
             "numThread": threads_of(target, context),
             "precision": target.option("precision", "normal"),
+            **_modes(target),
         }
+        self._target = target
         precision = {
             "low": self._expr.PrecisionMode.Low,
             "normal": self._expr.PrecisionMode.Normal,
@@ -244,6 +266,7 @@ class MnnExecutable(Executable):
         settings = {
             "threads": [max(self._threads), self._threads[-1]],
             "precision": self._session_config["precision"],
+            "modes": _modes(self._target),
             "winograd": self._winograd,
             "at_border": [_AT_BORDER[spec.dtype] for spec in self._model.inputs],
         }
@@ -317,11 +340,16 @@ def _runtime(nn: Any, target: Target, context: CompileContext) -> Any:
     # MNN starts its threads once in a process, and a later runtime has no more. So the most that a
     # target here uses are started first.
     for count in (max(threads, context.threads), threads):
-        made = nn.create_runtime_manager(
-            ({"backend": "CPU", "numThread": count, "precision": precision},)
-        )
+        config = {"backend": "CPU", "numThread": count, "precision": precision}
+        made = nn.create_runtime_manager((config | _modes(target),))
     made.set_hint(_WINOGRAD_LEVEL, _LEVEL_OF[target.option("winograd", "exact")])
     return made
+
+
+def _modes(target: Target) -> dict[str, str]:
+    """Memory and power modes, where they are not the usual ones."""
+    given = {name: target.option(name, "normal") for name in ("memory", "power")}
+    return {name: mode for name, mode in given.items() if mode != "normal"}
 
 
 def _import() -> tuple[Any, Any]:

@@ -285,7 +285,12 @@ def _compile(model: SubModel, properties: dict[str, Any], context: CompileContex
 
 
 def _properties(target: Target, context: CompileContext) -> dict[str, Any]:
+    partitioner = target.option("partitioner", "own")
+    more = {} if partitioner == "own" else {"TBB_PARTITIONER": partitioner.upper()}
+    if target.option("snippets", "on") == "off":
+        more["SNIPPETS_MODE"] = "DISABLE"
     return {
+        **more,
         "INFERENCE_PRECISION_HINT": PRECISION[target.option("precision", "f32")],
         "PERFORMANCE_HINT": target.option("hint", "latency").upper(),
         # Each request that runs at once has streams and threads of its own.

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from collage.cost_db.costs.observations import ObservationStore
+from collage.cost_db.costs.observations import Observation, ObservationStore
 from collage.cost_db.database import CostDatabase
 from collage.extras import learner_is_installed
 from collage.learning.features import EDITION, features
@@ -26,7 +26,24 @@ WORTH = 0.01
 """What saves less of a model's time is not worth a measurement."""
 # A predictor is made anew once there are so many times the rows.
 _GROWN = 1.1
-_predictors: dict[tuple[str, str, tuple[str, ...]], tuple[int, Predictor]] = {}
+# A setting that was never tried counts as so much better than it is known to be.
+_CURIOSITY = 0.02
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of a machine.
+
+    Args:
+        predictor: of parts; None where too few models were seen, or nothing that learns is installed.
+        wholes_us: by target's text what whole models took, by fingerprint.
+    """
+
+    predictor: Predictor | None
+    wholes_us: Mapping[str, Mapping[str, float]]
+
+
+_seen: dict[tuple[str, str, tuple[str, ...]], tuple[int, Seen]] = {}
 
 
 @dataclass(frozen=True)
@@ -37,12 +54,14 @@ class Advice:
         index: the model.
         name_of: the canonical text of a target.
         predictor: what is known; None where too few models were seen, or nothing that learns is installed.
+        wholes_us: by target's text what whole models took in turn, by fingerprint.
         gains: of searches among the same targets, what each gained beyond what it promised.
     """
 
     index: GraphIndex | None = None
     name_of: Callable[[Target], str] = str
     predictor: Predictor | None = None
+    wholes_us: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     gains: Sequence[float] = ()
 
     def in_order(self, targets: Sequence[Target]) -> list[Target]:
@@ -86,6 +105,27 @@ class Advice:
             "(docs/learning.md)"
         )
 
+    def may_win(self, target: Target, variant: Target) -> bool:
+        """False for a variant that was no faster than its target on any of enough other models."""
+        ratios = self._ratios(target, variant)
+        return len(ratios) < ENOUGH_MODELS or min(ratios) < 1 - WORTH
+
+    def most_promising(self, pairs: Sequence[tuple[Target, Target]]) -> list[tuple[Target, Target]]:
+        """Targets with their variants that may win, first those that did best; rarely tried ones count as better."""
+
+        def rank(pair: tuple[Target, Target]) -> float:
+            logs = [math.log(ratio) for ratio in self._ratios(*pair)]
+            mean = sum(logs) / len(logs) if logs else 0.0
+            return mean - _CURIOSITY / math.sqrt(len(logs) + 1)
+
+        return sorted((pair for pair in pairs if self.may_win(*pair)), key=rank)
+
+    def _ratios(self, target: Target, variant: Target) -> list[float]:
+        """What other models took on a variant over what they took on its target."""
+        base = self.wholes_us.get(self.name_of(target), {})
+        mine = self.wholes_us.get(self.name_of(variant), {})
+        return [us / base[model] for model, us in mine.items() if model in base]
+
     def against_search(self, promised: float) -> str | None:
         """Why a search for mixes cannot pay; None where it may.
 
@@ -119,10 +159,12 @@ def advice_for(
     """
     store = ObservationStore(database.connections)
     others = [g for g in store.gains(named.hardware, of_targets(named)) if g.model != named.model]
+    seen = seen_of(store, database.connections.url, named)
     return Advice(
         index=index,
         name_of=name_of,
-        predictor=predictor_of(store, database.connections.url, named),
+        predictor=seen.predictor,
+        wholes_us=seen.wholes_us,
         gains=[gain.gained - gain.promised for gain in others],
     )
 
@@ -132,16 +174,23 @@ def of_targets(named: Named) -> str:
     return ", ".join(sorted(named.texts.values()))
 
 
-def predictor_of(store: ObservationStore, url: str, named: Named) -> Predictor | None:
-    """The predictor of a machine; None where none of the targets ran on enough models."""
-    if not learner_is_installed():
-        return None
+def seen_of(store: ObservationStore, url: str, named: Named) -> Seen:
+    """What is known of a machine with these versions of the runtimes; kept until there are clearly more rows."""
     versions = {f"{t.backend} {version}" for t, version in named.versions.items()}
     key = (url, named.hardware, tuple(sorted(versions)))
     count = store.count(named.hardware, EDITION)
-    fitted = _predictors.get(key)
-    if fitted is None or not fitted[0] <= count <= fitted[0] * _GROWN:
+    known = _seen.get(key)
+    if known is None or not known[0] <= count <= known[0] * _GROWN:
         rows = store.newest(named.hardware, EDITION)
         rows = tuple(r for r in rows if f"{r.target.partition(' ')[0]} {r.version}" in versions)
-        fitted = _predictors[key] = count, Predictor(rows)
-    return fitted[1] if fitted[1].targets else None
+        known = _seen[key] = count, _learn(rows)
+    return known[1]
+
+
+def _learn(rows: Sequence[Observation]) -> Seen:
+    wholes_us: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row.is_whole:
+            wholes_us.setdefault(row.target, {})[row.sub_graph] = row.latency_us
+    predictor = Predictor(rows) if learner_is_installed() else None
+    return Seen(predictor if predictor is not None and predictor.targets else None, wholes_us)

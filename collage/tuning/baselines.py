@@ -20,7 +20,7 @@ from collage.partitioner.rules.target_spec import enumerate_candidates
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
 from collage.refinement.exploration import lay_out
-from collage.refinement.target_variants import single_variants, worth_mixing
+from collage.refinement.target_variants import MOST_TRIALS, single_variants, worth_mixing
 from collage.search.corrections import Corrections
 from collage.search.single_targets import SingleTargets, may_take_all
 from collage.timing.plan_timer import PlanTimer
@@ -31,6 +31,7 @@ from collage.tuning.learned import advise, observe, without
 from collage.tuning.stages import Allowed, Baselines, Budgeted, Timed
 
 _PROBING_SHARE = 0.15  # the most for blocks of targets without a profile
+_TRIALS_SHARE = 0.05  # the most for settings of the fastest target
 # Time is kept for so many comparisons of so many plans, which confirm the winner.
 _CONFIRMING, _LEAST_PLANS = 1.5, 2
 # A plan that is far ahead runs in so many plans' comparisons before it is written.
@@ -140,7 +141,7 @@ def _error_budget(known: Baselines) -> BudgetSearch | None:
 
 
 def _variants(known: Baselines) -> list[TimedPlan]:
-    """The whole model on variants of targets that may be faster: on one thread, and rewritten."""
+    """The whole model on variants of targets that may be faster: on one thread, rewritten, with other settings."""
     return single_variants(
         model=known.model,
         targets=known.single_targets.fastest_first(),
@@ -148,7 +149,15 @@ def _variants(known: Baselines) -> list[TimedPlan]:
         latencies_us=known.single_targets.latencies_us(),
         listener=known.run.listener,
         cancel=known.run.cancel,
+        advice=known.advice,
+        trials=_trials(known),
     )
+
+
+def _trials(known: Baselines) -> int:
+    """How many settings of the fastest target are tried: as many as take a small share of the time."""
+    fit = int(_TRIALS_SHARE * known.limit_s / max(known.plan_s, 1e-3))
+    return 0 if known.error_limits.has_budget else min(MOST_TRIALS, fit)
 
 
 def time_baselines(budgeted: Budgeted) -> Timed:

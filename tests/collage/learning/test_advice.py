@@ -89,7 +89,7 @@ def test_a_predictor_is_made_anew_only_when_rows_have_grown(tmp_path: Path) -> N
     of_model = len(rows) // 40
 
     def predictor() -> object:
-        return advice.predictor_of(store, store_url, NAMED)
+        return advice.seen_of(store, store_url, NAMED).predictor
 
     store.keep(rows[: 20 * of_model])
     first = predictor()

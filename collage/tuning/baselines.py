@@ -179,9 +179,11 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         if budgeted.request.searches:
             timer.skip("targets in turn before the search")
         corrections = Corrections(single_target_us=latencies_us)
-        return Timed(
+        untimed = Timed(
             **vars(budgeted), timer=timer, comparisons=comparisons, corrections=corrections, blocks=()
         )
+        observe(untimed)
+        return untimed
     with budgeted.run.stage("end_to_end", "timing the single targets in turn"):
         budget = budgeted.budget
         comparisons.open(

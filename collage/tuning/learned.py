@@ -42,9 +42,11 @@ def without(index: GraphIndex, candidates: CandidateSet, left_out: Collection[Ta
 
 def observe(timed: Timed) -> None:
     """Keep what the run has seen of its model before the search."""
-    if not _learns(timed) or not timed.comparisons.standings.entries:
+    if not _learns(timed):
         return
-    timed_us = timed.corrections.partition_us
+    everything = timed.model.index.all_nodes
+    alone_us = {(everything, t): us for t, us in timed.corrections.single_target_us.items()}
+    timed_us = {**alone_us, **timed.corrections.partition_us}
     targets = {target for _, target in timed_us} | {spec.target for spec in timed.specs}
     seen = observations_of(
         timed.model.index, _named(timed, targets), timed.estimates.profiles_us(), timed_us

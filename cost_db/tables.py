@@ -187,8 +187,9 @@ gains = sa.Table(
     sa.Column("hardware", sa.Text, primary_key=True),
     sa.Column("model", sa.String(64), primary_key=True),
     sa.Column("targets", sa.Text, primary_key=True),
-    sa.Column("promised", sa.Double, nullable=False),
+    sa.Column("promised", sa.Double),
     sa.Column("gained", sa.Double, nullable=False),
+    sa.Column("used", sa.JSON, nullable=False),
     sa.Column("created_at", UtcTime, nullable=False),
 )
 

@@ -70,7 +70,7 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
             on_trial=True,
         ),
         switch("prepack", "Weights are packed once, when a session opens."),
-        switch("arena", "Values come from a memory pool that the session keeps."),
+        switch("pool", "Values come from a memory pool that the session keeps."),
         Option(
             "spinning",
             "run",

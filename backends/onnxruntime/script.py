@@ -20,7 +20,7 @@ _LINES = """def open_model(path):
     options = ort.SessionOptions()
     options.intra_op_num_threads = {threads}
     options.graph_optimization_level = ort.GraphOptimizationLevel.{level}
-    options.enable_cpu_mem_arena = {arena}
+    options.enable_cpu_mem_arena = {pool}
     options.add_session_config_entry("session.disable_prepacking", "{unpacked}")
     session = ort.InferenceSession(str(path), options, providers=["{provider}"])
     return lambda inputs: session.run(None, inputs)
@@ -34,7 +34,7 @@ def opening_lines(target: Target, threads: int) -> str | None:
     given = target.option("threads", "auto")
     return _LINES.format(
         threads=threads if given == "auto" else given,
-        arena=target.option("arena", "on") == "on",
+        pool=target.option("pool", "on") == "on",
         unpacked=int(target.option("prepack", "on") == "off"),
         level=_LEVELS[target.option("opt", "all")],
         provider=PROVIDERS[target.option("ep", "cpu")],

@@ -66,7 +66,7 @@ def options_of(target: Target, context: CompileContext, level: str | None = None
     options.inter_op_num_threads = 1
     options.execution_mode = ort().ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = getattr(ort().GraphOptimizationLevel, settings["level"])
-    options.enable_cpu_mem_arena = settings["arena"]
+    options.enable_cpu_mem_arena = settings["pool"]
     for name, value in settings["entries"].items():
         options.add_session_config_entry(name, value)
     return options
@@ -75,7 +75,7 @@ def options_of(target: Target, context: CompileContext, level: str | None = None
 def session_settings(
     target: Target, context: CompileContext, level: str | None = None
 ) -> dict[str, Any]:
-    """`threads`, `level` of optimization, memory `arena` and session `entries` of a target, as plain values."""
+    """`threads`, `level` of optimization, memory `pool` and session `entries` of a target, as plain values."""
     spinning = target.option("spinning", "run")
     entries = {
         "session.intra_op.allow_spinning": str(int(spinning != "off")),
@@ -92,7 +92,7 @@ def session_settings(
         # Callers of one session share its workers, and each computes too.
         "threads": context.instances * (threads - 1) + 1,
         "level": _LEVELS[level or target.option("opt", "all")],
-        "arena": target.option("arena", "on") == "on",
+        "pool": target.option("pool", "on") == "on",
         "entries": entries,
     }
 

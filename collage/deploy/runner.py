@@ -66,7 +66,7 @@ class OnnxRuntimePart:
         options.intra_op_num_threads = settings["threads"]
         options.inter_op_num_threads = 1
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, settings["level"])
-        options.enable_cpu_mem_arena = settings.get("arena", True)
+        options.enable_cpu_mem_arena = settings.get("pool", True)
         for name, value in settings["entries"].items():
             options.add_session_config_entry(name, value)
         model = str(folder / part["files"]["model"])

@@ -1,24 +1,23 @@
 """What a run is advised to measure first, and what not at all, by what the database has seen on this hardware.
 
 Invariants: a database that has seen too few models advises nothing, so nothing changes. Advice orders and leaves out;
-what a run returns is measured all the same. Something is left out only where it cannot save `WORTH` with the coverage
-that `collage.learning.predictor` states.
+what a run returns is measured all the same. What is left out was of no use on at least nine other models like it, so
+that it is of use on one of ten at the most.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from collage.cost_db.costs.observations import Observation, ObservationStore
+from collage.cost_db.costs.observations import Gain, Observation, ObservationStore
 from collage.cost_db.database import CostDatabase
 from collage.extras import learner_is_installed
 from collage.learning.features import EDITION, features
 from collage.learning.observe import Named
-from collage.learning.parts import parts_of
-from collage.learning.predictor import ENOUGH_MODELS, Part, Predictor
+from collage.learning.predictor import ENOUGH_MODELS, Predictor
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.target import Target
 
@@ -36,7 +35,7 @@ class Seen:
 
     Args:
         predictor: of parts; None where too few models were seen, or nothing that learns is installed.
-        wholes_us: by target's text what whole models took, by fingerprint.
+        wholes_us: by target's text what whole models took, by model.
     """
 
     predictor: Predictor | None
@@ -54,15 +53,17 @@ class Advice:
         index: the model.
         name_of: the canonical text of a target.
         predictor: what is known; None where too few models were seen, or nothing that learns is installed.
-        wholes_us: by target's text what whole models took in turn, by fingerprint.
-        gains: of searches among the same targets, what each gained beyond what it promised.
+        wholes_us: by target's text what whole models took in turn, by model.
+        gains: of other models with the same targets.
+        names: the texts of the run's targets.
     """
 
     index: GraphIndex | None = None
     name_of: Callable[[Target], str] = str
     predictor: Predictor | None = None
     wholes_us: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    gains: Sequence[float] = ()
+    gains: Sequence[Gain] = ()
+    names: Collection[str] = ()
 
     def in_order(self, targets: Sequence[Target]) -> list[Target]:
         """Targets, first those that are expected to run the whole model fastest; unknown ones come last."""
@@ -78,32 +79,41 @@ class Advice:
             return None
         return [asdict(error) for error in self.predictor.errors]
 
-    def against(self, target: Target, base: Target, times_us: Mapping[int, float]) -> str | None:
-        """Why a target need not run at all; None where it may save something.
+    def against(self, target: Target, base: Target) -> str | None:
+        """Why a target need not run at all; None where it may be of use.
 
         Args:
             target: that was not measured yet.
-            base: that was.
-            times_us: what each node takes there.
+            base: the fastest that was.
         """
         if self.predictor is None or self.index is None:
             return None
-        parts = [
-            Part(
-                features(self.index, nodes),
-                sum(us for node, us in times_us.items() if nodes >> node & 1),
-            )
-            for nodes in parts_of(self.index, times_us)
-        ]
-        names = self.name_of(target), self.name_of(base)
-        saved = self.predictor.most_saved(*names, parts)
-        if saved is None or saved >= WORTH:
+        described = features(self.index, self.index.all_nodes)
+        least = self.predictor.least_ratio(self.name_of(target), self.name_of(base), described)
+        if least is None:
             return None
-        count = self.predictor.models_of(*names)
+        alike = [used for ratio, used in self._records(target) if ratio >= least]
+        if len(alike) < ENOUGH_MODELS or any(alike):
+            return None
         return (
-            f"left out: by {count} other models it saves at most {max(saved, 0.0):.1%} beside {base} "
-            "(docs/learning.md)"
+            f"left out: it takes at least {least:.2g} times as long as {base} by what other models took, and of "
+            f"{len(alike)} models on which it was so slow no plan used it (docs/learning.md)"
         )
+
+    def _records(self, target: Target) -> list[tuple[float, bool]]:
+        """Of each model what a target took over the fastest of the others, and whether the plan used its runtime."""
+        mine = self.wholes_us.get(self.name_of(target), {})
+        others = [us for name, us in self.wholes_us.items() if name in self.rivals_of(target)]
+        found = []
+        for gain in self.gains:
+            rivals = [us[gain.model] for us in others if gain.model in us]
+            if gain.model in mine and rivals:
+                found.append((mine[gain.model] / min(rivals), target.backend in gain.used))
+        return found
+
+    def rivals_of(self, target: Target) -> set[str]:
+        """The texts of the run's targets of other runtimes."""
+        return {name for name in self.names if name.partition(" ")[0] != target.backend}
 
     def may_win(self, target: Target, variant: Target) -> bool:
         """False for a variant that was no faster than its target on any of enough other models."""
@@ -132,13 +142,14 @@ class Advice:
         Args:
             promised: what the best target for each part would save.
         """
-        if len(self.gains) < ENOUGH_MODELS:
+        searched = [g.gained - g.promised for g in self.gains if g.promised is not None]
+        if len(searched) < ENOUGH_MODELS:
             return None
-        most = promised + max(self.gains)
+        most = promised + max(searched)
         if most >= WORTH:
             return None
         return (
-            f"ended early: the best target for each part promises {promised:.1%}, and by {len(self.gains)} other models "
+            f"ended early: the best target for each part promises {promised:.1%}, and by {len(searched)} other models "
             f"a search gains less than {WORTH:.0%} then"
         )
 
@@ -165,7 +176,8 @@ def advice_for(
         name_of=name_of,
         predictor=seen.predictor,
         wholes_us=seen.wholes_us,
-        gains=[gain.gained - gain.promised for gain in others],
+        gains=others,
+        names=tuple(named.texts.values()),
     )
 
 
@@ -191,6 +203,6 @@ def _learn(rows: Sequence[Observation]) -> Seen:
     wholes_us: dict[str, dict[str, float]] = {}
     for row in rows:
         if row.is_whole:
-            wholes_us.setdefault(row.target, {})[row.sub_graph] = row.latency_us
+            wholes_us.setdefault(row.target, {})[row.model] = row.latency_us
     predictor = Predictor(rows) if learner_is_installed() else None
     return Seen(predictor if predictor is not None and predictor.targets else None, wholes_us)

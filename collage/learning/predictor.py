@@ -1,12 +1,11 @@
-"""Predicts what parts of a model take on each target, by what parts of other models took on this hardware.
+"""Predicts what parts of a model, or all of it, take on each target, by what other models took on this hardware.
 
-Terms: a *gap* is the logarithm of what a part takes on a target over what it takes on another one, the *base*. What a
-target *may save* beside a base is what the parts take less that it runs faster, as a share of the whole model.
-A *held-out* prediction is of a model whose parts the predictor did not see.
+Terms: a *ratio* is what a whole model takes on a target over what it takes on another one, the *base*. A *held-out*
+prediction is of a model that the predictor did not see.
 
-Invariant: a bound on what a target may save holds for as many of ten models as its coverage says. Of n models that
-were held out in turn, the largest excess of what one really saved over what was predicted is added. A new model exceeds
-that with probability 1 / (n + 1), where it is one of the same kind (conformal prediction).
+Invariant: a bound on a ratio holds for nine of ten models at the least. Of n models that were held out in turn, the
+largest fall of a ratio below its prediction counts. A new model exceeds that with probability 1 / (n + 1), where it is
+one of the same kind (conformal prediction).
 Source: Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World (2005).
 """
 
@@ -31,14 +30,6 @@ ENOUGH_MODELS = 9
 _FOLDS, _TREES, _LEAST_LEAF, _TRIED = 5, 40, 2, 0.5
 # Of a target's error, such a share of the parts is told.
 _COVERED = 0.9
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a model that a base target ran."""
-
-    features: tuple[float, ...]
-    base_us: float
 
 
 @dataclass(frozen=True)
@@ -70,7 +61,7 @@ class Predictor:
         }
         self._trees: dict[str, Any] = {}
         self._held_out: dict[str, dict[str, float]] = {}
-        self._excesses: dict[tuple[str, str], list[float]] = {}
+        self._falls: dict[tuple[str, str], list[float]] = {}
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -83,25 +74,13 @@ class Predictor:
             return None
         return math.exp(self._predict(target, [features])[0])
 
-    def most_saved(self, target: str, base: str, parts: Sequence[Part]) -> float | None:
-        """The most that a target may save beside a base, as a share; None where too few models ran on both.
-
-        Args:
-            target: canonical text.
-            base: the same of the base.
-            parts: of the model, with what they take on the base.
-        """
-        excesses = self._excesses_of(target, base)
-        if len(excesses) < ENOUGH_MODELS:
+    def least_ratio(self, target: str, base: str, features: tuple[float, ...]) -> float | None:
+        """What a whole model takes on a target over a base at the least; None where too few models ran on both."""
+        falls = self._falls_of(target, base)
+        if len(falls) < ENOUGH_MODELS:
             return None
-        features = [part.features for part in parts]
-        gaps = self._predict(target, features) - self._predict(base, features)
-        base_us = np.array([part.base_us for part in parts])
-        return _saved(base_us, base_us * np.exp(gaps)) + max(excesses)
-
-    def models_of(self, target: str, base: str) -> int:
-        """How many models ran in parts on both."""
-        return len(self._excesses_of(target, base))
+        expected = self._predict(target, [features])[0] - self._predict(base, [features])[0]
+        return math.exp(float(expected) - max(falls))
 
     @cached_property
     def errors(self) -> tuple[TargetError, ...]:
@@ -121,28 +100,24 @@ class Predictor:
             )
         return tuple(found)
 
-    def _excesses_of(self, target: str, base: str) -> list[float]:
-        """Of each model that ran on both by how much more the target saved than held-out predictions said."""
-        if (target, base) not in self._excesses:
-            self._excesses[target, base] = self._find_excesses(target, base)
-        return self._excesses[target, base]
+    def _falls_of(self, target: str, base: str) -> list[float]:
+        """Of each model that ran on both by how much the logarithm of its ratio was below the held-out prediction."""
+        if (target, base) not in self._falls:
+            self._falls[target, base] = self._find_falls(target, base)
+        return self._falls[target, base]
 
-    def _find_excesses(self, target: str, base: str) -> list[float]:
+    def _find_falls(self, target: str, base: str) -> list[float]:
         mine, other = self._rows.get(target, {}), self._rows.get(base, {})
-        shared: dict[str, list[str]] = defaultdict(list)
-        for part, row in mine.items():
-            if part in other and not row.is_whole:
-                shared[row.model].append(part)
+        shared = [name for name, row in mine.items() if row.is_whole and name in other]
         if len(shared) < ENOUGH_MODELS:
             return []
         expected, expected_base = self._held_out_of(target), self._held_out_of(base)
-        found = []
-        for parts in shared.values():
-            base_us = np.array([other[part].latency_us for part in parts])
-            mine_us = np.array([mine[part].latency_us for part in parts])
-            gaps = np.array([expected[part] - expected_base[part] for part in parts])
-            found.append(_saved(base_us, mine_us) - _saved(base_us, base_us * np.exp(gaps)))
-        return found
+        return [
+            expected[name]
+            - expected_base[name]
+            - math.log(mine[name].latency_us / other[name].latency_us)
+            for name in shared
+        ]
 
     def _predict(self, target: str, features: Sequence[tuple[float, ...]]) -> Floats:
         """Logarithms of microseconds."""
@@ -156,11 +131,6 @@ class Predictor:
         if target not in self._held_out:
             self._held_out[target] = _held_out(self._rows[target])
         return self._held_out[target]
-
-
-def _saved(base_us: Floats, mine_us: Floats) -> float:
-    """What is saved where each part runs where it is faster."""
-    return float(np.maximum(base_us - mine_us, 0.0).sum() / base_us.sum())
 
 
 def _held_out(rows: Mapping[str, Observation]) -> dict[str, float]:

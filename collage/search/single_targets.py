@@ -162,14 +162,11 @@ class SingleTargets:
         return [by_target[target] for target in self._advice.in_order(list(by_target))]
 
     def _is_left_out(self, candidate: Candidate, enough: Collection[Target]) -> bool:
-        """Whether a target can save nothing beside the fastest one that was profiled and may be returned."""
-        known = {t: row for t, row in self.rows().items() if row and row.node_times_us and t in enough}
-        latencies_us = self.latencies_us()
-        base = min(known.keys() & latencies_us.keys(), key=lambda t: latencies_us[t], default=None)
-        if base is None or candidate.target in self.left_out:
+        """Whether a target is of no use beside the fastest one that may be returned."""
+        known = {target: us for target, us in self.latencies_us().items() if target in enough}
+        if not known or candidate.target in self.left_out:
             return candidate.target in self.left_out
-        times_us = dict(enumerate(known[base].node_times_us))
-        reason = self._advice.against(candidate.target, base, times_us)
+        reason = self._advice.against(candidate.target, min(known, key=lambda t: known[t]))
         if reason is not None:
             self.left_out[candidate.target] = reason
         return reason is not None

@@ -59,8 +59,9 @@ def observe(timed: Timed) -> None:
 
 
 def keep_gain(refined: Refined) -> None:
-    """Keep what the search gained beyond the whole models that were timed before it."""
-    if not _learns(refined) or refined.lazy is None or refined.promised is None:
+    """Keep what the plan gained beyond the whole models that were timed before, and which runtimes it uses."""
+    was_searched = refined.lazy is not None and refined.promised is not None
+    if not _learns(refined) or not (was_searched or refined.ended_early):
         return
     standings = refined.comparisons.standings
     before = [standings.ratio(entry) for entry in refined.wholes if standings.may_win(entry)]
@@ -71,8 +72,9 @@ def keep_gain(refined: Refined) -> None:
         hardware=named.hardware,
         model=named.model,
         targets=of_targets(named),
-        promised=refined.promised,
+        promised=refined.promised if was_searched else None,
         gained=max(0.0, 1.0 - standings.ratio(refined.winner) / min(before)),
+        used=tuple(sorted({target.backend for target in refined.winner.plan.targets})),
     )
     try:
         ObservationStore(refined.run.database.connections).keep_gain(gain)

@@ -1,7 +1,7 @@
 """What tunings saw of parts of models, and what searches gained, for those who learn from it.
 
 Terms: an *observation* is what a part took on a target, at the pace of the other targets of its run. A *gain* says
-what a search promised by profiles, and what its plan gained.
+what a search promised by profiles, what its plan gained, and which runtimes that uses.
 
 Invariant: the newest observation of a part on a target takes the place of an older one, so a model that is tuned again
 and again counts once.
@@ -43,13 +43,16 @@ class Observation:
 
 @dataclass(frozen=True)
 class Gain:
-    """What one search promised and gained, as shares of the best single target's time."""
+    """What one tuning promised and gained, as shares of the best single target's time."""
 
     hardware: str
     model: str
     targets: str  # of the run, as one text
-    promised: float  # what the best target for each part would save by profiles
+    promised: (
+        float | None
+    )  # what the best target for each part would save by profiles; None without a search
     gained: float  # what the plan that was returned saved
+    used: tuple[str, ...]  # backends in it
     created_at: datetime = field(default_factory=now)
 
 
@@ -96,7 +99,7 @@ class ObservationStore:
         """Store a gain in place of an older one of the same model and targets."""
 
         def write(connection: sa.Connection) -> None:
-            values = asdict(gain)
+            values = {**asdict(gain), "used": list(gain.used)}
             insert = on_conflict(connection, gains).values(values)
             keys = list(gains.primary_key.columns)
             connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=values))
@@ -112,4 +115,4 @@ class ObservationStore:
         chosen = gains.c.hardware == hardware
         statement = sa.select(gains).where(chosen).order_by(gains.c.model, gains.c.targets)
         rows = self._connections.read(lambda connection: connection.execute(statement).all())
-        return tuple(Gain(**row._mapping) for row in rows)
+        return tuple(Gain(**{**row._mapping, "used": tuple(row.used)}) for row in rows)

@@ -53,7 +53,7 @@ def test_a_setting_on_trial_computes_the_same(target: Target) -> None:
 
 
 def test_settings_of_onnxruntime_reach_its_session() -> None:
-    target = Target.parse("onnxruntime -prepack=off -arena=off")
+    target = Target.parse("onnxruntime -prepack=off -pool=off")
     options = ort_session.options_of(target, CONTEXT)
     assert options.get_session_config_entry("session.disable_prepacking") == "1"
     assert options.enable_cpu_mem_arena is False

@@ -135,8 +135,9 @@ CREATE TABLE public.gains (
     hardware text NOT NULL,
     model character varying(64) NOT NULL,
     targets text NOT NULL,
-    promised double precision NOT NULL,
+    promised double precision,
     gained double precision NOT NULL,
+    used json NOT NULL,
     created_at timestamp with time zone NOT NULL
 );
 
@@ -450,7 +451,7 @@ INSERT INTO public.atlas_state VALUES ('cells', '', true);
 -- Data for Name: blobs; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.blobs VALUES ('efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', 1000, 'application/octet-stream', '2026-11-28 15:18:10.073788+00');
+INSERT INTO public.blobs VALUES ('efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', 1000, 'application/octet-stream', '2026-11-28 15:50:32.861183+00');
 
 
 --
@@ -460,7 +461,7 @@ INSERT INTO public.blobs VALUES ('efefefefefefefefefefefefefefefefefefefefefefef
 INSERT INTO public.claims VALUES ('79a63074dc796072f72706cfd5edaa48d94492159bc9e36163d42bf59f2d8f30', NULL, 1, 0);
 INSERT INTO public.claims VALUES ('37aea0e455bb20b6d3340ecc29cacf264856689af7f9dfea89ec5c45a785ee7d', NULL, 1, 0);
 INSERT INTO public.claims VALUES ('f9bdceed0cecdc6c1da2bbda55f1af66801f1aa121a093207681c1fe049eb10a', NULL, 1, 0);
-INSERT INTO public.claims VALUES ('f6c6b292a5a84d628cca6cedaab45970ccb95a9647c2aaf8b073f41a99a0db54', 'dead owner', 1, 1795879090.0636);
+INSERT INTO public.claims VALUES ('f6c6b292a5a84d628cca6cedaab45970ccb95a9647c2aaf8b073f41a99a0db54', 'dead owner', 1, 1795881032.795164);
 
 
 --
@@ -493,7 +494,7 @@ INSERT INTO public.costs VALUES ('f9bdceed0cecdc6c1da2bbda55f1af66801f1aa121a093
 -- Data for Name: gains; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.gains VALUES ('hardware-a', 'cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd', 'mnn, openvino', 0.1, 0.02, '2026-01-01 12:00:00.123456+00');
+INSERT INTO public.gains VALUES ('hardware-a', 'cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd', 'mnn, openvino', 0.1, 0.02, '["mnn"]', '2026-01-01 12:00:00.123456+00');
 
 
 --
@@ -507,19 +508,19 @@ INSERT INTO public.hardware VALUES ('hardware-a', '{"cpu": "EPYC", "cores": 2, "
 -- Data for Name: idempotency_keys; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.idempotency_keys VALUES ('30436343813d6db1', 'key-1', '31922b89e98f37e4742b1456122a5b575c74212833692cc8cbc29f474744a673', 'abf31071f9134f06a01b2f7251d5be53', '2026-11-28 15:18:10.098419+00');
-INSERT INTO public.idempotency_keys VALUES ('30436343813d6db1', 'key-2', 'ad2ad3d5f6eaf22e118a75986de89e8ccdac5520c36b726d0a09141349deaceb', '8c88bd11a8a54bb988c509399a5625f7', '2026-11-28 15:18:10.121307+00');
+INSERT INTO public.idempotency_keys VALUES ('4946c16e9c22bf38', 'key-1', '31922b89e98f37e4742b1456122a5b575c74212833692cc8cbc29f474744a673', 'ba82ae1e395f4d0badfd59433b1c4705', '2026-11-28 15:50:32.954357+00');
+INSERT INTO public.idempotency_keys VALUES ('4946c16e9c22bf38', 'key-2', 'ad2ad3d5f6eaf22e118a75986de89e8ccdac5520c36b726d0a09141349deaceb', 'ab328411ed6a46d092011c0dea35e899', '2026-11-28 15:50:33.053162+00');
 
 
 --
 -- Data for Name: job_events; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.job_events VALUES ('abf31071f9134f06a01b2f7251d5be53', 1, 'state', '{"state": "queued"}', '2026-11-28 15:18:10.097287+00');
-INSERT INTO public.job_events VALUES ('abf31071f9134f06a01b2f7251d5be53', 2, 'state', '{"state": "running", "worker": "worker"}', '2026-11-28 15:18:10.109105+00');
-INSERT INTO public.job_events VALUES ('abf31071f9134f06a01b2f7251d5be53', 3, 'progress', '{"done": 1}', '2026-11-28 15:18:10.112617+00');
-INSERT INTO public.job_events VALUES ('abf31071f9134f06a01b2f7251d5be53', 4, 'state', '{"state": "done", "reason": null}', '2026-11-28 15:18:10.11606+00');
-INSERT INTO public.job_events VALUES ('8c88bd11a8a54bb988c509399a5625f7', 1, 'state', '{"state": "queued"}', '2026-11-28 15:18:10.120945+00');
+INSERT INTO public.job_events VALUES ('ba82ae1e395f4d0badfd59433b1c4705', 1, 'state', '{"state": "queued"}', '2026-11-28 15:50:32.953323+00');
+INSERT INTO public.job_events VALUES ('ba82ae1e395f4d0badfd59433b1c4705', 2, 'state', '{"state": "running", "worker": "worker"}', '2026-11-28 15:50:32.991736+00');
+INSERT INTO public.job_events VALUES ('ba82ae1e395f4d0badfd59433b1c4705', 3, 'progress', '{"done": 1}', '2026-11-28 15:50:33.011216+00');
+INSERT INTO public.job_events VALUES ('ba82ae1e395f4d0badfd59433b1c4705', 4, 'state', '{"state": "done", "reason": null}', '2026-11-28 15:50:33.029799+00');
+INSERT INTO public.job_events VALUES ('ab328411ed6a46d092011c0dea35e899', 1, 'state', '{"state": "queued"}', '2026-11-28 15:50:33.05149+00');
 
 
 --
@@ -532,8 +533,8 @@ INSERT INTO public.job_events VALUES ('8c88bd11a8a54bb988c509399a5625f7', 1, 'st
 -- Data for Name: jobs; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.jobs VALUES (1, 'abf31071f9134f06a01b2f7251d5be53', '30436343813d6db1', 'done', '{"targets": ["openvino"]}', 'efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', '2026-11-28 15:18:10.086275+00', '2026-11-28 15:18:10.107599+00', '2026-11-28 15:18:10.113096+00', 'worker', 1, NULL, false, 4, '{"done": 1}', NULL, 'efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', NULL, NULL, '', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 'tune');
-INSERT INTO public.jobs VALUES (2, '8c88bd11a8a54bb988c509399a5625f7', '30436343813d6db1', 'queued', '{"targets": ["mnn"]}', NULL, '2026-11-28 15:18:10.117407+00', NULL, NULL, NULL, 0, NULL, false, 1, NULL, NULL, NULL, NULL, NULL, '', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 'tune');
+INSERT INTO public.jobs VALUES (1, 'ba82ae1e395f4d0badfd59433b1c4705', '4946c16e9c22bf38', 'done', '{"targets": ["openvino"]}', 'efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', '2026-11-28 15:50:32.917401+00', '2026-11-28 15:50:32.99027+00', '2026-11-28 15:50:33.011833+00', 'worker', 1, NULL, false, 4, '{"done": 1}', NULL, 'efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', NULL, NULL, '', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 'tune');
+INSERT INTO public.jobs VALUES (2, 'ab328411ed6a46d092011c0dea35e899', '4946c16e9c22bf38', 'queued', '{"targets": ["mnn"]}', NULL, '2026-11-28 15:50:33.042088+00', NULL, NULL, NULL, 0, NULL, false, 1, NULL, NULL, NULL, NULL, NULL, '', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 'tune');
 
 
 --
@@ -546,7 +547,7 @@ INSERT INTO public.jobs VALUES (2, '8c88bd11a8a54bb988c509399a5625f7', '30436343
 -- Data for Name: models; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.models VALUES (1, 'efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', '30436343813d6db1', 'resnet50', '2026-11-28 15:18:10.081501+00');
+INSERT INTO public.models VALUES (1, 'efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef', '4946c16e9c22bf38', 'resnet50', '2026-11-28 15:50:32.898749+00');
 
 
 --
@@ -560,7 +561,7 @@ INSERT INTO public.observations VALUES ('hardware-a', 'mnn', 'ababababababababab
 -- Data for Name: queue_turns; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.queue_turns VALUES ('30436343813d6db1', 1);
+INSERT INTO public.queue_turns VALUES ('4946c16e9c22bf38', 1);
 
 
 --
@@ -573,7 +574,7 @@ INSERT INTO public.queue_turns VALUES ('30436343813d6db1', 1);
 -- Data for Name: tokens; Type: TABLE DATA; Schema: public; Owner: -
 --
 
-INSERT INTO public.tokens VALUES ('30436343813d6db1', 'team', '3bc2a7aab0a0918dc8682f50483cd0aa8ecde70ee5963f92302efa16be02e03a', 'read tune', '2026-11-28 15:18:10.071779+00', NULL, NULL, 3, NULL, NULL, NULL);
+INSERT INTO public.tokens VALUES ('4946c16e9c22bf38', 'team', '59ab83e2737025844a0359543eb54883b1a3ed8821c4b3420994fc8894af36ce', 'read tune', '2026-11-28 15:50:32.849474+00', NULL, NULL, 3, NULL, NULL, NULL);
 
 
 --

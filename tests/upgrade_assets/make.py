@@ -23,7 +23,7 @@ TUNING = TuningRecord("cd" * 32, "hardware-a", 150.0, "{}", {"latency_us": 0.1 +
 OBSERVATION = Observation(
     "hardware-a", "mnn", "ab" * 32, "3.6", "cd" * 32, False, 0.1 + 0.2, 1, (0.5, 20.0), START
 )
-GAIN = Gain("hardware-a", "cd" * 32, "mnn, openvino", 0.1, 0.02, START)
+GAIN = Gain("hardware-a", "cd" * 32, "mnn, openvino", 0.1, 0.02, ("mnn",), START)
 
 
 def fill(url: str) -> None:

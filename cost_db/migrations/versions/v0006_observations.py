@@ -36,8 +36,9 @@ def upgrade() -> None:
         sa.Column("hardware", sa.Text(), nullable=False),
         sa.Column("model", sa.String(length=64), nullable=False),
         sa.Column("targets", sa.Text(), nullable=False),
-        sa.Column("promised", sa.Double(), nullable=False),
+        sa.Column("promised", sa.Double()),
         sa.Column("gained", sa.Double(), nullable=False),
+        sa.Column("used", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("hardware", "model", "targets", name="pk_gains"),
     )

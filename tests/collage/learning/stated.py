@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from collage.cost_db.costs.observations import Observation
+from collage.cost_db.costs.observations import Gain, Observation
 from collage.learning.features import EDITION, NAMES, nominal_us
 
 PARTS = 12
@@ -30,12 +30,13 @@ def observed(
     noise: float = 0.03,
     strengths: Mapping[str, Mapping[str, float]] = STRENGTHS,
 ) -> list[Observation]:
-    """What every target took for parts of some models."""
+    """What every target took for some models of one kind of kernel each, and for their parts."""
     luck = random.Random(seed)
     rows = []
     for model in range(models):
-        for position in range(PARTS):
-            kind, size = luck.choice(KINDS), luck.uniform(14.0, 20.0)
+        kind = KINDS[model % len(KINDS)]
+        sizes = [luck.uniform(14.0, 18.0) for _ in range(PARTS)]
+        for position, size in enumerate([*sizes, 20.0 + luck.random()]):
             described = part(kind, size)
             for target, strength in strengths.items():
                 us = nominal_us(described) * strength[kind] * luck.lognormvariate(0.0, noise)
@@ -45,11 +46,20 @@ def observed(
                         target=target,
                         sub_graph=f"{model}/{position}",
                         version="1.0",
-                        model=f"{model:064x}",
-                        is_whole=False,
+                        model=model_name(model),
+                        is_whole=position == PARTS,
                         latency_us=us,
                         edition=EDITION,
                         features=described,
                     )
                 )
     return rows
+
+
+def model_name(model: int) -> str:
+    return f"{model:064x}"
+
+
+def gained(models: int, used: str, targets: str, gain: float = 0.0) -> list[Gain]:
+    """What tunings of the same models gained, all with plans of one runtime."""
+    return [Gain("here", model_name(i), targets, 0.05, gain, (used,)) for i in range(models)]

@@ -15,7 +15,7 @@ from collage.learning.observe import Named
 from collage.learning.predictor import ENOUGH_MODELS
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.target import Target
-from tests.collage.learning.stated import observed
+from tests.collage.learning.stated import gained, observed
 from tests.partitioner.graphs import text_model
 
 pytest.importorskip("sklearn")
@@ -37,10 +37,13 @@ def _products() -> GraphIndex:
     ).index
 
 
-def _advice(folder: Path, models: int, named: Named = NAMED) -> Advice:
+def _advice(folder: Path, models: int, named: Named = NAMED, used: str = "even") -> Advice:
     database = CostDatabase(f"sqlite:///{folder / 'c.db'}")
     try:
-        ObservationStore(database.connections).keep(observed(models))
+        store = ObservationStore(database.connections)
+        store.keep(observed(models))
+        for gain in gained(models, used, of_targets(named)):
+            store.keep_gain(gain)
         return advice_for(database, _products(), named, str)
     finally:
         database.close()
@@ -52,21 +55,26 @@ def test_the_target_that_is_expected_to_be_fastest_comes_first(tmp_path: Path) -
     assert found[-1] == NEW  # nothing is known of it
 
 
-def test_a_target_that_can_save_nothing_is_left_out(tmp_path: Path) -> None:
-    known = _advice(tmp_path, 12)
-    took = dict.fromkeys(range(8), 2e3)
-    reason = known.against(SLOW, EVEN, took)
+def test_a_target_that_was_slow_and_of_no_use_is_left_out(tmp_path: Path) -> None:
+    known = _advice(tmp_path, 36)
+    reason = known.against(SLOW, EVEN)
     assert reason is not None
-    assert reason.startswith("left out: by 12 other models it saves at most ")
-    assert known.against(EVEN, SLOW, took) is None
-    assert known.against(NEW, EVEN, took) is None
+    assert reason.startswith("left out: it takes at least 1.")
+    assert "no plan used it" in reason
+    # Faster than the base, or unknown.
+    assert known.against(EVEN, SLOW) is None
+    assert known.against(NEW, EVEN) is None
+
+
+def test_a_slow_target_that_some_plan_used_is_not_left_out(tmp_path: Path) -> None:
+    assert _advice(tmp_path, 36, used="slow").against(SLOW, EVEN) is None
 
 
 @pytest.mark.parametrize("models", [0, ENOUGH_MODELS - 1])
 def test_few_models_advise_nothing(models: int, tmp_path: Path) -> None:
     known = _advice(tmp_path, models)
     assert known.in_order(ALL) == list(ALL)
-    assert known.against(SLOW, EVEN, dict.fromkeys(range(8), 2e3)) is None
+    assert known.against(SLOW, EVEN) is None
     assert known.against_search(0.0) is None
     assert known.told() is None
     assert NO_ADVICE.in_order(ALL) == list(ALL)
@@ -102,20 +110,20 @@ def test_a_predictor_is_made_anew_only_when_rows_have_grown(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("gained", "promised", "ends"),
+    ("best", "promised", "ends"),
     [(0.0, 0.02, True), (0.0, 0.2, False), (0.2, 0.02, False)],
 )
 def test_a_search_is_left_out_where_others_like_it_gained_nothing(
-    gained: float, promised: float, ends: bool, tmp_path: Path
+    best: float, promised: float, ends: bool, tmp_path: Path
 ) -> None:
     """Nine models promised 5 % each; one of them gained something."""
     database = CostDatabase(f"sqlite:///{tmp_path / 'c.db'}")
     store = ObservationStore(database.connections)
     for i in range(ENOUGH_MODELS):
-        gain = Gain("here", f"{i:064x}", of_targets(NAMED), 0.05, gained if i == 4 else 0.0)
+        gain = Gain("here", f"{i:064x}", of_targets(NAMED), 0.05, best if i == 4 else 0.0, ("even",))
         store.keep_gain(gain)
     # What the model itself gained before says nothing of other models.
-    store.keep_gain(Gain("here", NAMED.model, of_targets(NAMED), 0.0, 0.9))
+    store.keep_gain(Gain("here", NAMED.model, of_targets(NAMED), 0.0, 0.9, ()))
     known = advice_for(database, _products(), NAMED, str)
     database.close()
     reason = known.against_search(promised)

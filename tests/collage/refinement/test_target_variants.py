@@ -178,7 +178,7 @@ def test_a_few_settings_of_the_fastest_target_are_tried(tmp_path: Path) -> None:
     stated = OPENVINO.with_options(partitioner="own")
     assert _settings(model, [stated], 9, NO_ADVICE) == ["openvino -partitioner=own -snippets=off"]
     on_ort = _settings(model, [ORT, OPENVINO], 9, NO_ADVICE)
-    assert set(on_ort) == {f"onnxruntime -{s}" for s in ("opt=extended", "prepack=off", "arena=off")}
+    assert set(on_ort) == {f"onnxruntime -{s}" for s in ("opt=extended", "prepack=off", "pool=off")}
 
 
 def test_settings_come_in_the_order_of_what_other_models_gained(tmp_path: Path) -> None:
@@ -187,14 +187,14 @@ def test_settings_come_in_the_order_of_what_other_models_gained(tmp_path: Path) 
     wholes_us = {
         "onnxruntime": base,
         # Faster on each.
-        "onnxruntime -arena=off": dict.fromkeys(base, 90.0),
+        "onnxruntime -pool=off": dict.fromkeys(base, 90.0),
         # Slower on each of enough models: never again.
         "onnxruntime -prepack=off": dict.fromkeys(base, 130.0),
         "onnxruntime -threads=1": dict.fromkeys(base, 130.0),
     }
     known = Advice(wholes_us=wholes_us)
     found = _settings(model, [ORT], 9, known)
-    assert found == ["onnxruntime -arena=off", "onnxruntime -opt=extended"]
+    assert found == ["onnxruntime -pool=off", "onnxruntime -opt=extended"]
     short = {ORT: 500.0}
     entries = single_variants(model, [ORT], 2, short, advice=NO_ADVICE)
     assert "onnxruntime -threads=1" in _targets(entries)

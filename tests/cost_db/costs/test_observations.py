@@ -22,7 +22,7 @@ ROW = Observation(
     features=(0.1, 1e-9, 25.0),
     created_at=START,
 )
-GAIN = Gain("hardware-a", "ab" * 32, "mnn, openvino", 0.1, 0.02, START)
+GAIN = Gain("hardware-a", "ab" * 32, "mnn, openvino", 0.1, 0.02, ("mnn",), START)
 
 
 def test_observations_come_back_the_newest_first(database: CostDatabase) -> None:

@@ -23,7 +23,7 @@ class OpTime:
     Args:
         nodes: names of the ONNX nodes that it computes; empty where they are unknown.
         kind: the runtime's own name of the step.
-        latency_us: mean time of one execution.
+        latency_us: typical time of one execution.
     """
 
     nodes: tuple[str, ...]

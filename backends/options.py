@@ -21,6 +21,7 @@ class Option:
         tunable: values that local search may set for single partitions where the user left the option
             open; each computes as exactly as the default.
         whole_first: True where a value is tunable only after the whole model was timed with it.
+        on_trial: True where tunable values are tried on the whole model of the fastest target, a few in each run.
     """
 
     name: str
@@ -32,6 +33,21 @@ class Option:
     is_later: bool = False
     tunable: tuple[str, ...] = ()
     whole_first: bool = False
+    on_trial: bool = False
+
+
+def switch(name: str, text: str) -> Option:
+    """A setting of a runtime that is on, and that tuning tries to turn off."""
+    return Option(
+        name,
+        "on",
+        text,
+        choices=("on", "off"),
+        is_later=True,
+        tunable=("off",),
+        whole_first=True,
+        on_trial=True,
+    )
 
 
 RULES = Option(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.util import find_spec
+
 _SERVE = (
     "fastapi",
     "starlette",
@@ -33,6 +36,7 @@ _EXTRA_OF = {
     **dict.fromkeys(("dask", "distributed", "cryptography"), "workers"),
     "psycopg": "postgresql",
     "s3fs": "s3",
+    "sklearn": "learn",
 }
 
 
@@ -40,3 +44,9 @@ def how_to_install(module: str) -> str | None:
     """The line that installs a missing module; None where no extra does."""
     extra = _EXTRA_OF.get(module.partition(".")[0])
     return None if extra is None else f"pip install 'collage-tuner[{extra}]'"
+
+
+@cache
+def learner_is_installed() -> bool:
+    """Whether the library that learns from costs is installed; without it nothing is predicted."""
+    return find_spec("sklearn") is not None

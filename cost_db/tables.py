@@ -7,6 +7,8 @@ atlas_cells       a summary of costs: who is fast at what; made again from costs
 atlas_state       which costs the summary has counted
 hardware          what a hardware fingerprint stands for
 tunings           plans that were found, with their reports; deleted with costs
+observations      what parts of models took beside each other, with features to learn from; deleted with costs
+gains             what searches promised and gained; deleted with costs
 claims            who measures a key now; rows stay, so that fences only grow
 jobs, job_events  what was asked for, and what happened
 job_labels        words by which people find jobs again
@@ -28,7 +30,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import Dialect
 
-SCHEMA_REVISION = "0005"
+SCHEMA_REVISION = "0006"
 VERSION_TABLE = "collage_schema"  # not Alembic's default: Optuna's tables may share the database
 
 metadata = sa.MetaData(
@@ -160,6 +162,34 @@ tunings = sa.Table(
     sa.Column("limit_s", sa.Double, nullable=False),
     sa.Column("plan", sa.Text, nullable=False),
     sa.Column("report", sa.JSON, nullable=False),
+    sa.Column("created_at", UtcTime, nullable=False),
+)
+
+observations = sa.Table(
+    "observations",
+    metadata,
+    sa.Column("hardware", sa.Text, primary_key=True),
+    sa.Column("target", sa.Text, primary_key=True),
+    sa.Column("sub_graph", sa.Text, primary_key=True),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("model", sa.String(64), nullable=False),
+    sa.Column("is_whole", sa.Boolean, nullable=False),
+    sa.Column("latency_us", sa.Double, nullable=False),
+    sa.Column("edition", sa.Integer, nullable=False),
+    sa.Column("features", sa.JSON, nullable=False),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Index(None, "hardware", "edition", "created_at"),
+)
+
+gains = sa.Table(
+    "gains",
+    metadata,
+    sa.Column("hardware", sa.Text, primary_key=True),
+    sa.Column("model", sa.String(64), primary_key=True),
+    sa.Column("targets", sa.Text, primary_key=True),
+    sa.Column("promised", sa.Double),
+    sa.Column("gained", sa.Double, nullable=False),
+    sa.Column("used", sa.JSON, nullable=False),
     sa.Column("created_at", UtcTime, nullable=False),
 )
 

@@ -257,6 +257,16 @@ class ShapesView(_Stored):
     rss_bytes: dict[str, int]
 
 
+class LearnedView(_Stored):
+    """How well the costs of a target's parts are predicted from those of other models."""
+
+    target: str
+    rows: int
+    models: int
+    median: float = Field(description="Median of the relative errors for models that were held out.")
+    factor: float = Field(description="Nine of ten parts took within this factor of the prediction.")
+
+
 class ReportView(_Stored):
     """The report of a tuning; docs/report.md says what each field means."""
 
@@ -287,6 +297,7 @@ class ReportView(_Stored):
     known_since: datetime | None
     candidates: CandidatesView
     search: SearchView | None
+    learned: list[LearnedView] | None = None
     refused: list[RefusedView]
     never_measured: list[NeverMeasuredView]
     warnings: list[str]

@@ -55,7 +55,7 @@ from collage.backends.sandbox.native_output import quiet
 from collage.backends.standalone import Standalone
 from collage.backends.support import conversion, predicates
 from collage.backends.support import patterns as p
-from collage.backends.support.profile_mapping import ProfileStep, op_times
+from collage.backends.support.profile_mapping import ProfileStep, op_times, typical_us
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.lazy import ir
@@ -98,6 +98,26 @@ class MnnBackend(RewritingBackend):
             "exact",
             "Tiles of Winograd's algorithm: exact leaves out the largest, whose errors reach 1e-3.",
             choices=("exact", "large"),
+        ),
+        Option(
+            "memory",
+            "normal",
+            "How much memory kernels may take; low leaves out those that need the most.",
+            choices=("low", "normal", "high"),
+            is_later=True,
+            tunable=("low", "high"),
+            whole_first=True,
+            on_trial=True,
+        ),
+        Option(
+            "power",
+            "normal",
+            "Which cores threads prefer, where they differ in speed.",
+            choices=("low", "normal", "high"),
+            is_later=True,
+            tunable=("high",),
+            whole_first=True,
+            on_trial=True,
         ),
         REWRITE,
     )
@@ -160,7 +180,9 @@ class MnnExecutable(Executable):
         self._session_config = {
             "numThread": threads_of(target, context),
             "precision": target.option("precision", "normal"),
+            **_modes(target),
         }
+        self._target = target
         precision = {
             "low": self._expr.PrecisionMode.Low,
             "normal": self._expr.PrecisionMode.Normal,
@@ -244,6 +266,7 @@ class MnnExecutable(Executable):
         settings = {
             "threads": [max(self._threads), self._threads[-1]],
             "precision": self._session_config["precision"],
+            "modes": _modes(self._target),
             "winograd": self._winograd,
             "at_border": [_AT_BORDER[spec.dtype] for spec in self._model.inputs],
         }
@@ -273,7 +296,10 @@ class MnnExecutable(Executable):
         interpreter.runSession(session)
         for _ in range(runs):
             interpreter.runSessionWithCallBackInfo(session, before, after)
-        steps = [ProfileStep((name,), kinds[name], sum(spent) / runs) for name, spent in times.items()]
+        steps = [
+            ProfileStep((name,), kinds[name], typical_us(_per_run(spent, runs)))
+            for name, spent in times.items()
+        ]
         return op_times(GraphIndex.from_ir(ir.load(self._model.path)), steps, joins_reader=False)
 
     def close(self) -> None:
@@ -294,6 +320,12 @@ class MnnExecutable(Executable):
         return bound
 
 
+def _per_run(times_us: Sequence[float], runs: int) -> list[float]:
+    """What steps of one name, which come one after the other in each run, take together."""
+    each = max(1, len(times_us) // runs)
+    return [sum(times_us[i : i + each]) for i in range(0, len(times_us), each)]
+
+
 def _without_added_axes(shape: tuple[int, ...], spec: TensorSpec) -> tuple[int, ...]:
     """The shape of an output as the model has it: convolutions along one axis give a fourth one."""
     if spec.is_static and math.prod(shape) == math.prod(spec.static_shape):
@@ -308,11 +340,16 @@ def _runtime(nn: Any, target: Target, context: CompileContext) -> Any:
     # MNN starts its threads once in a process, and a later runtime has no more. So the most that a
     # target here uses are started first.
     for count in (max(threads, context.threads), threads):
-        made = nn.create_runtime_manager(
-            ({"backend": "CPU", "numThread": count, "precision": precision},)
-        )
+        config = {"backend": "CPU", "numThread": count, "precision": precision}
+        made = nn.create_runtime_manager((config | _modes(target),))
     made.set_hint(_WINOGRAD_LEVEL, _LEVEL_OF[target.option("winograd", "exact")])
     return made
+
+
+def _modes(target: Target) -> dict[str, str]:
+    """Memory and power modes, where they are not the usual ones."""
+    given = {name: target.option(name, "normal") for name in ("memory", "power")}
+    return {name: mode for name, mode in given.items() if mode != "normal"}
 
 
 def _import() -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ _LINES = """def open_model(path):
     convert = "import sys, _tools; _tools.mnnconvert(sys.argv)"
     words = ["-f", "ONNX", "--modelFile", str(path), "--MNNModel", str(made)]
     subprocess.run([sys.executable, "-c", convert, *words], check=True, stdout=subprocess.DEVNULL)
-    runtime = nn.create_runtime_manager(({{"backend": "CPU", "numThread": {threads}, "precision": "{precision}"}},))
+    runtime = nn.create_runtime_manager(({{"backend": "CPU", "numThread": {threads}, "precision": "{precision}"{modes}}},))
     runtime.set_hint(3, {level})  # WINOGRAD_MEMORY_LEVEL
     net = nn.load_module_from_file(str(made), INPUTS, OUTPUTS, shape_mutable=False, runtime_manager=runtime)
 
@@ -34,8 +34,10 @@ def opening_lines(target: Target, threads: int) -> str | None:
     if target.option("rewrite", "off") != "off":
         return None
     given = target.option("threads", "auto")
+    modes = {name: target.option(name, "normal") for name in ("memory", "power")}
     return _LINES.format(
         threads=threads if given == "auto" else given,
         precision=target.option("precision", "normal"),
+        modes="".join(f', "{name}": "{mode}"' for name, mode in modes.items() if mode != "normal"),
         level=_LEVEL_OF[target.option("winograd", "exact")],
     )

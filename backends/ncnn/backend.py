@@ -43,7 +43,7 @@ from collage.backends.machine import process_policy
 from collage.backends.machine.hardware import hardware
 from collage.backends.ncnn.operators import ONNX_OPERATORS, refuse_forms, refuse_shapes
 from collage.backends.ncnn.row_vectors import as_vectors
-from collage.backends.options import THREADS, Option
+from collage.backends.options import THREADS, Option, switch
 from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.rewrite import rewritten
 from collage.backends.rewriting.table import REWRITE
@@ -84,7 +84,11 @@ class NcnnBackend(RewritingBackend):
             "Winograd's algorithm for 3x3 convolutions.",
             choices=("on", "off"),
             tunable=("off",),  # of few channels the transforms cost more than they save
+            on_trial=True,
         ),
+        switch("sgemm", "Convolutions may be computed as matrix products."),
+        switch("packing", "Several channels are kept side by side in memory."),
+        switch("light", "Values are given back as soon as nothing reads them."),
         REWRITE,
     )
 
@@ -245,6 +249,9 @@ def _options(target: Target, context: CompileContext) -> dict[str, Any]:
         "use_bf16_storage": precision == "bf16",
         "use_bf16_packed": precision == "bf16",
         "use_winograd_convolution": target.option("winograd", "on") == "on",
+        "use_sgemm_convolution": target.option("sgemm", "on") == "on",
+        "use_packing_layout": target.option("packing", "on") == "on",
+        "lightmode": target.option("light", "on") == "on",
     }
 
 

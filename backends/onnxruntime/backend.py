@@ -24,7 +24,7 @@ from collage.backends.contract import (
 from collage.backends.device_memory import cuda_devices
 from collage.backends.onnxruntime import kernels, saturation, script
 from collage.backends.onnxruntime.executable import OnnxRuntimeExecutable, TextExecutable
-from collage.backends.options import THREADS, Option
+from collage.backends.options import THREADS, Option, switch
 from collage.backends.quantization import kinds
 from collage.backends.quantization.backend import QuantizingBackend
 from collage.backends.rewriting.backend import RewritingBackend
@@ -67,7 +67,10 @@ class OnnxRuntimeBackend(QuantizingBackend, RewritingBackend):
             tunable=(
                 "extended",
             ),  # without the blocked layout, whose borders may cost more than it gains
+            on_trial=True,
         ),
+        switch("prepack", "Weights are packed once, when a session opens."),
+        switch("pool", "Values come from a memory pool that the session keeps."),
         Option(
             "spinning",
             "run",

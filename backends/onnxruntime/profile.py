@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from collage.backends.support.ort_session import GRAPH, WEIGHTS, save_optimized
-from collage.backends.support.profile_mapping import ProfileStep
+from collage.backends.support.profile_mapping import ProfileStep, typical_us
 from collage.partitioner.lazy import ir
 
 _KERNEL = "_kernel_time"
@@ -23,7 +23,7 @@ def prepare(options: Any, folder: Path) -> None:
 
 
 def collect(session: Any, folder: Path) -> list[ProfileStep]:
-    """End the session's profile, read it as steps with mean times, and remove its files."""
+    """End the session's profile, read it as steps with typical times, and remove its files."""
     trace = Path(session.end_profiling())
     events = json.loads(trace.read_text(encoding="utf-8"))
     optimized = ir.load(folder / GRAPH)
@@ -37,7 +37,7 @@ def collect(session: Any, folder: Path) -> list[ProfileStep]:
 
 
 def _steps(events: list[dict[str, Any]], outputs: Mapping[str, tuple[str, ...]]) -> list[ProfileStep]:
-    """Mean kernel times by node of the optimized graph, the first (warming) run left out."""
+    """Typical kernel times by node of the optimized graph, the first (warming) run left out."""
     seen: dict[str, tuple[str, list[float]]] = {}
     for event in events:
         name = event.get("name", "")
@@ -49,5 +49,5 @@ def _steps(events: list[dict[str, Any]], outputs: Mapping[str, tuple[str, ...]])
         counted = times[1:] or times
         # The output's name comes first: the node's own may be that of a fused node.
         names = (*outputs.get(name, ()), name.removesuffix(_BLOCKED), name)
-        steps.append(ProfileStep(names, kind, sum(counted) / len(counted)))
+        steps.append(ProfileStep(names, kind, typical_us(counted)))
     return steps

@@ -20,6 +20,8 @@ _LINES = """def open_model(path):
     options = ort.SessionOptions()
     options.intra_op_num_threads = {threads}
     options.graph_optimization_level = ort.GraphOptimizationLevel.{level}
+    options.enable_cpu_mem_arena = {pool}
+    options.add_session_config_entry("session.disable_prepacking", "{unpacked}")
     session = ort.InferenceSession(str(path), options, providers=["{provider}"])
     return lambda inputs: session.run(None, inputs)
 """
@@ -32,6 +34,8 @@ def opening_lines(target: Target, threads: int) -> str | None:
     given = target.option("threads", "auto")
     return _LINES.format(
         threads=threads if given == "auto" else given,
+        pool=target.option("pool", "on") == "on",
+        unpacked=int(target.option("prepack", "on") == "off"),
         level=_LEVELS[target.option("opt", "all")],
         provider=PROVIDERS[target.option("ep", "cpu")],
     )

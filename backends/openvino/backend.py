@@ -26,7 +26,7 @@ from collage.backends.contract import (
 from collage.backends.openvino import script
 from collage.backends.openvino.executable import PRECISION, OpenVinoExecutable, ov
 from collage.backends.openvino.operators import OPERATORS
-from collage.backends.options import THREADS, Option
+from collage.backends.options import THREADS, Option, switch
 from collage.backends.quantization import kinds
 from collage.backends.quantization.backend import QuantizingBackend
 from collage.backends.rewriting.backend import RewritingBackend
@@ -77,6 +77,17 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
             "Keep denormal numbers or flush them to zero.",
             choices=("keep", "flush"),
         ),
+        Option(
+            "partitioner",
+            "own",
+            "How oneTBB splits loops among threads: as OpenVINO chooses, into equal shares, or as threads get free.",
+            choices=("own", "static", "auto"),
+            is_later=True,
+            tunable=("static", "auto"),
+            whole_first=True,
+            on_trial=True,
+        ),
+        switch("snippets", "Chains of elementwise operators are compiled into one kernel."),
         REWRITE_OR_WINOGRAD,
         *kinds.options(kinds.STATIC, kinds.WEIGHTS, kinds.BLOCK_INT8, kinds.BLOCK_INT4),
     )

@@ -31,7 +31,7 @@ from collage.backends.openvino.attention_masks import shield_masks
 from collage.backends.quantization import kinds
 from collage.backends.rewriting.rewrite import rewritten
 from collage.backends.standalone import Standalone
-from collage.backends.support.profile_mapping import ProfileStep, op_times
+from collage.backends.support.profile_mapping import ProfileStep, op_times, typical_us
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.lazy import ir
@@ -179,7 +179,7 @@ class OpenVinoExecutable(Executable):
             ProfileStep(
                 (*fused.get(name, ()), name),
                 kinds[name],
-                sum(spent) / len(spent),
+                typical_us(spent),
                 _between(name, fused),
             )
             for name, spent in times.items()
@@ -283,7 +283,12 @@ def _compile(model: SubModel, properties: dict[str, Any], context: CompileContex
 
 
 def _properties(target: Target, context: CompileContext) -> dict[str, Any]:
+    partitioner = target.option("partitioner", "own")
+    more = {} if partitioner == "own" else {"TBB_PARTITIONER": partitioner.upper()}
+    if target.option("snippets", "on") == "off":
+        more["SNIPPETS_MODE"] = "DISABLE"
     return {
+        **more,
         "INFERENCE_PRECISION_HINT": PRECISION[target.option("precision", "f32")],
         "PERFORMANCE_HINT": target.option("hint", "latency").upper(),
         # Each request that runs at once has streams and threads of its own.

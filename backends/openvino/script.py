@@ -16,7 +16,7 @@ _LINES = """def open_model(path):
         "NUM_STREAMS": "{streams}",
         "INFERENCE_NUM_THREADS": {threads},
         "ENABLE_CPU_PINNING": {pinning},
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,{more}
     }}
     request = ov.Core().compile_model(str(path), "CPU", settings).create_infer_request()
     known = {{name for port in request.model_inputs for name in port.get_names()}}
@@ -34,7 +34,11 @@ def opening_lines(target: Target, threads: int) -> str | None:
     if any(name in _NOT_SAID and value not in ("off", "none") for name, value in target.options):
         return None
     given = target.option("threads", "auto")
+    partitioner = target.option("partitioner", "own")
+    more = "" if partitioner == "own" else f' "TBB_PARTITIONER": "{partitioner.upper()}",'
+    more += ' "SNIPPETS_MODE": "DISABLE",' if target.option("snippets", "on") == "off" else ""
     return _LINES.format(
+        more=more,
         precision=target.option("precision", "f32"),
         hint=target.option("hint", "latency").upper(),
         streams=target.option("streams", "1"),

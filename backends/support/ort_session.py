@@ -66,6 +66,7 @@ def options_of(target: Target, context: CompileContext, level: str | None = None
     options.inter_op_num_threads = 1
     options.execution_mode = ort().ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = getattr(ort().GraphOptimizationLevel, settings["level"])
+    options.enable_cpu_mem_arena = settings["pool"]
     for name, value in settings["entries"].items():
         options.add_session_config_entry(name, value)
     return options
@@ -74,7 +75,7 @@ def options_of(target: Target, context: CompileContext, level: str | None = None
 def session_settings(
     target: Target, context: CompileContext, level: str | None = None
 ) -> dict[str, Any]:
-    """`threads`, `level` of optimization and session `entries` of a target, as plain values."""
+    """`threads`, `level` of optimization, memory `pool` and session `entries` of a target, as plain values."""
     spinning = target.option("spinning", "run")
     entries = {
         "session.intra_op.allow_spinning": str(int(spinning != "off")),
@@ -84,11 +85,14 @@ def session_settings(
         entries["session.disable_cpu_ep_fallback"] = "1"
     if _is_exact(target):
         entries["session.x64quantprecision"] = "1"
+    if target.option("prepack", "on") == "off":
+        entries["session.disable_prepacking"] = "1"
     threads = threads_of(target, context)
     return {
         # Callers of one session share its workers, and each computes too.
         "threads": context.instances * (threads - 1) + 1,
         "level": _LEVELS[level or target.option("opt", "all")],
+        "pool": target.option("pool", "on") == "on",
         "entries": entries,
     }
 

@@ -21,10 +21,16 @@ class ProfileStep:
 
     names: tuple[str, ...]  # the runtime's names for it: of nodes, of values, or neither
     kind: str  # the runtime's name of what it does
-    latency_us: float  # mean time of one execution
+    latency_us: float  # typical time of one execution
     # for a change of layout or type, which is no node: names of the value's maker, then of its
     # reader. The first that is known gets the time.
     between: tuple[str, ...] = ()
+
+
+def typical_us(times_us: Sequence[float]) -> float:
+    """The mean of the faster half: a single execution that was disturbed would take the whole model's time for itself."""
+    faster = sorted(times_us)[: (len(times_us) + 1) // 2]
+    return sum(faster) / len(faster)
 
 
 def op_times(

@@ -257,6 +257,16 @@ def costs_stats(database: Database = None, as_json: AsJson = False) -> None:
     typer.echo(json.dumps(found, indent=2)) if as_json else show_stats(found)
 
 
+@costs_app.command("learned")
+def costs_learned(database: Database = None, as_json: AsJson = False) -> None:
+    """Say how well costs of a new model are predicted from those of other models on this machine."""
+    from collage.cli.queries import learned
+    from collage.cli.tables import show_learned
+
+    found = learned(database)
+    typer.echo(json.dumps(found, indent=2)) if as_json else show_learned(found)
+
+
 @db_app.command("upgrade")
 def db_upgrade(database: Database = None) -> None:
     """Bring the database to the newest schema."""

@@ -7,12 +7,18 @@ from datetime import datetime
 from typing import Any
 
 from collage.backends.contract import Available, Backend
+from collage.backends.machine.hardware import hardware
 from collage.backends.registry import backends, check_options, options_of
 from collage.cost_db.connections import Connections, default_url
+from collage.cost_db.costs.observations import ObservationStore
 from collage.cost_db.costs.queries import CostFilter
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.schema import upgrade
 from collage.cost_db.tables import SCHEMA_REVISION
+from collage.extras import how_to_install, learner_is_installed
+from collage.learning.features import EDITION
+from collage.learning.predictor import ENOUGH_MODELS, Predictor
+from collage.partitioner.errors import BadInputError
 from collage.partitioner.target import Target
 
 
@@ -75,6 +81,23 @@ def cost_stats(url: str | None) -> dict[str, Any]:
     finally:
         database.close()
     return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in stats.items()}
+
+
+def learned(url: str | None) -> dict[str, Any]:
+    """Of each target how far predictions of models that were held out are off, on this machine."""
+    database = CostDatabase(url or default_url())
+    try:
+        rows = ObservationStore(database.connections).newest(hardware().digest, EDITION)
+    finally:
+        database.close()
+    if rows and not learner_is_installed():
+        raise BadInputError(f"nothing is predicted without scikit-learn: {how_to_install('sklearn')}")
+    return {
+        "observations": len(rows),
+        "models": len({row.model for row in rows}),
+        "enough_models": ENOUGH_MODELS,
+        "targets": [asdict(error) for error in Predictor(rows).errors],
+    }
 
 
 def upgrade_database(url: str | None) -> str:

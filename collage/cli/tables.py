@@ -217,6 +217,28 @@ def show_stats(stats: Mapping[str, Any]) -> None:
     stdout_console().print(table)
 
 
+def show_learned(found: Mapping[str, Any]) -> None:
+    """One row for each target whose costs are predicted."""
+    console = stdout_console()
+    seen = f"{found['observations']} observations of {counted(found['models'], 'model')}"
+    if not found["targets"]:
+        console.print(
+            f"{seen}; a target is predicted once {found['enough_models']} models ran on it here"
+        )
+        return
+    table = Table("target", "observations", "models", "median error", "nine of ten within")
+    for row in found["targets"]:
+        table.add_row(
+            row["target"],
+            str(row["rows"]),
+            str(row["models"]),
+            f"{row['median']:.0%}",
+            f"a factor of {row['factor']:.2f}",
+        )
+    console.print(table)
+    console.print(f"{seen}; errors are of models that the predictor did not see")
+
+
 def stdout_console() -> Console:
     """Where tables go: as wide as the terminal, else of one width."""
     return Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False, markup=False)

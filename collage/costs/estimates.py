@@ -120,6 +120,11 @@ class Estimates:
         times = self._times.get(target, {})
         return times if len(times) == len(self._index.nodes) else None
 
+    def profiles_us(self) -> dict[Target, Mapping[int, float]]:
+        """Per target that was profiled on the whole graph what each node takes."""
+        whole = {t: times for t, times in self._times.items() if len(times) == len(self._index.nodes)}
+        return {target: times for target, times in whole.items() if target not in self._guessed}
+
     def bound_us(self, nodes: int, target: Target) -> float:
         """An optimistic estimate of a region's latency."""
         expected_us = self._of(target).expected_us(np.array(bits(nodes)), self._border_us(nodes))

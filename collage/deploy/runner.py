@@ -67,6 +67,7 @@ class OnnxRuntimePart:
         options.intra_op_num_threads = settings["threads"]
         options.inter_op_num_threads = 1
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, settings["level"])
+        options.enable_cpu_mem_arena = settings.get("pool", True)
         for name, value in settings["entries"].items():
             options.add_session_config_entry(name, value)
         model = str(folder / part["files"]["model"])
@@ -122,6 +123,7 @@ class MnnPart:
         # MNN starts its threads once in a process, so the most that are needed are started first.
         for count in settings["threads"]:
             config = {"backend": "CPU", "numThread": count, "precision": settings["precision"]}
+            config |= settings.get("modes", {})
             self._runtime = MNN.nn.create_runtime_manager((config,))
         self._runtime.set_hint(*settings["winograd"])
         modes = self._expr.PrecisionMode

@@ -18,6 +18,7 @@ from collage.backends.registry import backend_of, options_of, tunable_options
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.backends.whole_model import Found, WholeModel
 from collage.events import Event, Listener, ignore
+from collage.learning.advice import NO_ADVICE, Advice
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
 from collage.search.fixed_plans import single_plan
@@ -27,6 +28,8 @@ _TIMEOUT_S = 120.0
 # A variant joins the search where it is so much faster than its target, and so near the fastest whole
 # model.
 _AHEAD, _NEAR = 1.02, 1.5
+# So many settings on trial are tried in one run.
+MOST_TRIALS = 2
 
 
 def single_variants(
@@ -36,13 +39,17 @@ def single_variants(
     latencies_us: Mapping[Target, float],
     listener: Listener = ignore,
     cancel: threading.Event | None = None,
+    advice: Advice = NO_ADVICE,
+    trials: int = 0,
 ) -> list[TimedPlan]:
-    """Plans of the whole model on variants of targets; first those that differ in threads.
+    """Plans of the whole model on variants of targets; first those that differ in threads, settings on trial last.
 
     Args:
-        targets: the user's; options that one states stay as they are.
+        targets: the user's, the fastest first; options that one states stay as they are.
         latencies_us: of the whole model on each target that can run it.
         listener: is told where the model cannot be inspected.
+        advice: which variants never won on other models, and which did best.
+        trials: so many settings of the fastest target are tried at the most.
     """
     inspection = _Inspection(model.path.resolve(), listener, cancel)
     found: list[tuple[Target, Target]] = []
@@ -55,7 +62,18 @@ def single_variants(
         )
         found += [(target, variant) for variant in backend_of(target).variants(target, whole)]
     found.sort(key=lambda pair: _threads(pair[0]) == _threads(pair[1]))
+    found = [pair for pair in found if advice.may_win(*pair)]
+    on_trial = [(t, v) for t in targets[:1] if t in latencies_us for v in _on_trial(t, threads)]
+    found += advice.most_promising(on_trial)[:trials]
     return [TimedPlan(single_plan(model, variant), f"single {variant}") for _, variant in found]
+
+
+def _on_trial(target: Target, threads: int) -> list[Target]:
+    """A target with each setting on trial that the user left open."""
+    tunable = tunable_options(target, threads)
+    options = [o for o in options_of(backend_of(target)) if o.on_trial and o.name in tunable]
+    found = [target.with_options(**{o.name: value}) for o in options for value in tunable[o.name]]
+    return [variant for variant in found if backend_of(target).check_target(variant) is None]
 
 
 def worth_mixing(entries: Sequence[TimedPlan], targets: Sequence[Target]) -> list[Target]:
@@ -70,7 +88,8 @@ def worth_mixing(entries: Sequence[TimedPlan], targets: Sequence[Target]) -> lis
     least = min((entry.ratio for entry in singles.values()), default=0.0)
     found = []
     for target in targets:
-        options = [option for option in options_of(backend_of(target)) if option.whole_first]
+        # A setting on trial is no target of its own: local moves set it where the whole model was timed with it.
+        options = [o for o in options_of(backend_of(target)) if o.whole_first and not o.on_trial]
         ways = [target.with_options(**{o.name: value}) for o in options for value in o.tunable]
         timed = [way for way in ways if way in singles and way not in targets]
         if target not in singles or not timed:

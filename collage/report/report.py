@@ -61,6 +61,8 @@ class Findings:
     front: Sequence[Mapping[str, Any]] | None = None
     # how well the winner does its task; None where no metric was asked for
     evaluation: Mapping[str, Any] | None = None
+    # how well costs were predicted from those of other models; None where nothing was
+    learned: Sequence[Mapping[str, Any]] | None = None
     # what was tuned for, and the settings that were measured
     objective: Mapping[str, Any] | None = None
 
@@ -111,6 +113,7 @@ def build_report(found: Findings) -> dict[str, Any]:
             "infeasible": found.counts.infeasible,
         },
         "search": _search(found.solution),
+        "learned": None if found.learned is None else [dict(each) for each in found.learned],
         "refused": refused_operators(found.known),
         "never_measured": never_measured(found.known),
         "warnings": list(found.warnings),

@@ -11,6 +11,7 @@ from collage.cost_db.costs.row import CostRow
 from collage.costs.cost_source import CostSource
 from collage.costs.estimates import Estimates
 from collage.deadline import NO_DEADLINE, Deadline
+from collage.learning.advice import NO_ADVICE, Advice
 from collage.partitioner.candidate import Candidate, Plan, bits
 from collage.partitioner.cost import Infeasible, Measured, Unknown
 from collage.partitioner.graph.graph_index import GraphIndex
@@ -53,6 +54,7 @@ class SingleTargets:
         targets: all targets of the run.
         costs: where costs come from.
         probing_s: how long blocks of targets without a profile may be measured in all; there may be a hundred, of seconds each.
+        advice: which targets come first, and which need not run.
     """
 
     def __init__(
@@ -61,13 +63,16 @@ class SingleTargets:
         targets: Sequence[Target],
         costs: CostSource,
         probing_s: float = math.inf,
+        advice: Advice = NO_ADVICE,
     ) -> None:
         self._index = index
+        self._advice = advice
         self._costs = costs
         self._probing_s = probing_s
         self._candidates = [Candidate(index.all_nodes, target, "whole") for target in targets]
         self._wanted: list[Candidate] = []
         self.seconds: dict[Target, float] = {}  # that measuring each took now, all included
+        self.left_out: dict[Target, str] = {}  # targets that need not run, and why
 
     def measure(
         self,
@@ -90,7 +95,10 @@ class SingleTargets:
         # Those that may be returned come first, since there may be time for one only.
         fit = [c for c in self._wanted if may_win(Plan((c,)))]
         others = [c for c in (*self._wanted, *tried) if c not in fit]
-        self._measure_in_turn([*fit, *others], {c.target for c in fit or others}, deadline)
+        ordered = [*self._most_promising_first(fit), *self._most_promising_first(others)]
+        self._measure_in_turn(ordered, {c.target for c in fit or others}, deadline)
+        self._wanted = [c for c in self._wanted if c.target not in self.left_out]
+        self._candidates = [c for c in self._candidates if c.target not in self.left_out]
         estimates = Estimates(self._index)
         unprofiled = self.latencies_us()
         for target, row in self.rows().items():
@@ -137,14 +145,31 @@ class SingleTargets:
             share_s = (until_s - deadline.clock()) / (len(waiting) - position)
             if share_s < _LEAST_FIRST_S:
                 break  # what cannot end in time would only delay the one that is measured all the same
-            measure(candidate, share_s)
+            if not self._is_left_out(candidate, enough):
+                measure(candidate, share_s)
         for candidate in self._unknown(waiting):
+            if self._is_left_out(candidate, enough):
+                continue
             if not enough.isdisjoint(self.latencies_us()):
                 left_s = until_s - deadline.clock()
                 if left_s > _LEAST_FIRST_S:
                     measure(candidate, left_s / 2)
             else:
                 measure(candidate, math.inf)
+
+    def _most_promising_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        by_target = {candidate.target: candidate for candidate in candidates}
+        return [by_target[target] for target in self._advice.in_order(list(by_target))]
+
+    def _is_left_out(self, candidate: Candidate, enough: Collection[Target]) -> bool:
+        """Whether a target is of no use beside the fastest one that may be returned."""
+        known = {target: us for target, us in self.latencies_us().items() if target in enough}
+        if not known or candidate.target in self.left_out:
+            return candidate.target in self.left_out
+        reason = self._advice.against(candidate.target, min(known, key=lambda t: known[t]))
+        if reason is not None:
+            self.left_out[candidate.target] = reason
+        return reason is not None
 
     def _unknown(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         return [c for c in candidates if isinstance(self._costs.cost(c), Unknown)]

@@ -14,21 +14,24 @@ from collage.accuracy.task_errors import search_task
 from collage.backends.registry import target_spec
 from collage.costs.measurement_context import transitions_between
 from collage.events import Event
+from collage.learning.observe import promised
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.rules.target_spec import enumerate_candidates
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
 from collage.refinement.exploration import lay_out
-from collage.refinement.target_variants import single_variants, worth_mixing
+from collage.refinement.target_variants import MOST_TRIALS, single_variants, worth_mixing
 from collage.search.corrections import Corrections
 from collage.search.single_targets import SingleTargets, may_take_all
 from collage.timing.plan_timer import PlanTimer
 from collage.timing.request import expected_plan_s, without_plans
 from collage.timing.timed_plan import TimedPlan
 from collage.tuning.early_end import early_end
+from collage.tuning.learned import advise, observe, without
 from collage.tuning.stages import Allowed, Baselines, Budgeted, Timed
 
 _PROBING_SHARE = 0.15  # the most for blocks of targets without a profile
+_TRIALS_SHARE = 0.05  # the most for settings of the fastest target
 # Time is kept for so many comparisons of so many plans, which confirm the winner.
 _CONFIRMING, _LEAST_PLANS = 1.5, 2
 # A plan that is far ahead runs in so many plans' comparisons before it is written.
@@ -42,8 +45,9 @@ _EMIT_S, _EMIT_CALLS = 2.0, 5
 def measure_single_targets(allowed: Allowed) -> Baselines:
     """Measure the whole model on each target that may take it."""
     index, candidates = allowed.model.index, allowed.candidates
+    advice = advise(allowed)
     single_targets = SingleTargets(
-        index, allowed.request.targets, allowed.costs, _PROBING_SHARE * allowed.limit_s
+        index, allowed.request.targets, allowed.costs, _PROBING_SHARE * allowed.limit_s, advice
     )
     estimates = single_targets.measure(
         candidates,
@@ -53,14 +57,24 @@ def measure_single_targets(allowed: Allowed) -> Baselines:
     )
     plan_s, emit_s = _expected_s(single_targets, allowed)
     confirm_s = _CONFIRMING * _LEAST_PLANS * plan_s
-    known = replace(allowed, deadline=allowed.deadline.reserving(confirm_s=confirm_s, emit_s=emit_s))
+    left_out = single_targets.left_out
+    for target, reason in left_out.items():
+        allowed.run.listener(Event("measure", f"{target} {reason}"))
+    known = replace(
+        allowed,
+        specs=tuple(spec for spec in allowed.specs if spec.target not in left_out),
+        candidates=without(index, candidates, left_out),
+        deadline=allowed.deadline.reserving(confirm_s=confirm_s, emit_s=emit_s),
+    )
     left_s = max(0.0, known.deadline.left_s) + 2 * confirm_s + emit_s
     known.run.clock.expect(left_s if known.request.searches else confirm_s + emit_s)
     return Baselines(
         **vars(known),
+        advice=advice,
+        left_out=left_out,
         single_targets=single_targets,
         estimates=estimates,
-        transitions=transitions_between(allowed.specs, allowed.copies),
+        transitions=transitions_between(known.specs, allowed.copies),
         plan_s=plan_s,
         emit_s=emit_s,
     )
@@ -127,7 +141,7 @@ def _error_budget(known: Baselines) -> BudgetSearch | None:
 
 
 def _variants(known: Baselines) -> list[TimedPlan]:
-    """The whole model on variants of targets that may be faster: on one thread, and rewritten."""
+    """The whole model on variants of targets that may be faster: on one thread, rewritten, with other settings."""
     return single_variants(
         model=known.model,
         targets=known.single_targets.fastest_first(),
@@ -135,7 +149,15 @@ def _variants(known: Baselines) -> list[TimedPlan]:
         latencies_us=known.single_targets.latencies_us(),
         listener=known.run.listener,
         cancel=known.run.cancel,
+        advice=known.advice,
+        trials=_trials(known),
     )
+
+
+def _trials(known: Baselines) -> int:
+    """How many settings of the fastest target are tried: as many as take a small share of the time."""
+    fit = int(_TRIALS_SHARE * known.limit_s / max(known.plan_s, 1e-3))
+    return 0 if known.error_limits.has_budget else min(MOST_TRIALS, fit)
 
 
 def time_baselines(budgeted: Budgeted) -> Timed:
@@ -157,9 +179,11 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         if budgeted.request.searches:
             timer.skip("targets in turn before the search")
         corrections = Corrections(single_target_us=latencies_us)
-        return Timed(
+        untimed = Timed(
             **vars(budgeted), timer=timer, comparisons=comparisons, corrections=corrections, blocks=()
         )
+        observe(untimed)
+        return untimed
     with budgeted.run.stage("end_to_end", "timing the single targets in turn"):
         budget = budgeted.budget
         comparisons.open(
@@ -174,21 +198,27 @@ def time_baselines(budgeted: Budgeted) -> Timed:
         singles_us = joined.single_targets.corrected_us(comparisons.singles_us(), joined.estimates)
         exact_us = joined.single_targets.within(joined.error_limits.exact_limit, singles_us)
         blocks: Sequence[Candidate] = ()
-        ended_early = early_end(joined, comparisons) if joined.request.searches else None
+        promise = promised(joined.model.index, list(joined.estimates.profiles_us().values()))
+        wholes = [e for e in comparisons.standings.entries if len(e.plan.partitions) == 1]
+        ended_early = early_end(joined, comparisons, promise) if joined.request.searches else None
         if ended_early is not None:
             timer.say(ended_early)
             joined.run.clock.expect(timer.expected_s(CHECKING_PLANS) + joined.emit_s)
         elif joined.request.searches:
             comparisons, blocks = lay_out(comparisons, joined.candidates, joined.estimates, exact_us)
     corrections = comparisons.corrected(Corrections(single_target_us=singles_us))
-    return Timed(
+    timed = Timed(
         **vars(joined),
         timer=timer,
         comparisons=comparisons,
         corrections=corrections,
         blocks=blocks,
+        promised=promise,
+        wholes=wholes,
         ended_early=ended_early,
     )
+    observe(timed)
+    return timed
 
 
 def _screen_by_task(budgeted: Budgeted, timer: PlanTimer) -> None:

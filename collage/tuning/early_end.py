@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from collage.learning.advice import WORTH
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
 from collage.search.corrections import Corrections
@@ -18,16 +19,22 @@ from collage.tuning.stages import Budgeted
 _FAR_AHEAD, _WORTH_SEARCHING = 1.5, 0.02
 
 
-def early_end(known: Budgeted, comparisons: Comparisons) -> str | None:
+def early_end(known: Budgeted, comparisons: Comparisons, promised: float) -> str | None:
     """Why the search is left out, in words for the report; None where it is worth its time.
 
     Args:
         known: the run, with the variants that joined.
         comparisons: of the single targets and their variants in turn.
+        promised: what the best target for each part would save by profiles.
     """
+    runtimes = {spec.target.backend for spec in known.specs}
+    if known.left_out and len(runtimes) == 1:
+        return f"ended early: no other target can save {WORTH:.0%}, by what other models took"
     fastest = comparisons.standings.fastest()
     if fastest is None or len(fastest.plan.partitions) != 1 or known.budget is not None:
         return None
+    if (reason := known.advice.against_search(promised)) is not None:
+        return reason
     whole_us: dict[Target, float] = {}
     for entry in comparisons.standings.entries:
         if entry.timed and len(entry.plan.partitions) == 1:

@@ -13,6 +13,7 @@ import time
 from collage.artifact.emit import TuneResult
 from collage.shapes.settle import Settled
 from collage.tuning.baselines import measure_single_targets, propose_plans, time_baselines
+from collage.tuning.learned import keep_gain
 from collage.tuning.objective import choose_setting
 from collage.tuning.prepare import allow, prepare, propose
 from collage.tuning.read_model import read_model
@@ -69,7 +70,9 @@ def _winner(prepared: Prepared, waited_s: float = 0.0) -> Refined:
     candidates = allowed.candidates.candidates
     with allowed.run.stage("measure", f"measuring among {len(candidates)} candidates"):
         budgeted = propose_plans(measure_single_targets(allowed))
-    return choose_setting(evaluate(refine(search(time_baselines(budgeted)))))
+    refined = refine(search(time_baselines(budgeted)))
+    keep_gain(refined)
+    return choose_setting(evaluate(refined))
 
 
 def _remembered(cache: TuningCache, prepared: Prepared, waited_s: float = 0.0) -> TuneResult:

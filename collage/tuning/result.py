@@ -82,7 +82,7 @@ def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
         winner=winner,
         entries=entries,
         estimates=refined.comparisons.standings.estimates,
-        infeasible=whole_model_failures(known),
+        infeasible={**whole_model_failures(known), **refined.left_out},
         candidates=refined.candidates,
         unique=refined.costs.unique(refined.candidates.candidates),
         counts=refined.costs.counts,
@@ -93,6 +93,7 @@ def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
         front=front(refined.model, refined.comparisons.standings, winner)
         if request.options.pareto
         else None,
+        learned=refined.advice.told(),
         objective=refined.objective,
         sampled="seeded" if request.inputs is None else "given",
         warnings=_warnings(refined),
@@ -124,6 +125,7 @@ def _warnings(refined: Refined) -> list[str]:
         *refined.timer.warnings(),
         *left_out(refined),
         *([refined.ended_early] if refined.ended_early else []),
+        *(f"{target} was {reason}" for target, reason in refined.left_out.items()),
         *unmet(refined.objective),
     ]
     if refined.request.inputs is None:

@@ -16,6 +16,7 @@ from collage.accuracy.task import Task
 from collage.costs.estimates import Estimates
 from collage.costs.measured_costs import MeasuredCosts
 from collage.deadline import Deadline
+from collage.learning.advice import Advice
 from collage.model.sampling import Sampling
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Candidate, Instances, Plan
@@ -26,6 +27,7 @@ from collage.partitioner.rules.target_spec import TargetSpec
 from collage.partitioner.search.constraints import Constraints
 from collage.partitioner.search.search import Solution
 from collage.partitioner.search.transition import CopyCost, Transitions
+from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
 from collage.runner import TargetFacts
 from collage.search.corrections import Corrections
@@ -125,6 +127,8 @@ class Baselines(Allowed):
     """The whole model was measured on each target.
 
     Args:
+        advice: what other models say of this one.
+        left_out: targets that need not run the whole model, and why; nothing below knows them.
         single_targets: the measurements.
         estimates: of what each node takes on each target.
         transitions: what borders cost.
@@ -132,6 +136,8 @@ class Baselines(Allowed):
         emit_s: seconds that writing the artifact is expected to take.
     """
 
+    advice: Advice
+    left_out: Mapping[Target, str]
     single_targets: SingleTargets
     estimates: Estimates
     transitions: Transitions
@@ -161,6 +167,8 @@ class Timed(Budgeted):
         comparisons: of whole plans.
         corrections: what these say of costs.
         blocks: of each target, to be looked at whatever profiles say of them.
+        promised: what the best target for each part would save; None where that is not known.
+        wholes: the whole models that ran.
         ended_early: why no plans are searched; None where they are.
     """
 
@@ -168,6 +176,8 @@ class Timed(Budgeted):
     comparisons: Comparisons
     corrections: Corrections
     blocks: Sequence[Candidate]
+    promised: float | None = None
+    wholes: Sequence[TimedPlan] = ()
     ended_early: str | None = None
 
 

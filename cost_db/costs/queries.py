@@ -21,7 +21,9 @@ from collage.cost_db.tables import (
     claims,
     cost_operators,
     costs,
+    gains,
     model_forms,
+    observations,
     tunings,
 )
 from collage.partitioner.errors import BadInputError
@@ -151,8 +153,9 @@ def forget(connection: sa.Connection, wanted: CostFilter, limit: int) -> int:
         # The summary may rest on them.
         summary.forget_all(connection)
         # A cost serves every model with the sub-graph, so only the machine narrows what depends on it.
-        there = [] if wanted.hardware is None else [tunings.c.hardware == wanted.hardware]
-        connection.execute(sa.delete(tunings).where(*there))
+        for table in (tunings, observations, gains):
+            there = [] if wanted.hardware is None else [table.c.hardware == wanted.hardware]
+            connection.execute(sa.delete(table).where(*there))
     return count
 
 

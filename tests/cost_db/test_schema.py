@@ -13,6 +13,7 @@ from alembic.script import ScriptDirectory
 
 from collage.cost_db import migrations, schema
 from collage.cost_db.connections import Connections
+from collage.cost_db.costs.observations import ObservationStore
 from collage.cost_db.costs.queries import CostFilter
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.errors import SchemaError
@@ -126,6 +127,10 @@ def _check_upgraded(database: CostDatabase, revision: str) -> None:
     assert database.claim([make.CLAIMED], "new owner", 60.0).granted == {make.CLAIMED.digest: 2}
     known = make.TUNING if revision >= "0002" else None
     assert TuningStore(database).find(make.TUNING.digest) == known
+    seen = ObservationStore(database.connections)
+    is_later = revision >= "0006"
+    assert seen.newest("hardware-a", edition=1) == ((make.OBSERVATION,) if is_later else ())
+    assert seen.gains("hardware-a", "mnn, openvino") == ((make.GAIN,) if is_later else ())
     jobs = JobStore(database)
     done, queued = sorted(jobs.list().items, key=lambda job: job.state)
     assert (done.state, done.result.artifact, done.spec) == (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from collage.cost_db.costs.observations import Gain, Observation, ObservationStore
 from collage.cost_db.database import CostDatabase
 from collage.cost_db.jobs.jobs import JobResult, JobStore
 from collage.cost_db.stored_models import BlobRegister, ModelStore
@@ -19,6 +20,11 @@ CLAIMED = key(4)
 BLOB = "ef" * 32
 TUNING = TuningRecord("cd" * 32, "hardware-a", 150.0, "{}", {"latency_us": 0.1 + 0.2}, START)
 
+OBSERVATION = Observation(
+    "hardware-a", "mnn", "ab" * 32, "3.6", "cd" * 32, False, 0.1 + 0.2, 1, (0.5, 20.0), START
+)
+GAIN = Gain("hardware-a", "cd" * 32, "mnn, openvino", 0.1, 0.02, ("mnn",), START)
+
 
 def fill(url: str) -> None:
     """Write rows into every table, by the program itself."""
@@ -26,6 +32,8 @@ def fill(url: str) -> None:
     store_all(database, *COSTS)
     database.claim([CLAIMED], "dead owner", 0.0)
     TuningStore(database).keep(TUNING)
+    ObservationStore(database.connections).keep([OBSERVATION])
+    ObservationStore(database.connections).keep_gain(GAIN)
     token, _ = TokenStore(database).create("team", ["read", "tune"], quotas=Quotas(active_jobs=3))
     BlobRegister(database).add(BLOB, 1_000, "application/octet-stream")
     ModelStore(database).add(BLOB, token.id, "resnet50")

@@ -16,6 +16,7 @@ from collage.backends.numerics.reference import run_reference
 from collage.cost_db.costs.queries import CostFilter
 from collage.cost_db.database import CostDatabase
 from collage.events import Event
+from collage.learning.advice import NO_ADVICE, Advice
 from collage.model.reference import ingest
 from collage.partitioner.graph.model import Model
 from collage.partitioner.rules.candidate_set import CandidateSet
@@ -147,6 +148,7 @@ def test_local_moves_rewrite_only_where_whole_models_were_timed_so(tmp_path: Pat
         ({"openvino": 4.0, "openvino -rewrite=on": 2.0, "onnxruntime": 1.0}, None),  # still far behind
         ({"openvino": 4.0, "openvino -rewrite=on": 1.4, "onnxruntime": 1.0}, "on"),
         ({"openvino -rewrite=on": 0.9}, None),  # as it is it cannot be run
+        ({"openvino": 1.0, "openvino -snippets=off": 0.5}, None),  # a setting is left to local moves
     ],
 )
 def test_target_faster_rewritten_is_mixed_too(
@@ -160,6 +162,47 @@ def test_target_faster_rewritten_is_mixed_too(
     assert [t.option("rewrite", "") for t in worth_mixing(entries, [ORT, OPENVINO])] == [mixed] * bool(
         mixed
     )
+
+
+def _settings(model: Model, targets: list[Target], trials: int, advice: Advice) -> list[str]:
+    alone_us = dict.fromkeys(targets, 9e3)
+    entries = single_variants(model, targets, 2, alone_us, advice=advice, trials=trials)
+    return [name for name in _targets(entries) if "rewrite" not in name]
+
+
+def test_a_few_settings_of_the_fastest_target_are_tried(tmp_path: Path) -> None:
+    model = _taken(channels_last_model(), tmp_path)
+    assert _settings(model, [OPENVINO, ORT], 0, NO_ADVICE) == []
+    tried = _settings(model, [OPENVINO, ORT], 2, NO_ADVICE)
+    assert tried == ["openvino -partitioner=static", "openvino -partitioner=auto"]
+    stated = OPENVINO.with_options(partitioner="own")
+    assert _settings(model, [stated], 9, NO_ADVICE) == ["openvino -partitioner=own -snippets=off"]
+    on_ort = _settings(model, [ORT, OPENVINO], 9, NO_ADVICE)
+    assert set(on_ort) == {f"onnxruntime -{s}" for s in ("opt=extended", "prepack=off", "pool=off")}
+
+
+def test_settings_come_in_the_order_of_what_other_models_gained(tmp_path: Path) -> None:
+    model = _taken(channels_last_model(), tmp_path)
+    base = {f"model {i}": 100.0 for i in range(9)}
+    wholes_us = {
+        "onnxruntime": base,
+        # Faster on each.
+        "onnxruntime -pool=off": dict.fromkeys(base, 90.0),
+        # Slower on each of enough models: never again.
+        "onnxruntime -prepack=off": dict.fromkeys(base, 130.0),
+        "onnxruntime -threads=1": dict.fromkeys(base, 130.0),
+    }
+    known = Advice(wholes_us=wholes_us)
+    found = _settings(model, [ORT], 9, known)
+    assert found == ["onnxruntime -pool=off", "onnxruntime -opt=extended"]
+    short = {ORT: 500.0}
+    entries = single_variants(model, [ORT], 2, short, advice=NO_ADVICE)
+    assert "onnxruntime -threads=1" in _targets(entries)
+    entries = single_variants(model, [ORT], 2, short, advice=known)
+    assert "onnxruntime -threads=1" not in _targets(entries)
+    # One model on which it was faster is a reason to try.
+    wholes_us["onnxruntime -prepack=off"]["model 3"] = 80.0
+    assert "onnxruntime -prepack=off" in _settings(model, [ORT], 9, Advice(wholes_us=wholes_us))
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from collage.backends.openvino import backend
 from collage.backends.openvino.backend import OpenVinoBackend
 from collage.deadline import Deadline
+from collage.learning.advice import Advice
 from collage.partitioner.candidate import Candidate, bits
 from collage.partitioner.cost import Cost, Measured
 from collage.partitioner.graph.graph_index import GraphIndex
@@ -174,3 +175,40 @@ def test_first_timings_share_the_time(
     assert [TARGETS.index(candidate.target) for candidate in costs.asked] == list(known)
     assert [TARGETS.index(target) for target in costs.tried] == list(tried)
     assert costs.now_s <= 70.0 or max(seconds) > 70.0
+
+
+class StatedAdvice(Advice):
+    """The last target first; targets that need not run beside another one."""
+
+    def __init__(self, useless: Sequence[Target]) -> None:
+        super().__init__()
+        object.__setattr__(self, "useless", useless)
+
+    def in_order(self, targets: Sequence[Target]) -> list[Target]:
+        return list(reversed(targets))
+
+    def against(self, target: Target, base: Target) -> str | None:
+        assert target != base
+        return "left out: it is of no use" if target in self.useless else None
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_advice_orders_targets_and_leaves_some_out(late: bool) -> None:
+    world = World(24, 0)
+    costs = SlowCosts(dict.fromkeys(TARGETS, 1.0))
+    whole = SingleTargets(world.model.index, TARGETS, costs, 0.0, StatedAdvice(TARGETS))
+    end_s = 0.0 if late else 70.0
+    deadline = Deadline(search_s=end_s, compare_s=end_s, clock=lambda: costs.now_s)
+    whole.measure(world.candidates, deadline)
+    # The first one runs in any case, and the others are of no use beside it.
+    assert costs.tried == [TARGETS[2]]
+    assert set(whole.left_out) == set(TARGETS[:2])
+    costs = SlowCosts(dict.fromkeys(TARGETS, 1.0))
+    costs.measure([Candidate(world.model.index.all_nodes, TARGETS[0])])
+    whole = SingleTargets(world.model.index, TARGETS, costs, 0.0, StatedAdvice(TARGETS[1:2]))
+    whole.measure(world.candidates)
+    assert whole.left_out == {TARGETS[1]: "left out: it is of no use"}
+    assert costs.tried == [TARGETS[0], TARGETS[2]]
+    assert list(whole.latencies_us()) == [TARGETS[0], TARGETS[2]]
+    assert not any(str(TARGETS[1]) in said for said in whole.untried())
+    assert whole.fastest_first() == [TARGETS[0], TARGETS[2]]

@@ -1,0 +1,1 @@
+"""How much sooner a model is tuned by what the database has seen on others."""

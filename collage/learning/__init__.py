@@ -1,0 +1,1 @@
+"""What the measurements of other models say about a new one."""

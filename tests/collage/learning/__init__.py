@@ -1,0 +1,1 @@
+"""Tests of what is learnt from other models."""

@@ -26,13 +26,11 @@ class Environment:
         python: its executable; None for the one that runs this.
         files: one file in each folder that it needs, so that a sandboxed child may read there.
         versions: of the runtimes there, of Python and of this project.
-        search_path: for the interpreter that runs this: where it looks for modules.
     """
 
     python: Path | None
     versions: Mapping[str, str]
     files: tuple[Path, ...] = ()
-    search_path: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

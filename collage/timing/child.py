@@ -110,7 +110,7 @@ def run_rounds(request: TimingRequest, skip: list[int]) -> list[PlanTiming]:
     counted = counting(near)
     far, left_out = counted != near, counted.count(False)
     for plan in built:
-        copy_us = plan.executor.time_copies(_COPIES)
+        copies = plan.executor.time_copies(_COPIES)
         plan.executor.close()
         if len(plan.samples) > 1:  # a plan that was called once took no part in the rounds
             plan.keep(counted)
@@ -124,7 +124,7 @@ def run_rounds(request: TimingRequest, skip: list[int]) -> list[PlanTiming]:
             seen_us=tuple(watch.seen_us),
             others=others,
             quiet_s=quiet_s,
-            copy_us=copy_us,
+            copy_us=tuple((name, reader, us) for (name, reader), us in copies.items()),
         )
     compiled.close()
     return results

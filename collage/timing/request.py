@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from collage.backends.contract import SubModel
@@ -112,8 +112,8 @@ class PlanTiming:
     Args:
         samples_us: the median of each of its blocks, by round.
         step_us: median time of each partition inside the running plan.
-        copy_us: time of a value from its maker's memory to another one, by its name and the position of the
-            partition that reads it there.
+        copy_us: values that partitions read in another memory than that of their maker: name, position of the
+            partition, and time of the copy.
         error: largest error over outputs and samples.
         failure: why it was not timed, or None.
         left_out: how many rounds of the request do not count, since the cores were far apart.
@@ -134,7 +134,7 @@ class PlanTiming:
     others: float = 0.0
     quiet_s: float = 0.0
     waits: tuple[float, ...] = ()
-    copy_us: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    copy_us: tuple[tuple[str, int, float], ...] = ()
 
     @property
     def latency_us(self) -> float:

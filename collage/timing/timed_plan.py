@@ -115,8 +115,9 @@ class TimedPlan:
 
     @property
     def copy_us(self) -> Mapping[tuple[str, int], float]:
-        """Times of copies between partitions in different memories, of the newest comparison that counts."""
-        return self.timings[self.counting[-1]].copy_us if self.counting else {}
+        """Times of copies between memories by value and reader, of the newest comparison that counts."""
+        newest = self.timings[self.counting[-1]].copy_us if self.counting else ()
+        return {(name, reader): us for name, reader, us in newest}
 
     @property
     def latency_us(self) -> float:

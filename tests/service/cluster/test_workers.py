@@ -77,7 +77,8 @@ def _post(server: RunningServer, targets: list[str], **options: object) -> str:
 
 def test_jobs_are_measured_by_workers_and_the_pages_say_by_whom(server: RunningServer) -> None:
     job = _post(server, list(TARGETS))
-    assert _ended(server, job)["state"] == "done"
+    ended = _ended(server, job)
+    assert ended["state"] == "done", ended["reason"]
     assert server.http.get(f"/v1/jobs/{job}/report").json()["machine"]["label"] == "edge"
     worker, runner = server.http.get("/v1/workers").raise_for_status().json()
     assert (worker["name"], worker["role"], worker["label"]) == ("edge", "measures", "edge")
@@ -125,7 +126,8 @@ def test_a_slow_region_is_found_on_a_worker(server: RunningServer) -> None:
 def test_an_artifact_is_watched_on_a_worker(server: RunningServer) -> None:
     job = _post(server, ["onnxruntime"])
     watch = server.http.post("/v1/watches", json={"job": job}).raise_for_status().json()
-    assert _ended(server, job)["state"] == "done"
+    ended = _ended(server, job)
+    assert ended["state"] == "done", ended["reason"]
     deadline = time.monotonic() + 120
     while True:
         history = server.http.get(f"/v1/watches/{watch['id']}/history").json()["runs"]

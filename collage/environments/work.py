@@ -14,8 +14,8 @@ from typing import Any
 from collage.backends.contract import SubModel
 from collage.partitioner.tensor import TensorSpec
 
-# Raise it when a worker no longer understands the work of an earlier one.
-PROTOCOL = 1
+# Raise it when a worker no longer understands the work of an earlier one, or times otherwise.
+PROTOCOL = 2
 
 
 @dataclass(frozen=True)

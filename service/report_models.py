@@ -65,6 +65,16 @@ class PartitionView(_Stored):
     why: list[str]
 
 
+class TransferView(_Stored):
+    """A value that one partition makes and another reads."""
+
+    value: str
+    source: int = Field(alias="from", description="Position of the partition that makes it.")
+    to: int
+    bytes: int | None = Field(description="Null where its shape is not known.")
+    latency_us: float = Field(description="Of its copies; 0 where both have the same memory.")
+
+
 class BaselineView(_Stored):
     """The whole model on one target."""
 
@@ -277,6 +287,7 @@ class ReportView(_Stored):
     targets: list[str]
     machine: MachineView
     partitions: list[PartitionView]
+    transfers: list[TransferView] = []
     latency_us: float
     latency_interval_us: Interval
     baselines: list[BaselineView]
@@ -343,6 +354,10 @@ class GraphEdgeView(_Stored):
     to: str
     tensors: list[str]
     bytes: int | None = Field(description="Of all tensors; null where a shape is not known.")
+    latency_us: float | None = Field(
+        default=None,
+        description="Of copies between memories, by the report; 0 where nothing is copied.",
+    )
 
 
 class GraphView(_Stored):

@@ -89,7 +89,7 @@ class Services:
                 files=files,
                 spool=spool,
                 retention=retention,
-                watching=Watching(settings, jobs, watches, files, catalog),
+                watching=Watching(settings, jobs, watches, files, catalog, remote_workers),
                 atlas=AtlasStore(database),
                 remote_workers=remote_workers,
                 metrics=metrics,

@@ -30,9 +30,12 @@ class Host:
         folder: for its home.
         label: of its kind.
         without: packages that are not installed on it.
+        more: folders with further packages.
     """
 
-    def __init__(self, folder: Path, label: str = "", without: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, label: str = "", without: Sequence[str] = (), more: Sequence[Path] = ()
+    ) -> None:
         self.folder = folder
         self._packages = folder / "packages"
         self._packages.mkdir(parents=True)
@@ -45,7 +48,7 @@ class Host:
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
             "XDG_DATA_HOME": str(folder / "data"),
-            "PYTHONPATH": f"{self._packages}:{ROOT}",
+            "PYTHONPATH": ":".join(map(str, (self._packages, *more, ROOT))),
             "PYTHONDONTWRITEBYTECODE": "1",
             "COLLAGE_HOST_LABEL": label,
             # Else the device's lock would be shared by what are to be two machines.
@@ -120,9 +123,11 @@ class Cluster:
             *("--patience", str(PATIENCE_S)),
         )
 
-    def host(self, name: str, label: str = "", without: Sequence[str] = ()) -> Host:
+    def host(
+        self, name: str, label: str = "", without: Sequence[str] = (), more: Sequence[Path] = ()
+    ) -> Host:
         """A machine that does nothing yet."""
-        made = Host(self.folder / f"{name}-home", label, without)
+        made = Host(self.folder / f"{name}-home", label, without, more)
         self._hosts.append(made)
         return made
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from collage.service.jobs.job_process import JOB_NAME
+from collage.service.jobs.job_process import JOB_NAME, WAITING_NAME
 
 
 def command(process: psutil.Process) -> str:
@@ -28,8 +28,17 @@ def children(process: psutil.Process, recursive: bool = False) -> list[psutil.Pr
 
 def has_a_job(process: psutil.Process) -> bool:
     """Whether it is a job's process, and not one that waits for a job."""
+    return _is_named(process, JOB_NAME)
+
+
+def waits_for_a_job(process: psutil.Process) -> bool:
+    """Whether it is to be a job's process."""
+    return _is_named(process, WAITING_NAME)
+
+
+def _is_named(process: psutil.Process, name: str) -> bool:
     try:
-        return process.name() == JOB_NAME and "job_process" in command(process)
+        return process.name() == name and "job_template" in command(process)
     except psutil.Error:
         return False
 

@@ -102,17 +102,22 @@ def live(
     channel_fd: int,
     log_fd: int,
     end_fd: int,
+    group_fd: int | None,
     work_dir: Path,
 ) -> NoReturn:
     """A child's whole life.
 
     Args:
         end_fd: a pipe to the fork server; how the worker ended is written there.
+        group_fd: of the child's control group, which it joins; None where it has none.
     """
     global _channel
     code = 1
     try:
         passes_files = _set_up(request, surroundings, log_fd, work_dir)
+        if group_fd is not None:
+            os.write(group_fd, b"0")
+            os.close(group_fd)
         _give_up(request, passes_files, end_fd)
         if surroundings.own_view:
             _fork_worker(channel_fd, end_fd)

@@ -23,7 +23,6 @@ import contextlib
 import errno
 import gc
 import importlib
-import itertools
 import json
 import os
 import selectors
@@ -43,7 +42,8 @@ from collage.backends.sandbox.file_view import Shown, enter
 from collage.backends.sandbox.landlock import SYSTEM, confinable, interpreter_paths, start_folders
 from collage.backends.sandbox.limits import Protections
 from collage.backends.sandbox.seccomp import filterable
-from collage.backends.sandbox.user import can_change_user, owned_by_child, user_for
+from collage.backends.sandbox.usage.control_group import ControlGroup, Groups, find_groups
+from collage.backends.sandbox.user import Users, can_change_user, owned_by_child, user_for
 
 REQUEST_BYTES = 1 << 20
 OWNER_POLL_S = 0.5
@@ -61,6 +61,16 @@ class _ForkedChild:
     work_dir: Path
     end: int  # its first process writes there how the other one ended
     user: int | None  # taken for it
+    group: ControlGroup | None
+
+    def kill(self) -> None:
+        """End it, while it is not reaped yet, with all that it started."""
+        if self.group is not None:
+            self.group.kill()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it may not lead a group yet
+            os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass
@@ -69,40 +79,8 @@ class _Platform:
 
     surroundings: Surroundings
     maps_users: bool
-    users: _Users | None = None
-
-
-class _Users:
-    """Users of children. One that mounts know serves again when its child is gone with all it started."""
-
-    def __init__(self) -> None:
-        # Two fork servers of one machine are unlikely to use one number at the same time.
-        self._numbers = itertools.count(os.getpid())
-        self._idle: list[int] = []
-        self._maps: dict[int, dict[tuple[int, int], int]] = {}
-
-    def take(self) -> int:
-        """A user that no child has."""
-        return self._idle.pop() if self._idle else user_for(next(self._numbers))
-
-    def give_back(self, user: int) -> None:
-        """Its child is gone."""
-        if user in self._maps:
-            self._idle.append(user)
-
-    def maps(self, user: int, owners: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
-        """For each owner a descriptor of the namespace that turns it into this user."""
-        known = self._maps.setdefault(user, {})
-        for owner in owners - set(known):
-            known[owner] = owned_by_child(owner, user)
-        return {owner: known[owner] for owner in owners}
-
-    def close_others(self, user: int) -> None:
-        """In a child: keep only what is its own."""
-        for other, maps in self._maps.items():
-            if other != user:
-                for number in maps.values():
-                    os.close(number)
+    users: Users | None = None
+    groups: Groups | None = None
 
 
 def serve(control_fd: int, preload: Sequence[str]) -> None:
@@ -111,12 +89,13 @@ def serve(control_fd: int, preload: Sequence[str]) -> None:
     owner = os.getppid()
     linux.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     isolated, in_user_namespace = linux.cut_off_network()
-    users = _Users() if can_change_user() else None
+    users = Users() if can_change_user() else None
     for name in preload:
         _import_quietly(name)
     interpreter_paths()  # asked once, known to all children
     start_folders()
     platform = _explore(users, in_user_namespace)
+    groups = platform.groups = find_groups(ends_only=not platform.surroundings.own_view)
     gc.collect()
     gc.freeze()  # children share these pages until one writes
     hello = Protections(
@@ -127,6 +106,9 @@ def serve(control_fd: int, preload: Sequence[str]) -> None:
         no_capabilities=os.geteuid() != 0 or platform.maps_users,
         files=confinable(),
         calls=filterable(),
+        group=groups is not None,
+        group_memory=groups is not None and groups.memory,
+        group_processes=groups is not None and groups.processes,
     )
     control.send(json.dumps(asdict(hello)).encode())
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -147,18 +129,18 @@ def serve(control_fd: int, preload: Sequence[str]) -> None:
                         with contextlib.suppress(BlockingIOError):
                             os.read(wake_read, 4096)
                     elif key.data in children:  # the owner asks to kill it, or is gone
-                        _kill_group(key.data)
+                        children[key.data].kill()
                         selector.unregister(key.fileobj)
                 _reap(children, selector, platform.users)
                 _kill_orphans(children)  # one that left its parent is counted for nobody
         finally:
-            for pid in children:
-                _kill_group(pid)
+            for child in children.values():
+                child.kill()
             while children:
                 _reap(children, selector, platform.users, wait=True)
 
 
-def _explore(users: _Users | None, in_user_namespace: bool) -> _Platform:
+def _explore(users: Users | None, in_user_namespace: bool) -> _Platform:
     """Try what children can have, in copies of this process."""
     plain = _Platform(Surroundings(), maps_users=False, users=users)
     if not sys.platform.startswith("linux"):
@@ -262,7 +244,11 @@ def _accept(
         user = request["user"] = taken = users.take()
     maps: dict[tuple[int, int], int] = {}
     end, worker_end = os.pipe()
+    group, group_fd = None, None
     try:
+        if platform.groups is not None:
+            group = platform.groups.make(request["memory_bytes"], request["processes"])
+            group_fd = group.open()
         if user is not None:
             os.chown(work_dir, user, user)
             if platform.maps_users and users is not None:
@@ -272,8 +258,16 @@ def _accept(
         # A process on the way there was killed, for one: that costs this child only.
         os.write(log_fd, f"no child could be started: {error}\n".encode())
         status.close()
-        for number in (channel_fd, log_fd, end, worker_end):
+        for number in (
+            channel_fd,
+            log_fd,
+            end,
+            worker_end,
+            *([group_fd] if group_fd is not None else []),
+        ):
             os.close(number)
+        if group is not None:
+            group.remove()
         shutil.rmtree(work_dir, ignore_errors=True)
         if users is not None and taken is not None:
             users.give_back(taken)
@@ -294,13 +288,14 @@ def _accept(
             channel_fd=channel_fd,
             log_fd=log_fd,
             end_fd=worker_end,
+            group_fd=group_fd,
             work_dir=work_dir,
         )
-    for number in (channel_fd, log_fd, worker_end):
+    for number in (channel_fd, log_fd, worker_end, *([group_fd] if group_fd is not None else [])):
         os.close(number)
     with contextlib.suppress(OSError):  # the owner may be gone, which is seen below
         status.send(json.dumps({"work_dir": str(work_dir), "pid": pid}).encode())
-    children[pid] = _ForkedChild(pid, status, work_dir, end, taken)
+    children[pid] = _ForkedChild(pid, status, work_dir, end, taken, group)
     selector.register(status, selectors.EVENT_READ, pid)
     return True
 
@@ -308,7 +303,7 @@ def _accept(
 def _reap(
     children: dict[int, _ForkedChild],
     selector: selectors.BaseSelector,
-    users: _Users | None,
+    users: Users | None,
     wait: bool = False,
 ) -> None:
     """Reap ended children, and kill what they started."""
@@ -326,12 +321,16 @@ def _reap(
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
         _kill_orphans(children)
+        kills = 0
+        if child.group is not None:
+            kills = child.group.memory_kills()
+            child.group.remove()
         shutil.rmtree(child.work_dir, ignore_errors=True)
         if users is not None and child.user is not None:
             users.give_back(child.user)
         code = _ended_with(child, os.waitstatus_to_exitcode(status))
         with contextlib.suppress(OSError):
-            child.status.send(json.dumps({"exit": code}).encode())
+            child.status.send(json.dumps({"exit": code, "memory_kills": kills}).encode())
         with contextlib.suppress(KeyError):
             selector.unregister(child.status)
         child.status.close()
@@ -372,14 +371,6 @@ def _own_children() -> Iterator[int]:
             after_name = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             if int(after_name[1]) == own:
                 yield int(entry.name)
-
-
-def _kill_group(pid: int) -> None:
-    """Kill a child that is not reaped yet, with its group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it may not lead a group yet
-        os.kill(pid, signal.SIGKILL)
 
 
 def _import_quietly(name: str) -> None:

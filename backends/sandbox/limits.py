@@ -55,6 +55,9 @@ class Protections:
     no_capabilities: bool  # they keep none; else root's pass by permission bits of files
     files: bool  # Landlock: they open the files that they were given and installed software
     calls: bool  # seccomp: they make no Unix sockets, trace nobody, mount nothing
+    group: bool  # each ends as a control group, with all that it started
+    group_memory: bool  # that has a limit on memory; else the owner watches it
+    group_processes: bool  # that has a limit on processes
 
     def holding(self) -> str:
         """What holds, in one line."""
@@ -65,8 +68,12 @@ class Protections:
             "own root folder and processes": self.own_view,
             "given files only (Landlock)": self.files,
             "few system calls (seccomp)": self.calls,
+            "a control group that ends as one": self.group,
+            "a limit of the kernel on processes": self.group_processes,
+            "a limit of the kernel on memory": self.group_memory,
+            "memory that is watched": not self.group_memory,
         }
-        return ", ".join(text for text, holds in held.items() if holds) or "nothing but limits"
+        return ", ".join(text for text, holds in held.items() if holds)
 
     def missing(self) -> str | None:
         """What does not hold and what would help, in one line, or None."""

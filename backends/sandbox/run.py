@@ -40,7 +40,7 @@ from collage.backends.sandbox.fork_server import ForkServer, fork_server, import
 from collage.backends.sandbox.landlock import Given, granted, imported_code, more_writable
 from collage.backends.sandbox.limits import ChildFailed, ChildLimits, FailureKind, Protections
 from collage.backends.sandbox.native_output import one_line
-from collage.backends.sandbox.watch import LOOK_S, Excess, Watch
+from collage.backends.sandbox.usage.watch import LOOK_S, Excess, Watch, over_memory
 from collage.partitioner.errors import CancelledError
 
 __all__ = [
@@ -128,6 +128,7 @@ class _ChildCall:
         self._received = bytearray()
         self._outcome: tuple[bytes, bytes] | None = None
         self._exit: int | None = None
+        self._over_limit = False  # the kernel ended it for its memory
         self._work_dir: str | None = None
         self._gone = False
         self._killed_for: FailureKind | None = None
@@ -190,6 +191,8 @@ class _ChildCall:
             "path": import_path(),
             "environment": dict(limits.environment),
             "rlimits": rlimits,
+            "memory_bytes": self._memory_bytes,
+            "processes": limits.processes,
             "user": limits.user,
             "gpus": limits.gpus,
             "given": [asdict(entry) for entry in self._given],
@@ -266,6 +269,7 @@ class _ChildCall:
         word = json.loads(data)
         if "exit" in word:
             self._exit = word["exit"]
+            self._over_limit = word["memory_kills"] > 0
             self._gone = True
         else:
             self._work_dir = word["work_dir"]
@@ -301,6 +305,8 @@ class _ChildCall:
         if self._excess is not None:
             kind: FailureKind = "out_of_memory" if self._excess.resource == "memory" else "out_of_disk"
             raise ChildFailed(kind, self._excess.reason, detail=tail)
+        if self._over_limit:
+            raise ChildFailed("out_of_memory", over_memory(None, self._memory_bytes), detail=tail)
         if self._killed_for == "hang":
             limits = (self._limits.timeout_s, self._limits.silence_s or self._limits.timeout_s)
             raise ChildFailed("hang", f"not done after {min(limits):g} s", detail=tail)

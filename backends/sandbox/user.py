@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import itertools
 import os
 import signal
 import struct
@@ -31,6 +32,39 @@ _PR_SET_SECUREBITS, _NO_SETUID_FIXUP = 28, 1 << 2
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 2, 4
 _CAP_DAC_OVERRIDE = 1
 _CAPABILITY_VERSION = 0x20080522
+
+
+class Users:
+    """Users of children. One that mounts know serves again when its child is gone with all it started."""
+
+    def __init__(self) -> None:
+        # Two fork servers of one machine are unlikely to use one number at the same time.
+        self._numbers = itertools.count(os.getpid())
+        self._idle: list[int] = []
+        self._maps: dict[int, dict[tuple[int, int], int]] = {}
+
+    def take(self) -> int:
+        """A user that no child has."""
+        return self._idle.pop() if self._idle else user_for(next(self._numbers))
+
+    def give_back(self, user: int) -> None:
+        """Its child is gone."""
+        if user in self._maps:
+            self._idle.append(user)
+
+    def maps(self, user: int, owners: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        """For each owner a descriptor of the namespace that turns it into this user."""
+        known = self._maps.setdefault(user, {})
+        for owner in owners - set(known):
+            known[owner] = owned_by_child(owner, user)
+        return {owner: known[owner] for owner in owners}
+
+    def close_others(self, user: int) -> None:
+        """In a child: keep only what is its own."""
+        for other, maps in self._maps.items():
+            if other != user:
+                for number in maps.values():
+                    os.close(number)
 
 
 def user_for(number: int) -> int:

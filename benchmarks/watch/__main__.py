@@ -50,7 +50,8 @@ def main() -> None:
             database=f"sqlite:///{folder / 'c.db'}",
             strategy="single",
         )
-        here = this_environment()
+        runner = Runner()
+        here = this_environment(runner)
         environments = {
             what: environment_of(interpreter(folder, what, {planted.ENVIRONMENT: str(percent)}, [site]))
             for what, percent in (("equal", 0), ("slower", given.percent))
@@ -63,7 +64,7 @@ def main() -> None:
             if begin + longest_s > end:
                 print(f"the {given.minutes:g} minutes are up", flush=True)
                 break
-            found = compare(artifact.path, here, environments[what], Runner())
+            found = compare(artifact.path, here, environments[what], runner)
             told[what] += _tells_the_node(found) if what == "slower" else found.verdict != "same"
             done[what] += 1
             ratio = "" if found.ratio is None else f"{found.ratio.ratio:.3f}"

@@ -63,7 +63,9 @@ def _diagnosed(
     listener: Listener,
     cancel: threading.Event | None,
 ) -> dict[str, Any]:
-    facts = runner.check([request.target])
+    against = request.against if request.against_python is None else None
+    # Together, for both run on one kind of machine.
+    facts = runner.check([request.target, *([] if against is None else [against])])[:1]
     threads = request.options.threads or runner.threads
     options = request.options.model_copy(update={"threads": threads})
     dims = options.fixed_dims

@@ -102,7 +102,6 @@ class FaultSearch:
             start,
             self._work_dir / f"shrunk-{number}",
             trials.run,
-            self._runner,
             _SHRINKING_TRIALS,
         )
         target, version = trials.settings.target, self._runner.facts(trials.settings.target).version

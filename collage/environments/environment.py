@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from collage.backends.sandbox.run import ChildLimits
 from collage.environments.processes import WorkerError, WorkerProcess
 from collage.environments.work import PROTOCOL, Environment
 from collage.environments.worker import describe
 from collage.partitioner.errors import BadInputError
+from collage.runner import Runner
 
 _LOOK = """
 import json, os, sys, sysconfig
@@ -26,9 +28,10 @@ _TIMEOUT_S = 120.0
 _DEPTH = 2
 
 
-def this_environment() -> Environment:
-    """The interpreter that runs this."""
-    return Environment(None, describe()["versions"], search_path=tuple(p for p in sys.path if p))
+def this_environment(runner: Runner, cancel: threading.Event | None = None) -> Environment:
+    """The interpreter that runs a runner's children, here or on its workers."""
+    limits = ChildLimits(timeout_s=_TIMEOUT_S, address_bytes=0, gpus=True)
+    return Environment(None, runner.run(describe, limits=limits, cancel=cancel)["versions"])
 
 
 def environment_of(python: Path) -> Environment:

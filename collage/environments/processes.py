@@ -60,7 +60,7 @@ class WorkerProcess:
         variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
         variables["PYTHONDONTWRITEBYTECODE"] = "1"
         if environment.python is None:
-            variables["PYTHONPATH"] = os.pathsep.join(environment.search_path)
+            variables["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         self._process = subprocess.Popen(
             [str(python), "-c", _BOOT, str(ours), str(write)],
             stdin=subprocess.PIPE,

@@ -14,8 +14,8 @@ from typing import Any
 from collage.backends.contract import SubModel
 from collage.partitioner.tensor import TensorSpec
 
-# Raise it when a worker no longer understands the work of an earlier one.
-PROTOCOL = 1
+# Raise it when a worker no longer understands the work of an earlier one, or times otherwise.
+PROTOCOL = 2
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,11 @@ class Environment:
         python: its executable; None for the one that runs this.
         files: one file in each folder that it needs, so that a sandboxed child may read there.
         versions: of the runtimes there, of Python and of this project.
-        search_path: for the interpreter that runs this: where it looks for modules.
     """
 
     python: Path | None
     versions: Mapping[str, str]
     files: tuple[Path, ...] = ()
-    search_path: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

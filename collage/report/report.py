@@ -88,6 +88,7 @@ def build_report(found: Findings) -> dict[str, Any]:
             "description": found.runner.hardware.describe(),
         },
         "partitions": _partitions(found),
+        "transfers": _transfers(found),
         "latency_us": winner.latency_us,
         "latency_interval_us": list(interval_us(winner)),
         "baselines": [_baseline(target, singles.get(target), found) for target in found.targets],
@@ -166,6 +167,33 @@ def _partitions(found: Findings) -> list[dict[str, Any]]:
             }
         )
     return parts
+
+
+def _transfers(found: Findings) -> list[dict[str, Any]]:
+    """The values between partitions of the plan, and how long they take to another memory; in the same one, no time."""
+    index, partitions = found.index, found.winner.plan.partitions
+    maker = {
+        name: position
+        for position, partition in enumerate(partitions)
+        for node in bits(partition.nodes)
+        for name in index.nodes[node].outputs
+    }
+    told = []
+    for reader, partition in enumerate(partitions):
+        used = [name for node in bits(partition.nodes) for name in index.nodes[node].used]
+        for name in dict.fromkeys(used):
+            if maker.get(name, reader) != reader:
+                spec = index.values[name]
+                told.append(
+                    {
+                        "value": name,
+                        "from": maker[name],
+                        "to": reader,
+                        "bytes": spec.size_bytes if spec.is_static else None,
+                        "latency_us": found.winner.copy_us.get((name, reader), 0.0),
+                    }
+                )
+    return told
 
 
 def _baseline(target: Target, entry: TimedPlan | None, found: Findings) -> dict[str, Any]:

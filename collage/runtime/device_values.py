@@ -11,6 +11,8 @@ to device it goes by way of the host. Without a step on a device nothing is copi
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
@@ -39,7 +41,7 @@ class DeviceValues:
         outputs: Collection[str],
         arrays: Mapping[str, np.ndarray],
     ) -> None:
-        self._arrays = arrays
+        self._steps, self._arrays = tuple(steps), arrays
         self._home = {s.name: _domain(step) for step in steps for s in step.outputs}
         self._wanted: dict[str, set[str]] = {name: {HOST_MEMORY} for name in outputs}
         self._buffers: dict[tuple[str, str], DeviceBuffer] = {}
@@ -81,6 +83,34 @@ class DeviceValues:
         if home != HOST_MEMORY and HOST_MEMORY not in self._through(name):
             self._buffers[name, home].read(self._arrays[name])
 
+    def time_copies(self, times: int) -> dict[tuple[str, int], float]:
+        """Microseconds from the memory of a value's maker to that of each step which has another one.
+
+        Args:
+            times: how often each copy is made; the median counts.
+
+        Returns:
+            By name and position of the reader. What two readers share is told of both.
+        """
+        found = {}
+        for position, step in enumerate(self._steps):
+            domain = _domain(step)
+            for spec in step.inputs:
+                home = self._home.get(spec.name, domain)
+                if home != domain:
+                    way = self._way(spec.name, home, domain)
+                    found[spec.name, position] = statistics.median(_time_us(way) for _ in range(times))
+        return found
+
+    def _way(self, name: str, home: str, domain: str) -> list[Call]:
+        """The copies from one memory to another."""
+        array, made = self._arrays[name], list[Call]()
+        if home != HOST_MEMORY:
+            made.append(partial(self._buffers[name, home].read, array))
+        if domain != HOST_MEMORY:
+            made.append(partial(self._buffers[name, domain].write, array))
+        return made
+
     def _copies(self, name: str) -> list[Call]:
         home = self._home.get(name, HOST_MEMORY)
         through = self._through(name)
@@ -100,6 +130,12 @@ class DeviceValues:
 
 def _domain(step: Step) -> str:
     return step.executable.domain if step.is_static else HOST_MEMORY
+
+
+def _time_us(calls: Sequence[Call]) -> float:
+    begin = time.perf_counter_ns()
+    _in_turn(calls)
+    return (time.perf_counter_ns() - begin) / 1e3
 
 
 def _in_turn(calls: Sequence[Call]) -> None:

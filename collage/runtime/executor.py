@@ -134,6 +134,13 @@ class Executor:
         """Compute once; time of each step in microseconds."""
         return self._compute(self._time)
 
+    def time_copies(self, times: int) -> dict[tuple[str, int], float]:
+        """Microseconds of copies between steps in different memories, as `DeviceValues.time_copies` has them.
+
+        To be called after a run, and feed before the next one.
+        """
+        return self._device_values.time_copies(times)
+
     def _time(self, binding: Binding) -> list[float]:
         times = [0.0] * len(binding.runs)
         clock = time.perf_counter_ns

@@ -46,6 +46,7 @@ _SLOW_ROUNDS = 2
 # Rounds that do not count are made up for, until there were so many times as many.
 _MOST_ROUNDS = 1.5
 _MAX_CALLS = 60
+_COPIES = 7
 _PRUNE_AFTER_ROUNDS = 4
 # A plan whose call takes so long, and so many times as long as the fastest, is called only once: a layer without
 # a fast kernel (ncnn's 3-D convolutions) would take minutes.
@@ -109,6 +110,7 @@ def run_rounds(request: TimingRequest, skip: list[int]) -> list[PlanTiming]:
     counted = counting(near)
     far, left_out = counted != near, counted.count(False)
     for plan in built:
+        copies = plan.executor.time_copies(_COPIES)
         plan.executor.close()
         if len(plan.samples) > 1:  # a plan that was called once took no part in the rounds
             plan.keep(counted)
@@ -122,6 +124,7 @@ def run_rounds(request: TimingRequest, skip: list[int]) -> list[PlanTiming]:
             seen_us=tuple(watch.seen_us),
             others=others,
             quiet_s=quiet_s,
+            copy_us=tuple((name, reader, us) for (name, reader), us in copies.items()),
         )
     compiled.close()
     return results

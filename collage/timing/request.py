@@ -112,6 +112,8 @@ class PlanTiming:
     Args:
         samples_us: the median of each of its blocks, by round.
         step_us: median time of each partition inside the running plan.
+        copy_us: values that partitions read in another memory than that of their maker: name, position of the
+            partition, and time of the copy.
         error: largest error over outputs and samples.
         failure: why it was not timed, or None.
         left_out: how many rounds of the request do not count, since the cores were far apart.
@@ -132,6 +134,7 @@ class PlanTiming:
     others: float = 0.0
     quiet_s: float = 0.0
     waits: tuple[float, ...] = ()
+    copy_us: tuple[tuple[str, int, float], ...] = ()
 
     @property
     def latency_us(self) -> float:

@@ -6,7 +6,7 @@ Invariant: what was not timed in the same rounds is never compared by its micros
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
@@ -112,6 +112,12 @@ class TimedPlan:
         newest = told[-1]
         pace = self.latency_us / newest.latency_us
         return tuple(step_us * pace for step_us in newest.step_us)
+
+    @property
+    def copy_us(self) -> Mapping[tuple[str, int], float]:
+        """Times of copies between memories by value and reader, of the newest comparison that counts."""
+        newest = self.timings[self.counting[-1]].copy_us if self.counting else ()
+        return {(name, reader): us for name, reader, us in newest}
 
     @property
     def latency_us(self) -> float:

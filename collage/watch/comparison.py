@@ -59,7 +59,7 @@ def compare(
         CancelledError: `cancel` was set.
     """
     with tempfile.TemporaryDirectory(prefix="collage-watch-") as folder:
-        plan = watched_plan(artifact, Path(folder))
+        plan = watched_plan(artifact, Path(folder), runner.threads)
         return _Comparison(plan, here, other, runner, cancel).run()
 
 

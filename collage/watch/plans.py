@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from collage.artifact.artifact import read_report
-from collage.backends.machine.process_policy import default_threads
 from collage.backends.numerics.reference import table_bounds
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_samples
@@ -55,8 +54,11 @@ class WatchedPlan:
     regions: RegionFiles  # keeps the files
 
 
-def watched_plan(artifact: Path, work_dir: Path) -> WatchedPlan:
+def watched_plan(artifact: Path, work_dir: Path, threads: int) -> WatchedPlan:
     """Read an artifact and make its sub-models, samples and reference values.
+
+    Args:
+        threads: of one call.
 
     Raises:
         BadInputError: the file is no artifact.
@@ -90,7 +92,7 @@ def watched_plan(artifact: Path, work_dir: Path) -> WatchedPlan:
         blocks=tuple(_block(model, nodes, target) for nodes, target in cut),
         report=read_report(artifact),
         model_sha256=model.sha256,
-        threads=default_threads(),
+        threads=threads,
         regions=regions,
     )
 

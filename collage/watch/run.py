@@ -34,6 +34,7 @@ def run_watch(
         pythons: environments that are compared with this one, in turn with it. Without any, this one is compared
             with the last measurement where something in its key changed.
         again: measure although nothing changed.
+        runner: where it runs; by default this machine. One of workers has checked the targets.
         listener: is told about every artifact.
         cancel: stops it when set.
 
@@ -43,9 +44,9 @@ def run_watch(
     Raises:
         BadInputError: an environment cannot measure.
     """
-    here = this_environment()
-    others = [environment_of(python) for python in pythons]
     chosen = runner or Runner()
+    here = this_environment(chosen, cancel)
+    others = [environment_of(python) for python in pythons]
     results = []
     for watched in watch_list.list():
         for other in others:

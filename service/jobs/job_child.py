@@ -8,7 +8,6 @@ import os
 import queue
 import select
 import signal
-import subprocess
 import threading
 import time
 from types import TracebackType
@@ -42,12 +41,11 @@ class JobChild:
         self.was_loaded = bool(select.select([warm.messages], [], [], 0)[0])
         self.modules_before = 0
         self._output = warm.output
-        self._process = warm.process
-        assert self._process.stdin is not None
+        self._process = warm
         # A process that was killed by now reads nothing; its end is reported as usual.
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
+            warm.requests.write(line)
+            warm.requests.flush()
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._reader = threading.Thread(
             target=self._read, args=(warm.messages,), name="job-messages", daemon=True
@@ -63,7 +61,7 @@ class JobChild:
     def next_message(self, timeout_s: float) -> dict[str, Any] | None:
         """The next message, or None when none came in time; the process's end is an `error` message."""
         if self._kill_at is not None and time.monotonic() > self._kill_at:
-            self._kill()
+            self._process.kill()
         try:
             message = self._messages.get(timeout=timeout_s)
         except queue.Empty:
@@ -79,13 +77,13 @@ class JobChild:
     def ask_to_stop(self) -> None:
         """Cancel: it stops by itself, or is killed soon after."""
         self._kill_at = time.monotonic() + _KILL_AFTER_S
-        self._process.send_signal(signal.SIGTERM)
+        self._process.terminate()
 
     def _death(self) -> dict[str, Any]:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=1.0)  # it closed its messages, so it is about to end
-        self._kill()
+        self._process.wait(timeout_s=1.0)  # it closed its messages, so it is about to end
+        self._process.kill()
         code = self._process.wait()
+        assert code is not None
         if self.is_stopping:
             return {"error": {"kind": "cancelled", "reason": "cancelled"}}
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
@@ -105,21 +103,11 @@ class JobChild:
                     self._messages.put(message)
         self._messages.put(None)
 
-    def _kill(self) -> None:
-        # The group may be gone; children in groups of their own die with their parent.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
     def __enter__(self) -> JobChild:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._kill()
-        self._process.wait()
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # of what could not be written
-            self._process.stdin.close()
+        self._process.close()
         self._reader.join()
-        self._output.unlink(missing_ok=True)

@@ -1,37 +1,38 @@
-"""One job in a process of its own: `python -m collage.service.jobs.job_process`, started by `collage.service.jobs.runner`.
+"""One job in a process of its own, forked by `job_template` with all libraries loaded.
 
 The server's process never parses a model, solves a program or loads a runtime. All that happens here and, for
 what users sent, in sandboxed children of this process. So a crash here is one failed job, a job can always be
 cancelled, and requests are answered while a search runs.
 
-Protocol: the process loads its libraries; then one JSON line on stdin says what to do (`Request`); stdin then stays open, and its end means
-that the server died: so does the job. JSON lines go to the file descriptor named on the command line,
-before the cores to run on:
-`{"loaded": …}` when all libraries are there, `{"event": …}` as they happen, then one `{"result": …}` or `{"error": …}`. SIGTERM asks to stop.
+Protocol: the process starts its helper; then one JSON line on stdin says what to do (`Request`); stdin then stays open, and
+its end means that the server died: so does the job. Its messages are JSON lines: `{"loaded": …}` when the helper is
+there, `{"event": …}` as they happen, then one `{"result": …}` or `{"error": …}`. SIGTERM asks to stop.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from collage.backends.machine.process_policy import apply_environment, go_before_server
 from collage.backends.sandbox.fork_server import fork_server
 from collage.events import Listener
 
+if TYPE_CHECKING:
+    from collage.runner import Runner
+
 # How long the tuner may take to stop by itself when asked to; then the process ends regardless.
 STOP_S = 1.0
-JOB_NAME = "collage-job"
-"""The process's name once it has a job."""
+WAITING_NAME, JOB_NAME = "collage-waits", "collage-job"
+"""The process's name, and that once it has a job."""
 
 
 @dataclass(frozen=True)
@@ -51,27 +52,22 @@ class Request:
     history: list[dict[str, Any]] = field(default_factory=list)  # of a watch: its last measurement
 
 
-def main() -> None:
-    """Run the job described on stdin."""
-    out = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+def main(messages: int) -> None:
+    """Run the job described on stdin; what happens goes to a descriptor."""
+    out = os.fdopen(messages, "w", buffering=1)
     lock = threading.Lock()
 
     def say(kind: str, data: object) -> None:
         with lock:
             out.write(json.dumps({kind: data}, default=str) + "\n")
 
-    # First: what is loaded from now on counts the cores and reads the environment once.
-    if sys.argv[2]:
-        os.sched_setaffinity(0, [int(core) for core in sys.argv[2].split(",")])
-    apply_environment()
-    go_before_server()
-    _warm_up()
+    _name(WAITING_NAME)
+    fork_server()
     say("loaded", {"modules": len(sys.modules)})
     line = sys.stdin.readline()
     if not line:
         return  # the server ended before it had a job for us
-    with contextlib.suppress(OSError):  # so that `ps` tells a job from a process that waits for one
-        Path("/proc/self/comm").write_text(JOB_NAME, encoding="utf-8")
+    _name(JOB_NAME)
     request = Request(**json.loads(line))
     cancel = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: cancel.set())
@@ -82,13 +78,10 @@ def main() -> None:
     _carry_out(request, cancel, say)
 
 
-def _warm_up() -> None:
-    """Load what every job needs, and start the helper of sandboxed children meanwhile."""
-    helper = threading.Thread(target=fork_server, name="helper-start", daemon=True)
-    helper.start()
-    importlib.import_module("collage.api")
-    importlib.import_module("collage.service.http.problems")
-    helper.join()
+def _name(name: str) -> None:
+    """Let `ps` tell a job from a process that waits for one."""
+    with contextlib.suppress(OSError):  # not on this platform
+        Path("/proc/self/comm").write_text(name, encoding="utf-8")
 
 
 def _carry_out(request: Request, cancel: threading.Event, say: Callable[[str, object], None]) -> None:
@@ -145,7 +138,8 @@ def _diagnose(request: Request, cancel: threading.Event, listener: Listener) -> 
         Path(request.inputs) if request.inputs else None,
         request.environments,
     )
-    report = diagnose(asked, listener=listener, cancel=cancel)
+    with _runner(request, cancel) as runner:
+        report = diagnose(asked, runner, listener, cancel)
     names = {path: name for name, path in request.environments.items()}
     for side in report["speed"].get("sides", ()):
         side["python"] = names.get(side["python"], side["python"])
@@ -153,6 +147,7 @@ def _diagnose(request: Request, cancel: threading.Event, listener: Listener) -> 
 
 
 def _watch(request: Request, cancel: threading.Event, listener: Listener) -> dict[str, Any]:
+    from collage.partitioner.target import Target
     from collage.watch.run import run_watch
     from collage.watch.watch_list import WatchList
 
@@ -162,13 +157,27 @@ def _watch(request: Request, cancel: threading.Event, listener: Listener) -> dic
     watched = watching.add(artifact)
     for record in request.history:
         watched.note(record)
-    pythons = [Path(python) for python in request.environments.values()]
-    results = run_watch(watching, pythons, again=True, listener=listener, cancel=cancel)
+    # Workers are on other machines, which have none of these.
+    pythons = [Path(python) for python in request.environments.values() if request.scheduler is None]
+    with _runner(request, cancel) as runner:
+        if request.scheduler is not None:
+            runner.check([Target.parse(target) for target in request.targets])
+        results = run_watch(
+            watching, pythons, again=True, runner=runner, listener=listener, cancel=cancel
+        )
     names = {path: name for name, path in request.environments.items()}
     for result in results:
         result["environment"] = names.get(result["environment"], result["environment"])
     measured = watched.history[len(request.history) :]
     return {"artifact": None, "report": {"results": results, "measured": measured}, "plan": None}
+
+
+def _runner(request: Request, cancel: threading.Event) -> AbstractContextManager[Runner]:
+    """This machine, or the scheduler's workers."""
+    from collage.cluster.dask_runner import runner_for
+
+    certificates = Path(request.certificates) if request.certificates else None
+    return runner_for(request.scheduler, certificates, wait_s=0.0, cancel=cancel)
 
 
 def _kind(error: Exception) -> str:
@@ -193,7 +202,3 @@ def _end_when_cancelled(cancel: threading.Event) -> None:
 def request_line(request: Request) -> bytes:
     """The request as the process reads it."""
     return json.dumps(asdict(request)).encode() + b"\n"
-
-
-if __name__ == "__main__":
-    main()

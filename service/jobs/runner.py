@@ -147,11 +147,7 @@ class JobRunner:
                 self.current.pop(worker, None)
 
     def _load(self) -> None:
-        """Let one process more than there are runners be loaded, or load, unless a job runs.
-
-        Beside a job that would disturb measurements. A job that follows at once takes the one that is ready,
-        and waits for quiet before it measures.
-        """
+        """Let one process more than there are runners wait; libraries are loaded when no job runs."""
         if not self.current and not self._stopping.is_set():
             self._warm.fill(len(self.workers) + 1)
 

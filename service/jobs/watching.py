@@ -1,22 +1,22 @@
 """Watched artifacts on a server: when each is measured again, and what is kept of it.
 
 A watch whose tuning is done gets the artifact and is due. One that is due becomes a job, which measures the
-artifact here, and in turn with each environment of the settings. Then it is due again after
-`COLLAGE_WATCH_EVERY_S`, or when the server starts and its key has changed: the versions of the runtimes in
-its plan, Python, this program, or the hardware.
+artifact here, and in turn with each environment of the settings; or, where workers measure, on one of them. Then
+it is due again after `COLLAGE_WATCH_EVERY_S`, or when the server starts or its workers change and no machine has its
+key any more: the versions of the runtimes in its plan, Python, this program, or the hardware.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
-from importlib.metadata import version
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 import structlog
 
 from collage.backends.sandbox.run import ChildFailed
+from collage.cluster.connection import ClusterError, own_version
 from collage.cost_db.errors import QuotaExceededError
 from collage.cost_db.jobs.job import Job, JobRequest
 from collage.cost_db.jobs.jobs import JobStore
@@ -24,6 +24,7 @@ from collage.cost_db.jobs.watches import Watch, WatchStore
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.target import Target
 from collage.service.cluster.target_catalog import TargetCatalog
+from collage.service.cluster.workers import RemoteWorkers
 from collage.service.settings import Settings
 from collage.service.storage.blobs import BlobFiles, BlobMissingError
 
@@ -42,19 +43,22 @@ class Watching:
         watches: WatchStore,
         files: BlobFiles,
         catalog: TargetCatalog,
+        workers: RemoteWorkers,
     ) -> None:
         self._settings = settings
         self._jobs, self._watches = jobs, watches
-        self._files, self._catalog = files, catalog
-        self._has_started = False
+        self._files, self._catalog, self._workers = files, catalog, workers
+        self._machines: frozenset[str] | None = None  # kinds of them, when last looked at
 
     def look(self) -> int:
-        """Make jobs of all that is due; returns how many. The first call looks for changed versions too."""
-        if not self._settings.runners or self._settings.scheduler is not None:
-            return 0  # watches are measured by servers that run jobs on their own machine
-        if not self._has_started:
-            self._start()
-            self._has_started = True
+        """Make jobs of all that is due; returns how many. Changed versions are looked for where machines changed."""
+        if not self._settings.runners:
+            return 0  # a server that runs no jobs
+        if self._machines is None:
+            self._watches.schedule(self._settings.watch_every_s)
+        if (machines := self._kinds()) != self._machines:
+            self._look_for_changes()
+            self._machines = machines
         for waiting in self._watches.waiting():
             self._settle(waiting)
         made = 0
@@ -101,34 +105,66 @@ class Watching:
         """Keep why a job of a watch could not measure."""
         self._watches.note_problem(job.spec["watch"], f"job {job.id} failed: {reason}")
 
-    def _start(self) -> None:
-        self._watches.schedule(self._settings.watch_every_s)
+    def _kinds(self) -> frozenset[str]:
+        """The kinds of machine that measure; this one has no name."""
+        if not self._workers.measures:
+            return frozenset()
+        try:
+            return frozenset(worker.announced.kind for worker in self._workers.workers())
+        except ClusterError:  # it is asked again soon
+            return self._machines or frozenset()
+
+    def _look_for_changes(self) -> None:
         watches = self._watches.measurable()
         if not watches:
             return
         try:
-            catalog = self._catalog.get()
-        except ChildFailed as error:
+            keys = self._worker_keys() if self._workers.measures else [self._own_key()]
+        except (ChildFailed, ClusterError) as error:
             _log.error("watches cannot tell what changed", error=str(error))
             return
         for watch in watches:
             last = self._watches.last_measured(watch.id)
-            if last is not None and (changed := self._changes(watch, last, catalog)):
+            if last is not None and (changed := self._changes(watch, last, keys)):
                 _log.info("a watch is due, since its key changed", watch=watch.id, changed=changed)
                 self._watches.make_due(watch.id)
 
-    def _changes(self, watch: Watch, last: Mapping[str, Any], catalog: Mapping[str, Any]) -> list[str]:
+    def _changes(
+        self, watch: Watch, last: Mapping[str, Any], keys: Sequence[Mapping[str, str]]
+    ) -> list[str]:
         """What differs from the last measurement: names in the key, and environments that are new."""
-        versions = {entry["name"]: entry["version"] for entry in catalog["targets"]}
-        now = {
-            **{name: versions.get(name) or "not installed" for name in _backends(watch)},
-            "collage": version("collage-tuner"),
-            "python": platform.python_version(),
-            "hardware": catalog["hardware"]["digest"],
-        }
+        backends = _backends(watch)
+        if self._workers.measures:  # the job would fail without a worker that has them all
+            keys = [key for key in keys if backends <= set(key)]
+        names = (*backends, "collage", "python", "hardware")
+        differing = [
+            [name for name in names if last["key"].get(name) != key.get(name, "not installed")]
+            for key in keys
+        ]
+        changed = min(differing, key=len, default=[])
+        if self._workers.measures:
+            return sorted(changed)
         known = {run.environment for run in self._watches.runs(watch.id)}
-        changed = [name for name, value in now.items() if last["key"].get(name) != value]
         return sorted(changed) + sorted(set(self._settings.environments) - known)
+
+    def _own_key(self) -> dict[str, str]:
+        """Versions and hardware of this machine."""
+        catalog = self._catalog.get()
+        versions = {entry["name"]: entry["version"] or "not installed" for entry in catalog["targets"]}
+        own = {"collage": own_version(), "python": platform.python_version()}
+        return {**versions, **own, "hardware": catalog["hardware"]["digest"]}
+
+    def _worker_keys(self) -> list[dict[str, str]]:
+        """The same of each worker.
+
+        Raises:
+            ClusterError: the scheduler cannot be reached.
+        """
+        said = [worker.announced for worker in self._workers.workers()]
+        return [
+            {**a.backends, "collage": a.collage, "python": a.python, "hardware": a.hardware.digest}
+            for a in said
+        ]
 
     def _settle(self, watch: Watch) -> None:
         """Give a watch its artifact, if its tuning has ended."""

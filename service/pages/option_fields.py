@@ -6,26 +6,47 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from collage.metrics.names import METRICS
 from collage.options import TuneOptions
 
 Control = Literal["number", "integer", "check", "choice", "lines", "json", "text"]
 
 # What most people set; all others are folded.
 _COMMON = ("time_limit_s", "tolerance", "metric")
+# A budget in what the model is for.
+_TASK = ("evaluate", "max_drop", "at_least", "at_most")
 # `dims` has fields of its own, one for each free dimension of the model; so have these others.
-_ELSEWHERE = ("dims", "shapes", "pins", "bans", "plan", "evaluate", "max_drop", "at_least", "at_most")
+_ELSEWHERE = ("dims", "shapes", "pins", "bans", "plan")
 _LABELS = {
     "time_limit_s": "Time limit (seconds)",
     "wait_for_worker_s": "Wait for a worker (seconds)",
+    "wait_for_quiet_s": "Wait for quiet cores (seconds)",
+    "max_partitions": "Most partitions",
+    "max_devices": "Most devices",
+    "min_partition_nodes": "Fewest nodes of a partition",
     "pareto": "Pareto front: also the fastest plans at other errors",
     "fresh": "Search again, even where the result is known",
     "plans": "Plans timed end to end",
     "p99_ms": "Bound on the 99th percentile (milliseconds)",
     "max_latency_ms": "Bound on the median latency (milliseconds)",
+    "evaluate": "Metric of the task",
+    "max_drop": "Largest drop, as a share",
+    "at_least": "Smallest value that passes",
+    "at_most": "Largest value that passes",
 }
 
 # Where the description speaks of the command line.
-_HELPS = {"tolerance": "Bound on the error of every output, relative to its largest magnitude."}
+_HELPS = {
+    "tolerance": "Bound on the error of every output, relative to its largest magnitude.",
+    "evaluate": "One of the metrics proposed, with @OUTPUT for another output than the first. True labels go "
+    "into the file of sample inputs, as labels; without them the model's own outputs are the truth.",
+    "metric": "How the error of an output is measured.",
+    "threads": "Of one call; empty means all cores.",
+    "max_drop": "How much worse than the model itself it may be, relative to that: 0.01 is 1 %.",
+    "at_least": "Of the metric itself; give this or a drop.",
+    "at_most": "Of the metric itself, where less is better.",
+}
+_PROPOSED = {"evaluate": tuple("topk=5" if name == "topk" else name for name in METRICS)}
 
 
 @dataclass(frozen=True)
@@ -38,6 +59,7 @@ class OptionField:
     control: Control
     default: Any
     choices: tuple[str, ...] = ()
+    proposed: tuple[str, ...] = ()
     least: float | None = None
     most: float | None = None
 
@@ -50,7 +72,13 @@ def common_fields() -> list[OptionField]:
 
 def rare_fields() -> list[OptionField]:
     """All other options of the API that have a plain control."""
-    return [field for field in _all_fields() if field.name not in (*_COMMON, *_ELSEWHERE)]
+    elsewhere = (*_COMMON, *_TASK, *_ELSEWHERE)
+    return [field for field in _all_fields() if field.name not in elsewhere]
+
+
+def task_fields() -> list[OptionField]:
+    """The options of a budget in a metric of the task."""
+    return [field for field in _all_fields() if field.name in _TASK]
 
 
 def _all_fields() -> list[OptionField]:
@@ -80,6 +108,7 @@ def _field(name: str, entry: Mapping[str, Any]) -> OptionField:
         control=_control(entry),
         default=entry.get("default"),
         choices=tuple(str(each) for each in entry.get("enum", ())),
+        proposed=_PROPOSED.get(name, ()),
         least=entry.get("minimum", entry.get("exclusiveMinimum")),
         most=entry.get("maximum", entry.get("exclusiveMaximum")),
     )

@@ -259,12 +259,13 @@ def chosen_for_diagnosis(services: Services, targets: Sequence[str], options: Ma
     Raises:
         BadInputError, ProblemError: something cannot be used here.
     """
-    if services.settings.scheduler is not None:
-        raise BadInputError(
-            "this server's workers measure elsewhere, and a diagnosis runs on one machine: "
-            "use collage diagnose on the machine that has the target"
-        )
     asked = DiagnoseOptions.from_json(options)
+    if services.settings.scheduler is not None and asked.against_environment is not None:
+        message = (
+            "this server's workers measure on other machines, which have none of its environments: "
+            "use collage diagnose --against-version on a machine that has both"
+        )
+        raise invalid([("options.against_environment", message)])
     known = services.settings.environments
     if asked.against_environment is not None and asked.against_environment not in known:
         names = ", ".join(sorted(known)) or "none"

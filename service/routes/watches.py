@@ -8,7 +8,6 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 
 from collage.cost_db.jobs.watches import Watch
-from collage.partitioner.errors import BadInputError
 from collage.service.api_models import (
     JobBody,
     JobView,
@@ -103,11 +102,6 @@ def remove_watch(services: InjectedServices, caller: Tuner, watch_id: WatchId) -
 
 
 def _create(services: Services, caller: Caller, body: WatchBody) -> Watch:
-    if services.settings.scheduler is not None:
-        raise BadInputError(
-            "this server's workers measure elsewhere, and a watch runs on one machine: "
-            "use collage watch on the machine that has the runtimes"
-        )
     if (body.job is None) is (body.model_sha256 is None):
         raise invalid([("body", "give either job or model_sha256")])
     webhook = check_webhook(services.settings, body.webhook)

@@ -64,17 +64,28 @@
     }
     for (const edge of data.edges) {
       const more = edge.tensors.length > 1 ? ` +${edge.tensors.length - 1}` : "";
-      const bytes = edge.bytes == null ? "" : `\n${size(edge.bytes)}`;
+      const facts = [edge.bytes == null ? "" : size(edge.bytes), edge.latency_us ? latency(edge.latency_us) : edge.latency_us === 0 ? "no copy" : ""].filter(Boolean);
+      const bytes = facts.length ? `\n${facts.join(" · ")}` : "";
       made.push({ data: { id: `p${edge.from}-p${edge.to}`, source: "p" + edge.from, target: "p" + edge.to, label: edge.tensors[0] + more + bytes } });
     }
     return made;
   }
 
   function draw(fit) {
+    box.style.height = "";
     const made = elements();
     cy.batch(() => { cy.elements().remove(); cy.add(made); });
+    if (!open.size) shrink();
+    cy.resize();
     if (fit) showAll();
     minimap.draw();
+  }
+
+  // A row of partitions leaves most of the box empty.
+  function shrink() {
+    const all = cy.elements().boundingBox();
+    const needed = all.h * Math.min(1.2, (box.clientWidth - 48) / all.w) + 72;
+    if (needed < box.clientHeight) box.style.height = `${Math.max(220, Math.ceil(needed))}px`;
   }
 
   // A few partitions would fill the box as giants: nothing grows beyond its own size.

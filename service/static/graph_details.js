@@ -27,6 +27,11 @@ window.collageDetails = (data) => {
     return table;
   }
 
+  function copied(us) {
+    if (us == null) return "not measured; counted in the partitions";
+    return us ? `${latency(us)} to another memory, counted in the partition that makes them` : "no copy: both partitions use the same memory";
+  }
+
   // An operator type that lies wholly in the choice is one pin; else nodes are named.
   function selections(nodes) {
     const everywhere = new Map(), here = new Map();
@@ -115,7 +120,7 @@ window.collageDetails = (data) => {
     edge(edge) {
       box.replaceChildren(make("h3", `From partition ${edge.from} to ${edge.to}`),
         list([["Bytes", edge.bytes == null ? "not known before the model runs" : collageColors.size(edge.bytes)], ["Tensors", edge.tensors.join("; ")],
-          ["Time", "counted in the partition that reads them"]]));
+          ["Time", copied(edge.latency_us)]]));
     },
   };
 };

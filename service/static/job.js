@@ -169,7 +169,7 @@
   source.addEventListener("progress", (message) => {
     const event = JSON.parse(message.data);
     const when = Date.parse(event.at);
-    if (isLive) at("stage").textContent = event.stage.replaceAll("_", " ");
+    if (isLive) { at("stage").textContent = event.stage.replaceAll("_", " "); at("said").textContent = event.message; }
     const given = { ...event.data, ...event };
     if (given.share_done != null || given.remaining_s != null) told = { share: given.share_done ?? null, remaining: given.remaining_s ?? null, at: when };
     if (event.stage === "trial" && at("trials")) at("trials").textContent = event.done;
@@ -191,6 +191,8 @@
     } else if (isLive) {
       at("state").textContent = event.state;
       at("state").className = "state " + event.state;
+      at("bar").hidden = at("numbers").hidden = event.state === "queued";
+      if (event.state === "running") at("said").textContent = "";
       if (event.state === "running" && at("stage").textContent === "waiting") at("stage").textContent = "starting";
     }
   });

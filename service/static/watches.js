@@ -1,9 +1,11 @@
 // The history of each watch: latency here by the yardstick, and that of every other environment by its ratio.
 "use strict";
 (() => {
-  const { of, theme, onThemeChange } = window.collageColors;
+  const { theme, onThemeChange } = window.collageColors;
   const median = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
-  const OTHERS = ["onnxruntime", "mnn", "ncnn", "torch"];
+  // Environments are no targets, so they have none of their colors.
+  const COLORS = [["--ink", "ink"], ["--t6", "c6"], ["--t5", "c5"], ["--t7", "c7"]];
+  const color = (i) => COLORS[i && 1 + (i - 1) % 3];
 
   // Times of different days do not compare: each is that over the yardstick, at the yardstick's usual speed.
   function lines(runs) {
@@ -25,22 +27,19 @@
   function draw(box, data) {
     box.replaceChildren();
     if (!data || !box.clientWidth) return;
-    const [target] = JSON.parse(box.dataset.targets);
-    const color = (i) => i ? of(OTHERS.filter((each) => each !== target)[(i - 1) % 3]) : of(target || "openvino");
     const axis = { stroke: theme("--soft"), grid: { stroke: theme("--line"), width: 1 }, ticks: { stroke: theme("--line") }, font: "12px system-ui" };
     const room = (_, low, high) => { const by = (high - low || high) * 0.2; return [Math.max(0, low - by), high + by]; };
     new uPlot({
       width: box.clientWidth, height: 220, legend: { show: false }, cursor: { drag: { x: false, y: false } },
       scales: { y: { range: room } },
       axes: [{ ...axis, size: 44 }, { ...axis, label: "ms", labelSize: 18, labelFont: "12px system-ui", size: 64 }],
-      series: [{}, ...data.found.map(([label], i) => ({ label, stroke: color(i), width: 2, dash: i ? [6, 4] : [], spanGaps: true, points: { show: true, size: 7 } }))],
+      series: [{}, ...data.found.map(([label], i) => ({ label, stroke: theme(color(i)[0]), width: 2, dash: i ? [6, 4] : [], spanGaps: true, points: { show: true, size: 7 } }))],
     }, [data.at, ...data.found.map(([, line]) => line)], box);
     const legend = box.nextElementSibling;
     legend.replaceChildren();
     data.found.forEach(([label], i) => {
       const item = document.createElement("li"), swatch = document.createElement("span");
-      const backend = i ? OTHERS.filter((each) => each !== target)[(i - 1) % 3] : target || "openvino";
-      swatch.className = `swatch ${window.collageColors.classOf(backend)}`;
+      swatch.className = `swatch ${color(i)[1]}`;
       item.append(swatch, label);
       legend.append(item);
     });

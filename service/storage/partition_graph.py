@@ -33,8 +33,8 @@ def partition_graph(artifact: Path) -> dict[str, Any]:
 
     Returns:
         `partitions`: id, target, x, y, operator counts, times and reasons from the report, and
-        `nodes`/`edges` inside; `edges`: from, to, the tensors between, and their bytes where the sizes are
-        known. x counts within a layer, y counts layers.
+        `nodes`/`edges` inside; `edges`: from, to, the tensors between, their bytes where the sizes are known,
+        and the time of their copies where the report tells it. x counts within a layer, y counts layers.
     """
     model = ir.load(artifact)
     index = GraphIndex.from_ir(model)
@@ -61,6 +61,7 @@ def partition_graph(artifact: Path) -> dict[str, Any]:
     for node in index.nodes:
         members[owner[node.index]].append(node)
     said = _said(model, len(ids))
+    copies = _copies(model, len(ids))
     return {
         "partitions": [
             {
@@ -75,7 +76,13 @@ def partition_graph(artifact: Path) -> dict[str, Any]:
             for part in ids
         ],
         "edges": [
-            {"from": a, "to": b, "tensors": [_tensor(spec) for spec in specs], "bytes": _bytes(specs)}
+            {
+                "from": a,
+                "to": b,
+                "tensors": [_tensor(spec) for spec in specs],
+                "bytes": _bytes(specs),
+                "latency_us": None if copies is None else copies.get((a, b), 0.0),
+            }
             for (a, b), specs in crossing.items()
         ],
     }
@@ -90,6 +97,20 @@ def _said(model: ir.Model, count: int) -> dict[str, dict[str, Any]]:
         return {str(i): {key: part.get(key) for key in _FROM_REPORT} for i, part in enumerate(parts)}
     except (ValueError, AttributeError, RecursionError):
         return {}
+
+
+def _copies(model: ir.Model, count: int) -> dict[tuple[str, str], float] | None:
+    """Microseconds of copies from partition to partition; None where no report that fits tells them."""
+    try:
+        report = json.loads(model.metadata_props.get(_REPORT, "{}"))
+        if len(report["partitions"]) != count or report.get("transfers") is None:
+            return None
+        found: dict[tuple[str, str], float] = defaultdict(float)
+        for each in report["transfers"]:
+            found[str(each["from"]), str(each["to"])] += float(each["latency_us"])
+        return dict(found)
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _inside(

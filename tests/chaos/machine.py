@@ -16,7 +16,7 @@ import httpx
 import psutil
 
 from benchmarks.support.zero_model import TARGETS, best_plan, zero_model
-from tests.processes import children, command, has_a_job, has_ended
+from tests.processes import children, has_a_job, has_ended, waits_for_a_job
 
 LEASE_S = 2
 FINISHED = ("done", "failed", "cancelled")
@@ -93,8 +93,7 @@ class Machine:
 
     def job_processes(self, *, waiting: bool = False) -> list[psutil.Process]:
         """The processes of jobs, not of their children, nor those that wait for a job unless asked for."""
-        found = [p for p in self.family() if "collage.service.jobs.job_process" in command(p)]
-        return [p for p in found if waiting or has_a_job(p)]
+        return [p for p in self.family() if has_a_job(p) or (waiting and waits_for_a_job(p))]
 
     def kill(self) -> list[psutil.Process]:
         """SIGKILL for the server alone; its processes as they were."""

@@ -19,10 +19,9 @@ from onnx import helper, numpy_helper, shape_inference
 from collage.backends.contract import SubModel
 from collage.backends.numerics.reference import reference_session, run_session, session_types
 from collage.backends.numerics.tensor_files import read_expected, read_samples, write_samples
-from collage.backends.sandbox.run import ChildFailed, ChildLimits
+from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.diagnosis.trial import Trial, TrialRequest
 from collage.partitioner.tensor import TensorSpec
-from collage.runner import Runner
 
 _SIZES = (2, 8)
 _LEAST_AXIS, _SMALL_CONSTANT = 4, 16
@@ -41,7 +40,6 @@ def shrink(
     start: Shrunk,
     folder: Path,
     run: Callable[[TrialRequest, str], Trial],
-    runner: Runner,
     most_trials: int,
     cancel: threading.Event | None = None,
 ) -> Shrunk:
@@ -51,13 +49,12 @@ def shrink(
         start: the request, and how it failed.
         folder: an empty folder for what is made; the result's files are there.
         run: makes a trial.
-        runner: where models are rewritten.
         most_trials: how many trials there are.
 
     Returns:
         The smallest request that failed in the same way; the given one where none did.
     """
-    shrinker = _Shrinker(start, folder, run, runner, most_trials, cancel)
+    shrinker = _Shrinker(start, folder, run, most_trials, cancel)
     shrinker.samples()
     shrinker.axes()
     return shrinker.best
@@ -69,12 +66,11 @@ class _Shrinker:
         start: Shrunk,
         folder: Path,
         run: Callable[[TrialRequest, str], Trial],
-        runner: Runner,
         most_trials: int,
         cancel: threading.Event | None,
     ) -> None:
         self.best = start
-        self._folder, self._run, self._runner, self._cancel = folder, run, runner, cancel
+        self._folder, self._run, self._cancel = folder, run, cancel
         self._left, self._made = most_trials, 0
 
     def samples(self) -> None:
@@ -108,7 +104,7 @@ class _Shrinker:
     def _sizes(self) -> list[int]:
         model = self.best.request.model
         try:
-            found: list[int] = self._runner.run(
+            found: list[int] = run_in_child(
                 axis_sizes, model.path, limits=ChildLimits(timeout_s=_TIMEOUT_S), cancel=self._cancel
             )
         except ChildFailed:
@@ -118,7 +114,7 @@ class _Shrinker:
     def _cut(self, size: int, small: int) -> bool:
         folder, request = self._new_folder(), self.best.request
         try:
-            made = self._runner.run(
+            made = run_in_child(
                 cut_axes,
                 request.model,
                 request.inputs_path,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from collage.backends.registry import backend_of, canonical, installed
+from collage.backends.registry import backend_of, canonical
 from collage.backends.sandbox.run import ChildFailed, ChildLimits
 from collage.diagnosis.reproducing.reproducer import run_script, write_values
 from collage.diagnosis.reproducing.scripts import is_alone, timing_script
@@ -16,6 +16,7 @@ from collage.diagnosis.request import DiagnoseRequest
 from collage.diagnosis.speed.sides import Side, SideTimer
 from collage.diagnosis.speed.slow import SlowSearch, fastest_other
 from collage.environments.environment import environment_of, this_environment
+from collage.environments.work import Environment
 from collage.events import Listener
 from collage.model.reference import Reference
 from collage.model.sub_models import RegionFiles
@@ -56,7 +57,7 @@ class SpeedSearch:
             BadInputError: the other target or environment cannot be used.
         """
         index = self.model.index
-        environments = [this_environment()]
+        environments = [this_environment(self.runner)]
         if self.request.against_python is not None:
             environments.append(environment_of(self.request.against_python))
         timer = SideTimer(
@@ -72,7 +73,6 @@ class SpeedSearch:
         if self.request.against_python is not None:
             other: Side | None = Side(self.request.against or self.request.target, 1)
         elif self.request.against is not None:
-            self.runner.check([self.request.against])
             refused = self._refusal(self.request.against)
             if refused is not None:
                 raise BadInputError(
@@ -80,7 +80,7 @@ class SpeedSearch:
                 )
             other = Side(self.request.against, 0)
         else:
-            others, notes = self._others()
+            others, notes = self._others(environments[0])
             found, failed = fastest_other(timer, index, own, others)
             other, notes = found, notes | failed
         if other is None:
@@ -91,12 +91,10 @@ class SpeedSearch:
             region["reproducer"] = self._reproducer(number, nodes, region, other)
         return report
 
-    def _others(self) -> tuple[list[Side], dict[str, str]]:
+    def _others(self, here: Environment) -> tuple[list[Side], dict[str, str]]:
         """Other installed runtimes that take every node, and why the rest does not."""
         able, notes = [], {}
-        for name in installed():
-            if name == self.request.target.backend:
-                continue
+        for name in sorted(set(here.versions) - {"collage", "python", self.request.target.backend}):
             refused = self._refusal(Target(name))
             if refused is None:
                 able.append(Side(Target(name), 0))

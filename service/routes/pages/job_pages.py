@@ -16,7 +16,7 @@ from collage.service.http.problems import ProblemError, not_found
 from collage.service.pages.answer import banner, plan_bars, settings_picture, suspects
 from collage.service.pages.comparison import moved, option_rows, plan_rows
 from collage.service.pages.diagnosis import depth_chart, diagnosis_banner, watch_banner
-from collage.service.pages.option_fields import common_fields, rare_fields
+from collage.service.pages.option_fields import common_fields, rare_fields, task_fields
 from collage.service.routes.authentication import Reader
 from collage.service.routes.jobs import JobId, find_job
 from collage.service.routes.pages.frame import Visitor, page
@@ -92,6 +92,7 @@ def new_job_page(request: Request, services: InjectedServices, visitor: Visitor)
         targets=targets,
         common=common_fields(),
         rare=rare_fields(),
+        task=task_fields(),
     )
 
 
@@ -160,7 +161,7 @@ def job_page(
             request,
             services,
             "diagnosis.html",
-            "",
+            "/",
             job=view,
             report=report,
             banner=diagnosis_banner(report) if report else None,
@@ -184,7 +185,7 @@ def job_page(
         request,
         services,
         "job.html",
-        "",
+        "/",
         job=view,
         report=report,
         banner=banner(report) if report else None,
@@ -193,15 +194,9 @@ def job_page(
         class_texts=class_texts(report["shapes"]) if report and report.get("shapes") else [],
         memory_text=memory_text(report["shapes"]) if report and report.get("shapes") else "",
         limit_s=(view.options or {}).get("time_limit_s") or _DEFAULT_LIMIT_S,
-        may_watch=may_diagnose(services),
-        suspects=suspects(report, view.targets, job.state) if may_diagnose(services) else [],
+        suspects=suspects(report, view.targets, job.state),
         owner=owner,
     )
-
-
-def may_diagnose(services: Services) -> bool:
-    """Whether diagnoses can be made here: they run on the server's own machine."""
-    return services.settings.scheduler is None
 
 
 def owner_names(services: Services) -> dict[str, str]:

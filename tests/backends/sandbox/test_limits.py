@@ -25,6 +25,9 @@ _ALL = Protections(
     no_capabilities=True,
     files=True,
     calls=True,
+    group=True,
+    group_memory=True,
+    group_processes=True,
 )
 # Each trip adds 4 MiB to an output, and there are 2**60 of them.
 _ENDLESS = """
@@ -59,6 +62,13 @@ def test_missing_protection_is_said(name: str, said: str) -> None:
     found = replace(_ALL, **{name: False})
     assert said in (found.missing() or "")
     assert len(found.holding()) < len(_ALL.holding())
+
+
+def test_what_limits_memory_is_said() -> None:
+    assert "limit of the kernel on memory" in _ALL.holding() and "watched" not in _ALL.holding()
+    plain = replace(_ALL, group=False, group_memory=False, group_processes=False)
+    assert "memory that is watched" in plain.holding() and "kernel" not in plain.holding()
+    assert plain.missing() is None
 
 
 def test_plain_user_lacks_no_user_of_its_own() -> None:

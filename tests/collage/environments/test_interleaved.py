@@ -45,7 +45,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def environments(tmp_path: Path, site: Path, percent: int) -> tuple[Environment, Environment]:
     python = interpreter(tmp_path, f"slower-{percent}", {planted.ENVIRONMENT: str(percent)}, [site])
-    return this_environment(), environment_of(python)
+    return this_environment(Runner()), environment_of(python)
 
 
 def request(tmp_path: Path, site: Path, target: str, percent: int = 50) -> BuildRequest:

@@ -119,6 +119,32 @@ def test_a_value_is_copied_once_for_each_memory_that_reads_it(domains: str, copi
     np.testing.assert_array_equal(executor.value("c"), np.full(4, 4))
 
 
+@pytest.mark.parametrize(
+    ("domains", "copied"),
+    [
+        ("hhh", set()),
+        ("ppp", set()),
+        ("hpp", {("a", 1), ("a", 2)}),
+        ("php", {("a", 1), ("b", 2)}),
+        ("pqp", {("a", 1), ("b", 2)}),
+    ],
+)
+def test_copies_between_memories_are_timed(domains: str, copied: set[tuple[str, int]]) -> None:
+    told: list[str] = []
+    executor = _plan(domains, told)
+    executor.bind()
+    executor.feed({"x": np.zeros(4, np.float32)})
+    executor.run()
+    told.clear()
+    times = executor.time_copies(3)
+    assert set(times) == copied and all(us > 0 for us in times.values())
+    both_ways = 2 if "q" in domains else 1  # by way of the host
+    assert len(told) == 3 * len(copied) * both_ways
+    executor.feed({"x": np.zeros(4, np.float32)})
+    executor.run()
+    np.testing.assert_array_equal(executor.value("c"), np.full(4, 4))
+
+
 def test_every_value_can_be_checked_wherever_it_is() -> None:
     executor = _plan("ppp", [])
     executor.bind()

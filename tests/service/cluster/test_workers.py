@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks.support.zero_model import TARGETS, zero_model
+from tests.backends import planted
+from tests.collage.diagnosis.conftest import long_model
 from tests.hosts import Cluster
 from tests.service.conftest import RunningServer, StartServer, post_job
 
@@ -19,13 +21,23 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One machine, labeled `edge`, without OpenVINO; `lab` may join."""
-    made = Cluster(tmp_path_factory.mktemp("cluster"), ["edge", "lab"])
+    folder = tmp_path_factory.mktemp("cluster")
+    made = Cluster(folder, ["edge", "lab"])
     try:
-        made.work(made.host("edge", "edge", without=["openvino"]), "edge")
+        site = planted.install(folder / "site")
+        made.work(made.host("edge", "edge", without=["openvino"], more=[site]), "edge")
         made.until(lambda workers: len(workers) == 1)
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def planted_here(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server knows the backend with planted faults too."""
+    site = str(cluster.folder / "site")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", site)
 
 
 @pytest.fixture
@@ -65,7 +77,8 @@ def _post(server: RunningServer, targets: list[str], **options: object) -> str:
 
 def test_jobs_are_measured_by_workers_and_the_pages_say_by_whom(server: RunningServer) -> None:
     job = _post(server, list(TARGETS))
-    assert _ended(server, job)["state"] == "done"
+    ended = _ended(server, job)
+    assert ended["state"] == "done", ended["reason"]
     assert server.http.get(f"/v1/jobs/{job}/report").json()["machine"]["label"] == "edge"
     worker, runner = server.http.get("/v1/workers").raise_for_status().json()
     assert (worker["name"], worker["role"], worker["label"]) == ("edge", "measures", "edge")
@@ -76,6 +89,65 @@ def test_jobs_are_measured_by_workers_and_the_pages_say_by_whom(server: RunningS
     assert targets["onnxruntime"]["available"]
     assert not targets["openvino"]["available"]
     assert "no worker has it (edge: openvino cannot be imported" in targets["openvino"]["reason"]
+
+
+@pytest.mark.usefixtures("planted_here")
+def test_a_diagnosis_runs_on_a_worker(server: RunningServer) -> None:
+    answer = server.http.post(
+        "/v1/diagnoses",
+        files={"model": ("long.onnx", long_model(30).SerializeToString())},
+        data={"target": "planted -fault=wrong -at=n11", "options": '{"threads": 1}'},
+    )
+    job = _ended(server, answer.raise_for_status().json()["id"])
+    assert job["state"] == "done", job["reason"]
+    report = server.http.get(f"/v1/jobs/{job['id']}/report").json()
+    (culprit,) = report["faults"]["culprits"]
+    assert culprit["nodes"] == ["n11"] and culprit["reproducer"]["reproduced"]
+    assert "edge" in report["hardware"]
+
+
+@pytest.mark.usefixtures("planted_here")
+def test_a_slow_region_is_found_on_a_worker(server: RunningServer) -> None:
+    answer = server.http.post(
+        "/v1/diagnoses",
+        files={"model": ("long.onnx", long_model(30).SerializeToString())},
+        data={
+            "target": "planted -slow=n11 -slow_us=3000",
+            "options": '{"threads": 1, "against": "planted"}',
+        },
+    )
+    job = _ended(server, answer.raise_for_status().json()["id"])
+    assert job["state"] == "done", job["reason"]
+    speed = server.http.get(f"/v1/jobs/{job['id']}/report").json()["speed"]
+    assert "n11" in speed["regions"][0]["nodes"] and speed["regions"][0]["reproducer"]["ran"]
+    assert [side["version"] for side in speed["sides"]] == ["1.0", "1.0"]
+
+
+def test_an_artifact_is_watched_on_a_worker(server: RunningServer) -> None:
+    job = _post(server, ["onnxruntime"])
+    watch = server.http.post("/v1/watches", json={"job": job}).raise_for_status().json()
+    ended = _ended(server, job)
+    assert ended["state"] == "done", ended["reason"]
+    deadline = time.monotonic() + 120
+    while True:
+        history = server.http.get(f"/v1/watches/{watch['id']}/history").json()["runs"]
+        if history:
+            break
+        shown = server.http.get(f"/v1/watches/{watch['id']}").json()
+        assert time.monotonic() < deadline and not shown["problem"], shown
+        time.sleep(0.1)
+    (run,) = history
+    assert run["verdict"] == "same" and run["environment"] == "this one"
+    last = server.services.watches.last_measured(watch["id"])
+    (worker,) = [w for w in server.services.remote_workers.workers() if w.name == "edge"]
+    assert last is not None and last["key"]["hardware"] == worker.announced.hardware.digest
+    watching = server.services.runner.watching
+    (known,) = server.services.watches.measurable()
+    keys = watching._worker_keys()
+    assert watching._changes(known, last, keys) == []
+    newer = [{**key, "onnxruntime": "99"} for key in keys]
+    assert watching._changes(known, last, newer) == ["onnxruntime"]
+    assert watching._changes(known, last, []) == []  # nobody could measure it
 
 
 def test_a_job_says_at_once_that_nobody_has_its_target(server: RunningServer) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from collage.service.jobs.job_child import JobChild
 from collage.service.jobs.job_process import Request
-from collage.service.jobs.warm_process import WarmProcess
+from collage.service.jobs.warm_process import Template, WarmProcess
 
 
 def test_job_child_killed_before_its_request_counts_as_died(
@@ -20,6 +20,8 @@ def test_job_child_killed_before_its_request_counts_as_died(
     monkeypatch.setattr("collage.service.jobs.warm_process.sys.executable", str(program))
     # More than a pipe's buffer, so that writing it fails.
     request = Request("model.onnx", ["onnxruntime"], {"plan": "x" * 1_000_000}, "", str(tmp_path))
-    with JobChild(request, WarmProcess(tmp_path / "output.txt")) as child:
+    template = Template()
+    with JobChild(request, WarmProcess(tmp_path / "output.txt", template)) as child:
         message = child.next_message(10.0)
+    template.close()
     assert message is not None and "SIGKILL" in message["error"]["reason"]

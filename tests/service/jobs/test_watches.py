@@ -34,7 +34,12 @@ def _watching(server: RunningServer, **settings: Any) -> Watching:
     services = server.services
     given = {**server.settings.model_dump(), "runners": 1, **settings}
     return Watching(
-        Settings(**given), services.jobs, services.watches, services.files, services.catalog
+        Settings(**given),
+        services.jobs,
+        services.watches,
+        services.files,
+        services.catalog,
+        services.remote_workers,
     )
 
 
@@ -159,7 +164,9 @@ def test_a_start_measures_what_has_changed(server: RunningServer, tmp_path: Path
     watching.look()
     catalog = server.services.catalog.get()
     versions = {entry["name"]: entry["version"] for entry in catalog["targets"]}
-    changed = watching._changes(server.services.watches.measurable()[0], {"key": {}}, catalog)
+    changed = watching._changes(
+        server.services.watches.measurable()[0], {"key": {}}, [watching._own_key()]
+    )
     assert changed == ["collage", "hardware", "mnn", "onnxruntime", "openvino", "python"]
     report = _report()
     key = {name: versions[name] or "not installed" for name in ("mnn", "onnxruntime", "openvino")}

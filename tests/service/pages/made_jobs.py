@@ -61,13 +61,17 @@ def report(partitions: int = 3, nodes: int = 30, **changes: Any) -> dict[str, An
         "candidates": {"total": 90, "unique": 40, "measured": 10, "from_cache": 28, "infeasible": 2},
         "search": {"objective_us": 1450.0, "bound_us": 1400.0, "optimal": True},
         "refused": [{"target": "mnn", "op": "TopK", "reason": "int64 indices", "nodes": 2, "first": "n7"}],
+        "transfers": [
+            {"value": f"v{n}", "from": n, "to": n + 1, "bytes": 32, "latency_us": 12.5 * n}
+            for n in range(partitions - 1)
+        ],
         "warnings": ["inputs were seeded"],
         "seconds": {"search": 1.5},
         **changes,
     }  # fmt: skip
 
 
-def annotated(partitions: int, nodes: int) -> bytes:
+def annotated(partitions: int, nodes: int, **changes: Any) -> bytes:
     """A chain of operators with side branches, annotated as an artifact is."""
     made = []
     for i in range(nodes):
@@ -81,7 +85,9 @@ def annotated(partitions: int, nodes: int) -> bytes:
     info = [helper.make_tensor_value_info(f"v{i}", 1, [1, 8]) for i in range(nodes + 1)]
     graph = helper.make_graph(made, "large", [info[0]], [info[-1]], value_info=info[1:-1])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    model.metadata_props.add(key="collage.report", value=json.dumps(report(partitions, nodes)))
+    model.metadata_props.add(
+        key="collage.report", value=json.dumps(report(partitions, nodes, **changes))
+    )
     return bytes(model.SerializeToString())
 
 

@@ -57,7 +57,8 @@ def test_partitions_show_time_share_and_transfers(page: Page, server: RunningSer
     labels = page.evaluate("collageGraph.cy.nodes('.part').map(n => n.data('label'))")
     assert labels[2] == "mnn\n10 operators\n0.300 ms · 50 %"
     edges = page.evaluate("collageGraph.cy.edges().map(e => e.data('label'))")
-    assert any(label.startswith("float32 1×8") and label.endswith(" B") for label in edges)
+    assert any(label.startswith("float32 1×8") and label.endswith(" B · no copy") for label in edges)
+    assert any(label.endswith(" B · 12.5 µs") for label in edges)
     expect(page.locator("#partitions tr").nth(0)).to_contain_text("0.100 ms")
     width = page.evaluate(
         "collageGraph.cy.elements().renderedBoundingBox().w / collageGraph.cy.width()"

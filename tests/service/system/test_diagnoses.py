@@ -210,8 +210,9 @@ def test_what_cannot_be_diagnosed_is_refused_at_once(
 
 
 @pytest.mark.slow
-def test_a_server_whose_workers_measure_makes_no_diagnosis(server: RunningServer) -> None:
+def test_workers_have_no_environments_to_compare_with(server: RunningServer) -> None:
     job = post_job(server).json()["id"]
     object.__setattr__(server.services.settings, "scheduler", "tls://nowhere:1")
-    answer = server.http.post("/v1/diagnoses", json={"job": job, "target": "openvino"})
-    assert answer.status_code == 422 and "collage diagnose on the machine" in answer.json()["detail"]
+    body = {"job": job, "target": "openvino", "options": {"against_environment": "next"}}
+    answer = server.http.post("/v1/diagnoses", json=body)
+    assert answer.status_code == 422 and "measure on other machines" in answer.text

@@ -81,8 +81,7 @@ class Watch:
             # Forked processes share pages, which takes longer to find out.
             held = sum(share_bytes(pid) for pid in processes)
         if held > self._memory_bytes:
-            reason = f"it held {_gib(held)} of memory, and its limit is {_gib(self._memory_bytes)}"
-            return Excess("memory", f"{reason} (COLLAGE_CHILD_MEMORY_BYTES sets it)")
+            return Excess("memory", over_memory(held, self._memory_bytes))
         given = process_policy.memory_allowed()
         if held > given // _RESERVE and process_policy.memory_left() < given // _RESERVE:
             reason = f"the machine had no more memory while it held {_gib(held)}"
@@ -131,6 +130,14 @@ class Watch:
         for pid in found:  # grows meanwhile
             found += children_of(pid)
         return found
+
+
+def over_memory(held_bytes: int | None, limit_bytes: int) -> str:
+    """Why a child with too much memory was ended; what it held is not known where the kernel did that."""
+    held = _gib(held_bytes) + " of memory" if held_bytes is not None else "all memory that it may"
+    return (
+        f"it held {held}, and its limit is {_gib(limit_bytes)} ({process_policy.CHILD_MEMORY} sets it)"
+    )
 
 
 def children_of(pid: int) -> list[int]:

@@ -30,10 +30,10 @@ def repair(proto: onnx.ModelProto) -> bool:
     """Sort nodes and complete outputs, in place.
 
     Returns:
-        Whether anything was changed.
+        Whether anything was changed, or an output has no shape.
 
     Raises:
-        ModelError: the graph has a cycle, or an output whose shape nothing tells.
+        ModelError: the graph has a cycle.
     """
     changed = _sort(proto.graph, set())
     return _complete_outputs(proto) or changed
@@ -60,6 +60,8 @@ def check(proto: onnx.ModelProto, path: Path, changed: bool) -> None:
         if _is_foreign(node, opset):
             node.domain = _UNCHECKED
     copy.opset_import.append(onnx.helper.make_opsetid(_UNCHECKED, 1))
+    for value in filter(lacks_shape, copy.graph.output):
+        value.type.tensor_type.shape.SetInParent()  # the checker asks for one; a runtime tells it later
     onnx.checker.check_model(copy)
 
 
@@ -150,25 +152,23 @@ def _reorder(graph: onnx.GraphProto, own: set[str]) -> None:
 
 
 def _complete_outputs(proto: onnx.ModelProto) -> bool:
-    """Give outputs without a shape the inferred one; whether there were any."""
-    bare = [v for v in proto.graph.output if _lacks_shape(v)]
+    """Give outputs without a shape the inferred one, where there is one; whether there were any."""
+    bare = [v for v in proto.graph.output if lacks_shape(v)]
     if not bare:
         return False
     light = without_external_data(proto)
     try:
         inferred = onnx.shape_inference.infer_shapes(light)
-    except Exception:  # then the shape stays unknown, which is refused below with the remedy
+    except Exception:  # then the shape stays unknown, and a runtime is asked
         inferred = light
     found = {v.name: v for v in (*inferred.graph.output, *inferred.graph.value_info)}
     for value in bare:
         known = found.get(value.name)
-        if known is None or _lacks_shape(known):
-            raise ModelError(
-                f"output {value.name!r} has no shape and none can be inferred; give it one with its rank"
-            )
-        value.CopyFrom(known)
+        if known is not None and not lacks_shape(known):
+            value.CopyFrom(known)
     return True
 
 
-def _lacks_shape(value: onnx.ValueInfoProto) -> bool:
+def lacks_shape(value: onnx.ValueInfoProto) -> bool:
+    """True when a tensor is declared without a shape, so that not even its rank is known."""
     return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")

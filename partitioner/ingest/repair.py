@@ -3,6 +3,7 @@
 - Nodes out of topological order are sorted.
 - Operators that ONNX Runtime registers in ONNX's own domain pass the checker.
 - An output without a shape gets the one that inference finds.
+- The axes of Squeeze and Unsqueeze, where they are an attribute, are sorted: ONNX infers a wrong shape otherwise.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def repair(proto: onnx.ModelProto) -> bool:
         ModelError: the graph has a cycle.
     """
     changed = _sort(proto.graph, set())
+    changed |= _sort_axes(proto.graph)
     return _complete_outputs(proto) or changed
 
 
@@ -149,6 +151,19 @@ def _reorder(graph: onnx.GraphProto, own: set[str]) -> None:
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
+
+
+def _sort_axes(graph: onnx.GraphProto) -> bool:
+    changed = False
+    for node in nodes_of(graph):
+        for attribute in node.attribute:
+            if node.op_type not in ("Squeeze", "Unsqueeze") or attribute.name != "axes":
+                continue
+            axes = sorted(attribute.ints)
+            if axes[:1] >= [0] and axes != list(attribute.ints):
+                attribute.ints[:] = axes
+                changed = True
+    return changed
 
 
 def _complete_outputs(proto: onnx.ModelProto) -> bool:

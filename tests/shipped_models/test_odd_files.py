@@ -113,6 +113,20 @@ def test_model_optimized_for_one_processor_is_refused_with_the_remedy(tmp_path: 
         ingest(tmp_path / "m.onnx", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("m (float[2, 1, 1] x) => (float[2] y) { y = Squeeze<axes = [2, 1]>(x) }", (2,)),
+        ("m (float[2] x) => (float[1, 2, 1] y) { y = Unsqueeze<axes = [2, 0]>(x) }", (1, 2, 1)),
+    ],
+)
+def test_axes_in_any_order_give_the_right_shape(
+    text: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    model, _ = ingest(saved(text, tmp_path, 11), tmp_path)
+    assert model.index.values["y"].shape == shape
+
+
 STFT = """
     m (float[1, 16, 1] x) => (float[1, 3, 5, 2] y, float[1, 3, 5, 2] z) <int64 hop = {4}, float[8] w = {WINDOW}> {
         z = STFT(x, hop, w)  y = Neg(z)

@@ -117,7 +117,7 @@ class CandidatesView(_Stored):
     """How many candidates there were, and how their costs were found."""
 
     total: int
-    unique: int
+    unique: int | None
     measured: int
     from_cache: int
     infeasible: int

@@ -138,7 +138,6 @@ class MnnBackend(RewritingBackend):
             predicates.refuse_dtypes(_NOT_INSIDE),
             predicates.refuse_unknown_shapes,
             refuse_forms,
-            conversion.refuse_flattening_softmax,
         )
 
     def patterns(self, target: Target) -> tuple[Pattern, ...]:

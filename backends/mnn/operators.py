@@ -7,7 +7,7 @@ in the forms that models use. `refuse_forms` keeps away the forms that give wron
 
 from __future__ import annotations
 
-from collage.backends.support import predicates
+from collage.backends.support import conversion, predicates
 from collage.backends.support.predicates import op_names
 from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
 
@@ -23,7 +23,6 @@ ONNX_OPERATORS: frozenset[str] = op_names(
     Sub Sum Tan Tanh ThresholdedRelu Tile TopK Transpose Unsqueeze
     """
 )
-_REDUCTIONS = {"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"}
 _POOLS = {"AveragePool", "MaxPool"}
 
 
@@ -35,10 +34,12 @@ def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
         return "MNN computes Gemm with transA wrongly"
     if kind == "MatMul" and 1 in (rank, predicates.rank_of(index.input_spec(node.index, 1))):
         return "MNN reads beyond the operands of MatMul when one of them is a vector"
-    if kind in _REDUCTIONS and "axes" not in node.attributes and len(node.inputs) < 2:
-        return f"MNN does not reduce all axes when {kind} names none"
-    if kind in _POOLS | {"ConvTranspose"} and rank != 4:
-        return f"MNN takes {kind} of four dimensions only"
+    if kind in _POOLS | {"ConvTranspose"} and rank not in (3, 4):
+        return f"MNN takes {kind} of one or two axes of space only"
+    if kind == "ConvTranspose" and _pads_begin_first(node):
+        return "MNN pads ConvTranspose at the other end where the shape or SAME_LOWER is given, and crashes with groups"
+    if kind in _POOLS and node.attributes.get("auto_pad") == "SAME_LOWER":
+        return f"MNN pads {kind} at the other end where SAME_LOWER is given"
     if kind in _POOLS and (len(node.outputs) > 1 or _dilated(node)):
         return f"MNN takes {kind} without indices and dilations only"
     if kind in {"Max", "Min", "Sum"} and len(node.inputs) < 2:
@@ -49,6 +50,8 @@ def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
         return f"MNN's {kind} selects the first index only"
     if kind == "Dropout" and len(node.outputs) > 1:
         return "MNN takes Dropout without its mask only"
+    if kind == "LogSoftmax":
+        return conversion.refuse_flattening_softmax(index, node)
     if kind == "Slice" and _has_negative(index, node, 4):
         return "MNN reads beyond the data of Slice with negative steps"
     if kind == "Pad" and _has_negative(index, node, 1):
@@ -58,6 +61,12 @@ def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
     if kind == "BatchNormalization" and not _has_constant_parameters(index, node):
         return "MNN crashes on BatchNormalization whose parameters are no constants"
     return None
+
+
+def _pads_begin_first(node: NodeInfo) -> bool:
+    """Whether ONNX computes pads of a ConvTranspose so that more of them are at the begin."""
+    word = node.attributes.get("auto_pad", "NOTSET")
+    return word == "SAME_LOWER" or ("output_shape" in node.attributes and word != "SAME_UPPER")
 
 
 def _broadcasts(index: GraphIndex, node: NodeInfo) -> bool:

@@ -15,8 +15,10 @@ ONNX_OPERATORS: frozenset[str] = op_names(
     Sum Tanh Transpose Unsqueeze
     """
 )
-_SPATIAL = {"AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "LRN", "MaxPool"}
-_WEIGHTED = {"Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2), "MatMul": (1,), "PRelu": (1,)}
+_SPATIAL = {
+    *("AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "GlobalMaxPool", "LRN", "MaxPool")
+}
+_WEIGHTED = {"Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2), "PRelu": (1,)}
 _FLAT_SOFTMAX_BEFORE = 13
 
 
@@ -38,8 +40,8 @@ def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
     """Refuse forms of known operators that have no ncnn layer or a different meaning there."""
     kind = node.op_type
     rank = predicates.rank_of(index.input_spec(node.index, 0))
-    if kind in _SPATIAL | {"GlobalMaxPool"} and rank != 4:
-        return f"ncnn is given {kind} of four dimensions only"
+    if kind in _SPATIAL and rank not in ((4,) if kind == "LRN" else (3, 4)):
+        return f"ncnn is given {kind} of one or two axes of space only"
     for position in _WEIGHTED.get(kind, ()):
         if position < len(node.inputs) and not predicates.is_constant(index, node, position):
             return f"ncnn takes {kind} with constant weights only"

@@ -131,9 +131,10 @@ def show_explanation(report: Mapping[str, Any]) -> None:
     _show_refused(console, report.get("refused", ()))
     for row in report.get("never_measured", ()):
         if row["never_measured"]:
+            least_us = row["at_least_us"]
+            least = "" if least_us is None else f"; by estimate each takes at least {ms_text(least_us)}"
             console.print(
-                f"\n{row['target']}: {row['never_measured']} of {row['candidates']} candidates were never "
-                f"measured; by estimate each takes at least {ms_text(row['at_least_us'])}"
+                f"\n{row['target']}: {row['never_measured']} of {row['candidates']} candidates were never measured{least}"
             )
     search = report["search"]
     if search is None:

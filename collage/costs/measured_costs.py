@@ -116,6 +116,10 @@ class MeasuredCosts:
             )
         return self._keys[identity]
 
+    def has_met(self, candidate: Candidate) -> bool:
+        """True when this candidate's key was needed before; to find it out takes long for large ones."""
+        return (candidate.nodes, candidate.target) in self._keys
+
     def cost(self, candidate: Candidate) -> Cost:
         """What is known of a candidate so far; nothing is measured."""
         row = self._rows.get(self.key(candidate).digest)

@@ -211,6 +211,11 @@ class Reference:
         return counts
 
     @property
+    def draws(self) -> bool:
+        """True when the model draws random numbers."""
+        return bool(self._random)
+
+    @property
     def beyond_comparing(self) -> frozenset[str]:
         """Values of which most elements are ties, or their number is."""
         return self._ties.beyond if self._ties else frozenset()

@@ -101,17 +101,9 @@ class Sampling:
         """
         if self.inputs is None:
             return self.seeded
-        made = [name for name in self.model.index.outputs if name in self.model.index.producer]
-        try:
-            if not any(
-                map(
-                    _has_nan,
-                    (v for known in self.seeded.values(made, last=True) for v in known.values()),
-                )
-            ):
-                return self.seeded
-        except ModelError:
-            pass  # the reference cannot run on seeded inputs
+        # Seeds switch no noise off.
+        if not self.seeded.draws and self._runs_on_seeds():
+            return self.seeded
         few = self.chosen_by.samples[:_SEEDS]
         size = sum(value.nbytes for sample in few for value in sample.values())
         if size > _MOST_STORED_BYTES:
@@ -119,7 +111,17 @@ class Sampling:
                 f"the model cannot run on seeded inputs, and the given ones ({size >> 20} MiB) are too large to be "
                 f"stored in the artifact ({_MOST_STORED_BYTES >> 20} MiB); give smaller ones with --inputs"
             )
+        if len(few) == len(self.chosen_by.samples):
+            return self.chosen_by  # its values are known
         return self.reference(few, "proof")
+
+    def _runs_on_seeds(self) -> bool:
+        made = [name for name in self.model.index.outputs if name in self.model.index.producer]
+        try:
+            values = self.seeded.values(made, last=True)
+        except ModelError:
+            return False
+        return not any(_has_nan(value) for known in values for value in known.values())
 
     @property
     def compared(self) -> list[Reference]:

@@ -5,6 +5,7 @@ Invariant: measured and estimated numbers are never worded alike.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,8 @@ class KnownCosts:
     costs: MeasuredCosts  # what was measured
     estimates: Estimates  # optimistic bounds of the rest
     transitions: Transitions = field(default_factory=Transitions)
+    # whether plans were searched; else most candidates were never looked at, and are not now
+    searched: bool = True
 
 
 @dataclass(frozen=True)
@@ -187,10 +190,15 @@ def refused_operators(known: KnownCosts) -> list[dict[str, Any]]:
 
 
 def never_measured(known: KnownCosts) -> list[dict[str, Any]]:
-    """Per target how many of its candidates were never measured, and the least that one may take."""
+    """Per target how many of its candidates were never measured, and the least that one may take.
+
+    Where nothing was searched the least is None: to estimate each of thousands would take longer than all else.
+    """
     unknown: dict[Target, list[float]] = {target: [] for target in known.targets}
     for candidate in known.candidates.candidates:
-        if isinstance(known.costs.cost(candidate), Unknown):
+        if not known.searched and not known.costs.has_met(candidate):
+            unknown[candidate.target].append(math.inf)
+        elif isinstance(known.costs.cost(candidate), Unknown):
             bound_us = known.estimates.bound_us(candidate.nodes, candidate.target)
             unknown[candidate.target].append(bound_us)
     return [
@@ -198,7 +206,7 @@ def never_measured(known: KnownCosts) -> list[dict[str, Any]]:
             "target": str(target),
             "candidates": sum(c.target == target for c in known.candidates.candidates),
             "never_measured": len(bounds),
-            "at_least_us": min(bounds, default=None),
+            "at_least_us": min(bounds, default=None) if known.searched else None,
         }
         for target, bounds in unknown.items()
     ]

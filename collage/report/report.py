@@ -47,7 +47,7 @@ class Findings:
     estimates: Estimates  # of how fast they are
     infeasible: Mapping[Target, str]  # per target why it cannot run the whole model
     candidates: CandidateSet  # all that could be used
-    unique: int  # how many different keys they have
+    unique: int | None  # how many different keys they have
     counts: Counts  # how many costs were measured or known
     solution: Solution | None  # of the search; None where the strategy made none
     seconds: Mapping[str, float]  # per stage

@@ -41,7 +41,7 @@ _BETTER = 0.001
 _PLAUSIBLE = 0.7
 # Plans to run before their partitions are measured: the best of at most so many each.
 _TO_EXPLORE = (2, 3, 4, 6)
-# So long each search may take however late it is.
+# So long each search may take however late it is, and twice as long each measurement.
 _LEAST_S = 1.0
 # Each search may measure for this share of the time that is left: the rest is for timing what it finds.
 _SHARE_OF_TIME = 0.25
@@ -324,13 +324,13 @@ class LazySearch:
                 return solution.bound_us
             if known_us < self._best_us * (1 - _BETTER):
                 self._best_us, self._idle = known_us, 0
-            enough = self.spent or self._idle >= self._patience
-            if enough and known_us < float("inf"):
+            if (self.spent or self._idle >= self._patience) and known_us < float("inf"):
                 return solution.bound_us
             if self._gives_up:
                 raise OutOfTimeError("the time ran out before any plan was found; allow more time")
             self._idle += len(unknown)
-            self._measure(unknown, self._stop(known_us))
+            self._costs.measure(unknown, self._stop(known_us), self._limit_s(known_us))
+            list(map(self._learn, unknown))
 
     def _recall(self) -> None:
         """Take in what the team knows already, so that a model tuned before needs nothing new."""
@@ -349,14 +349,15 @@ class LazySearch:
             self._plausible.clear()
             self._estimates.learn_region(candidate.target, candidate.nodes, latency_us)
 
-    def _measure(self, unknown: Sequence[Candidate], stop: Callable[[], bool]) -> None:
-        self._costs.measure(unknown, stop=stop)
-        for candidate in unknown:
-            self._learn(candidate)
-
     def _stop(self, known_us: float) -> Callable[[], bool]:
-        # Without any plan there is nothing to return, so a passed deadline waits for one for a while.
+        # Without any plan a passed deadline waits for one for a while.
         return lambda: self._gives_up or (self.spent and known_us < float("inf"))
+
+    def _limit_s(self, known_us: float) -> float | None:
+        """Seconds for each measurement, so that it ends in time; without any plan there is time until the end."""
+        end_s = self._give_up_s if known_us == float("inf") else self._deadline_s
+        left_s = (math.inf if end_s is None else end_s) - time.monotonic()
+        return None if math.isinf(left_s) else max(_LEAST_S, left_s / 2)
 
     def _unknown(self, plan: ScoredPlan) -> list[Candidate]:
         found = [c for c in plan.plan.partitions if not self.is_known(c)]
@@ -375,7 +376,7 @@ class LazySearch:
                 "search",
                 f"best known plan {best}, best possible {bound_us:.0f} µs, {unknown} costs to measure",
                 data={
-                    "known_us": None if known_us == float("inf") else known_us,
+                    "known_us": None if math.isinf(known_us) else known_us,
                     "bound_us": bound_us,
                     "partitions": len(plan.plan.partitions),
                     "unknown": unknown,

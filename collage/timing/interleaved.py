@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from collage.backends.measurement.measure import Run
 from collage.backends.registry import on_gpus
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.timing.child import run_rounds
-from collage.timing.request import PlanTiming, TimingRequest
+from collage.timing.request import LONGEST_S, NO_TIME, PlanTiming, TimingRequest
 
 # A child killed from outside is started again this often before its plan takes the blame.
 _KILLED_RETRIES = 2
@@ -33,7 +34,8 @@ def time_plans(
         last_touched: list[int] = []
         gpus = on_gpus(step.target for plan in request.plans for step in plan.steps)
         limits = ChildLimits(
-            timeout_s=request.budget_s * 4 + 300,
+            timeout_s=request.budget_s * 4 + LONGEST_S,
+            silence_s=request.silence_s + request.patience_s,
             # GPU drivers reserve address space by the terabyte.
             address_bytes=0 if gpus else None,
             gpus=gpus,
@@ -56,7 +58,11 @@ def time_plans(
                 if last_touched
                 else min(set(range(len(request.plans))) - set(failures))
             )
-            failures[culprit] = f"{failure.kind}: {failure.reason}"
+            is_short = failure.kind == "hang" and request.silence_s < LONGEST_S
+            if is_short and culprit < request.needed:
+                request = replace(request, silence_s=LONGEST_S)
+                continue
+            failures[culprit] = NO_TIME if is_short else f"{failure.kind}: {failure.reason}"
             continue
         return [
             PlanTiming(failure=failures[i]) if i in failures else timing

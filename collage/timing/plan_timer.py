@@ -36,6 +36,8 @@ from collage.timing.timed_plan import TimedPlan
 JUDGING_ROUNDS = 12
 # A comparison may take so long to compile plans even when the time is up.
 _LEAST_S = 5.0
+# One plan may take so long to compile however late it is.
+_LEAST_BUILD_S = 10.0
 # Of rounds that do not count, such a share is told.
 _WORTH_A_WARNING = 0.1
 
@@ -161,7 +163,11 @@ class PlanTimer:
         with self._runner.alone(self._cancel):
             spare_s = deadline.compare_left_s - self.expected_s(request.needed)
             least_s = max(0.0, min(_LEAST_S, spare_s))
-            request = replace(request, prepare_s=max(least_s, share_of_time * deadline.left_s))
+            request = replace(
+                request,
+                prepare_s=max(least_s, share_of_time * deadline.left_s),
+                silence_s=min(request.silence_s, max(_LEAST_BUILD_S, deadline.end_left_s)),
+            )
             timings = time_plans(request, self._cancel, self._runner.run)
         baseline = self._keep(entries, timings, screening=rounds < JUDGING_ROUNDS)
         self.entries.extend(plans)

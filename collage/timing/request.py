@@ -24,6 +24,8 @@ _ROUNDS, _START_S = 12, 0.5
 FEWEST_CALLS = 3
 # Waiting for other processes takes at most such a share of a time limit.
 _WAITING_SHARE = 0.2
+# Building one plan takes no longer than this, whatever the time limit is.
+LONGEST_S = 300.0
 # The failure of a plan that was not tried.
 NO_TIME = "there was no time left to compile it"
 # A plan this much slower in its best block than the best plan in its median cannot win.
@@ -82,6 +84,7 @@ class TimingRequest:
             faster (docs/results/comparing-plans.md), so the order must change.
         seen_us: the distances of the cores that were seen so far (`collage.backends.machine.core_distance`).
         patience_s: how long it may wait in all until other processes leave the cores alone.
+        silence_s: how long building one plan, or one of its blocks, may take. A needed plan has at least `LONGEST_S`.
     """
 
     plans: tuple[PlanSteps, ...]
@@ -103,6 +106,7 @@ class TimingRequest:
     backwards: bool = False
     seen_us: tuple[float, ...] = ()
     patience_s: float = 0.0
+    silence_s: float = LONGEST_S
 
 
 @dataclass(frozen=True)

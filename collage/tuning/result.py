@@ -74,6 +74,7 @@ def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
         costs=refined.costs,
         estimates=refined.estimates,
         transitions=refined.transitions,
+        searched=refined.lazy is not None,
     )
     return Findings(
         model_sha256=refined.model.sha256,
@@ -84,7 +85,7 @@ def _findings(refined: Refined, seconds: Mapping[str, float]) -> Findings:
         estimates=refined.comparisons.standings.estimates,
         infeasible={**whole_model_failures(known), **refined.left_out},
         candidates=refined.candidates,
-        unique=refined.costs.unique(refined.candidates.candidates),
+        unique=refined.costs.unique(refined.candidates.candidates) if known.searched else None,
         counts=refined.costs.counts,
         solution=refined.solution,
         seconds=seconds,

@@ -38,6 +38,14 @@ _SHAPED_LIKE_INPUT = frozenset(
 _MAKES_SEQUENCE = frozenset(
     {"SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence"}
 )
+# What a Constant of numbers may be written as beside a tensor.
+_CONSTANTS = {
+    **{"value_int": np.int64, "value_ints": np.int64},
+    **{"value_float": np.float32, "value_floats": np.float32},
+}
+# ONNX infers a wrong shape of these; the rank of their output.
+_MISREAD = {"STFT": 4}
+_NOT_INFERRED = "collage.not-inferred"
 # Folding these would hide from runtimes that the weights are quantized.
 _KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
 
@@ -61,6 +69,8 @@ class _MainGraphFolder(constant_folding.FoldConstantsPass):  # type: ignore[misc
         return super().process_node(node, is_function)
 
     def _do_inference(self, node: ir.Node) -> None:
+        if node.domain == "" and node.op_type in _MISREAD:
+            return
         if node.domain == "com.microsoft":
             first = node.inputs[0] if node.inputs else None
             if node.op_type in _SHAPED_LIKE_INPUT and first is not None and first.type is not None:
@@ -142,7 +152,22 @@ def fold(model: ir.Model, notes: list[str]) -> ir.Model:
 
 def infer(model: ir.Model) -> None:
     """Infer types and shapes of all values, in place."""
+    misread = [
+        node
+        for node in ir.traversal.RecursiveGraphIterator(model.graph)
+        if node.domain == "" and node.op_type in _MISREAD
+    ]
+    for node in misread:
+        node.domain = _NOT_INFERRED
+        if node.outputs[0].shape is None:
+            node.outputs[0].shape = ir.Shape([None] * _MISREAD[node.op_type])
+            node.outputs[0].type = node.inputs[0].type if node.inputs[0] is not None else None
+    if misread:
+        model.opset_imports[_NOT_INFERRED] = 1
     passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    model.opset_imports.pop(_NOT_INFERRED, None)
+    for node in misread:
+        node.domain = ""
     _mark_sequences(model)
 
 
@@ -210,6 +235,7 @@ def _name_constant_outputs(model: ir.Model) -> None:
     An input that is an output too stays both: its name can be given only once.
     """
     graph = model.graph
+    _lift_constant_outputs(model)
     for position, output in enumerate(graph.outputs):
         if output.producer() is not None or output.is_graph_input():
             continue
@@ -221,6 +247,35 @@ def _name_constant_outputs(model: ir.Model) -> None:
         graph.outputs[position] = made
         output.name = f"{name}_constant"
         made.name = name
+
+
+def _lift_constant_outputs(model: ir.Model) -> None:
+    """Make initializers of Constant nodes that make outputs: the library lifts the others only.
+
+    It writes such nodes when it folds, with attributes that only opsets from 12 on have.
+    """
+    graph = model.graph
+    for node in [node for node in graph if node.domain == "" and node.op_type == "Constant"]:
+        (name, attribute), *_ = node.attributes.items()
+        kind = _CONSTANTS.get(name)
+        if kind is None and name != "value":
+            continue  # text, which opsets before 12 cannot have
+        tensor = attribute.as_tensor() if kind is None else ir.tensor(np.array(attribute.value, kind))
+        made = node.outputs[0]
+        value = ir.Value(
+            name=f"{made.name}_lifted",
+            shape=ir.Shape(tensor.numpy().shape),
+            type=ir.TensorType(tensor.dtype),
+        )
+        value.const_value = tensor
+        graph.register_initializer(value)
+        copy = ir.node("Identity", [value], name=f"Identity_{made.name}")
+        copy.outputs[0].shape, copy.outputs[0].type = value.shape, value.type
+        graph.insert_before(node, copy)
+        name_of_output = made.name
+        made.replace_all_uses_with(copy.outputs[0], replace_graph_outputs=True)
+        graph.remove(node, safe=True)
+        copy.outputs[0].name = name_of_output
 
 
 def _refuse_huge_values(model: ir.Model) -> None:

@@ -127,6 +127,7 @@ def _normalize(
         declared.fill_ranks(model)
     else:
         _fill_declared(model, declared, path, runtime, notes)
+    _check_outputs(model)
     write_normalized(model, path)
     index = GraphIndex.from_ir(model)
     notes.extend(_notes_on_branches(index))
@@ -201,6 +202,15 @@ def _without_type(model: ir.Model) -> list[ir.Value]:
     outputs = set(model.graph.outputs)
     made = [v for n in model.graph for v in n.outputs if v.name and (v.uses() or v in outputs)]
     return [value for value in made if value.dtype is None or value.shape is None]
+
+
+def _check_outputs(model: ir.Model) -> None:
+    for value in model.graph.outputs:
+        if value.shape is None and isinstance(value.type, ir.TensorType):
+            raise ModelError(
+                f"output {value.name!r} has no shape, and neither ONNX nor ONNX Runtime infers one; "
+                "give it one with its rank"
+            )
 
 
 def _with_outputs(model: ir.Model, more: Sequence[ir.Value]) -> onnx.ModelProto:

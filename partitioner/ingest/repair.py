@@ -3,6 +3,7 @@
 - Nodes out of topological order are sorted.
 - Operators that ONNX Runtime registers in ONNX's own domain pass the checker.
 - An output without a shape gets the one that inference finds.
+- The axes of Squeeze and Unsqueeze, where they are an attribute, are sorted: ONNX infers a wrong shape otherwise.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ def repair(proto: onnx.ModelProto) -> bool:
     """Sort nodes and complete outputs, in place.
 
     Returns:
-        Whether anything was changed.
+        Whether anything was changed, or an output has no shape.
 
     Raises:
-        ModelError: the graph has a cycle, or an output whose shape nothing tells.
+        ModelError: the graph has a cycle.
     """
     changed = _sort(proto.graph, set())
+    changed |= _sort_axes(proto.graph)
     return _complete_outputs(proto) or changed
 
 
@@ -60,6 +62,8 @@ def check(proto: onnx.ModelProto, path: Path, changed: bool) -> None:
         if _is_foreign(node, opset):
             node.domain = _UNCHECKED
     copy.opset_import.append(onnx.helper.make_opsetid(_UNCHECKED, 1))
+    for value in filter(lacks_shape, copy.graph.output):
+        value.type.tensor_type.shape.SetInParent()  # the checker asks for one; a runtime tells it later
     onnx.checker.check_model(copy)
 
 
@@ -149,26 +153,37 @@ def _reorder(graph: onnx.GraphProto, own: set[str]) -> None:
     graph.node.extend(copies)
 
 
+def _sort_axes(graph: onnx.GraphProto) -> bool:
+    changed = False
+    for node in nodes_of(graph):
+        for attribute in node.attribute:
+            if node.op_type not in ("Squeeze", "Unsqueeze") or attribute.name != "axes":
+                continue
+            axes = sorted(attribute.ints)
+            if axes[:1] >= [0] and axes != list(attribute.ints):
+                attribute.ints[:] = axes
+                changed = True
+    return changed
+
+
 def _complete_outputs(proto: onnx.ModelProto) -> bool:
-    """Give outputs without a shape the inferred one; whether there were any."""
-    bare = [v for v in proto.graph.output if _lacks_shape(v)]
+    """Give outputs without a shape the inferred one, where there is one; whether there were any."""
+    bare = [v for v in proto.graph.output if lacks_shape(v)]
     if not bare:
         return False
     light = without_external_data(proto)
     try:
         inferred = onnx.shape_inference.infer_shapes(light)
-    except Exception:  # then the shape stays unknown, which is refused below with the remedy
+    except Exception:  # then the shape stays unknown, and a runtime is asked
         inferred = light
     found = {v.name: v for v in (*inferred.graph.output, *inferred.graph.value_info)}
     for value in bare:
         known = found.get(value.name)
-        if known is None or _lacks_shape(known):
-            raise ModelError(
-                f"output {value.name!r} has no shape and none can be inferred; give it one with its rank"
-            )
-        value.CopyFrom(known)
+        if known is not None and not lacks_shape(known):
+            value.CopyFrom(known)
     return True
 
 
-def _lacks_shape(value: onnx.ValueInfoProto) -> bool:
+def lacks_shape(value: onnx.ValueInfoProto) -> bool:
+    """True when a tensor is declared without a shape, so that not even its rank is known."""
     return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")

@@ -14,10 +14,14 @@ import onnx
 
 from collage.partitioner.errors import ModelError
 from collage.partitioner.ingest import repair
+from collage.partitioner.ingest.names import repair_names
+from collage.partitioner.ingest.sparse import write_out
 from collage.partitioner.lazy import ir
 
 MAX_PROTOBUF_BYTES = (1 << 31) - 1
 KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
+# ONNX Runtime writes these when it optimizes a model for the processor at hand.
+_OPTIMIZED_DOMAINS = frozenset({"com.microsoft.nchwc", "com.ms.internal.nhwc"})
 
 
 def read_checked(path: Path) -> onnx.ModelProto:
@@ -29,13 +33,16 @@ def read_checked(path: Path) -> onnx.ModelProto:
     proto = _parse(path)
     if not proto.graph.node:
         raise ModelError(f"{path.name} is not an ONNX model, or a model without nodes")
+    changed = repair_names(proto)
+    changed |= write_out(proto)
     graphs = [proto.graph]
     for tensor in _tensors(graphs):
         _check_tensor(tensor, path.parent)
     _check_operators(proto)
     _check_values(proto)
     try:
-        repair.check(proto, path, changed=repair.repair(proto))
+        changed |= repair.repair(proto)
+        repair.check(proto, path, changed)
     except ModelError:
         raise
     except Exception as error:
@@ -74,8 +81,6 @@ def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 def _tensors(graphs: list[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
     while graphs:
         graph = graphs.pop()
-        if graph.sparse_initializer:
-            raise ModelError("sparse initializers are not supported; store them dense")
         yield from graph.initializer
         for node in graph.node:
             for attribute in node.attribute:
@@ -106,6 +111,11 @@ def _check_operators(proto: onnx.ModelProto) -> None:
             raise ModelError(
                 f"{at_hand} holds a compiled blob of one machine; send the model before it was compiled"
             )
+        if node.domain in _OPTIMIZED_DOMAINS:
+            raise ModelError(
+                f"{at_hand} is what ONNX Runtime writes when it optimizes a model for one processor; "
+                "send the model before that, or written at the level 'extended' or below"
+            )
         if (node.domain, node.op_type) not in own and node.domain not in KNOWN_DOMAINS:
             known = ", ".join(sorted(domain for domain in KNOWN_DOMAINS if domain))
             raise ModelError(
@@ -115,7 +125,14 @@ def _check_operators(proto: onnx.ModelProto) -> None:
 
 
 def _check_values(proto: onnx.ModelProto) -> None:
-    """Refuse maps, which no partition can be given."""
+    """Refuse maps, which no partition can be given, and inputs of unknown rank."""
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    for value in proto.graph.input:
+        if value.name not in weights and repair.lacks_shape(value):
+            raise ModelError(
+                f"input {value.name!r} has no shape, so even its rank is unknown; export the model with the shape of "
+                "its inputs (free dimensions may have names)"
+            )
     for kind, values in (("input", proto.graph.input), ("output", proto.graph.output)):
         for value in values:
             of_maps = value.type.sequence_type.elem_type.HasField("map_type")

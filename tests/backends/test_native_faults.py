@@ -45,16 +45,44 @@ SUM_OF_ONE = "g (float[4] x) => (float[4] y) { y = Sum(x) }"
 DILATED_POOL = """g (float[1,3,8,8] x) => (float[1,3,6,6] y) {
     y = MaxPool<kernel_shape = [2, 2], dilations = [2, 2]>(x)
 }"""
+TURNED = """g (float[1,4,4,6] x) => (float[1,CHANNELS,8,12] y) <float[4,2,3,3] w = {WEIGHTS}> {
+    y = ConvTranspose<strides = [2, 2], MORE>(x, w)
+}""".replace("WEIGHTS", ",".join(str(i % 7) for i in range(72)))
+TURNED_TO_SHAPE = TURNED.replace("MORE", "output_shape = [8, 12]").replace("CHANNELS", "2")
+TURNED_LOWER = TURNED.replace("MORE", 'auto_pad = "SAME_LOWER"').replace("CHANNELS", "2")
+TURNED_IN_GROUPS = TURNED.replace("MORE", "group = 4, output_shape = [8, 12]").replace("CHANNELS", "8")
+LOWER_POOL = """g (float[1,4,4,6] x) => (float[1,4,2,6] y) {
+    y = MaxPool<kernel_shape = [3, 1], strides = [2, 1], auto_pad = "SAME_LOWER">(x)
+}"""
+POOL_IN_SPACE = """g (float[1,3,4,4,4] x) => (float[1,3,3,3,3] y) {
+    y = MaxPool<kernel_shape = [2, 2, 2]>(x)
+}"""
+THREE_TO_BROADCAST = (
+    "g (float[3,4] x, float[3,4] z) => (float[3,4] y) <float s = {0.25}> { y = Min(x, s, z) }"
+)
+BACKWARD = """g (float[2,8] x) => (float[2,2] y)
+    <int64[1] a = {7}, int64[1] b = {3}, int64[1] c = {1}, int64[1] d = {-2}> {
+    y = Slice(x, a, b, c, d)
+}"""
+CUTTING = "g (float[2,8] x) => (float[2,8] y) <int64[4] p = {0, -1, 0, 1}> { y = Pad(x, p) }"
+TRAINING_NORM = """g (float[2,3,2,2] x) => (float[2,3,2,2] y) <float[3] s = {1, 2, 3}> {
+    y, m, v = BatchNormalization<training_mode = 1>(x, s, s, s, s)
+}"""
 LAST_OF_EQUALS = "g (float[4,8] x) => (int64[4,1] y) { y = ArgMax<axis = 1, select_last_index = 1>(x) }"
 NOTHING = "g (float[1,4] x) => (float[1,4] y) { y = Identity(x) }"
 
 
-def fate(backend: Backend, text: str, folder: Path) -> str:
+def _rising(shape: tuple[int, ...]) -> np.ndarray:
+    """Small numbers of which neighbors differ, and some are equal."""
+    return (np.arange(np.prod(shape), dtype=np.float32) % 5 - 1).reshape(shape)
+
+
+def fate(backend: Backend, text: str, folder: Path, opset: int = 18) -> str:
     """What becomes of a model that is given to a runtime without asking the guards: `right`, `wrong`, or the error."""
     if not isinstance(backend.probe(), Available):
         pytest.skip(f"{backend.name} is not installed")
-    model = write(text, folder)
-    inputs = [np.ones(spec.static_shape, np.float32) for spec in model.inputs]
+    model = write(text, folder, opset)
+    inputs = [_rising(spec.static_shape) for spec in model.inputs]
     (folder / "reference").mkdir()
     (folder / "tried").mkdir()
     expected = computed(OnnxRuntimeBackend(), model, folder / "reference", *inputs)
@@ -76,6 +104,15 @@ def fate(backend: Backend, text: str, folder: Path) -> str:
         pytest.param(MnnBackend(), SUM_OF_ONE, "(-11)", "two or more", id="mnn-sum-of-one"),
         pytest.param(MnnBackend(), DILATED_POOL, "wrong", "dilations", id="mnn-dilated-pool"),
         pytest.param(MnnBackend(), LAST_OF_EQUALS, "wrong", "first index", id="mnn-last-index"),
+        pytest.param(MnnBackend(), TURNED_TO_SHAPE, "wrong", "other end", id="mnn-turned-shape"),
+        pytest.param(MnnBackend(), TURNED_LOWER, "wrong", "other end", id="mnn-turned-lower"),
+        pytest.param(MnnBackend(), TURNED_IN_GROUPS, "SIGSEGV", "other end", id="mnn-turned-groups"),
+        pytest.param(MnnBackend(), LOWER_POOL, "wrong", "other end", id="mnn-lower-pool"),
+        pytest.param(MnnBackend(), POOL_IN_SPACE, "SIGSEGV", "axes of space", id="mnn-pool-in-space"),
+        pytest.param(MnnBackend(), THREE_TO_BROADCAST, "wrong", "two inputs", id="mnn-three-inputs"),
+        pytest.param(MnnBackend(), BACKWARD, "wrong", "negative steps", id="mnn-backward-slice"),
+        pytest.param(MnnBackend(), CUTTING, "wrong", "negative pads", id="mnn-cutting-pad"),
+        pytest.param(MnnBackend(), TRAINING_NORM, "wrong", "inference only", id="mnn-training-norm"),
         pytest.param(NcnnBackend(), NOTHING, "(-11)", "nothing in it", id="ncnn-no-operator"),
     ],
 )
@@ -89,6 +126,52 @@ def test_fault_of_a_converter_stands(
         backend.refuse_region(index, index.all_nodes, target),
     ]
     assert any(guard in (refusal or "") for refusal in refusals)
+
+
+REDUCED = "g (float[2,3,4] x) => (float[K] y) { y = OP<keepdims = KEPT>(x) }"
+POOLED = "g (float[1,3,8] x) => (float[1,3,7] y) { y = OP<kernel_shape = [2]>(x) }"
+OF_ALL = [
+    *(
+        REDUCED.replace("OP", op).replace("KEPT", "0").replace("[K]", "")
+        for op in ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
+    ),
+    REDUCED.replace("OP", "ReduceSum").replace("KEPT", "1").replace("K]", "1,1,1]"),
+]
+ONE_AXIS = [
+    *(POOLED.replace("OP", op) for op in ("MaxPool", "AveragePool")),
+    """g (float[1,2,4] x) => (float[1,1,6] y) <float[2,1,3] w = {1, 2, 3, 4, 5, 6}> { y = ConvTranspose(x, w) }""",
+]
+FOR_NCNN = [
+    "g (float[1,2,4,8] x, float[1,2,8,3] w) => (float[1,2,4,3] y) { y = MatMul(x, w) }",
+    "g (float[1,2,4] x) => (float[1,1,2] y) <float[1,2,3] w = {1, 2, 3, 4, 5, 6}> { y = Conv(x, w) }",
+    "g (float[1,3,8] x) => (float[1,3,1] y) { y = GlobalAveragePool(x) }",
+    "g (float[1,3,8] x) => (float[1,3,1] y) { y = GlobalMaxPool(x) }",
+]
+FLAT = "g (float[2,3,4] x) => (float[2,3,4] y) { y = OP<axis = 1>(x) }"
+
+
+@pytest.mark.parametrize(
+    ("backend", "text"),
+    [
+        *((MnnBackend(), text) for text in (*OF_ALL, *ONE_AXIS)),
+        *((NcnnBackend(), text) for text in (*FOR_NCNN, *ONE_AXIS)),
+    ],
+)
+def test_what_a_converter_gets_right_is_taken(backend: Backend, text: str, tmp_path: Path) -> None:
+    assert fate(backend, text, tmp_path) == "right"
+    assert backend.supports(text_model(text).index, 0, Target(backend.name)) is None
+
+
+@pytest.mark.parametrize(
+    ("op", "expected", "is_taken"), [("Softmax", "right", True), ("LogSoftmax", "wrong", False)]
+)
+def test_mnn_flattens_axes_of_old_softmax_alone(
+    op: str, expected: str, is_taken: bool, tmp_path: Path
+) -> None:
+    text = FLAT.replace("OP", op)
+    assert fate(MnnBackend(), text, tmp_path, opset=11) == expected
+    refusal = MnnBackend().supports(text_model(text, 11).index, 0, Target("mnn"))
+    assert (refusal is None) is is_taken
 
 
 def test_runtime_that_crashes_while_compiling_costs_one_candidate(tmp_path: Path) -> None:
@@ -171,7 +254,8 @@ def test_onnxruntime_overflows_without_vnni(tmp_path: Path) -> None:
 def test_page_lists_every_fault_that_is_tested() -> None:
     page = PAGE.read_text(encoding="utf-8")
     source = Path(__file__).read_text(encoding="utf-8")
-    named = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in row.split("`")[1::2]}
     tested = {name for name in named if f'id="{name}"' in source or f'"""{name}"""' in source}
     elsewhere = {"openvino-loop"}
     assert named - elsewhere == tested

@@ -231,7 +231,7 @@ def _culprit(model: Model, plan: Plan, sampling: Sampling, folder: Path) -> tupl
                     executable.run()
                     assert len(executable.results) == len(region.outputs)
             except Exception as error:
-                if part.target == HOME:
+                if part.target.backend == HOME.backend:
                     raise
                 return position, f"{type(error).__name__}: {error}"
     finally:
@@ -244,7 +244,7 @@ def _culprit(model: Model, plan: Plan, sampling: Sampling, folder: Path) -> tupl
 def _without(model: Model, plan: Plan, position: int, why: str, progress: _Progress) -> Plan:
     part = plan.partitions[position]
     alone = described(model.index, Plan((part,)))
-    if part.target == HOME:
+    if part.target.backend == HOME.backend:
         raise AssertionError(f"ONNX Runtime alone runs it, but not as a partition: {alone}: {why}")
     progress.moved.append(f"{alone}: {' '.join(why.split())[:300]}")
     return moved_home(plan, position)

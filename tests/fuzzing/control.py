@@ -16,6 +16,8 @@ _INSIDE = (
     *(movement.transposed, movement.concatenated, layers.reduced, layers.product),
 )
 
+_SEQUENCES_SINCE, _OPTIONALS_SINCE, _SCAN_SINCE = 11, 18, 9
+
 
 def typed(value: Value) -> onnx.ValueInfoProto:
     """A value as a graph declares its inputs and outputs."""
@@ -130,6 +132,8 @@ def scanned(b: Builder) -> None:
 def in_sequence(b: Builder) -> None:
     """A value taken apart into a sequence, of which one part is read, or all are joined again."""
     value = b.pick("float32", rank=(2, 4), fits=lambda v: v.is_fixed and (v.shape[0] or 0) > 1)
+    if b.opset < _SEQUENCES_SINCE:
+        raise NoFitError
     name = b.name("q")
     b.nodes.append(
         helper.make_node("SplitToSequence", [value.name], [name], b.name("SplitToSequence"), axis=0)
@@ -142,4 +146,90 @@ def in_sequence(b: Builder) -> None:
         b.add("ConcatFromSequence", [sequence], like(value), axis=0)
 
 
-RECIPES: tuple[Callable[[Builder], None], ...] = (branched, looped, looped, scanned, in_sequence)
+def gathered_in_sequence(b: Builder) -> None:
+    """A sequence put together, changed, counted and joined again."""
+    value = b.pick("float32", "int64", rank=(1, 3), fits=lambda v: v.is_fixed)
+    parts, names = [value, value], []
+
+    def step(op: str, inputs: Sequence[str], **attributes: object) -> str:
+        names.append(b.name("q"))
+        b.nodes.append(helper.make_node(op, inputs, names[-1:], b.name(op), **attributes))
+        return names[-1]
+
+    if b.opset < _SEQUENCES_SINCE:
+        raise NoFitError
+    if b.rng.random() < 0.5:
+        made = step("SequenceConstruct", [value.name, value.name])
+    else:
+        number = helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype))
+        made = step("SequenceEmpty", [], dtype=number)
+        made = step("SequenceInsert", [made, value.name])
+        made = step("SequenceInsert", [made, value.name, b.constant(0, "int64").name])
+    if b.rng.random() < 0.4:
+        made = step("SequenceErase", [made, b.constant(-1, "int64").name])
+        parts.pop()
+    sequence = Value(made, "sequence", (None,))
+    if b.rng.random() < 0.3:
+        b.add("SequenceLength", [sequence], Value("", "int64", (), True, 2))
+    else:
+        shape = (len(parts), *value.shape)
+        b.add("ConcatFromSequence", [sequence], like(value, shape=shape), axis=0, new_axis=1)
+
+
+def perhaps(b: Builder) -> None:
+    """A value that may be missing, and is not."""
+    value = b.pick("float32", fits=lambda v: v.is_known)
+    if b.opset < _OPTIONALS_SINCE:
+        raise NoFitError
+    name = b.name("o")
+    b.nodes.append(helper.make_node("Optional", [value.name], [name], b.name("Optional")))
+    held = Value(name, "sequence", (None,))
+    if b.rng.random() < 0.4:
+        b.add("OptionalHasElement", [held], Value("", "bool", (), True, 1))
+    else:
+        b.add("OptionalGetElement", [held], like(value))
+
+
+def nested(b: Builder) -> None:
+    """A branch inside a body that repeats until a condition fails; no count bounds it."""
+    value = b.pick("float32", rank=(0, 2))
+    body = _body(b)
+    turn = Value(body.name("i"), "int64", (), True, 8)
+    before = Value(body.name("c"), "bool", (), True, 1)
+    state = Value(body.name("s"), "float32", value.shape, False, value.bound)
+    body.values.append(state)
+    last = body.constant(b.rng.choice([0, 2]), "int64")
+    after = body.add("Less", [turn, last], Value("", "bool", (), True, 1))
+    branches = []
+    for op in ("Tanh", "Sin"):
+        inner = _body(body)
+        end = inner.add(op, [state], like(state, bound=1))
+        branches.append(_graph(inner, inner.prefix, [], [end]))
+    changed = body.add(
+        "If", [after], like(state, bound=1), then_branch=branches[0], else_branch=branches[1]
+    )
+    graph = _graph(body, body.prefix, [turn, before, state], [after, changed])
+    goes = b.constant(True, "bool")
+    b.add("Loop", [None, goes, value], like(value, exact=False, bound=value.bound + 1), body=graph)
+
+
+def scanned_back(b: Builder) -> None:
+    """A body that runs for each column, from the last to the first, of two values."""
+    value = b.pick("float32", rank=(2, 3), fits=lambda v: v.is_fixed and 0 not in v.shape)
+    if b.opset < _SCAN_SINCE:
+        raise NoFitError
+    part_shape = (value.shape[0], *value.shape[2:])
+    body = _body(b)
+    one, two = (Value(body.name(k), "float32", part_shape, False, 8) for k in ("x", "y"))
+    body.values += [one, two]
+    made = body.add("Sub", [one, two], like(one, bound=2 * value.bound))
+    graph = _graph(body, body.prefix, [one, two], [made])
+    ways = {"scan_input_axes": [1, 1], "scan_input_directions": [1, 0], "scan_output_axes": [1]}
+    result = like(value, exact=False, bound=2 * value.bound)
+    b.add("Scan", [value, value], result, body=graph, num_scan_inputs=2, **ways)
+
+
+RECIPES: tuple[Callable[[Builder], None], ...] = (
+    *(branched, looped, looped, scanned, in_sequence),
+    *(gathered_in_sequence, perhaps, nested, scanned_back),
+)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.fuzzing.builder import FLOATS, INTEGERS, Builder, NoFitError, Value, broadcast, like
+from tests.fuzzing.builder import FLOATS, INTEGERS, TEXT, Builder, NoFitError, Value, broadcast, like
 
 _SMOOTH = {
     "Sigmoid": 1, "Tanh": 1, "Softsign": 13, "Erf": 13, "Sin": 13, "Cos": 13, "Atan": 13, "Gelu": 20,
@@ -218,6 +218,69 @@ def dropped(b: Builder) -> None:
     b.add("Dropout", [value], *outputs)
 
 
+def bits(b: Builder) -> None:
+    """All bits turned, and shifts to the left."""
+    value = b.pick(
+        "int32", "uint8", "int64", "uint32", "uint64", fits=lambda v: v.is_known and v.bound < 50
+    )
+    if value.dtype.startswith("u"):
+        by = b.constant(b.rng.choice([0, 1, 2]), value.dtype)
+        b.add("BitShift", [value, by], like(value, bound=4 * value.bound), direction="LEFT")
+    else:
+        b.add("BitwiseNot", [value], like(value, bound=value.bound + 1))
+
+
+def alike(b: Builder) -> None:
+    """The type of another value, and matrices shaped as another one."""
+    value = b.pick("float32", "int64", "int32", exact=True)
+    if b.rng.random() < 0.5:
+        other = b.pick("float32", "int64", "bool", "float64")
+        b.add("CastLike", [value, other], like(value, dtype=other.dtype))
+        return
+    if value.rank != 2:
+        raise NoFitError
+    b.add("EyeLike", [value], like(value, bound=1), k=b.rng.choice([0, 1, -1]))
+
+
+def shrunk(b: Builder) -> None:
+    """Small numbers become zero; those that are exact only."""
+    value = b.pick("float32", exact=True, fits=lambda v: v.is_known and v.distinct)
+    b.add(
+        "Shrink", [value], like(value, bound=value.bound + 1), lambd=0.5, bias=b.rng.choice([0.0, 0.25])
+    )
+
+
+def texts(b: Builder) -> None:
+    """Words compared, changed, and counted; numbers as words."""
+    words = b.pick_or_make((3,), TEXT)
+    kind = b.rng.choice(["equal", "concat", "normalize", "match", "label", "identity", "from numbers"])
+    if kind == "equal":
+        b.add("Equal", [words, b.constant(b.rng.choice(["cat", "a"]), TEXT)], like(words, dtype="bool"))
+    elif kind == "concat":
+        b.add("StringConcat", [words, b.constant("!", TEXT)], like(words))
+    elif kind == "normalize":
+        if words.rank != 1:
+            raise NoFitError
+        b.add(
+            "StringNormalizer",
+            [words],
+            like(words),
+            case_change_action=b.rng.choice(["UPPER", "LOWER"]),
+            locale="C",
+        )
+    elif kind == "match":
+        b.add("RegexFullMatch", [words], like(words, dtype="bool"), pattern="[a-z]+")
+    elif kind == "label":
+        keys = {"keys_strings": ["a", "b", "cat"], "values_int64s": [1, 2, 3], "default_int64": 0}
+        b.add("ai.onnx.ml::LabelEncoder", [words], like(words, dtype="int64", bound=3), **keys)
+    elif kind == "identity":
+        shape = (1, *words.shape)
+        b.add("Unsqueeze", [words, b.constant([0], "int64")], like(words, shape=shape))
+    else:
+        numbers = b.pick("int64", "bool", "int32", exact=True)
+        b.add("Cast", [numbers], like(numbers, dtype=TEXT, bound=1), to=8)
+
+
 _NUMBER = {"float32": 1, "uint8": 2, "int32": 6, "int64": 7, "bool": 9, "float64": 11}
 
 RECIPES: tuple[Callable[[Builder], None], ...] = (
@@ -234,5 +297,5 @@ RECIPES: tuple[Callable[[Builder], None], ...] = (
         clip,
     ),
     *(binary, binary, binary, binary, divided, variadic, compared, compared, logical, bitwise, chosen),
-    *(cast, cast, tested, leaky, dropped),
+    *(cast, cast, tested, leaky, dropped, bits, alike, shrunk, texts),
 )

@@ -10,12 +10,21 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from tests.fuzzing import control, elementwise, layers, movement
-from tests.fuzzing.builder import Builder, N, NoFitError, Shape, Value
+from tests.fuzzing import attributes, control, elementwise, layers, movement, rare
+from tests.fuzzing.builder import TEXT, WORDS, Builder, N, NoFitError, Shape, Value
 from tests.fuzzing.control import typed
 
-_OPSETS = (13, 16, 17, 18, 20, 21, 22)
-_GROUPS = (elementwise.RECIPES, movement.RECIPES, layers.RECIPES)
+_OPSETS = (8, 9, 10, 11, 12, 13, 13, 14, 16, 17, 18, 19, 20, 21, 22, 23, 24)
+_GROUPS = (
+    *(elementwise.RECIPES, movement.RECIPES, layers.RECIPES),
+    *(attributes.RECIPES, rare.RECIPES),
+)
+_NUMBERS = (
+    *["float32"] * 8,
+    *("int64", "int64", "int32", "int32", "float64", "bool", "uint8", "float16"),
+    *("int8", "int16", "uint16", "uint32", "uint64"),
+)
+_FIRST_WITHOUT_WEIGHTS_AS_INPUTS = 4  # the version of the file format
 _MOST_NODES = 12
 
 
@@ -45,11 +54,13 @@ def random_case(seed: int) -> Case:
     wanted, tries = rng.randint(1, _MOST_NODES), 0
     while sum(n.op_type != "Constant" for n in b.nodes) < wanted and tries < 60:
         tries += 1
-        before = len(b.nodes), len(b.weights), len(b.values)
+        parts: list[list[object]] = [b.nodes, b.weights, b.values, b.inputs]
+        before = [len(part) for part in parts]
         try:
             rng.choice(rng.choice(groups))(b)
         except NoFitError:
-            del b.nodes[before[0] :], b.weights[before[1] :], b.values[before[2] :]
+            for part, length in zip(parts, before, strict=True):
+                del part[length:]
     if all(node.op_type == "Constant" for node in b.nodes):
         elementwise.smooth(b)
     sizes = tuple(rng.sample((1, 2, 3, 5), 2)) if is_free else (0,)
@@ -60,9 +71,7 @@ def _give_inputs(b: Builder, is_free: bool) -> None:
     """One to three inputs of numbers, and now and then a truth value or a count."""
     shape = _shape(b, is_free)
     for position in range(b.rng.randint(1, 3)):
-        dtype = b.rng.choice(
-            ["float32"] * 6 + ["int64", "int32", "float64", "bool", "uint8", "float16"]
-        )
+        dtype = b.rng.choice(_NUMBERS)
         if position == 0:
             dtype = "float32"
         elif b.rng.random() < 0.6:
@@ -76,6 +85,8 @@ def _give_inputs(b: Builder, is_free: bool) -> None:
     for dtype in ("bool", "int64"):
         if b.rng.random() < 0.2:
             b.inputs.append(Value(b.name("x"), dtype, (), True, 7))
+    if b.rng.random() < 0.06:
+        b.inputs.append(Value(b.name("x"), TEXT, b.rng.choice([(), (2,), (1, 3)]), True, 1))
     b.values.extend(b.inputs)
 
 
@@ -97,17 +108,21 @@ def _model(b: Builder) -> onnx.ModelProto:
     made = [v for v in b.values if v not in b.inputs and v.dtype != "sequence"]
     outputs = [v for v in made if v.name not in read or b.rng.random() < 0.15]
     declared = list(b.inputs)
-    if b.rng.random() < 0.1:
+    has_bodies = any(a.type == onnx.AttributeProto.GRAPH for n in b.nodes for a in n.attribute)
+    version = b.rng.choice([8 if has_bodies else 3, 8, 8, 8, 8, 8, 10])
+    if version < _FIRST_WITHOUT_WEIGHTS_AS_INPUTS or b.rng.random() < 0.1:
         known = {t.name: t for t in b.weights}
         declared += [
             Value(name, onnx.helper.tensor_dtype_to_np_dtype(t.data_type).name, tuple(t.dims))
             for name, t in known.items()
-            if b.rng.random() < 0.5
+            if version < _FIRST_WITHOUT_WEIGHTS_AS_INPUTS or b.rng.random() < 0.5
         ]
     graph = helper.make_graph(
         b.nodes, "g", [typed(v) for v in declared], [typed(v) for v in outputs], b.weights
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", b.opset)], ir_version=8)
+    used = [helper.make_opsetid("", b.opset)]
+    used += [helper.make_opsetid(name, number) for name, number in rare.DOMAINS.items()]
+    return helper.make_model(graph, opset_imports=used, ir_version=version)
 
 
 def _read(nodes: list[onnx.NodeProto]) -> set[str]:
@@ -122,7 +137,7 @@ def _read(nodes: list[onnx.NodeProto]) -> set[str]:
 
 
 def samples(inputs: Mapping[str, tuple[str, tuple[int, ...]]], seed: int) -> dict[str, np.ndarray]:
-    """Inputs that no other seed gives: normal numbers, integers of 0 to 7, truth values.
+    """Inputs that no other seed gives: normal numbers, integers of 0 to 7, truth values, words.
 
     Args:
         inputs: type and shape by name.
@@ -131,7 +146,9 @@ def samples(inputs: Mapping[str, tuple[str, tuple[int, ...]]], seed: int) -> dic
     made = {}
     for name, (dtype, shape) in inputs.items():
         kind = np.dtype(dtype).kind
-        if kind == "f":
+        if kind == "O":
+            drawn = draw.choice(WORDS, shape)
+        elif kind == "f":
             drawn = np.clip(draw.standard_normal(shape), -4, 4)
         else:
             drawn = draw.integers(0, 2 if kind == "b" else 8, shape)

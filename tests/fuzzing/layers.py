@@ -342,8 +342,8 @@ def quantized(b: Builder) -> None:
 
 def integer_product(b: Builder) -> None:
     """A product of integers of eight bits."""
-    value = b.pick(
-        "uint8", rank=(2, 3), fits=lambda v: isinstance(v.shape[-1], int) and v.shape[-1] > 0
+    value = b.pick_or_make(
+        (2, 4), "uint8", rank=(2, 3), fits=lambda v: isinstance(v.shape[-1], int) and v.shape[-1] > 0
     )
     width = b.rng.choice([2, 4])
     weight = b.constant(b.array([int(value.shape[-1] or 1), width], "int8"))

@@ -14,13 +14,26 @@ from collage.partitioner.target import Target
 # How likely each is in a plan beside ONNX Runtime; ncnn's converter takes long.
 _OTHERS = {"openvino": 0.8, "mnn": 0.5, "ncnn": 0.12}
 HOME = Target("onnxruntime")
+# Other forms of targets: those that our own passes rewrite must be right, too.
+_FORMS = {
+    "onnxruntime": ("-rewrite=on", "-rewrite=winograd", "-opt=basic"),
+    "openvino": ("-rewrite=on",),
+    "mnn": ("-rewrite=on", "-winograd=large"),
+    "ncnn": ("-rewrite=on", "-winograd=off"),
+}
 
 
 def random_targets(rng: random.Random, installed: Sequence[str]) -> list[Target]:
     """ONNX Runtime, which takes what the others refuse, and one or two others."""
     drawn = [name for name, share in _OTHERS.items() if name in installed and rng.random() < share]
     known = [name for name in _OTHERS if name in installed]
-    return [HOME, *(Target(name) for name in (drawn or known[:1])[:2])]
+    others = [_form(rng, name, 0.2) for name in (drawn or known[:1])[:2]]
+    return list(dict.fromkeys([HOME, _form(rng, HOME.backend, 0.3), *others]))
+
+
+def _form(rng: random.Random, name: str, share: float) -> Target:
+    option = f" {rng.choice(_FORMS[name])}" if rng.random() < share else ""
+    return Target.parse(name + option)
 
 
 def random_plan(index: GraphIndex, targets: Sequence[Target], rng: random.Random) -> Plan:

@@ -15,6 +15,7 @@ import pytest
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.plan_check import check_plan
 from collage.partitioner.ingest.normalize import normalize
+from collage.partitioner.ingest.repair import nodes_of
 from collage.partitioner.target import Target
 from tests.fuzzing.check import difference
 from tests.fuzzing.driver import outcomes
@@ -45,19 +46,27 @@ def test_random_plans_compute_what_the_reference_does() -> None:
     assert len(kinds["crashed"]) <= max(1, _MOST_CRASHED * _GRAPHS), kinds["crashed"]
     assert len(kinds["unusable"]) <= _MOST_UNUSABLE * _GRAPHS
     assert sum(o.partitions for o in found) > 3 * _GRAPHS
-    targets = {part.split(":")[0] for o in found for part in o.plan.split(" | ")}
+    targets = {part.split(":")[0].split()[0] for o in found for part in o.plan.split(" | ")}
     assert {"onnxruntime", "openvino"} <= targets
 
 
 def test_a_number_gives_the_same_checked_model() -> None:
-    operators: set[str] = set()
     for seed in range(40):
         case = random_case(seed)
         assert case == random_case(seed)
-        model = onnx.load_from_string(case.model)
-        onnx.checker.check_model(model)
-        operators |= {node.op_type for node in model.graph.node}
-    assert len(operators) > 60
+        onnx.checker.check_model(onnx.load_from_string(case.model))
+
+
+def test_models_have_nearly_all_operators_of_onnx() -> None:
+    models = [onnx.load_from_string(random_case(seed).model) for seed in range(1500)]
+    operators = {node.op_type for model in models for node in nodes_of(model.graph)}
+    known = {
+        s.name for s in onnx.defs.get_all_schemas_with_history() if not s.domain and not s.deprecated
+    }
+    # Those that draw random numbers are refused; of the others ONNX Runtime runs nearly all.
+    assert len(known & operators) > 0.85 * len(known)
+    assert {model.opset_import[0].version for model in models} >= {8, 13, 24}
+    assert {model.ir_version for model in models} == {3, 8, 10}
 
 
 def test_random_plans_can_run_and_mix_targets(tmp_path) -> None:  # type: ignore[no-untyped-def]

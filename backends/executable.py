@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -93,6 +94,13 @@ class Executable(ABC):
 
     def standalone(self) -> Standalone | None:
         """What runs it without this package; None where only this package can."""
+        return None
+
+    def kept_files(self) -> tuple[Path, ...] | None:
+        """The files in the cache that it was loaded from; None where another load of them may compute something else.
+
+        Where they are the same files at the next load, its outputs are not compared with the reference again.
+        """
         return None
 
     def profile(self, runs: int) -> list[OpTime]:

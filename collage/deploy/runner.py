@@ -10,8 +10,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import math
 import os
 import platform
 import sys
@@ -22,11 +24,8 @@ from typing import Any
 
 import numpy as np
 
-NAMESPACE = "collage"
-MANIFEST = "manifest.json"
-SUMS = "SHA256SUMS"
-SELF_TEST = "self-test.npz"
-PLAIN = "plain"
+NAMESPACE, HERE = "collage", Path(__file__).parent
+MANIFEST, SUMS, SELF_TEST, PLAIN = "manifest.json", "SHA256SUMS", "self-test.npz", "plain"
 # Native libraries read these when they are loaded: workers do not spin while another runtime computes.
 ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -70,12 +69,16 @@ class OnnxRuntimePart:
             options.add_session_config_entry(name, value)
         model = str(folder / part["files"]["model"])
         self._session = ort.InferenceSession(model, options, ["CPUExecutionProvider"])
-        self._inputs, self._outputs = _names(part["inputs"]), _names(part["outputs"])
+        self._specs, self._value = (part["inputs"], part["outputs"]), ort.OrtValue.ortvalue_from_numpy
 
-    def run(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        feed = dict(zip(self._inputs, arrays, strict=True))
-        made: list[np.ndarray] = self._session.run(self._outputs, feed)
-        return made
+    def bind(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Any:
+        binding = self._session.io_binding()
+        # The values do not own their arrays, and lie on the same memory.
+        for spec, array in zip(self._specs[0], inputs, strict=True):
+            binding.bind_ortvalue_input(spec["name"], self._value(array))
+        for spec, array in zip(self._specs[1], outputs, strict=True):
+            binding.bind_ortvalue_output(spec["name"], self._value(array))
+        return functools.partial(self._session.run_with_iobinding, binding)
 
 
 class OpenVinoPart:
@@ -93,21 +96,21 @@ class OpenVinoPart:
         self._request = core.compile_model(model, "CPU", settings["properties"]).create_infer_request()
         self._ports = settings["ports"]
         self._passed = {int(output): given for output, given in settings["passed"].items()}
-        self._shapes = [spec["shape"] for spec in part["outputs"]]
 
-    def run(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        for port, array in zip(self._ports, arrays, strict=True):
+    def bind(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Any:
+        for port, array in zip(self._ports, inputs, strict=True):
             if port is not None:
-                # OpenVINO knows int64 as long, not as long long.
-                plain = array.view(np.dtype(array.dtype.name))
-                self._request.set_input_tensor(port, self._ov.Tensor(plain, shared_memory=True))
-        self._request.infer()
-        return [
-            arrays[self._passed[i]].reshape(shape)
-            if i in self._passed
-            else np.array(self._request.get_output_tensor(i).data)
-            for i, shape in enumerate(self._shapes)
-        ]
+                self._request.set_input_tensor(port, self._tensor(array))
+        for i, array in enumerate(outputs):
+            self._request.set_output_tensor(i, self._tensor(array))
+        # OpenVINO writes no output that is a bare input.
+        pairs = [(outputs[i], inputs[n].reshape(outputs[i].shape)) for i, n in self._passed.items()]
+        infer = self._request.infer
+        return (lambda: (infer(), [np.copyto(*pair) for pair in pairs])) if pairs else infer
+
+    def _tensor(self, array: np.ndarray) -> Any:
+        # OpenVINO knows int64 as long, not as long long.
+        return self._ov.Tensor(array.view(np.dtype(array.dtype.name)), shared_memory=True)
 
 
 class MnnPart:
@@ -123,32 +126,29 @@ class MnnPart:
             config = {"backend": "CPU", "numThread": count, "precision": settings["precision"]}
             self._runtime = MNN.nn.create_runtime_manager((config,))
         self._runtime.set_hint(*settings["winograd"])
-        modes = self._expr.PrecisionMode
-        precision = {"low": modes.Low, "normal": modes.Normal, "high": modes.High}
         self._module = MNN.nn.load_module_from_file(
             str(folder / part["files"]["model"]),
             _names(part["inputs"]),
             _names(part["outputs"]),
             shape_mutable=False,
-            precision_mode=precision[settings["precision"]],
+            precision_mode=getattr(MNN.expr.PrecisionMode, settings["precision"].capitalize()),
             runtime_manager=self._runtime,
         )
         self._variables = [
             self._expr.placeholder(spec["shape"], self._expr.NCHW, getattr(self._expr, kind))
             for spec, kind in zip(part["inputs"], settings["at_border"], strict=True)
         ]
-        self._outputs = part["outputs"]
 
-    def run(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        for variable, array in zip(self._variables, arrays, strict=True):
-            variable.write(array)
-        made = self._module.forward(self._variables)
-        return [self._fetch(*pair) for pair in zip(made, self._outputs, strict=True)]
+    def bind(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Any:
+        def run() -> None:
+            for variable, array in zip(self._variables, inputs, strict=True):
+                variable.write(array)
+            for variable, place in zip(self._module.forward(self._variables), outputs, strict=True):
+                if variable.data_format == self._expr.NC4HW4:
+                    variable = self._expr.convert(variable, self._expr.NCHW)
+                np.copyto(place, variable.read().reshape(place.shape), casting="unsafe")
 
-    def _fetch(self, variable: Any, spec: dict[str, Any]) -> np.ndarray:
-        if variable.data_format == self._expr.NC4HW4:
-            variable = self._expr.convert(variable, self._expr.NCHW)
-        return np.array(variable.read(), dtype=spec["dtype"]).reshape(spec["shape"])
+        return run
 
 
 class NcnnPart:
@@ -160,9 +160,8 @@ class NcnnPart:
         self._net = ncnn.Net()
         for name, value in part["settings"]["options"].items():
             setattr(self._net.opt, name, value)
-        files = part["files"]
-        failed = self._net.load_param(str(folder / files["parameters"]))
-        if failed or self._net.load_model(str(folder / files["weights"])):
+        files = [str(folder / part["files"][role]) for role in ("parameters", "weights")]
+        if self._net.load_param(files[0]) or self._net.load_model(files[1]):
             raise PackageError("ncnn could not load its model; write the package again")
         # ncnn's matrices have no batch dimension.
         self._shapes = [
@@ -171,21 +170,24 @@ class NcnnPart:
         ]
         self._matrices = [ncnn.Mat(np.zeros(s, np.float32)).clone() for s in self._shapes]
         self._views = [np.array(matrix, copy=False) for matrix in self._matrices]
-        self._outputs = part["outputs"]
 
-    def run(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        for view, array, shape in zip(self._views, arrays, self._shapes, strict=True):
-            np.copyto(view, array.reshape(shape))
-        extractor = self._net.create_extractor()
-        for i, matrix in enumerate(self._matrices):
-            extractor.input(f"in{i}", matrix)
-        made = []
-        for i, spec in enumerate(self._outputs):
-            failed, matrix = extractor.extract(f"out{i}")
-            if failed:
-                raise PackageError(f"ncnn could not compute {spec['name']!r}")
-            made.append(np.array(matrix, dtype=np.float32).reshape(spec["shape"]))
-        return made
+    def bind(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Any:
+        shaped = [array.reshape(shape) for array, shape in zip(inputs, self._shapes, strict=True)]
+
+        def run() -> None:
+            for view, array in zip(self._views, shaped, strict=True):
+                np.copyto(view, array)
+            extractor = self._net.create_extractor()
+            for i, matrix in enumerate(self._matrices):
+                extractor.input(f"in{i}", matrix)
+            for i, place in enumerate(outputs):
+                failed, matrix = extractor.extract(f"out{i}")
+                if failed:
+                    raise PackageError(f"ncnn could not compute output {i} of a partition")
+                # A matrix that outlives its extractor crashes, so it is copied here.
+                np.copyto(place, np.array(matrix, copy=False).reshape(place.shape))
+
+        return run
 
 
 PARTS: dict[str, Any] = {
@@ -207,11 +209,7 @@ class Session:
     """
 
     def __init__(
-        self,
-        folder: str | Path = Path(__file__).parent,
-        *,
-        variant: str | None = None,
-        check: bool = True,
+        self, folder: str | Path = HERE, *, variant: str | None = None, check: bool = True
     ) -> None:
         """Open a package; raises PackageError where it cannot run here or was changed.
 
@@ -221,17 +219,17 @@ class Session:
         """
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        self._lock = threading.Lock()
-        self._root = Path(folder)
+        self._lock, self._root = threading.Lock(), Path(folder)
         if check:
             _check_files(self._root)
         manifest = json.loads((self._root / MANIFEST).read_text(encoding="utf-8"))
         (component,) = manifest["components"].values()
         self.variants: dict[str, Any] = component["variants"]
         described = manifest["additional_metadata"][NAMESPACE]
-        self._inputs = [NodeArg(spec) for spec in described["inputs"]]
-        self._outputs = [NodeArg(spec) for spec in described["outputs"]]
-        self._tolerance: float = described["tolerance"]
+        sides = ([NodeArg(spec) for spec in described[side]] for side in ("inputs", "outputs"))
+        self._inputs, self._outputs = sides
+        self._known = _names(described["outputs"])
+        self._tolerance = float(described["tolerance"])
         if variant is not None and variant not in self.variants:
             raise PackageError(f"there is no variant {variant!r}; there are {sorted(self.variants)}")
         # Those with the versions that are installed come first, the fallback comes last.
@@ -257,10 +255,7 @@ class Session:
         with np.load(place / plan["constants"]) as kept:
             self._constants = dict(zip(plan["constant_names"], map(kept.get, kept.files), strict=True))
         try:
-            self._parts = [
-                (PARTS[part["runtime"]](place, part), _names(part["inputs"]), _names(part["outputs"]))
-                for part in plan["partitions"]
-            ]
+            self._bind(place, plan["partitions"])
             if check or others:  # what was made by other versions must prove itself
                 self.self_test()
         except Exception as error:
@@ -268,6 +263,16 @@ class Session:
                 raise
             return f"{others}, and so it fails: {error}"
         return None
+
+    def _bind(self, place: Path, partitions: list[dict[str, Any]]) -> None:
+        """Open the partitions, each bound to the arrays of the values that it reads and makes."""
+        self._fed = {spec.name: _array(vars(spec)) for spec in self._inputs}
+        self._values = {**self._constants, **self._fed}
+        self._runs: list[Any] | None = []
+        for part in partitions:
+            self._values |= {spec["name"]: _array(spec) for spec in part["outputs"]}
+            read, made = ([self._values[n] for n in _names(part[s])] for s in ("inputs", "outputs"))
+            self._runs.append(PARTS[part["runtime"]](place, part).bind(read, made))
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs, in order."""
@@ -279,35 +284,25 @@ class Session:
 
     def run(self, output_names: list[str] | None, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Compute outputs from inputs; raises ValueError for wrong ones. Calls from several threads take turns."""
-        known = [output.name for output in self._outputs]
-        names = known if output_names is None else list(output_names)
-        if unknown := sorted(set(names) - set(known)):
-            raise ValueError(f"unknown outputs {unknown}; the model has {known}")
-        values = self._checked(feed)
+        names = self._known if output_names is None else list(output_names)
+        if output_names is not None and (unknown := sorted(set(names) - set(self._known))):
+            raise ValueError(f"unknown outputs {unknown}; the model has {self._known}")
+        if feed.keys() != self._fed.keys():
+            missing, others = sorted(self._fed.keys() - feed), sorted(feed.keys() - self._fed)
+            raise ValueError(f"inputs missing: {missing or 'none'}, unknown: {others or 'none'}")
+        for name, place in self._fed.items():
+            array = np.asarray(feed[name])
+            if array.dtype != place.dtype or array.shape != place.shape:
+                wanted, got = (f"{each.dtype} of shape {[*each.shape]}" for each in (place, array))
+                raise ValueError(f"input {name!r} must be an array of {wanted}, not {got}")
         with self._lock:
-            for part, inputs, outputs in self._parts:
-                made = part.run([values[name] for name in inputs])
-                values.update(zip(outputs, made, strict=True))
-        return [values[name] for name in names]
-
-    def _checked(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        wanted = {spec.name for spec in self._inputs}
-        if feed.keys() != wanted:
-            missing, unknown = sorted(wanted - feed.keys()), sorted(feed.keys() - wanted)
-            raise ValueError(f"inputs missing: {missing or 'none'}, unknown: {unknown or 'none'}")
-        values = {name: array.copy() for name, array in self._constants.items()}
-        for spec in self._inputs:
-            array = np.asarray(feed[spec.name])
-            if array.dtype.name != spec.dtype:
-                raise ValueError(
-                    f"input {spec.name!r} must be an array of {spec.dtype}, not {array.dtype.name}"
-                )
-            if list(array.shape) != list(spec.shape):
-                raise ValueError(
-                    f"input {spec.name!r} must have shape {spec.shape}, not {[*array.shape]}"
-                )
-            values[spec.name] = np.ascontiguousarray(array).reshape(array.shape)
-        return values
+            if self._runs is None:
+                raise PackageError("the session is closed; open the package again")
+            for name, place in self._fed.items():
+                np.copyto(place, feed[name])
+            for run in self._runs:
+                run()
+            return [self._values[name].copy() for name in names]
 
     def self_test(self) -> float:
         """Run the samples of the self-test; the largest error, relative to an output's largest magnitude."""
@@ -321,16 +316,16 @@ class Session:
                     error = _error(made, arrays[i + count + n])
                     if not error <= self._tolerance:
                         raise PackageError(
-                            f"output {self._outputs[n].name!r} differs from the self-test by {error:.3g} of "
-                            f"{self._tolerance:.3g} allowed; a runtime computes something else here: run the "
-                            'variant "plain", or tune on this machine'
+                            f"output {self._known[n]!r} differs from the self-test by {error:.3g} of "
+                            f'{self._tolerance:.3g} allowed: run the variant "plain", or tune on this machine'
                         )
                     worst = max(worst, error)
         return worst
 
     def close(self) -> None:
         """Give back memory; may be called twice."""
-        self._parts = []
+        with self._lock:
+            self._runs, self._values = None, {}
 
     def __enter__(self) -> Session:
         return self
@@ -367,6 +362,14 @@ def cpu_flags() -> set[str]:
     return set(" ".join(found).split())
 
 
+def _array(spec: dict[str, Any]) -> np.ndarray:
+    """An array at the start of a cache line, as runtimes ask of memory that they use in place."""
+    size = np.dtype(spec["dtype"]).itemsize * math.prod(spec["shape"])
+    memory = np.zeros(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(spec["dtype"]).reshape(spec["shape"])
+
+
 def _check_files(root: Path) -> None:
     for line in (root / SUMS).read_text(encoding="utf-8").splitlines():
         digest, _, name = line.partition("  ")
@@ -378,9 +381,7 @@ def _check_files(root: Path) -> None:
 
 
 def _error(made: np.ndarray, wanted: np.ndarray) -> float:
-    if made.shape != wanted.shape:
-        return float("inf")
-    if not wanted.size or wanted.dtype.kind not in "fiuc":
+    if made.shape != wanted.shape or not wanted.size or wanted.dtype.kind not in "fiuc":
         return 0.0 if np.array_equal(made, wanted) else float("inf")
     finite = np.isfinite(wanted)
     if not np.array_equal(np.isfinite(made), finite):

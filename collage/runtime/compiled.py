@@ -94,6 +94,18 @@ class CompiledRegions:
             self._made[key] = made
         return self._made[key]
 
+    def kept_files(self) -> list[Path] | None:
+        """The files in the cache that all executables were loaded from; None where one may compute something else
+        when it is loaded from them again (`Executable.kept_files`).
+        """
+        found: set[Path] = set()
+        for executable in self._made.values():
+            files = executable.kept_files()
+            if files is None:
+                return None
+            found.update(files)
+        return sorted(found)
+
     def drop(self, name: str, target: Target) -> None:
         """Close what was compiled under a name, if anything was."""
         executable = self._made.pop((name, target), None)

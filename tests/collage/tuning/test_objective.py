@@ -56,6 +56,17 @@ def test_for_memory_there_is_one_instance(tmp_path: Path) -> None:
     assert {each["instances"] for each in objective["settings"]} == {1}
 
 
+def test_weights_of_several_goals_are_tuned_for(tmp_path: Path) -> None:
+    artifact = tuned(tmp_path, objective="memory=2,throughput=3,latency=5")
+    objective = artifact.report["objective"]
+    assert objective["name"] == "latency=0.5,throughput=0.3,memory=0.2"
+    ran = [each for each in objective["settings"] if "failure" not in each]
+    assert {each["instances"] for each in ran} >= {1}
+    assert sum(each["chosen"] for each in ran) == 1
+    assert any(each["on_front"] for each in ran)
+    ReportView.model_validate_json(ReportView(**read_report(artifact.path)).model_dump_json())
+
+
 def test_a_bound_that_nothing_keeps_is_told(tmp_path: Path) -> None:
     artifact = tuned(tmp_path, objective="throughput", p99_ms=1e-6)
     assert artifact.report["objective"]["met"] is False
@@ -99,6 +110,7 @@ def test_a_known_tuning_for_throughput_is_known_with_its_instances(tmp_path: Pat
         ({"objective": "throughput", "p99_ms": 0.0}, "greater than 0"),
         ({"objective": "throughput", "p99_ms": "5"}, "valid number"),
         ({"objective": "speed"}, "'latency', 'throughput' or 'memory'"),
+        ({"objective": "latency=1,memory=1", "p99_ms": 5.0}, "p99_ms bounds throughput"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any], said: str) -> None:

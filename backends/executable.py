@@ -97,11 +97,16 @@ class Executable(ABC):
         return None
 
     def kept_files(self) -> tuple[Path, ...] | None:
-        """The files in the cache that it was loaded from; None where another load of them may compute something else.
+        """The files in the cache that it was loaded from, if any.
 
         Where they are the same files at the next load, its outputs are not compared with the reference again.
         """
         return None
+
+    @property
+    def loads_differ(self) -> bool:
+        """True where another load of `kept_files` may compute something else; it is compared on one sample each time."""
+        return False
 
     def profile(self, runs: int) -> list[OpTime]:
         """Run `runs` times under the runtime's own profiler; empty where it has none."""

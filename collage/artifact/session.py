@@ -146,9 +146,9 @@ class Session:
         note = note_of(cache_dir, compiled.kept_files(), (*facts, parts.lanes))
         noted = noted_errors(note)
         self.errors = noted or {}
-        if noted is None:
+        if noted is None or compiled.loads_differ:
             for executor in opened:
-                self._verify(executor, verification)
+                self._verify(executor, verification if noted is None else verification.of_one_sample)
             write_note(note, self.errors)
         self.rows = parts.instances.rows if parts.instances else 1
         if self.rows > 1:

@@ -1,7 +1,8 @@
 """Runs a plan on its artifact's seeded inputs and compares each value with the reference.
 
 A plan whose partitions were all loaded from files in the cache is compared once. The cache notes that, and the note
-holds for these very files, versions and threads, until the machine starts anew.
+holds for these very files, versions and threads, until the machine starts anew. A runtime that may load something else
+from the same files (`Executable.loads_differ`) is compared again, on one sample.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def note_of(
     """Where the cache notes that a plan was compared; None where a note would not hold.
 
     Args:
-        files: all that its executables were loaded from; None where other loads may differ.
+        files: all that its executables were loaded from; None where one was not loaded.
         facts: all else that decides what is computed.
     """
     if cache_dir is None or files is None or not boot():

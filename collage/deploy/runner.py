@@ -105,8 +105,8 @@ class OpenVinoPart:
             self._request.set_output_tensor(i, self._tensor(array))
         # OpenVINO writes no output that is a bare input.
         pairs = [(outputs[i], inputs[n].reshape(outputs[i].shape)) for i, n in self._passed.items()]
-        infer = self._request.infer
-        return (lambda: (infer(), [np.copyto(*pair) for pair in pairs])) if pairs else infer
+        calls = [self._request.infer, *(functools.partial(np.copyto, *pair) for pair in pairs)]
+        return (lambda: [call() for call in calls]) if pairs else calls[0]
 
     def _tensor(self, array: np.ndarray) -> Any:
         # OpenVINO knows int64 as long, not as long long.
@@ -364,10 +364,10 @@ def cpu_flags() -> set[str]:
 
 def _array(spec: dict[str, Any]) -> np.ndarray:
     """An array at the start of a cache line, as runtimes ask of memory that they use in place."""
-    size = np.dtype(spec["dtype"]).itemsize * math.prod(spec["shape"])
-    memory = np.zeros(size + 64, np.uint8)
+    kind, count = np.dtype(spec["dtype"]), math.prod(spec["shape"])
+    memory = np.zeros(kind.itemsize * count + 64, np.uint8)
     start = -memory.ctypes.data % 64
-    return memory[start : start + size].view(spec["dtype"]).reshape(spec["shape"])
+    return np.frombuffer(memory, kind, count, start).reshape(spec["shape"])
 
 
 def _check_files(root: Path) -> None:

@@ -95,9 +95,7 @@ class CompiledRegions:
         return self._made[key]
 
     def kept_files(self) -> list[Path] | None:
-        """The files in the cache that all executables were loaded from; None where one may compute something else
-        when it is loaded from them again (`Executable.kept_files`).
-        """
+        """The files in the cache that all executables were loaded from; None where one was not."""
         found: set[Path] = set()
         for executable in self._made.values():
             files = executable.kept_files()
@@ -105,6 +103,11 @@ class CompiledRegions:
                 return None
             found.update(files)
         return sorted(found)
+
+    @property
+    def loads_differ(self) -> bool:
+        """True where another load of the same files may compute something else."""
+        return any(executable.loads_differ for executable in self._made.values())
 
     def drop(self, name: str, target: Target) -> None:
         """Close what was compiled under a name, if anything was."""

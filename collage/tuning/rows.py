@@ -79,5 +79,5 @@ def _given(refined: Refined, rows: int, folder: Path) -> Path | None:
         return None
     samples = refined.sampling.chosen_by.samples
     path = folder / "given.npz"
-    np.savez(path, **joined([samples[i % len(samples)] for i in range(rows)], rows))
+    np.savez(path, allow_pickle=False, **joined([samples[i % len(samples)] for i in range(rows)], rows))
     return path

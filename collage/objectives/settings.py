@@ -15,7 +15,7 @@ from collage.timing.timed_plan import TimedPlan
 _MOST_MIXES = 2
 # A single target so many times as slow as the winner is not measured.
 _FAR_BEHIND = 4.0
-# Rows of a call: beyond these little is gained on a CPU (docs/results/throughput.md).
+# Rows of a call that are tried, and how long a call may take where no bound is given.
 _ROWS = (4, 8)
 _LONGEST_CALL_US = 2e6
 

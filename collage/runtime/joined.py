@@ -50,6 +50,7 @@ class JoinedRequests:
         self._waiting: deque[_Asked] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        self._delay_s = 0.0
         self._threads = [
             threading.Thread(target=self._serve, args=(each,), name=f"collage-rows-{i}", daemon=True)
             for i, each in enumerate(executors)
@@ -103,8 +104,7 @@ class JoinedRequests:
             self._changed.notify_all()
 
     def _serve(self, executor: Executor) -> None:
-        delay_s = 0.0
-        while (asked := self._next(delay_s)) is not None:
+        while (asked := self._next()) is not None:
             alive = [each for each in asked if each.done.set_running_or_notify_cancel()]
             if not alive:
                 continue
@@ -115,11 +115,11 @@ class JoinedRequests:
                 for each in alive:
                     each.done.set_exception(error)
             else:
-                delay_s = min(_MOST_DELAY_S, _SHARE * (time.perf_counter() - begin))
+                self._delay_s = min(_MOST_DELAY_S, _SHARE * (time.perf_counter() - begin))
                 for each, answer in zip(alive, answers, strict=True):
                     each.done.set_result(answer)
 
-    def _next(self, delay_s: float) -> list[_Asked] | None:
+    def _next(self) -> list[_Asked] | None:
         """The requests of the next call; None at the end."""
         with self._changed:
             while True:
@@ -128,7 +128,7 @@ class JoinedRequests:
                         return None
                     self._changed.wait()
                 count, full = self._fitting()
-                left_s = self._waiting[0].since + delay_s - time.perf_counter()
+                left_s = self._waiting[0].since + self._delay_s - time.perf_counter()
                 if full or left_s <= 0 or self._closed:
                     taken = [self._waiting.popleft() for _ in range(count)]
                     if self._waiting:  # for a thread that slept while this one waited for more

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -94,6 +95,18 @@ class Executable(ABC):
     def standalone(self) -> Standalone | None:
         """What runs it without this package; None where only this package can."""
         return None
+
+    def kept_files(self) -> tuple[Path, ...] | None:
+        """The files in the cache that it was loaded from, if any.
+
+        Where they are the same files at the next load, its outputs are not compared with the reference again.
+        """
+        return None
+
+    @property
+    def loads_differ(self) -> bool:
+        """True where another load of `kept_files` may compute something else; it is compared on one sample each time."""
+        return False
 
     def profile(self, runs: int) -> list[OpTime]:
         """Run `runs` times under the runtime's own profiler; empty where it has none."""

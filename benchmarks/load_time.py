@@ -77,14 +77,20 @@ def plans(model: Model, targets: Sequence[Target]) -> Iterator[tuple[str, Plan]]
 
 # Importing the runtimes is not what the cache is about, so it is done before the clock starts.
 _LOAD = """
-import sys, time
+import contextlib, importlib, sys, time
+from collage.backends.machine.process_policy import apply_environment
 from collage.backends.registry import backends
 from collage.artifact.session import load
 for backend in backends().values():
     backend.probe()
+apply_environment()
+for runtime in ("MNN.expr", "MNN.nn", "ncnn"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(runtime)
 begin = time.perf_counter()
-load(sys.argv[1], cache_dir=sys.argv[2]).close()
+session = load(sys.argv[1], cache_dir=sys.argv[2])
 print(time.perf_counter() - begin)
+session.close()
 """
 
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from collage.backends.numerics.comparison import Metric
 from collage.cost_db.plain_text import plain_json
 from collage.metrics.names import is_function, parse_metric
+from collage.objective import GOALS, canonical, weights_of
 from collage.partitioner.errors import BadInputError
 from collage.shapes.dim_text import LONGEST_TEXT, MOST_SIZE, read_dim
 from collage.shapes.seen import MOST_SEEN, seen_entry
@@ -18,7 +19,14 @@ from collage.shapes.seen import MOST_SEEN, seen_entry
 if TYPE_CHECKING:
     from collage.partitioner.search.constraints import Constraints
 
-Objective = Literal["latency", "throughput", "memory"]
+Objective = Annotated[
+    str,
+    Field(max_length=200),
+    AfterValidator(canonical),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "enum": list(GOALS)}, {"type": "string", "pattern": "="}]}
+    ),
+]
 Options = TypeVar("Options", bound=pydantic.BaseModel)
 Strategy = Literal["optimal", "greedy", "priority", "single", "manual"]
 # Without a time limit the search ends after so many seconds or known regions; see docs/tune.md.
@@ -125,6 +133,7 @@ class PlanInstances(pydantic.BaseModel):
     count: int = Field(ge=1, le=1024, description="Requests at once.")
     threads: int = Field(ge=1, le=1024, description="Threads of each.")
     cores: int = Field(ge=1, le=1024, description="Cores of the machine where that was measured.")
+    rows: int = Field(default=1, ge=1, le=1024, description="Requests that one call computes.")
 
 
 class GivenPlan(pydantic.BaseModel):
@@ -194,7 +203,9 @@ class TuneOptions(pydantic.BaseModel):
         description="Shapes seen in production; in a file one JSON line each.",
     )
     objective: Objective = Field(
-        default="latency", description="What to tune for: latency, throughput or memory."
+        default="latency",
+        description="What to tune for: latency, throughput or memory, or weights of them, as "
+        "latency=0.5,throughput=0.3,memory=0.2.",
     )
     p99_ms: float | None = Field(
         default=None,
@@ -274,9 +285,10 @@ class TuneOptions(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _bounds_fit(self) -> Self:
-        if self.p99_ms is not None and self.objective != "throughput":
+        goals = weights_of(self.objective)
+        if self.p99_ms is not None and "throughput" not in goals:
             raise ValueError("p99_ms bounds throughput: give the objective throughput too")
-        if self.max_latency_ms is not None and self.objective != "memory":
+        if self.max_latency_ms is not None and "memory" not in goals:
             raise ValueError("max_latency_ms bounds memory: give the objective memory too")
         return self
 

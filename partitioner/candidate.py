@@ -37,6 +37,7 @@ class Instances:
     count: int
     threads: int  # of one request
     cores: int  # that it was tuned on
+    rows: int = 1  # requests of one row that one call computes
 
 
 @dataclass(frozen=True)

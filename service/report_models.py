@@ -178,6 +178,7 @@ class SettingView(_Stored):
     partitions: int
     instances: int
     threads: int
+    rows: int = Field(default=1, description="Requests that one call computes.")
     failure: str | None = None
     throughput_per_s: float | None = None
     median_us: float | None = None
@@ -192,7 +193,7 @@ class SettingView(_Stored):
 class ObjectiveView(_Stored):
     """What was tuned for, and the settings that were measured for it."""
 
-    name: Literal["latency", "throughput", "memory"]
+    name: str = Field(description="`latency`, `throughput`, `memory`, or weights of them.")
     p99_ms: float | None
     max_latency_ms: float | None
     met: bool | None = Field(description="Whether the bound is kept; null where nothing was measured.")

@@ -176,6 +176,7 @@ class MnnExecutable(Executable):
         self._model = model
         self._expr, nn = _import()
         self._path = _converted(rewritten(model, target, context), context)
+        self._is_kept = context.cache_dir is not None
         self._session_config = {
             "numThread": threads_of(target, context),
             "precision": target.option("precision", "normal"),
@@ -260,6 +261,14 @@ class MnnExecutable(Executable):
     @property
     def results(self) -> tuple[Array, ...]:
         return self._results
+
+    def kept_files(self) -> tuple[Path, ...] | None:
+        return (self._path,) if self._is_kept else None
+
+    @property
+    def loads_differ(self) -> bool:
+        # Rarely a load makes a module that computes wrong values at each run.
+        return True
 
     def standalone(self) -> Standalone:
         settings = {

@@ -163,6 +163,7 @@ class NcnnExecutable(Executable):
         self._model = model
         read = rewritten(model, target, context)
         parameters, weights, script = _converted(read, context)
+        self._kept = (parameters, weights, script) if context.cache_dir is not None else None
         self._batched = [_is_batched(script, i) for i in range(len(model.inputs))]
         _check_layers(ncnn, parameters)
         self._net = ncnn.Net()
@@ -209,6 +210,9 @@ class NcnnExecutable(Executable):
     def standalone(self) -> Standalone:
         settings = {"options": self._options, "batched": self._batched}
         return Standalone("ncnn", "ncnn", self._files, settings)
+
+    def kept_files(self) -> tuple[Path, ...] | None:
+        return self._kept
 
     def close(self) -> None:
         self._views, self._matrices = [], []

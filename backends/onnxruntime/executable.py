@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,8 @@ class OnnxRuntimeExecutable(Executable):
         if graphs and not model.inputs:
             raise CollageError("without inputs all is folded, and a CUDA graph would be empty")
         self._path = rewritten(model, target, context).path
-        self._session: Any = open_session(self._path, target, context)
+        self._session: Any
+        self._session, self._files = open_session(self._path, target, context)
         self._on_device: device.OnDevice | None = None
         if self._domain != HOST_MEMORY:
             self._on_device = device.OnDevice(self._session, model, self._domain, graphs)
@@ -141,6 +143,9 @@ class OnnxRuntimeExecutable(Executable):
             session_settings(self._target, self._context),
         )
 
+    def kept_files(self) -> tuple[Path, ...] | None:
+        return self._files
+
     def another(self) -> Executable | None:
         if self._on_device is not None or self._rebinds:
             return None
@@ -197,7 +202,10 @@ class TextExecutable(Executable):
     """A session with text among its inputs or outputs, which cannot be bound."""
 
     def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
-        self._session: Any = open_session(rewritten(model, target, context).path, target, context)
+        self._session: Any
+        self._session, self._files = open_session(
+            rewritten(model, target, context).path, target, context
+        )
         self._model = model
         self._inputs: tuple[Array, ...] = ()
         self._outputs: tuple[Array | None, ...] = ()
@@ -215,6 +223,9 @@ class TextExecutable(Executable):
     @property
     def results(self) -> tuple[Array, ...]:
         return self._results
+
+    def kept_files(self) -> tuple[Path, ...] | None:
+        return self._files
 
     def another(self) -> Executable:
         return copy.copy(self)

@@ -10,11 +10,14 @@ Traps, each with a test:
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +53,8 @@ class OpenVinoExecutable(Executable):
     def __init__(self, model: SubModel, target: Target, context: CompileContext) -> None:
         self._model, self._target, self._context = model, target, context
         self._read = rewritten(model, target, context)
-        self._compiled, self._request = _compile(self._read, _properties(target, context), context)
+        self._compiled, self._files = _compile(self._read, _properties(target, context), context)
+        self._request = self._compiled.create_infer_request()
         self._ports = _ports(self._compiled, model)
         self._passed = _passed_through(self._compiled, self._ports)
         self._bound: _Bound | None = None
@@ -158,9 +162,13 @@ class OpenVinoExecutable(Executable):
         }
         return Standalone("openvino", "openvino", {"model": self._read.path}, settings)
 
+    def kept_files(self) -> tuple[Path, ...] | None:
+        return self._files
+
     def profile(self, runs: int) -> list[OpTime]:
         properties = _properties(self._target, self._context) | {"PERF_COUNT": True}
-        compiled, request = _compile(self._read, properties, self._context)
+        compiled, _ = _compile(self._read, properties, self._context)
+        request = compiled.create_infer_request()
         assert self._bound is not None
         for port, array in zip(self._ports, self._bound.inputs, strict=True):
             if port is not None:
@@ -269,17 +277,36 @@ def _between(name: str, fused: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]
     return tuple(called for step in steps for called in (*fused.get(step, ()), step))
 
 
-def _compile(model: SubModel, properties: dict[str, Any], context: CompileContext) -> tuple[Any, Any]:
+def _compile(
+    model: SubModel, properties: dict[str, Any], context: CompileContext
+) -> tuple[Any, tuple[Path, ...] | None]:
+    """The compiled model, and the files in the cache that it was loaded from, if any."""
     core = ov().Core()
     core.set_property({"ENABLE_MMAP": True})
-    if context.cache_dir is not None:
-        core.set_property({"CACHE_DIR": str(context.cache_dir)})
     source: Any = str(model.path)
+    folder = None
+    if context.cache_dir is not None:
+        # One for each model, so that it is known which files belong to it.
+        words = json.dumps([source, properties, ov().get_version()]).encode()
+        folder = context.cache_dir / f"openvino-{hashlib.sha256(words).hexdigest()}"
+        core.set_property({"CACHE_DIR": str(folder)})
     if properties["INFERENCE_PRECISION_HINT"] != "f32":
         read = core.read_model(source)
         source = read if shield_masks(read, ov()) else source
     compiled = core.compile_model(source, "CPU", properties)
-    return compiled, compiled.create_infer_request()
+    if folder is None:
+        return compiled, None
+    if not _is_loaded(compiled):
+        # What is verified now is what later loads find.
+        del compiled
+        compiled = core.compile_model(source, "CPU", properties)
+    blobs = tuple(sorted(folder.glob("*.blob"))) if _is_loaded(compiled) else ()
+    return compiled, blobs or None
+
+
+def _is_loaded(compiled: Any) -> bool:
+    """True when a compiled model was read from the cache."""
+    return bool(compiled.get_property("LOADED_FROM_CACHE"))
 
 
 def _properties(target: Target, context: CompileContext) -> dict[str, Any]:

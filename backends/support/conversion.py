@@ -13,10 +13,15 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from collage.backends.support.file_digests import files_of, remembered_digest
+from collage.backends.support.file_digests import (
+    boot,
+    files_of,
+    remember_digest,
+    remembered_digest,
+)
 from collage.partitioner.file_digest import file_digest
 from collage.partitioner.graph import weights
 from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
@@ -148,38 +153,47 @@ def cached(
     content = [maker, *(remembered_digest(source, cache_dir) for source in sources)]
     digest = hashlib.sha256("\n".join(content).encode()).hexdigest()
     folder = cache_dir / f"{maker.split()[0]}-{digest}"
-    if not _is_whole(folder, files):
+    if not _is_whole(folder, files, cache_dir):
         shutil.rmtree(folder, ignore_errors=True)
         make(work_dir)
-        _keep([work_dir / name for name in files], folder)
+        _keep([work_dir / name for name in files], folder, cache_dir)
     else:
         with contextlib.suppress(OSError):
             os.utime(folder)  # the time of the last use decides what is removed for space
     return folder
 
 
-def _is_whole(folder: Path, files: Sequence[str]) -> bool:
+def _is_whole(folder: Path, files: Sequence[str], cache_dir: Path) -> bool:
     """True when the cache has these files undamaged: native code may crash on damaged ones."""
     try:
         expected = (folder / _SUMS).read_text(encoding="utf-8")
-        return expected == _sums([folder / name for name in files])
-    except OSError:
+        return expected == _sums({name: _digest(folder / name, cache_dir) for name in files})
+    except (OSError, ValueError):
         return False
 
 
-def _sums(files: Sequence[Path]) -> str:
-    # Always read: remembered digests miss damage by a crash of the machine.
-    return "".join(f"{file_digest(file)} {file.name}\n" for file in files)
+def _digest(file: Path, cache_dir: Path) -> str:
+    # Remembered digests miss damage by a crash of the machine, so each start of it reads anew.
+    return remembered_digest(file, cache_dir, boot()) if boot() else file_digest(file)
 
 
-def _keep(files: Sequence[Path], folder: Path) -> None:
+def _sums(digests: Mapping[str, str]) -> str:
+    return "".join(f"{digest} {name}\n" for name, digest in digests.items())
+
+
+def _keep(files: Sequence[Path], folder: Path, cache_dir: Path) -> None:
     """Move files into the cache so that a reader sees all of them or none."""
     unfinished = folder.with_name(f"{folder.name}.{os.getpid()}-{threading.get_ident()}")
     unfinished.mkdir(parents=True)
-    (unfinished / _SUMS).write_text(_sums(files), encoding="utf-8")
+    digests = {file.name: file_digest(file) for file in files}
+    (unfinished / _SUMS).write_text(_sums(digests), encoding="utf-8")
     for file in files:
         shutil.move(file, unfinished / file.name)
     try:
         unfinished.rename(folder)
     except OSError:  # another process was first, and its files are the same
         shutil.rmtree(unfinished)
+        return
+    if boot():
+        for name, digest in digests.items():
+            remember_digest(folder / name, digest, cache_dir, boot())

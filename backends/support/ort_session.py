@@ -127,14 +127,21 @@ def open_model(model: Path, target: Target, options: Any) -> Any:
         ) from error
 
 
-def open_session(model: Path, target: Target, context: CompileContext) -> Any:
-    """A session for an ONNX file, from the cache where there is one; raises what ONNX Runtime raises."""
+def open_session(
+    model: Path, target: Target, context: CompileContext
+) -> tuple[Any, tuple[Path, ...] | None]:
+    """A session for an ONNX file, and the files in the cache that it was opened from, if any.
+
+    Raises:
+        Exception: what ONNX Runtime raises.
+    """
     if context.cache_dir is not None and target.option("ep", "cpu") == "cpu":
         # Some graphs can be run but not written or read again; other errors come again below.
         with contextlib.suppress(Exception):
             kept = _optimized(model, target, context, context.cache_dir)
-            return open_model(kept, target, options_of(target, context, "none"))
-    return open_model(model, target, options_of(target, context))
+            session = open_model(kept, target, options_of(target, context, "none"))
+            return session, tuple(files_of(kept))
+    return open_model(model, target, options_of(target, context)), None
 
 
 def _optimized(model: Path, target: Target, context: CompileContext, cache_dir: Path) -> Path:

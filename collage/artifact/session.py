@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import shutil
 import tempfile
 import threading
@@ -24,12 +23,20 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from collage.artifact.division import Count, divided
-from collage.artifact.node_arg import NodeArg, check_input
+from collage.artifact.node_arg import NodeArg, Wanted, check_feed
 from collage.artifact.state import State
+from collage.artifact.unpack import default_cache_folder as default_cache_folder
 from collage.artifact.unpack import unpack
+from collage.artifact.unpack import usable_folder as usable_folder
 from collage.artifact.verification import Verification, VerificationError
-from collage.artifact.verify import WrongPartitionError, prove
-from collage.backends.machine.hardware import hardware
+from collage.artifact.verify import (
+    WrongPartitionError,
+    note_of,
+    noted_errors,
+    prove,
+    versions_of,
+    write_note,
+)
 from collage.backends.machine.process_policy import default_threads
 from collage.backends.registry import resolve
 from collage.partitioner.emit.metadata import metadata_of
@@ -39,6 +46,7 @@ from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.runtime.executor import Executor
 from collage.runtime.instances import PlannedStep, executors
+from collage.runtime.joined import JoinedRequests
 from collage.runtime.requests import Requests
 from collage.runtime.turns import ClosedError
 from collage.shapes.classes import SHAPES_KEY
@@ -62,8 +70,9 @@ class Session:
         fallbacks: partitions that run elsewhere than planned, with the reason; empty normally.
         errors: per value the largest error that verification saw.
         bounds: what values of integer inputs stay below, where they look up a short table.
-        instances: how many requests run at once.
-        threads: of one request.
+        instances: how many calls run at once.
+        threads: of one call.
+        rows: how many requests of one row a call computes.
     """
 
     def __init__(
@@ -81,6 +90,8 @@ class Session:
         # Called by `close`, or when the session is collected or Python ends.
         self._owned.callback(weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True))
         self._requests: Requests[Any] = Requests(())
+        self._joined: JoinedRequests | None = None
+        self.rows = 1
         self.fallbacks: dict[int, str] = {}
         self.errors: dict[str, float] = {}
         try:
@@ -115,9 +126,7 @@ class Session:
                 )
             steps.append(PlannedStep(model.path.parent.name, model, target))
         self.inputs, self._outputs, self._constants = parts.inputs, parts.outputs, parts.constants
-        self._wanted: dict[str, tuple[np.dtype[Any], tuple[int, ...] | None]] = {
-            spec.name: (np.dtype(spec.dtype), _fixed(spec)) for spec in self.inputs
-        }
+        self._wanted: Wanted = {spec.name: (np.dtype(spec.dtype), _fixed(spec)) for spec in self.inputs}
         self._state = State(self.inputs, self._outputs)
         self._names = [spec.name for spec in self._outputs]
         made = [spec.name for spec in parts.outputs if spec.name not in parts.constants]
@@ -129,11 +138,34 @@ class Session:
             lanes=parts.lanes if self.instances == 1 else min(parts.lanes, self.threads),
             instances=self.instances,
         )
-        verification = Verification.from_text(parts.verification)
         for executor in opened:
             self._owned.callback(executor.close)
-            self._verify(executor, verification)
-        self._requests = Requests(opened)
+        verification = Verification.from_text(parts.verification)
+        self.bounds = verification.bounds
+        facts = (parts.verification, steps, versions_of(self.targets), self.instances, self.threads)
+        note = note_of(cache_dir, compiled.kept_files(), (*facts, parts.lanes))
+        noted = noted_errors(note)
+        self.errors = noted or {}
+        if noted is None or compiled.loads_differ:
+            for executor in opened:
+                self._verify(executor, verification if noted is None else verification.of_one_sample)
+            write_note(note, self.errors)
+        self.rows = parts.instances.rows if parts.instances else 1
+        if self.rows > 1:
+            self._join(opened)
+        else:
+            self._requests = Requests(opened)
+
+    def _join(self, opened: Sequence[Executor]) -> None:
+        """Let each call compute the rows of several requests."""
+        specs = (*self.inputs, *self._outputs)
+        if self._constants or any((_fixed(spec) or ())[:1] != (self.rows,) for spec in specs):
+            raise LoadError(
+                f"the plan has calls of {self.rows} rows, and the model has not; tune the model again"
+            )
+        self._wanted = {n: (d, (None, *(s or ())[1:])) for n, (d, s) in self._wanted.items()}
+        self._joined = JoinedRequests(opened, self.rows)
+        weakref.finalize(self, self._joined.end)
 
     def _placed(self, position: int, target: Target, fallback: str | None) -> Target:
         """The target, or its fallback where it cannot be used and the caller allows one."""
@@ -155,7 +187,6 @@ class Session:
         try:
             for name, error in prove(executor, self.inputs, verification).items():
                 self.errors[name] = max(self.errors.get(name, 0.0), error)
-            self.bounds = verification.bounds
         except WrongPartitionError as wrong:
             raise LoadError(
                 f"partition {wrong.step} on {self.targets[wrong.step]} was compiled wrongly: {wrong}; load "
@@ -171,11 +202,11 @@ class Session:
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs, in order."""
-        return [NodeArg.of(spec) for spec in self.inputs]
+        return [NodeArg.of(spec, self.rows > 1) for spec in self.inputs]
 
     def get_outputs(self) -> list[NodeArg]:
         """The model's outputs, in order."""
-        return [NodeArg.of(spec) for spec in self._outputs]
+        return [NodeArg.of(spec, self.rows > 1) for spec in self._outputs]
 
     def run(
         self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
@@ -201,7 +232,9 @@ class Session:
     def _run(
         self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
     ) -> list[np.ndarray]:
-        return self._in_turn(self._request(output_names, feed))
+        if self._joined is None:
+            return self._in_turn(self._request(output_names, feed))
+        return self.run_async(output_names, feed).result()
 
     def _in_turn(self, call: Callable[[Any], Answer]) -> Answer:
         try:
@@ -227,6 +260,8 @@ class Session:
         if self._state.pairs:
             raise BadInputError("a session that keeps state makes one call after the other: use run")
         try:
+            if self._joined is not None:
+                return self._joined.submit(self._asked(output_names, feed), feed)
             return self._requests.submit(self._request(output_names, feed))
         except ClosedError:
             raise BadInputError(_CLOSED) from None
@@ -248,6 +283,8 @@ class Session:
             BadInputError: a name is unknown, types differ, shapes can never fit, or the session has been
                 closed.
         """
+        if self._joined is not None:
+            raise BadInputError("a session whose calls compute several requests keeps no state")
         if self.instances > 1:
             raise BadInputError("a session that keeps state has one instance: load(path, instances=1)")
         pairs = self._state.bind(output, to)
@@ -267,12 +304,18 @@ class Session:
         self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
     ) -> Callable[[Any], list[np.ndarray]]:
         """The call that computes outputs on an instance; what is asked is checked at once."""
+        return partial(self._compute, self._asked(output_names, feed), feed)
+
+    def _asked(
+        self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
+    ) -> Sequence[str]:
+        """The outputs that are wanted, of a feed that is right."""
         names = self._names if output_names is None else list(output_names)
         unknown = [name for name in names if name not in self._names]
         if unknown:
             raise BadInputError(f"unknown outputs {unknown}; the model has {sorted(self._names)}")
-        self._check_feed(feed)
-        return partial(self._compute, names, feed)
+        check_feed(feed, self._wanted, self.rows)
+        return names
 
     def _compute(
         self, names: Sequence[str], feed: Mapping[str, np.ndarray], executor: Executor
@@ -282,20 +325,11 @@ class Session:
         made = {name: executor.output(name) for name in names if name not in self._constants}
         return [made[name] if name in made else self._constants[name].copy() for name in names]
 
-    def _check_feed(self, feed: Mapping[str, np.ndarray]) -> None:
-        if feed.keys() != self._wanted.keys():
-            known = self._wanted.keys()
-            missing, unknown = sorted(known - feed.keys()), sorted(feed.keys() - known)
-            raise BadInputError(f"inputs missing: {missing or 'none'}, unknown: {unknown or 'none'}")
-        for name, (dtype, shape) in self._wanted.items():
-            value = feed[name]
-            if type(value) is np.ndarray and value.dtype == dtype and shape in (None, value.shape):
-                continue
-            check_input(name, value, dtype, shape)
-
     def close(self) -> None:
         """Wait for the requests under way and waiting, then give back memory and threads; may be called twice."""
         self._requests.close()
+        if self._joined is not None:
+            self._joined.close()
         with self._lock:
             self._owned.close()
 
@@ -361,21 +395,3 @@ def _session(
         session: Session = shaped(path, fallback, threads, cache_dir, instances, outside, most_copies)
         return session
     return Session(path, fallback, threads, cache_dir, instances)
-
-
-def default_cache_folder() -> Path:
-    """This user's folder for compiled models of this kind of machine; it may be deleted at any time."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "collage" / "compiled" / hardware().digest[:16]
-
-
-def usable_folder(folder: Path | None) -> Path | None:
-    """The folder, made if need be; None where it cannot be written to."""
-    if folder is None:
-        return None
-    try:
-        # Native code reads these files, so only their owner may write here.
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
-        return None
-    return folder if os.access(folder, os.W_OK | os.X_OK) else None

@@ -22,6 +22,7 @@ import numpy as np
 
 from collage.artifact.verification import VERIFICATION_KEY
 from collage.backends.contract import SubModel
+from collage.backends.machine.hardware import hardware
 from collage.backends.numerics.tensor_files import read_samples, write_samples
 from collage.backends.support.file_digests import files_of, remembered_digest
 from collage.partitioner.candidate import Instances
@@ -206,3 +207,21 @@ def specs(described: Sequence[Any]) -> tuple[TensorSpec, ...]:
         TensorSpec(name, dtype, None if shape is None else tuple(shape))
         for name, dtype, shape in described
     )
+
+
+def default_cache_folder() -> Path:
+    """This user's folder for compiled models of this kind of machine; it may be deleted at any time."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "collage" / "compiled" / hardware().digest[:16]
+
+
+def usable_folder(folder: Path | None) -> Path | None:
+    """The folder, made if need be; None where it cannot be written to."""
+    if folder is None:
+        return None
+    try:
+        # Native code reads these files, so only their owner may write here.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK | os.X_OK) else None

@@ -13,7 +13,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -134,6 +134,17 @@ class Verification:
         """The error of a value; 0 for one that was not kept."""
         digest = self.values[seed_position].get(name)
         return 0.0 if digest is None else digest.error_of(value)
+
+    @property
+    def of_one_sample(self) -> Verification:
+        """The same for the first sample alone."""
+        return replace(
+            self,
+            seeds=self.seeds[:1],
+            inputs=self.inputs[:1],
+            values=self.values[:1],
+            given=self.given[:1],
+        )
 
     def to_text(self) -> str:
         """As JSON text for the artifact's metadata."""

@@ -1,22 +1,37 @@
-"""Runs a plan on its artifact's seeded inputs and compares each value with the reference."""
+"""Runs a plan on its artifact's seeded inputs and compares each value with the reference.
+
+A plan whose partitions were all loaded from files in the cache is compared once. The cache notes that, and the note
+holds for these very files, versions and threads, until the machine starts anew. A runtime that may load something else
+from the same files (`Executable.loads_differ`) is compared again, on one sample.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 
 from collage.artifact.verification import Verification, VerificationError, input_hashes
-from collage.backends.contract import SubModel
+from collage.backends.contract import Available, SubModel
 from collage.backends.machine.resident_memory import peak_bytes
 from collage.backends.numerics.seeded import seeded_inputs
+from collage.backends.registry import backend_of
+from collage.backends.support.file_digests import boot, identity
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.compiled import CompiledRegions
 from collage.runtime.executor import Executor
 from collage.runtime.instances import PlannedStep, executors
+
+_NOTES = "verified"
+_ERRORS = "errors"
 
 
 class WrongPartitionError(VerificationError):
@@ -85,6 +100,51 @@ def samples_of(
             )
         samples.append(sample)
     return samples
+
+
+def versions_of(targets: Sequence[Target]) -> dict[str, str]:
+    """The version of each runtime that targets need, as it says it."""
+    found = {target.backend: backend_of(target).probe() for target in targets}
+    return {name: said.version for name, said in found.items() if isinstance(said, Available)}
+
+
+def note_of(
+    cache_dir: Path | None, files: Sequence[Path] | None, facts: Sequence[object]
+) -> Path | None:
+    """Where the cache notes that a plan was compared; None where a note would not hold.
+
+    Args:
+        files: all that its executables were loaded from; None where one was not loaded.
+        facts: all else that decides what is computed.
+    """
+    if cache_dir is None or files is None or not boot():
+        return None
+    try:
+        read = [(str(file), identity(file)) for file in files]
+    except OSError:
+        return None
+    content = repr((boot(), version("collage-tuner"), read, *facts))
+    return cache_dir / _NOTES / f"{hashlib.sha256(content.encode()).hexdigest()}.json"
+
+
+def noted_errors(note: Path | None) -> dict[str, float] | None:
+    """The errors that were seen when the plan was compared; None where it was not."""
+    if note is None:
+        return None
+    try:
+        stored = json.loads(note.read_text(encoding="utf-8"))
+        return {str(name): float(error) for name, error in stored[_ERRORS].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # not there, or damaged
+        return None
+
+
+def write_note(note: Path | None, errors: Mapping[str, float]) -> None:
+    """Note that a plan was compared, with the errors that were seen."""
+    if note is None:
+        return
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(exist_ok=True)
+        note.write_text(json.dumps({_ERRORS: dict(errors)}), encoding="utf-8")
 
 
 @dataclass(frozen=True)

@@ -17,30 +17,41 @@ class Parts:
         part: as the manifest has it: `partitions`, the `classes` that name some of them, `dims`, and the axes of each
             input as sizes and names.
         kinds: the runner's classes of parts.
+        constants: weights by name, some of which may be outputs.
     """
 
-    def __init__(self, folder: Path, part: dict[str, Any], kinds: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        part: dict[str, Any],
+        kinds: dict[str, Any],
+        constants: dict[str, np.ndarray],
+    ) -> None:
         self._inputs, self._dims, self._classes = part["inputs"], part["dims"], part["classes"]
-        self._outputs = [spec["name"] for spec in part["outputs"]]
+        self._constants = constants
         self._parts = [
             (
+                _RUNS[own["runtime"]],
                 kinds[own["runtime"]](folder, own),
                 [spec["name"] for spec in own["inputs"]],
-                [spec["name"] for spec in own["outputs"]],
+                own["outputs"],
             )
             for own in part["partitions"]
         ]
 
-    def run(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        """Compute the outputs by the plan of the inputs' sizes; raises ValueError for sizes that are not served."""
-        sizes = self._sizes(arrays)
+    def run(self, names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Compute outputs by the plan of the inputs' sizes; raises ValueError for sizes that are not served."""
+        given = [(spec["name"], np.asarray(feed[spec["name"]])) for spec in self._inputs]
+        sizes = self._sizes([array for _, array in given])
         extent = math.prod(sizes[name] for name in self._dims)
         chosen = next(c for c in self._classes if c["up_to"] is None or extent <= c["up_to"])
-        values = {spec["name"]: array for spec, array in zip(self._inputs, arrays, strict=True)}
+        values = {name: array.copy() for name, array in self._constants.items()}
+        values.update((name, np.ascontiguousarray(a).reshape(a.shape)) for name, a in given)
         for position in chosen["partitions"]:
-            part, inputs, outputs = self._parts[position]
-            values.update(zip(outputs, part.run([values[name] for name in inputs]), strict=True))
-        return [values[name] for name in self._outputs]
+            run, part, inputs, outputs = self._parts[position]
+            made = run(part, inputs, outputs, [values[name] for name in inputs])
+            values.update(zip((spec["name"] for spec in outputs), made, strict=True))
+        return [values[name] for name in names]
 
     def _sizes(self, arrays: list[np.ndarray]) -> dict[str, int]:
         sizes: dict[str, int] = {}
@@ -68,3 +79,23 @@ class Parts:
                         "again with a wider range"
                     )
         return sizes
+
+
+def _onnxruntime(part: Any, names: Any, outputs: Any, arrays: list[np.ndarray]) -> Any:
+    return part.session.run([spec["name"] for spec in outputs], dict(zip(names, arrays, strict=True)))
+
+
+def _openvino(part: Any, _: Any, outputs: Any, arrays: list[np.ndarray]) -> Any:
+    for port, array in zip(part.ports, arrays, strict=True):
+        if port is not None:
+            part.request.set_input_tensor(port, part.tensor(array))
+    part.request.infer()
+    return [
+        arrays[part.passed[i]].reshape([-1 if size is None else size for size in spec["shape"]])
+        if i in part.passed
+        else np.array(part.request.get_output_tensor(i).data)
+        for i, spec in enumerate(outputs)
+    ]
+
+
+_RUNS = {"onnxruntime": _onnxruntime, "openvino": _openvino}

@@ -10,12 +10,15 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import math
 import os
 import platform
 import sys
 import threading
+from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
 from runpy import run_path
@@ -23,11 +26,8 @@ from typing import Any
 
 import numpy as np
 
-NAMESPACE = "collage"
-MANIFEST = "manifest.json"
-SUMS = "SHA256SUMS"
-SELF_TEST = "self-test.npz"
-PLAIN = "plain"
+NAMESPACE, HERE = "collage", Path(__file__).parent
+MANIFEST, SUMS, SELF_TEST, PLAIN = "manifest.json", "SHA256SUMS", "self-test.npz", "plain"
 # Native libraries read these when they are loaded: workers do not spin while another runtime computes.
 ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -51,7 +51,7 @@ class NodeArg:
     def __init__(self, described: dict[str, Any]) -> None:
         self.name: str = described["name"]
         self.dtype: str = described["dtype"]
-        self.shape: list[int] = described["shape"]
+        self.shape: list[int | str | None] = described["shape"]
         self.type = f"tensor({ {'float32': 'float', 'float64': 'double'}.get(self.dtype, self.dtype) })"
 
 
@@ -67,17 +67,20 @@ class OnnxRuntimePart:
         options.intra_op_num_threads = settings["threads"]
         options.inter_op_num_threads = 1
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, settings["level"])
-        options.enable_cpu_mem_arena = settings.get("pool", True)
         for name, value in settings["entries"].items():
             options.add_session_config_entry(name, value)
         model = str(folder / part["files"]["model"])
-        self._session = ort.InferenceSession(model, options, ["CPUExecutionProvider"])
-        self._inputs, self._outputs = _names(part["inputs"]), _names(part["outputs"])
+        self.session = ort.InferenceSession(model, options, ["CPUExecutionProvider"])
+        self._specs, self._value = (part["inputs"], part["outputs"]), ort.OrtValue.ortvalue_from_numpy
 
-    def run(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        feed = dict(zip(self._inputs, arrays, strict=True))
-        made: list[np.ndarray] = self._session.run(self._outputs, feed)
-        return made
+    def bind(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Any:
+        binding = self.session.io_binding()
+        # The values do not own their arrays, and lie on the same memory.
+        for spec, array in zip(self._specs[0], inputs, strict=True):
+            binding.bind_ortvalue_input(spec["name"], self._value(array))
+        for spec, array in zip(self._specs[1], outputs, strict=True):
+            binding.bind_ortvalue_output(spec["name"], self._value(array))
+        return functools.partial(self.session.run_with_iobinding, binding)
 
 
 class OpenVinoPart:
@@ -92,24 +95,24 @@ class OpenVinoPart:
         core = openvino.Core()
         core.set_property({"ENABLE_MMAP": True})
         model = str(folder / part["files"]["model"])
-        self._request = core.compile_model(model, "CPU", settings["properties"]).create_infer_request()
-        self._ports = settings["ports"]
-        self._passed = {int(output): given for output, given in settings["passed"].items()}
-        self._shapes = [spec["shape"] for spec in part["outputs"]]
+        self.request = core.compile_model(model, "CPU", settings["properties"]).create_infer_request()
+        self.ports = settings["ports"]
+        self.passed = {int(output): given for output, given in settings["passed"].items()}
 
-    def run(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        for port, array in zip(self._ports, arrays, strict=True):
+    def bind(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Any:
+        for port, array in zip(self.ports, inputs, strict=True):
             if port is not None:
-                # OpenVINO knows int64 as long, not as long long.
-                plain = array.view(np.dtype(array.dtype.name))
-                self._request.set_input_tensor(port, self._ov.Tensor(plain, shared_memory=True))
-        self._request.infer()
-        return [
-            arrays[self._passed[i]].reshape([-1 if size is None else size for size in shape])
-            if i in self._passed
-            else np.array(self._request.get_output_tensor(i).data)
-            for i, shape in enumerate(self._shapes)
-        ]
+                self.request.set_input_tensor(port, self.tensor(array))
+        for i, array in enumerate(outputs):
+            self.request.set_output_tensor(i, self.tensor(array))
+        # OpenVINO writes no output that is a bare input.
+        pairs = [(outputs[i], inputs[n].reshape(outputs[i].shape)) for i, n in self.passed.items()]
+        calls = [self.request.infer, *(functools.partial(np.copyto, *pair) for pair in pairs)]
+        return (lambda: [call() for call in calls]) if pairs else calls[0]
+
+    def tensor(self, array: np.ndarray) -> Any:
+        # OpenVINO knows int64 as long, not as long long.
+        return self._ov.Tensor(array.view(np.dtype(array.dtype.name)), shared_memory=True)
 
 
 class MnnPart:
@@ -123,35 +126,31 @@ class MnnPart:
         # MNN starts its threads once in a process, so the most that are needed are started first.
         for count in settings["threads"]:
             config = {"backend": "CPU", "numThread": count, "precision": settings["precision"]}
-            config |= settings.get("modes", {})
             self._runtime = MNN.nn.create_runtime_manager((config,))
         self._runtime.set_hint(*settings["winograd"])
-        modes = self._expr.PrecisionMode
-        precision = {"low": modes.Low, "normal": modes.Normal, "high": modes.High}
         self._module = MNN.nn.load_module_from_file(
             str(folder / part["files"]["model"]),
             _names(part["inputs"]),
             _names(part["outputs"]),
             shape_mutable=False,
-            precision_mode=precision[settings["precision"]],
+            precision_mode=getattr(MNN.expr.PrecisionMode, settings["precision"].capitalize()),
             runtime_manager=self._runtime,
         )
         self._variables = [
             self._expr.placeholder(spec["shape"], self._expr.NCHW, getattr(self._expr, kind))
             for spec, kind in zip(part["inputs"], settings["at_border"], strict=True)
         ]
-        self._outputs = part["outputs"]
 
-    def run(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        for variable, array in zip(self._variables, arrays, strict=True):
-            variable.write(array)
-        made = self._module.forward(self._variables)
-        return [self._fetch(*pair) for pair in zip(made, self._outputs, strict=True)]
+    def bind(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Any:
+        def run() -> None:
+            for variable, array in zip(self._variables, inputs, strict=True):
+                variable.write(array)
+            for variable, place in zip(self._module.forward(self._variables), outputs, strict=True):
+                if variable.data_format == self._expr.NC4HW4:
+                    variable = self._expr.convert(variable, self._expr.NCHW)
+                np.copyto(place, variable.read().reshape(place.shape), casting="unsafe")
 
-    def _fetch(self, variable: Any, spec: dict[str, Any]) -> np.ndarray:
-        if variable.data_format == self._expr.NC4HW4:
-            variable = self._expr.convert(variable, self._expr.NCHW)
-        return np.array(variable.read(), dtype=spec["dtype"]).reshape(spec["shape"])
+        return run
 
 
 class NcnnPart:
@@ -163,9 +162,8 @@ class NcnnPart:
         self._net = ncnn.Net()
         for name, value in part["settings"]["options"].items():
             setattr(self._net.opt, name, value)
-        files = part["files"]
-        failed = self._net.load_param(str(folder / files["parameters"]))
-        if failed or self._net.load_model(str(folder / files["weights"])):
+        files = [str(folder / part["files"][role]) for role in ("parameters", "weights")]
+        if self._net.load_param(files[0]) or self._net.load_model(files[1]):
             raise PackageError("ncnn could not load its model; write the package again")
         # ncnn's matrices have no batch dimension.
         self._shapes = [
@@ -174,33 +172,31 @@ class NcnnPart:
         ]
         self._matrices = [ncnn.Mat(np.zeros(s, np.float32)).clone() for s in self._shapes]
         self._views = [np.array(matrix, copy=False) for matrix in self._matrices]
-        self._outputs = part["outputs"]
 
-    def run(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        for view, array, shape in zip(self._views, arrays, self._shapes, strict=True):
-            np.copyto(view, array.reshape(shape))
-        extractor = self._net.create_extractor()
-        for i, matrix in enumerate(self._matrices):
-            extractor.input(f"in{i}", matrix)
-        made = []
-        for i, spec in enumerate(self._outputs):
-            failed, matrix = extractor.extract(f"out{i}")
-            if failed:
-                raise PackageError(f"ncnn could not compute {spec['name']!r}")
-            made.append(np.array(matrix, dtype=np.float32).reshape(spec["shape"]))
-        return made
+    def bind(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Any:
+        shaped = [array.reshape(shape) for array, shape in zip(inputs, self._shapes, strict=True)]
 
+        def run() -> None:
+            for view, array in zip(self._views, shaped, strict=True):
+                np.copyto(view, array)
+            extractor = self._net.create_extractor()
+            for i, matrix in enumerate(self._matrices):
+                extractor.input(f"in{i}", matrix)
+            for i, place in enumerate(outputs):
+                failed, matrix = extractor.extract(f"out{i}")
+                if failed:
+                    raise PackageError(f"ncnn could not compute output {i} of a partition")
+                # A matrix that outlives its extractor crashes, so it is copied here.
+                np.copyto(place, np.array(matrix, copy=False).reshape(place.shape))
 
-PARTS: dict[str, Any] = {
-    "by_size": lambda *a: run_path(str(Path(__file__).with_name("by_size.py")))["Parts"](*a, PARTS),
-    "onnxruntime": OnnxRuntimePart,
-    "openvino": OpenVinoPart,
-    "mnn": MnnPart,
-    "ncnn": NcnnPart,
-}
+        return run
 
 
-class Session:
+PARTS: dict[str, Any] = {"onnxruntime": OnnxRuntimePart, "openvino": OpenVinoPart}
+PARTS |= {"mnn": MnnPart, "ncnn": NcnnPart}
+
+
+class Session(AbstractContextManager["Session"]):
     """A package that is ready to run, with the calls that ONNX Runtime has.
 
     Attributes:
@@ -211,11 +207,7 @@ class Session:
     """
 
     def __init__(
-        self,
-        folder: str | Path = Path(__file__).parent,
-        *,
-        variant: str | None = None,
-        check: bool = True,
+        self, folder: str | Path = HERE, *, variant: str | None = None, check: bool = True
     ) -> None:
         """Open a package; raises PackageError where it cannot run here or was changed.
 
@@ -223,19 +215,19 @@ class Session:
             variant: which one to run; None for the one that suits this machine, else `plain`.
             check: compare the files with their SHA-256, and the outputs with those of the self-test.
         """
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-        self._lock = threading.Lock()
-        self._root = Path(folder)
+        os.environ.update(ENVIRONMENT | os.environ)
+        self._lock, self._root = threading.Lock(), Path(folder)
         if check:
             _check_files(self._root)
         manifest = json.loads((self._root / MANIFEST).read_text(encoding="utf-8"))
         (component,) = manifest["components"].values()
         self.variants: dict[str, Any] = component["variants"]
         described = manifest["additional_metadata"][NAMESPACE]
-        self._inputs = [NodeArg(spec) for spec in described["inputs"]]
-        self._outputs = [NodeArg(spec) for spec in described["outputs"]]
-        self._tolerance: float = described["tolerance"]
+        sides = ([NodeArg(spec) for spec in described[side]] for side in ("inputs", "outputs"))
+        self._inputs, self._outputs = sides
+        self._known = _names(described["outputs"])
+        self._given = {e.name: (np.dtype(e.dtype), tuple(e.shape)) for e in self._inputs}
+        self._tolerance = float(described["tolerance"])
         if variant is not None and variant not in self.variants:
             raise PackageError(f"there is no variant {variant!r}; there are {sorted(self.variants)}")
         # Those with the versions that are installed come first, the fallback comes last.
@@ -261,10 +253,7 @@ class Session:
         with np.load(place / plan["constants"]) as kept:
             self._constants = dict(zip(plan["constant_names"], map(kept.get, kept.files), strict=True))
         try:
-            self._parts = [
-                (PARTS[part["runtime"]](place, part), _names(part["inputs"]), _names(part["outputs"]))
-                for part in plan["partitions"]
-            ]
+            self._bind(place, plan["partitions"])
             if check or others:  # what was made by other versions must prove itself
                 self.self_test()
         except Exception as error:
@@ -272,6 +261,29 @@ class Session:
                 raise
             return f"{others}, and so it fails: {error}"
         return None
+
+    def _bind(self, place: Path, partitions: list[dict[str, Any]]) -> None:
+        """Open the partitions, each bound to the arrays of the values that it reads and makes."""
+        self._is_fixed = not partitions or partitions[0]["runtime"] != "by_size"
+        if not self._is_fixed:
+            by_size = run_path(str(Path(__file__).with_name("by_size.py")))
+            self._call: Any = by_size["Parts"](place, partitions[0], PARTS, self._constants).run
+            return
+        values = {**self._constants, **{spec.name: _array(vars(spec)) for spec in self._inputs}}
+        fed, runs = [(spec.name, values[spec.name]) for spec in self._inputs], []
+        for part in partitions:
+            values |= {spec["name"]: _array(spec) for spec in part["outputs"]}
+            read, made = ([values[n] for n in _names(part[s])] for s in ("inputs", "outputs"))
+            runs.append(PARTS[part["runtime"]](place, part).bind(read, made))
+
+        def call(names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+            for name, place in fed:
+                np.copyto(place, feed[name])
+            for run in runs:
+                run()
+            return [values[name].copy() for name in names]
+
+        self._call = call
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs, in order."""
@@ -283,35 +295,21 @@ class Session:
 
     def run(self, output_names: list[str] | None, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Compute outputs from inputs; raises ValueError for wrong ones. Calls from several threads take turns."""
-        known = [output.name for output in self._outputs]
-        names = known if output_names is None else list(output_names)
-        if unknown := sorted(set(names) - set(known)):
-            raise ValueError(f"unknown outputs {unknown}; the model has {known}")
-        values = self._checked(feed)
+        names = self._known if output_names is None else list(output_names)
+        if output_names is not None and (unknown := sorted(set(names) - set(self._known))):
+            raise ValueError(f"unknown outputs {unknown}; the model has {self._known}")
+        if feed.keys() != self._given.keys():
+            missing, others = sorted(self._given.keys() - feed), sorted(feed.keys() - self._given)
+            raise ValueError(f"inputs missing: {missing or 'none'}, unknown: {others or 'none'}")
+        for name, (kind, shape) in self._given.items():
+            array = np.asarray(feed[name])
+            if array.dtype != kind or (self._is_fixed and array.shape != shape):
+                wanted, got = f"{kind} of shape {[*shape]}", f"{array.dtype} of shape {[*array.shape]}"
+                raise ValueError(f"input {name!r} must be an array of {wanted}, not {got}")
         with self._lock:
-            for part, inputs, outputs in self._parts:
-                made = part.run([values[name] for name in inputs])
-                values.update(zip(outputs, made, strict=True))
-        return [values[name] for name in names]
-
-    def _checked(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        wanted = {spec.name for spec in self._inputs}
-        if feed.keys() != wanted:
-            missing, unknown = sorted(wanted - feed.keys()), sorted(feed.keys() - wanted)
-            raise ValueError(f"inputs missing: {missing or 'none'}, unknown: {unknown or 'none'}")
-        values = {name: array.copy() for name, array in self._constants.items()}
-        for spec in self._inputs:
-            array = np.asarray(feed[spec.name])
-            if array.dtype.name != spec.dtype:
-                raise ValueError(
-                    f"input {spec.name!r} must be an array of {spec.dtype}, not {array.dtype.name}"
-                )
-            if set(map(type, spec.shape)) <= {int} and list(array.shape) != list(spec.shape):
-                raise ValueError(
-                    f"input {spec.name!r} must have shape {spec.shape}, not {[*array.shape]}"
-                )
-            values[spec.name] = np.ascontiguousarray(array).reshape(array.shape)
-        return values
+            if self._call is None:
+                raise PackageError("the session is closed; open the package again")
+            return list(self._call(names, feed))
 
     def self_test(self) -> float:
         """Run the samples of the self-test; the largest error, relative to an output's largest magnitude."""
@@ -322,22 +320,18 @@ class Session:
             for i in range(0, len(arrays), count + len(self._outputs)):
                 feed = {spec.name: arrays[i + n] for n, spec in enumerate(self._inputs)}
                 for n, made in enumerate(self.run(None, feed)):
-                    error = _error(made, arrays[i + count + n])
-                    if not error <= self._tolerance:
+                    if not (error := _error(made, arrays[i + count + n])) <= self._tolerance:
                         raise PackageError(
-                            f"output {self._outputs[n].name!r} differs from the self-test by {error:.3g} of "
-                            f"{self._tolerance:.3g} allowed; a runtime computes something else here: run the "
-                            'variant "plain", or tune on this machine'
+                            f"output {self._known[n]!r} differs from the self-test by {error:.3g} of "
+                            f'{self._tolerance:.3g} allowed: run the variant "plain", or tune on this machine'
                         )
                     worst = max(worst, error)
         return worst
 
     def close(self) -> None:
         """Give back memory; may be called twice."""
-        self._parts = []
-
-    def __enter__(self) -> Session:
-        return self
+        with self._lock:
+            self._call = None
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -371,23 +365,26 @@ def cpu_flags() -> set[str]:
     return set(" ".join(found).split())
 
 
+def _array(spec: dict[str, Any]) -> np.ndarray:
+    """An array at the start of a cache line, as runtimes ask of memory that they use in place."""
+    kind, count = np.dtype(spec["dtype"]), math.prod(spec["shape"])
+    memory = np.zeros(kind.itemsize * count + 64, np.uint8)
+    return np.frombuffer(memory, kind, count, -memory.ctypes.data % 64).reshape(spec["shape"])
+
+
 def _check_files(root: Path) -> None:
     for line in (root / SUMS).read_text(encoding="utf-8").splitlines():
         digest, _, name = line.partition("  ")
-        file = root / name
-        if not file.is_file():
+        if not (file := root / name).is_file():
             raise PackageError(f"{name} is missing; copy the package again")
         if hashlib.sha256(file.read_bytes()).hexdigest() != digest:
             raise PackageError(f"{name} was changed; copy the package again")
 
 
 def _error(made: np.ndarray, wanted: np.ndarray) -> float:
-    if made.shape != wanted.shape:
-        return float("inf")
-    if not wanted.size or wanted.dtype.kind not in "fiuc":
+    if made.shape != wanted.shape or not wanted.size or wanted.dtype.kind not in "fiuc":
         return 0.0 if np.array_equal(made, wanted) else float("inf")
-    finite = np.isfinite(wanted)
-    if not np.array_equal(np.isfinite(made), finite):
+    if not np.array_equal(np.isfinite(made), finite := np.isfinite(wanted)):
         return float("inf")
     ours, theirs = made[finite].astype(complex), wanted[finite].astype(complex)
     scale = max(float(np.abs(theirs).max(initial=0.0)), 1e-30)

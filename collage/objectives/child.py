@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
@@ -16,9 +17,11 @@ from collage.objectives.trial import Trial, TrialRequest
 from collage.runtime.compiled import CompiledRegions, in_short
 from collage.runtime.executor import Executor
 from collage.runtime.instances import PlannedStep, executors
+from collage.runtime.joined import JoinedRequests
 from collage.runtime.requests import Requests
 from collage.timing.request import TimingRequest
 
+Call = Callable[[], object]
 _LEAST_ANSWERS = 3
 # Clients that are not through by then hang.
 _START_S = 300.0
@@ -37,7 +40,7 @@ def run_trial(request: TrialRequest) -> Trial:
         return Trial(error=error, failure=f"its error {error:.3g} exceeds {limit:.3g}")
     try:
         sample = read_samples(request.timing.samples_file, request.timing.inputs)[0]
-        times = _asked_by_clients(instances, sample, request.seconds)
+        times = _asked_by_clients(instances, sample, request)
     except Exception as failure:
         return Trial(error=error, failure=in_short(failure))
     finally:
@@ -46,6 +49,7 @@ def run_trial(request: TrialRequest) -> Trial:
         compiled.close()
     every = [us for own in times for us in own]
     return Trial(
+        # A client has one row, so each answer is one request.
         throughput=sum(len(own) * 1e6 / sum(own) for own in times),
         median_us=float(np.median(every)),
         p99_us=float(np.percentile(every, 99)),
@@ -91,41 +95,47 @@ def _error(
 
 
 def _asked_by_clients(
-    instances: Sequence[Executor], sample: Mapping[str, np.ndarray], seconds: float
+    instances: Sequence[Executor], sample: Mapping[str, np.ndarray], request: TrialRequest
 ) -> list[list[float]]:
     """The time of each request of each client, in microseconds; the first of each is left out."""
-    requests = Requests(instances)
-    start = threading.Barrier(len(instances))
-    with ThreadPoolExecutor(len(instances)) as clients:
-        asked = [clients.submit(_ask, requests, _request(sample), start, seconds) for _ in instances]
-        return [each.result() for each in asked]
+    asks, close = _requests(instances, sample, request)
+    start = threading.Barrier(len(asks))
+    try:
+        with ThreadPoolExecutor(len(asks)) as clients:
+            asked = [clients.submit(_ask, ask, start, request.seconds) for ask in asks]
+            return [each.result() for each in asked]
+    finally:
+        close()
 
 
-def _request(sample: Mapping[str, np.ndarray]) -> Callable[[Executor], object]:
-    """A request as a session computes it."""
+def _requests(
+    instances: Sequence[Executor], sample: Mapping[str, np.ndarray], request: TrialRequest
+) -> tuple[list[Call], Call]:
+    """A request of each client as a session computes it, and what ends the pool."""
+    if request.rows == 1:
+        pool = Requests(instances)
 
-    def call(executor: Executor) -> object:
-        executor.feed(sample)
-        executor.run()
-        return executor.results()
+        def call(executor: Executor) -> object:
+            executor.feed(sample)
+            executor.run()
+            return executor.results()
 
-    return call
+        return [partial(pool.run, call) for _ in instances], pool.close
+    rows = JoinedRequests(instances, request.rows)
+    singles = [{n: a[i : i + 1] for n, a in sample.items()} for i in range(request.rows)]
+    names = request.timing.outputs
+    return [partial(rows.run, names, single) for _ in instances for single in singles], rows.close
 
 
-def _ask(
-    requests: Requests[Executor],
-    call: Callable[[Executor], object],
-    start: threading.Barrier,
-    seconds: float,
-) -> list[float]:
+def _ask(ask: Call, start: threading.Barrier, seconds: float) -> list[float]:
     start.wait(_START_S)
-    requests.run(call)
+    ask()
     times: list[float] = []
     clock = time.perf_counter
     last = clock()
     end = last + seconds
     while last < end or len(times) < _LEAST_ANSWERS:
-        requests.run(call)
+        ask()
         now = clock()
         times.append((now - last) * 1e6)
         last = now

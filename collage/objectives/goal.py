@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from collage.objective import gain, weights_of
 from collage.objectives.trial import Trial
-from collage.options import Objective
 
 
 @dataclass(frozen=True)
@@ -14,22 +14,28 @@ class Goal:
     """An objective with its bound.
 
     Args:
-        objective: what is to be as good as possible.
+        objective: what is to be as good as possible, or weights of several (`collage.objective`).
         p99_us: bound on the 99th percentile of a request's time; None for no bound.
         median_us: bound on its median.
     """
 
-    objective: Objective
+    objective: str
     p99_us: float | None = None
     median_us: float | None = None
 
+    @property
+    def counts_memory(self) -> bool:
+        """True when memory is among what counts."""
+        return "memory" in weights_of(self.objective)
+
     def value(self, trial: Trial) -> float:
-        """What is to be as large as possible: requests per second, or less memory."""
-        if self.objective == "throughput":
-            return trial.throughput
-        if self.objective == "memory":
-            return 1.0 / max(1, trial.peak_rss_bytes)
-        return 1.0 / max(trial.median_us, 1e-9)
+        """What is to be as large as possible; the weighted geometric mean where several count."""
+        return gain(
+            self.objective,
+            median_us=trial.median_us,
+            throughput_per_s=trial.throughput,
+            peak_rss_bytes=trial.peak_rss_bytes,
+        )
 
     def excess(self, trial: Trial) -> float:
         """How many times a measurement exceeds the bound; at most 1 where it keeps it."""

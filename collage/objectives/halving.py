@@ -82,7 +82,7 @@ def halve(
     tried = [Tried(setting) for setting in settings]
     alive = tried
     # Memory counts once everything is compiled, so all are measured twice.
-    halvings = (_FIRST_S, _SECOND_S) if goal.objective != "memory" else (0.0, _FIRST_S)
+    halvings = (0.0, _FIRST_S) if goal.counts_memory else (_FIRST_S, _SECOND_S)
     for number, seconds in enumerate(halvings):
         for each in alive:
             if fits() or (each is tried[0] and not each.trials):
@@ -90,7 +90,7 @@ def halve(
         ran = [each for each in alive if each.measured and len(each.trials) > number]
         if not ran or not fits():
             return [each for each in tried if each.trials]
-        keeps_all = goal.objective == "memory" and number == 0
+        keeps_all = goal.counts_memory and number == 0
         alive = ran if keeps_all else _better_half(ran, goal)
     _in_turn(sorted(alive, key=lambda each: goal.order(each.result))[:_FINALISTS], measure, fits)
     return [each for each in tried if each.trials]

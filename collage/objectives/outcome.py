@@ -60,6 +60,7 @@ def _setting(tried: Tried, on_front: bool, chosen: bool) -> Mapping[str, Any]:
         "partitions": len(setting.plan.partitions),
         "instances": setting.instances,
         "threads": setting.threads,
+        "rows": setting.rows,
     }
     if tried.failure is not None:
         return {**said, "failure": tried.failure}

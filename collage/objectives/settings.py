@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collage.backends.options import THREADS
 from collage.backends.registry import backend_of
-from collage.options import Objective
 from collage.partitioner.candidate import Candidate, Instances, Plan
 from collage.partitioner.target import Target
 from collage.timing.timed_plan import TimedPlan
@@ -16,6 +15,9 @@ from collage.timing.timed_plan import TimedPlan
 _MOST_MIXES = 2
 # A single target so many times as slow as the winner is not measured.
 _FAR_BEHIND = 4.0
+# Rows of a call that are tried, and how long a call may take where no bound is given.
+_ROWS = (4, 8)
+_LONGEST_CALL_US = 2e6
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,15 @@ class Setting:
         plan: what every instance runs.
         name: of the plan in the report.
         instances: how many requests run at once.
-        threads: of one request.
+        threads: of one call.
+        rows: how many requests one call computes.
     """
 
     plan: Plan
     name: str
     instances: int
     threads: int
+    rows: int = 1
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -41,33 +45,36 @@ class Setting:
             (part.nodes, _within(part.target, self.threads)) for part in self.plan.partitions
         )
         lanes = min(self.plan.lanes, self.threads) if self.instances > 1 else self.plan.lanes
-        return parts, lanes, self.instances, self.threads
+        return parts, lanes, self.instances, self.threads, self.rows
 
     @property
-    def complexity(self) -> tuple[int, int]:
+    def complexity(self) -> tuple[int, int, int]:
         """Of two settings that are nearly as good the less complex one is chosen."""
-        return len(self.plan.partitions), self.instances
+        return self.rows, len(self.plan.partitions), self.instances
 
     def planned(self, cores: int) -> Instances:
         """What the plan says of it."""
-        return Instances(self.instances, self.threads, cores)
+        return Instances(self.instances, self.threads, cores, self.rows)
 
 
 def settings(
-    objective: Objective,
+    objective: str,
     winner: TimedPlan,
     entries: Sequence[TimedPlan],
     cores: int,
     most_threads: int | None = None,
+    rows: Sequence[int] = (1,),
 ) -> list[Setting]:
     """Settings to measure, the most promising first; the winner for one request at a time is the first.
 
     Args:
-        objective: instances cost memory, so there is one where memory counts.
+        objective: instances cost memory, so there is one where memory alone counts.
         winner: the fastest plan for one request.
         entries: other plans that may be returned, the fastest first.
         cores: shared out among instances.
         most_threads: that one request may have, where the caller says so.
+        rows: how many requests one call may compute; the first counts for all plans, the others for those of one
+            target and for the winner.
     """
     divisions = [(1, cores)] if objective == "memory" else _divisions(cores)
     limit = _FAR_BEHIND * winner.latency_us
@@ -82,7 +89,20 @@ def settings(
             for plan in (entry.plan, *_served_otherwise(entry.plan, instances)):
                 setting = Setting(plan, _name(entry, plan), instances, threads)
                 found.setdefault(setting.identity, setting)
-    return list(found.values())
+    joined = [
+        replace(each, rows=count)
+        for count in rows
+        if count > 1
+        for each in found.values()
+        if each.plan is winner.plan or len(each.plan.partitions) == 1
+    ]
+    return [*found.values(), *joined]
+
+
+def row_counts(winner: TimedPlan, bound_us: float | None) -> list[int]:
+    """How many rows of a call are worth measuring beside one: a call must keep the bound, as far as is known."""
+    limit_us = _LONGEST_CALL_US if bound_us is None else bound_us
+    return [count for count in _ROWS if count * winner.latency_us <= limit_us]
 
 
 def _divisions(cores: int) -> list[tuple[int, int]]:

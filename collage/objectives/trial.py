@@ -1,7 +1,8 @@
 """A measurement of requests that really run at once: what is asked of a process, and what it answers.
 
 Terms: a *setting* is a plan with its number of instances and the threads of each. A *trial* is one measurement of a
-setting, in a process of its own. Each instance has one client, who asks again as soon as it has an answer.
+setting, in a process of its own. Each instance has one client for each row of a call, who asks again as soon as it has
+an answer.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ class TrialRequest:
 
     Args:
         timing: its plan, alone, with samples, metric, and the threads of one request.
-        instances: how many requests run at once.
+        instances: how many calls run at once.
         seconds: how long clients ask; each gets three answers at the least.
+        rows: how many requests one call computes; the samples have so many rows.
     """
 
     timing: TimingRequest
     instances: int
     seconds: float
+    rows: int = 1
 
 
 @dataclass(frozen=True)

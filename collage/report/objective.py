@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from collage.objective import gain
+
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _MARGIN = 640, 400, 70, 50, 24
 _LEAST_RADIUS, _MOST_RADIUS = 4.0, 16.0
 
@@ -27,8 +29,17 @@ def chosen(report: Mapping[str, Any]) -> Setting | None:
 def at_once(setting: Setting) -> str:
     """`2 requests at once, 1 thread each`."""
     count, threads = setting["instances"], setting["threads"]
+    rows = setting.get("rows", 1)
+    if rows > 1:
+        return (
+            f"{rows} requests a call, {count} call{'' if count == 1 else 's'} at once, {_each(threads)}"
+        )
     first = "1 request at a time" if count == 1 else f"{count} requests at once"
-    return f"{first}, {threads} thread{'' if threads == 1 else 's'} each"
+    return f"{first}, {_each(threads)}"
+
+
+def _each(threads: int) -> str:
+    return f"{threads} thread{'' if threads == 1 else 's'} each"
 
 
 def rate(setting: Setting) -> str:
@@ -67,15 +78,19 @@ def _compared(report: Mapping[str, Any], ours: Setting) -> str:
 
 
 def _value(report: Mapping[str, Any], setting: Setting) -> float:
-    if report["objective"]["name"] == "memory":
-        return 1.0 / float(setting["peak_rss_bytes"])
-    return float(setting["throughput_per_s"])
+    return gain(
+        report["objective"]["name"],
+        median_us=setting["median_us"],
+        throughput_per_s=setting["throughput_per_s"],
+        peak_rss_bytes=setting["peak_rss_bytes"],
+    )
 
 
 def _unit(report: Mapping[str, Any], ratio: float) -> str:
-    if report["objective"]["name"] == "memory":
+    name = report["objective"]["name"]
+    if name == "memory":
         return f"{1 / ratio:.2f} × the memory"
-    return f"{ratio:.2f} × the throughput"
+    return f"{ratio:.2f} × {'the throughput' if name == 'throughput' else 'as good by these weights'}"
 
 
 def _mib(setting: Setting) -> int:
@@ -129,6 +144,7 @@ def draw_settings(settings: Sequence[Setting]) -> str:
             "</title></circle>"
         )
         label = f"{each['instances']} × {each['threads']}"
+        label += f" × {each['rows']} rows" if each.get("rows", 1) > 1 else ""
         parts.append(
             f'<text x="{x(ms):.1f}" y="{y(per_s) - radius - 4:.1f}" text-anchor="middle">{label}</text>'
         )

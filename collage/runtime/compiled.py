@@ -94,6 +94,21 @@ class CompiledRegions:
             self._made[key] = made
         return self._made[key]
 
+    def kept_files(self) -> list[Path] | None:
+        """The files in the cache that all executables were loaded from; None where one was not."""
+        found: set[Path] = set()
+        for executable in self._made.values():
+            files = executable.kept_files()
+            if files is None:
+                return None
+            found.update(files)
+        return sorted(found)
+
+    @property
+    def loads_differ(self) -> bool:
+        """True where another load of the same files may compute something else."""
+        return any(executable.loads_differ for executable in self._made.values())
+
     def drop(self, name: str, target: Target) -> None:
         """Close what was compiled under a name, if anything was."""
         executable = self._made.pop((name, target), None)

@@ -36,6 +36,10 @@ class Rows:
         """The way to join requests of a model; raises BadInputError where its shapes allow none."""
         firsts = {port.shape[0] if port.shape else 0 for port in (*engine.inputs, *engine.outputs)}
         if firsts == {None}:
+            if most > engine.rows > 1:
+                raise BadInputError(
+                    f"the model was tuned for calls of {engine.rows} rows; give --max-batch-size {engine.rows} or less"
+                )
             return cls(most, None)
         fixed = firsts.pop()
         if firsts or fixed in (None, 0, 1):

@@ -22,8 +22,11 @@ def serve_model(
     host: Annotated[str, typer.Option(help="Address to bind to.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for a free one.")] = 8080,
     max_batch_size: Annotated[
-        int, typer.Option(min=1, max=65536, help="Join requests up to so many rows; 1 joins none.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1, max=65536, help="Join requests up to so many rows; 1 joins none [as tuned, or 1]."
+        ),
+    ] = None,
     max_delay_ms: Annotated[
         float, typer.Option(min=0, max=60_000, help="How long a request waits for others to join.")
     ] = 2.0,

@@ -52,6 +52,7 @@ class Engine:
         about: what runs, in one line.
         threads: threads of one instance.
         bounds: what values of integer inputs stay below.
+        rows: how many requests of one row a call was tuned for.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Engine:
         threads: int = 1,
         bounds: Mapping[str, int] | None = None,
         example: Sequence[TensorSpec] = (),
+        rows: int = 1,
     ) -> None:
         self._sessions = list(sessions)
         self._idle: queue.SimpleQueue[Session] = queue.SimpleQueue()
@@ -72,6 +74,7 @@ class Engine:
         self.about = about
         self.threads = threads
         self.bounds = bounds or {}
+        self.rows = rows
         self._example = {spec.name: spec.shape for spec in example}
 
     @property
@@ -146,6 +149,7 @@ def _open_artifact(path: Path, instances: int | None, *, threads: int | None, fa
         threads=session.threads,
         bounds=session.bounds,
         example=example,
+        rows=session.rows,
     )
 
 

@@ -34,7 +34,7 @@ class ServingOptions:
     port: int
     instances: int | None
     threads: int | None
-    max_batch_size: int
+    max_batch_size: int | None
     max_delay_ms: float
     queue: int
     max_request_mb: int
@@ -74,8 +74,9 @@ def _opened(path: Path, options: ServingOptions) -> Serving:
     """The loaded model with its queue."""
     engine = open_engine(path, options.instances, threads=options.threads, fallback=options.fallback)
     rows = None
-    if options.max_batch_size > 1:
-        rows = Rows.of(engine, options.max_batch_size)
+    most = options.max_batch_size or engine.rows
+    if most > 1:
+        rows = Rows.of(engine, most)
         prove_rows(engine, rows)
     cores = default_threads()
     if (needed := engine.instances * engine.threads) > cores:

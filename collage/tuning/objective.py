@@ -18,7 +18,8 @@ from collage.objectives.trial import Trial, TrialRequest
 from collage.options import TuneOptions
 from collage.timing.request import PlanStep, PlanSteps, TimingRequest, without_plans
 from collage.timing.timed_plan import TimedPlan, identity
-from collage.tuning.stages import Refined
+from collage.tuning.rows import Forms, forms
+from collage.tuning.stages import Form, Refined
 
 # A trial that takes so many times as long as its request asks for hangs.
 _PATIENCE, _PATIENCE_S = 20.0, 120.0
@@ -44,20 +45,23 @@ def choose_setting(refined: Refined) -> Refined:
     left_s = max(0.0, refined.objective_end_s - time.monotonic())
     refined.run.clock.expect(left_s + refined.emit_s)
     with refined.run.stage("objective", f"measuring requests at once, for {goal.objective}"):
+        made = forms(refined, goal)
         asked = settings(
             goal.objective,
             refined.winner,
             _others(refined),
             cores=refined.run.runner.threads,
             most_threads=refined.request.options.threads,
+            rows=made.counts,
         )
-        tried = halve(asked, _measure(refined), goal, _fits(refined))
+        tried = halve(asked, _measure(refined, made), goal, _fits(refined))
         chosen, winner = _chosen(refined, tried, goal)
         found = outcome(goal, tried, chosen)
     if chosen is None:
         return replace(refined, objective=found)
     planned = chosen.setting.planned(refined.run.runner.threads)
-    return replace(refined, winner=winner, instances=planned, objective=found)
+    form = made.by_rows[planned.rows] if planned.rows > 1 else None
+    return replace(refined, winner=winner, instances=planned, objective=found, form=form)
 
 
 def _chosen(refined: Refined, tried: Sequence[Tried], goal: Goal) -> tuple[Tried | None, TimedPlan]:
@@ -79,12 +83,16 @@ def _others(refined: Refined) -> list[TimedPlan]:
     return sorted(filter(standings.may_win, standings.entries), key=standings.ratio)
 
 
-def _measure(refined: Refined) -> Callable[[Setting, float], Trial]:
-    template = without_plans(refined.sampling, error_limit=refined.tolerance)
+def _measure(refined: Refined, made: Forms) -> Callable[[Setting, float], Trial]:
+    templates = {
+        rows: without_plans(form.sampling, error_limit=refined.tolerance)
+        for rows, form in made.by_rows.items()
+    }
     run = refined.run
 
     def measure(setting: Setting, seconds: float) -> Trial:
-        request = TrialRequest(_timing(refined, template, setting), setting.instances, seconds)
+        timing = _timing(made.by_rows[setting.rows], templates[setting.rows], setting)
+        request = TrialRequest(timing, setting.instances, seconds, setting.rows)
         gpus = on_gpus(part.target for part in setting.plan.partitions)
         limits = ChildLimits(
             timeout_s=_PATIENCE * seconds + _PATIENCE_S, address_bytes=0 if gpus else None, gpus=gpus
@@ -100,11 +108,11 @@ def _measure(refined: Refined) -> Callable[[Setting, float], Trial]:
     return measure
 
 
-def _timing(refined: Refined, template: TimingRequest, setting: Setting) -> TimingRequest:
+def _timing(form: Form, template: TimingRequest, setting: Setting) -> TimingRequest:
     regions = {}
     steps = []
     for part in setting.plan.partitions:
-        model = refined.sub_models.get(part.nodes)
+        model = form.sub_models.get(part.nodes)
         name = str(model.path.parent)
         regions[name] = model
         steps.append(PlanStep(name, part.target))
@@ -141,6 +149,7 @@ def _timed(refined: Refined, chosen: Tried) -> TimedPlan | None:
 
 def _told(setting: Setting, trial: Trial) -> str:
     what = f"{setting.name}, {setting.instances} × {setting.threads} threads"
+    what += f", {setting.rows} requests a call" if setting.rows > 1 else ""
     if trial.failure is not None:
         return f"{what}: {trial.failure}"
     return (

@@ -79,7 +79,8 @@ def _remembered(cache: TuningCache, prepared: Prepared, waited_s: float = 0.0) -
     """Measure and search, write what wins, and remember it."""
     refined = _winner(prepared, waited_s)
     result = finish(refined)
-    cache.keep(refined.plan, result.report, prepared.limit_s)
+    if refined.form is None:  # a plan with more rows is one for another model
+        cache.keep(refined.plan, result.report, prepared.limit_s)
     return result
 
 

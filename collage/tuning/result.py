@@ -17,7 +17,7 @@ from collage.partitioner.errors import BadInputError, NoPlanError
 from collage.report.alternatives import KnownCosts, whole_model_failures
 from collage.report.pareto import front
 from collage.report.report import Findings, build_report
-from collage.tuning.stages import Prepared, Refined
+from collage.tuning.stages import Form, Prepared, Refined
 from collage.tuning.tuning_cache import report_again
 
 
@@ -46,17 +46,20 @@ def finish(refined: Refined) -> TuneResult:
     refined.run.clock.expect(refined.emit_s)
     with refined.run.stage("emit", "writing the artifact"):
         report = build_report(_findings(refined, seconds))
-        return _emit(refined, refined.plan, report, f"{winner.name} wins")
+        return _emit(refined, refined.plan, report, f"{winner.name} wins", refined.form)
 
 
-def _emit(prepared: Prepared, plan: Plan, report: dict[str, Any], said: str) -> TuneResult:
+def _emit(
+    prepared: Prepared, plan: Plan, report: dict[str, Any], said: str, form: Form | None = None
+) -> TuneResult:
     run = prepared.run
+    written = form or Form(prepared.sampling, prepared.sub_models)
     artifact = emit(
         plan,
         report,
         destination=run.work_dir / "artifact" / prepared.request.artifact_name,
-        regions=prepared.sub_models,
-        samples=prepared.sampling,
+        regions=written.sub_models,
+        samples=written.sampling,
         runner=run.runner,
         cancel=run.cancel,
     )

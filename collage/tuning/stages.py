@@ -194,6 +194,14 @@ class Searched(Timed):
     solution: Solution | None = None
 
 
+@dataclass(frozen=True)
+class Form:
+    """The model with so many rows as a plan is measured and written with: its samples and its sub-models."""
+
+    sampling: Sampling
+    sub_models: RegionFiles
+
+
 @dataclass(frozen=True, kw_only=True)
 class Refined(Searched):
     """The plan to return is known.
@@ -204,6 +212,7 @@ class Refined(Searched):
         doubts: what is not sure about that.
         instances: how many requests at once it was tuned for; None for one on all threads.
         objective: what was tuned for, as the report has it.
+        form: the model with more rows, where calls of the plan compute several requests.
     """
 
     winner: TimedPlan
@@ -211,6 +220,7 @@ class Refined(Searched):
     doubts: Sequence[str] = ()
     instances: Instances | None = None
     objective: Mapping[str, Any] | None = None
+    form: Form | None = None
 
     @property
     def plan(self) -> Plan:

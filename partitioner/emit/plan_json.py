@@ -30,7 +30,7 @@ FORMAT = 1
 RULE = "plan"
 _MOST_LANES = 64
 MOST_INSTANCES = 1024
-_INSTANCES = ("count", "threads", "cores")
+_INSTANCES, _ROWS = ("count", "threads", "cores"), "rows"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,8 @@ def encode_plan(
     if plan.lanes > 1:
         content["lanes"] = plan.lanes
     if plan.instances is not None:
-        content["instances"] = asdict(plan.instances)
+        said_of = asdict(plan.instances)
+        content["instances"] = {k: n for k, n in said_of.items() if k != _ROWS or n > 1}
     return json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
@@ -142,9 +143,11 @@ def _instances(content: Mapping[str, object]) -> Instances | None:
     given = content.get("instances")
     if given is None:
         return None
-    found = [given.get(name) for name in _INSTANCES] if isinstance(given, dict) else []
+    found = []
+    if isinstance(given, dict):
+        found = [*(given.get(name) for name in _INSTANCES), given.get(_ROWS, 1)]
     numbers = [n for n in found if type(n) is int and 1 <= n <= MOST_INSTANCES]
-    if len(numbers) < len(_INSTANCES):
+    if len(numbers) <= len(_INSTANCES):
         raise BadInputError(
             f"the plan has instances {given!r}; give {', '.join(_INSTANCES)}, each from 1 to {MOST_INSTANCES}"
         )

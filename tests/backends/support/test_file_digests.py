@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collage.backends.support import file_digests
-from collage.backends.support.file_digests import remembered_digest
+from collage.backends.support.file_digests import remember_digest, remembered_digest
 
 
 def _sha256(content: bytes) -> str:
@@ -61,6 +61,28 @@ def test_a_file_written_just_now_is_not_remembered(tmp_path: Path, read: list[Pa
     file.write_bytes(b"abc")
     assert [remembered_digest(file, tmp_path) for _ in range(2)] == [_sha256(b"abc")] * 2
     assert read == [file, file]
+
+
+def test_what_was_remembered_since_another_start_does_not_count(
+    tmp_path: Path, settle: None, read: list[Path]
+) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(b"abc")
+    for since in ("first", "first", "second"):
+        assert remembered_digest(file, tmp_path, since) == _sha256(b"abc")
+    assert read == [file, file]
+    remember_digest(file, _sha256(b"abc"), tmp_path, "third")
+    assert remembered_digest(file, tmp_path, "third") == _sha256(b"abc")
+    assert read == [file, file]
+
+
+def test_note_of_the_right_length_that_is_no_digest_is_damaged(tmp_path: Path, settle: None) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(b"abc")
+    remembered_digest(file, tmp_path)
+    (note,) = (tmp_path / "digests").iterdir()
+    note.write_bytes(b"\0" * 64)  # as a machine that crashed may leave it
+    assert remembered_digest(file, tmp_path) == _sha256(b"abc")
 
 
 def test_a_damaged_or_unwritable_cache_costs_only_time(tmp_path: Path, settle: None) -> None:

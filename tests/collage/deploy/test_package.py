@@ -210,9 +210,11 @@ def test_wrong_inputs_are_clear(package: Path) -> None:
         right = np.zeros(spec.shape, spec.dtype)
         with pytest.raises(ValueError, match=r"inputs missing: .*, unknown: .'y'."):
             session.run(None, {"y": right})
-        with pytest.raises(ValueError, match="must be an array of float32, not float64"):
+        with pytest.raises(
+            ValueError, match=r"must be an array of float32 of shape .*, not float64 of"
+        ):
             session.run(None, {spec.name: right.astype("float64")})
-        with pytest.raises(ValueError, match="must have shape"):
+        with pytest.raises(ValueError, match=r"of shape \[1, 3, .*, not float32 of shape \[1, 3, "):
             session.run(None, {spec.name: right[..., 1:]})
         with pytest.raises(ValueError, match="unknown outputs"):
             session.run(["nothing"], {spec.name: right})

@@ -137,7 +137,7 @@ def test_model_answers_as_load_does(repository: Path, tmp_path: Path) -> None:
     assert list(json.loads(first)) == ["z", "y"]
     np.testing.assert_allclose(json.loads(first)["z"], z, rtol=1e-6)
     np.testing.assert_allclose(json.loads(again)["y"], y, rtol=1e-6)
-    assert "must be an array of float32, not float64" in json.loads(wrong)
+    assert "must be an array of float32 of shape [1, 4], not float64" in json.loads(wrong)
     assert "NoneType" not in json.loads(none) and "'x' is missing" in json.loads(none)
 
 

@@ -99,6 +99,13 @@ def test_memory_wins_within_the_bound_on_latency() -> None:
     assert chosen(machine, settings, Goal("memory", median_us=20_000.0)) == "large"
 
 
+def test_weights_decide_between_rates_and_memory() -> None:
+    machine = Machine({"small": 50.0, "large": 100.0}, rss={"small": 50, "large": 200})
+    settings = [setting("small"), setting("large")]
+    assert chosen(machine, settings, Goal("throughput=0.8,memory=0.2")) == "large"
+    assert chosen(machine, settings, Goal("throughput=0.5,memory=0.5")) == "small"
+
+
 def test_what_fails_is_told_and_never_wins() -> None:
     machine = Machine({"crashes": 0.0, "runs": 1.0})
     tried = halve([setting("crashes"), setting("runs")], machine.measure, THROUGHPUT)

@@ -6,7 +6,7 @@ import pytest
 
 from collage.backends.contract import Available
 from collage.backends.registry import resolve
-from collage.objectives.settings import settings
+from collage.objectives.settings import row_counts, settings
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.target import Target
 from collage.timing.request import PlanTiming
@@ -63,6 +63,20 @@ def test_openvino_is_also_served_as_it_likes_to_be() -> None:
     served = [each for each in found if "throughput" in each.name]
     assert [(each.instances, each.threads) for each in served] == [(2, 1)]
     assert str(served[0].plan.partitions[0].target) == "openvino -hint=throughput -pinning=on"
+
+
+def test_calls_of_several_requests_come_after_those_of_one() -> None:
+    winner, mix = entry("w", 1.0, "onnxruntime"), entry("m", 1.1, "onnxruntime", "mnn")
+    found = settings("throughput", winner, [winner, mix], cores=1, rows=(1, 4, 8))
+    assert [(each.name, each.rows) for each in found] == [("w", 1), ("m", 1), ("w", 4), ("w", 8)]
+    assert found[2].planned(1).rows == 4
+
+
+def test_calls_that_would_break_the_bound_are_not_measured() -> None:
+    winner = entry("w", 1000.0, "onnxruntime")
+    assert row_counts(winner, None) == [4, 8]
+    assert row_counts(winner, 5000.0) == [4]
+    assert row_counts(winner, 2000.0) == []
 
 
 def test_no_request_has_more_threads_than_the_caller_allows() -> None:

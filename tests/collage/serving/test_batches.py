@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx.parser
 import onnxruntime
 import pytest
 
+from benchmarks.load_time import make_artifact
+from collage.partitioner.candidate import Candidate, Instances, Plan
 from collage.partitioner.errors import BadInputError
+from collage.partitioner.graph.model import Model
+from collage.partitioner.ingest.normalize import normalize
+from collage.partitioner.target import Target
 from collage.serving.batches import Rows, prove_rows
 from collage.serving.engine import Engine
 from collage.serving.errors import RequestError
 from collage.serving.metrics import Metrics
 from collage.serving.scheduler import Scheduler
+from collage.serving.server import ServingOptions, _opened
 from tests.collage.serving.conftest import ROWS
 
 # Each row loses the mean of all rows.
@@ -219,3 +227,33 @@ def test_many_threads_get_their_own_answers() -> None:
     (stat,) = metrics.statistics("1")["model_stats"]
     assert stat["inference_count"] == 3000 == sum(sum(session.rows) for session in sessions)
     assert stat["execution_count"] < 2000  # some were joined
+
+
+def test_artifact_that_was_tuned_for_rows_is_served_with_them(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(ROWS.format(batch=8)), tmp_path / "source.onnx")
+    normalize(tmp_path / "source.onnx", tmp_path, {})
+    model = Model.open(tmp_path / "model.onnx")
+    part = Candidate(model.index.all_nodes, Target.parse("onnxruntime"))
+    plan = Plan((part,), instances=Instances(1, 1, 1, rows=8))
+    path = make_artifact(model, plan, tmp_path / "rows.collage.onnx")
+    options = ServingOptions(
+        host="",
+        port=0,
+        instances=None,
+        threads=None,
+        max_batch_size=None,
+        max_delay_ms=20,
+        queue=64,
+        max_request_mb=1,
+        name=None,
+        fallback=False,
+    )
+    serving = _opened(path, options)
+    assert serving.rows == Rows(8, None)
+    asked = [serving.scheduler.submit(_x(float(i)), ["y"]) for i in range(12)]
+    for i, each in enumerate(asked):
+        np.testing.assert_allclose(each.result(60)[0], 3 * np.tanh(_x(float(i))["x"]), rtol=1e-5)
+    with pytest.raises(BadInputError, match="calls of 8 rows; give --max-batch-size 8 or less"):
+        Rows.of(serving.engine, 9)
+    assert serving.scheduler.close(60)
+    serving.engine.close()

@@ -5,15 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import collage
 from collage.artifact.artifact import read_report
 from collage.backends.machine.process_policy import default_threads
+from collage.backends.numerics.reference import run_reference
+from collage.objectives.settings import Setting
 from collage.options import OptionsError, TuneOptions
+from collage.partitioner.errors import BadInputError
 from collage.service.report_models import ReportView
+from collage.tuning import objective as objective_module
 from collage.tuning.tuning_cache import _chosen
-from tests.collage.artifact.test_instances import chain
+from tests.collage.artifact.test_instances import WIDTH, chain
+
+ROWS = 4
 
 
 def tuned(folder: Path, **options: Any) -> collage.Artifact:
@@ -27,9 +34,16 @@ def tuned(folder: Path, **options: Any) -> collage.Artifact:
     )
 
 
+@pytest.fixture
+def one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls compute one request."""
+    monkeypatch.setattr("collage.tuning.rows.row_counts", lambda *_: [])
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_row")
 def test_throughput_is_measured_with_requests_at_once(tmp_path: Path) -> None:
-    artifact = tuned(tmp_path, objective="throughput")
+    artifact = tuned(tmp_path, objective="throughput", time_limit_s=40.0)
     objective = artifact.report["objective"]
     assert objective["name"] == "throughput" and objective["met"] and objective["settings"]
     (ours,) = (each for each in objective["settings"] if each.get("chosen"))
@@ -58,6 +72,62 @@ def test_for_memory_there_is_one_instance(tmp_path: Path) -> None:
     assert {each["instances"] for each in objective["settings"]} == {1}
 
 
+@pytest.fixture
+def only_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the settings only one with calls of four requests is measured."""
+    real = objective_module.settings
+
+    def settings(*given: Any, **named: Any) -> list[Setting]:
+        return [s for s in real(*given, **named) if s.rows == ROWS and s.instances == 1][:1]
+
+    monkeypatch.setattr(objective_module, "settings", settings)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("only_rows")
+def test_calls_of_several_requests_are_measured_written_and_served(tmp_path: Path) -> None:
+    artifact = tuned(tmp_path, objective="throughput", time_limit_s=60.0)
+    (ours,) = artifact.report["objective"]["settings"]
+    assert ours["chosen"] and ours["rows"] == ROWS and ours["throughput_per_s"] > 0
+    assert artifact.plan["instances"]["rows"] == ROWS
+    rows = np.random.default_rng(0).standard_normal((3, WIDTH), np.float32)
+    with collage.load(artifact.path, cache_dir=False) as session:
+        assert session.rows == ROWS and session.get_inputs()[0].shape == (None, WIDTH)
+        together = session.run(None, {"x": rows})[0]
+        futures = [session.run_async(None, {"x": rows[i : i + 1]}) for i in range(3)]
+        apart = np.concatenate([each.result(60)[0] for each in futures])
+        np.testing.assert_allclose(together, apart, atol=1e-5)
+        np.testing.assert_allclose(together, plain(tmp_path, rows), atol=1e-4)
+        for wrong in (rows[:0], np.concatenate([rows, rows]), rows[0], rows[:, 1:]):
+            with pytest.raises(BadInputError, match="with 1 to 4 rows"):
+                session.run(None, {"x": wrong})
+        with pytest.raises(BadInputError, match="keeps no state"):
+            session.bind_output_to_input("x4", "x")
+    with pytest.raises(BadInputError, match="closed"):
+        session.run(None, {"x": rows})
+    # It is not known for the model as it was given.
+    assert tuned(tmp_path, objective="throughput").report["known_since"] is None
+
+
+def plain(folder: Path, rows: np.ndarray) -> np.ndarray:
+    """What ONNX Runtime computes of each row of the model that was given."""
+    model = folder / "given.onnx"
+    made = [run_reference(model, {"x": rows[i : i + 1]}, ["x4"])["x4"] for i in range(len(rows))]
+    return np.concatenate(made)
+
+
+@pytest.mark.slow
+def test_weights_of_several_goals_are_tuned_for(tmp_path: Path) -> None:
+    artifact = tuned(tmp_path, objective="memory=2,throughput=3,latency=5")
+    objective = artifact.report["objective"]
+    assert objective["name"] == "latency=0.5,throughput=0.3,memory=0.2"
+    ran = [each for each in objective["settings"] if "failure" not in each]
+    assert {each["instances"] for each in ran} >= {1}
+    assert sum(each["chosen"] for each in ran) == 1
+    assert any(each["on_front"] for each in ran)
+    ReportView.model_validate_json(ReportView(**read_report(artifact.path)).model_dump_json())
+
+
 @pytest.mark.slow
 def test_a_bound_that_nothing_keeps_is_told(tmp_path: Path) -> None:
     artifact = tuned(tmp_path, objective="throughput", p99_ms=1e-6)
@@ -83,6 +153,7 @@ def test_every_report_tells_memory_load_time_and_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_row")
 def test_a_known_tuning_for_throughput_is_known_with_its_instances(tmp_path: Path) -> None:
     first = tuned(tmp_path, objective="throughput", strategy="optimal")
     again = tuned(tmp_path, objective="throughput", strategy="optimal")
@@ -103,6 +174,7 @@ def test_a_known_tuning_for_throughput_is_known_with_its_instances(tmp_path: Pat
         ({"objective": "throughput", "p99_ms": 0.0}, "greater than 0"),
         ({"objective": "throughput", "p99_ms": "5"}, "valid number"),
         ({"objective": "speed"}, "'latency', 'throughput' or 'memory'"),
+        ({"objective": "latency=1,memory=1", "p99_ms": 5.0}, "p99_ms bounds throughput"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any], said: str) -> None:

@@ -1,0 +1,169 @@
+"""Requests of few rows, joined to calls of many: how a plan with a batch dimension serves many clients.
+
+Terms: a *row* is one entry along the first dimension of all inputs and outputs. An executor computes so many rows in each
+call. A call has the rows of the requests that wait, oldest first, and its last rows are repeated where it is not full.
+
+Invariants: rows do not depend on each other (the tuner has proven that). Whoever asks first is served first. A request
+waits for others only for a small share of a call's time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from collage.runtime.executor import Executor
+from collage.runtime.turns import ClosedError
+
+Feed = Mapping[str, np.ndarray]
+# How long the oldest request waits for the call to fill: a share of the call before, within a bound.
+_SHARE, _MOST_DELAY_S = 0.1, 0.002
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request in the queue."""
+
+    names: Sequence[str]
+    feed: Feed
+    rows: int
+    done: Future[list[np.ndarray]] = field(default_factory=Future)
+    since: float = field(default_factory=time.perf_counter)
+
+
+class JoinedRequests:
+    """Requests to several executors, each of which computes many rows in a call.
+
+    Args:
+        executors: bound; each is used by one thread.
+        rows: of a call.
+    """
+
+    def __init__(self, executors: Sequence[Executor], rows: int) -> None:
+        self._rows = rows
+        self._waiting: deque[_Asked] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._delay_s = 0.0
+        self._threads = [
+            threading.Thread(target=self._serve, args=(each,), name=f"collage-rows-{i}", daemon=True)
+            for i, each in enumerate(executors)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def run(self, names: Sequence[str], feed: Feed) -> list[np.ndarray]:
+        """Compute outputs of a request's rows, and wait for them.
+
+        Args:
+            names: of the outputs.
+            feed: every input, each with as many rows, at most those of a call.
+
+        Raises:
+            ClosedError: after `close`.
+            Exception: what the call raises.
+        """
+        future = self.submit(names, feed)
+        try:
+            return future.result()
+        except BaseException:  # where this thread was interrupted, nobody wants the answer
+            future.cancel()
+            raise
+
+    def submit(self, names: Sequence[str], feed: Feed) -> Future[list[np.ndarray]]:
+        """The same in other threads.
+
+        Raises:
+            ClosedError: after `close`.
+        """
+        asked = _Asked(names, feed, len(next(iter(feed.values()))))
+        with self._changed:
+            if self._closed:
+                raise ClosedError
+            self._waiting.append(asked)
+            self._changed.notify()
+        return asked.done
+
+    def close(self) -> None:
+        """Refuse further requests, and wait for those under way and waiting; may be called twice."""
+        self.end()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def end(self) -> None:
+        """Refuse further requests; the threads end once none waits."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _serve(self, executor: Executor) -> None:
+        while (asked := self._next()) is not None:
+            alive = [each for each in asked if each.done.set_running_or_notify_cancel()]
+            if not alive:
+                continue
+            begin = time.perf_counter()
+            try:
+                answers = _answers(executor, alive, self._rows)
+            except BaseException as error:
+                for each in alive:
+                    each.done.set_exception(error)
+            else:
+                self._delay_s = min(_MOST_DELAY_S, _SHARE * (time.perf_counter() - begin))
+                for each, answer in zip(alive, answers, strict=True):
+                    each.done.set_result(answer)
+
+    def _next(self) -> list[_Asked] | None:
+        """The requests of the next call; None at the end."""
+        with self._changed:
+            while True:
+                while not self._waiting:
+                    if self._closed:
+                        return None
+                    self._changed.wait()
+                count, full = self._fitting()
+                left_s = self._waiting[0].since + self._delay_s - time.perf_counter()
+                if full or left_s <= 0 or self._closed:
+                    taken = [self._waiting.popleft() for _ in range(count)]
+                    if self._waiting:  # for a thread that slept while this one waited for more
+                        self._changed.notify()
+                    return taken
+                self._changed.wait(left_s)
+
+    def _fitting(self) -> tuple[int, bool]:
+        """How many requests make the next call, and whether no further one could join it."""
+        count = rows = 0
+        for asked in self._waiting:
+            if count and rows + asked.rows > self._rows:
+                return count, True
+            count, rows = count + 1, rows + asked.rows
+        return count, rows >= self._rows
+
+
+def _answers(executor: Executor, asked: Sequence[_Asked], rows: int) -> list[list[np.ndarray]]:
+    executor.feed(joined([each.feed for each in asked], rows))
+    executor.run()
+    found, start = [], 0
+    for each in asked:
+        end = start + each.rows
+        found.append([executor.value(name)[start:end].copy() for name in each.names])
+        start = end
+    return found
+
+
+def joined(feeds: Sequence[Feed], rows: int) -> dict[str, np.ndarray]:
+    """One feed of so many rows: those of all feeds, and the last one again where they are fewer."""
+    made = {}
+    for name in feeds[0]:
+        arrays = [feed[name] for feed in feeds]
+        lacking = rows - sum(len(array) for array in arrays)
+        if lacking:
+            arrays.append(np.repeat(arrays[-1][-1:], lacking, axis=0))
+        made[name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    return made

@@ -24,7 +24,9 @@ class Parts:
         self._outputs = [spec["name"] for spec in part["outputs"]]
         self._parts = [
             (
-                kinds[own["runtime"]](folder, own),
+                _resized(kinds["mnn"], folder, own)
+                if own["runtime"] == "mnn"
+                else kinds[own["runtime"]](folder, own),
                 [spec["name"] for spec in own["inputs"]],
                 [spec["name"] for spec in own["outputs"]],
             )
@@ -68,3 +70,24 @@ class Parts:
                         "again with a wider range"
                     )
         return sizes
+
+
+def _resized(kind: Any, folder: Path, part: dict[str, Any]) -> Any:
+    """A partition on MNN whose input variables are resized from call to call."""
+
+    class Resized(kind):  # type: ignore[misc]
+        def run(self, arrays: list[np.ndarray]) -> Any:
+            for variable, array in zip(self._variables, arrays, strict=True):
+                if list(variable.shape) != list(array.shape):
+                    variable.resize(list(array.shape))
+            return super().run(arrays)
+
+        def _fetch(self, variable: Any, spec: dict[str, Any]) -> np.ndarray:
+            if variable.data_format == self._expr.NC4HW4:
+                variable = self._expr.convert(variable, self._expr.NCHW)
+            seen = variable.read()
+            # Convolutions along one axis give a fourth one.
+            return np.array(seen, dtype=spec["dtype"]).reshape(seen.shape[: len(spec["shape"])])
+
+    first = [{**spec, "shape": [size or 1 for size in spec["shape"]]} for spec in part["inputs"]]
+    return Resized(folder, {**part, "inputs": first, "any_size": True})

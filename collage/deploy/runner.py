@@ -130,7 +130,7 @@ class MnnPart:
             str(folder / part["files"]["model"]),
             _names(part["inputs"]),
             _names(part["outputs"]),
-            shape_mutable=False,
+            shape_mutable=part.get("any_size", False),
             precision_mode=precision[settings["precision"]],
             runtime_manager=self._runtime,
         )

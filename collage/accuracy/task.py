@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,9 +19,11 @@ from collage.metrics.drop import Bound, Drop, compare
 from collage.metrics.labels import IN_INPUTS, is_label, read_labels, split_labels
 from collage.metrics.metric import Arrays, Item, Metric
 from collage.metrics.names import parse_metric
-from collage.model.sampling import MOST_SEARCHED, Sampling
+from collage.model.reference import Reference, Sample
+from collage.model.sampling import MOST_SEARCHED
 from collage.options import TuneOptions
 from collage.partitioner.errors import BadInputError
+from collage.partitioner.graph.model import Model
 from collage.partitioner.tensor import TensorSpec
 
 _FEWEST = 3
@@ -72,8 +74,20 @@ class Task:
     proof: TaskSamples
 
 
+class SampleSource(Protocol):
+    """The samples of a run, and the reference values of some."""
+
+    model: Model
+    work_dir: Path
+    searched: list[Sample]
+    proof_samples: list[Sample]
+
+    def reference(self, samples: Sequence[Sample], name: str) -> Reference:
+        """Reference values of samples, in a folder of this name."""
+
+
 def task_of(
-    options: TuneOptions, sampling: Sampling, inputs: Path | None, labels: Path | None
+    options: TuneOptions, sampling: SampleSource, inputs: Path | None, labels: Path | None
 ) -> Task | None:
     """The task of a run; None where the caller names no metric.
 
@@ -121,7 +135,7 @@ def _labels(inputs: Path, labels: Path | None, samples: int) -> list[Arrays] | N
 
 
 def _kept(
-    sampling: Sampling,
+    sampling: SampleSource,
     name: str,
     samples: Sequence[Mapping[str, np.ndarray]],
     labels: Sequence[Arrays] | None,

@@ -32,7 +32,7 @@ class Parts:
         self._parts = [
             (
                 _RUNS[own["runtime"]],
-                kinds[own["runtime"]](folder, own),
+                kinds[own["runtime"]](folder, _resizable(own)),
                 [spec["name"] for spec in own["inputs"]],
                 own["outputs"],
             )
@@ -98,4 +98,27 @@ def _openvino(part: Any, _: Any, outputs: Any, arrays: list[np.ndarray]) -> Any:
     ]
 
 
-_RUNS = {"onnxruntime": _onnxruntime, "openvino": _openvino}
+def _mnn(part: Any, _: Any, outputs: Any, arrays: list[np.ndarray]) -> Any:
+    for variable, array in zip(part.variables, arrays, strict=True):
+        if list(variable.shape) != list(array.shape):
+            variable.resize(list(array.shape))
+        variable.write(array)
+    made = []
+    for variable, spec in zip(part.module.forward(part.variables), outputs, strict=True):
+        if variable.data_format == part.expr.NC4HW4:
+            variable = part.expr.convert(variable, part.expr.NCHW)
+        seen = variable.read()
+        # Convolutions along one axis give a fourth one.
+        made.append(np.array(seen, dtype=spec["dtype"]).reshape(seen.shape[: len(spec["shape"])]))
+    return made
+
+
+_RUNS = {"onnxruntime": _onnxruntime, "openvino": _openvino, "mnn": _mnn}
+
+
+def _resizable(part: dict[str, Any]) -> dict[str, Any]:
+    """The same, with inputs that MNN resizes from call to call."""
+    if part["runtime"] != "mnn":
+        return part
+    first = [{**spec, "shape": [size or 1 for size in spec["shape"]]} for spec in part["inputs"]]
+    return {**part, "inputs": first, "any_size": True}

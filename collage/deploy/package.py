@@ -42,7 +42,7 @@ _REQUIREMENTS = "requirements.txt"
 _MODEL = "model.onnx"
 _ORT = "onnxruntime"
 # Runtimes whose partitions take any size there.
-_ANY_SIZE = ("onnxruntime", "openvino")
+_ANY_SIZE = ("onnxruntime", "openvino", "mnn")
 # Both the artifact and a package may differ from the reference by the tolerance.
 _BOTH = 2.0
 

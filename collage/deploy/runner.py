@@ -122,32 +122,32 @@ class MnnPart:
         import MNN.expr
         import MNN.nn
 
-        self._expr, settings = MNN.expr, part["settings"]
+        self.expr, settings = MNN.expr, part["settings"]
         # MNN starts its threads once in a process, so the most that are needed are started first.
         for count in settings["threads"]:
             config = {"backend": "CPU", "numThread": count, "precision": settings["precision"]}
             self._runtime = MNN.nn.create_runtime_manager((config,))
         self._runtime.set_hint(*settings["winograd"])
-        self._module = MNN.nn.load_module_from_file(
+        self.module = MNN.nn.load_module_from_file(
             str(folder / part["files"]["model"]),
             _names(part["inputs"]),
             _names(part["outputs"]),
-            shape_mutable=False,
+            shape_mutable=part.get("any_size", False),
             precision_mode=getattr(MNN.expr.PrecisionMode, settings["precision"].capitalize()),
             runtime_manager=self._runtime,
         )
-        self._variables = [
-            self._expr.placeholder(spec["shape"], self._expr.NCHW, getattr(self._expr, kind))
+        self.variables = [
+            self.expr.placeholder(spec["shape"], self.expr.NCHW, getattr(self.expr, kind))
             for spec, kind in zip(part["inputs"], settings["at_border"], strict=True)
         ]
 
     def bind(self, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Any:
         def run() -> None:
-            for variable, array in zip(self._variables, inputs, strict=True):
+            for variable, array in zip(self.variables, inputs, strict=True):
                 variable.write(array)
-            for variable, place in zip(self._module.forward(self._variables), outputs, strict=True):
-                if variable.data_format == self._expr.NC4HW4:
-                    variable = self._expr.convert(variable, self._expr.NCHW)
+            for variable, place in zip(self.module.forward(self.variables), outputs, strict=True):
+                if variable.data_format == self.expr.NC4HW4:
+                    variable = self.expr.convert(variable, self.expr.NCHW)
                 np.copyto(place, variable.read().reshape(place.shape), casting="unsafe")
 
         return run

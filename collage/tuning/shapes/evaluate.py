@@ -1,9 +1,10 @@
-"""The caller's own check decides over the plans of all classes: its session takes every shape of the range."""
+"""A check decides over the plans of all classes: the caller's own, or a metric on samples of all shapes."""
 
 from __future__ import annotations
 
 import math
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from collage.accuracy.evaluation import Check, PlanSession, Served
+from collage.accuracy.evaluation import Check, PlanCheck, PlanSession, Served
 from collage.accuracy.target_choice import EXACT_ERROR
+from collage.accuracy.task import TaskJudge, task_of
 from collage.backends.contract import SubModel
 from collage.backends.numerics.tensor_files import read_samples
 from collage.backends.sandbox.run import send_message
+from collage.events import Listener
+from collage.model.reference import Reference, Sample
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.errors import BadInputError, NoPlanError
 from collage.partitioner.graph.model import Model
@@ -25,9 +29,10 @@ from collage.runtime.compiled import CompiledRegions
 from collage.shapes.classes import Axes, axes_of, extent, sizes_of_arrays
 from collage.shapes.space import ShapeSpace
 from collage.timing.timed_plan import identity
-from collage.tuning.run import Run
+from collage.tuning.run import Run, TuneRequest
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.choice import ChosenClass
+from collage.tuning.shapes.samples import GivenSamples
 from collage.tuning.shapes.write import data_dependent
 
 Choice = tuple[Sequence[ChosenClass], str | None]
@@ -114,8 +119,70 @@ def serve_classes(served: ServedClasses) -> None:
     compiled.close()
 
 
+@dataclass
+class _AllSamples:
+    """The samples of all shapes: one half to choose plans by, the other to prove the result."""
+
+    model: Model
+    work_dir: Path
+    searched: list[Sample]
+    proof_samples: list[Sample]
+    listener: Listener
+    cancel: threading.Event | None
+
+    def reference(self, samples: Sequence[Sample], name: str) -> Reference:
+        """Reference values of samples, in a folder of this name."""
+        folder = self.work_dir / name
+        return Reference(self.model, samples, folder, self.listener, self.cancel, keep_all=False)
+
+
+class MetricCheck:
+    """A metric of the task on samples of all shapes.
+
+    Raises:
+        BadInputError: there are too few samples, or labels do not belong to them.
+    """
+
+    def __init__(self, run: Run, request: TuneRequest, free: Model, samples: Sequence[Sample]) -> None:
+        middle = (len(samples) + 1) // 2
+        work_dir = run.work_dir / "metric"
+        work_dir.mkdir()
+        halves = list(samples[:middle]), list(samples[middle:])
+        source = _AllSamples(free, work_dir, *halves, run.listener, run.cancel)
+        task = task_of(request.options, source, request.inputs, request.labels)
+        assert task is not None, "a metric is named"
+        self._searched, self._proof = TaskJudge(task, task.searched), TaskJudge(task, task.proof)
+
+    def refusal(self, session: PlanSession) -> str | None:
+        """Why plans do not pass, or None."""
+        return self._searched.refusal(session) or self._proof.refusal(session)
+
+    @property
+    def findings(self) -> dict[str, Any]:
+        """What the report says of the plans that passed."""
+        return {"evaluation": self._proof.report()}
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the user should know of the proof."""
+        return self._proof.warnings()
+
+
+def check_of(
+    run: Run, request: TuneRequest, free: Model, given: GivenSamples
+) -> Check | MetricCheck | None:
+    """What decides over plans beside their errors; None without any.
+
+    Raises:
+        BadInputError: samples or labels do not fit the metric, or labels are given without one.
+    """
+    if request.options.evaluate is None and request.labels is None:
+        return request.check
+    return MetricCheck(run, request, free, given.samples)
+
+
 def evaluated(
-    check: Check,
+    check: PlanCheck,
     timed: Sequence[AtShape],
     choose: Callable[[], Choice],
     session: Callable[[Sequence[ChosenClass]], Any],
@@ -131,7 +198,7 @@ def evaluated(
     Raises:
         NoPlanError: none passes; the message has the value of each.
     """
-    if check.max_drop is not None:
+    if isinstance(check, Check) and check.max_drop is not None:
         exact, _ = _within(EXACT_ERROR, timed, choose)
         with session(exact) as opened:
             check = check.beside(opened)

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from collage.metrics.labels import is_label
 from collage.model.reference import Sample
 from collage.model.resizing import resized
 from collage.model.sample_inputs import read_samples
@@ -52,22 +53,31 @@ class GivenSamples:
         path: as `read_samples` takes it; None where none are given.
         free: the model with free dimensions.
         space: its sizes.
+        has_labels: whether a file may hold labels too.
 
     Raises:
         BadInputError: a sample does not fit the model.
     """
 
-    def __init__(self, path: Path | None, free: Model, space: ShapeSpace) -> None:
+    def __init__(
+        self, path: Path | None, free: Model, space: ShapeSpace, has_labels: bool = False
+    ) -> None:
         index = free.index
         self._axes = {name: axes for name, axes in axes_of(free).items() if name in index.inputs}
         self._specs = [index.values[name] for name in index.inputs]
-        samples = [] if path is None else read_samples(path, self._specs)
+        ignored = is_label if has_labels and path is not None and path.is_file() else None
+        samples = [] if path is None else read_samples(path, self._specs, ignored)
         self._sized = [(self._sizes(sample, space), sample) for sample in samples]
         self._dims = tuple(space.dims)
 
     def _sizes(self, sample: Sample, space: ShapeSpace) -> dict[str, int]:
         shapes = {name: sample[name].shape for name in self._axes}
         return sizes_of_arrays(shapes, self._axes, space)[0]
+
+    @property
+    def samples(self) -> list[Sample]:
+        """All samples, in order."""
+        return [sample for _, sample in self._sized]
 
     def at(self, sizes: Mapping[str, int]) -> ShapeSamples | None:
         """Samples of a shape: those that have it, else one made of the sample that is nearest to it.

@@ -38,7 +38,13 @@ from collage.tuning.shapes.at_shape import (
 )
 from collage.tuning.shapes.changing import proven_by_changing
 from collage.tuning.shapes.choice import choose_classes
-from collage.tuning.shapes.evaluate import Choice, ClassesSession, evaluated
+from collage.tuning.shapes.evaluate import (
+    Choice,
+    ClassesSession,
+    MetricCheck,
+    check_of,
+    evaluated,
+)
 from collage.tuning.shapes.samples import GivenSamples, ShapeSamples
 from collage.tuning.shapes.write import write
 from collage.tuning.stages import Ingested
@@ -65,19 +71,20 @@ def tune_shapes(
         CancelledError: `cancel` was set.
     """
     _refuse_options(request)
+    plain = _unchecked(request)
     free, info, space = _read(request, run, settled.space)
     info = replace(info, warnings=(*settled.notes, *info.warnings))
     with run.stage("ingest", f"binding {len(space.shapes)} shapes"):
         bound = [bind_shape(run, free, shape, i) for i, shape in enumerate(space.shapes)]
-        given = GivenSamples(request.inputs, free, space)
+        given = GivenSamples(request.inputs, free, space, request.options.evaluate is not None)
         samples = [given.at(own.shape.sizes) for own in bound]
-        samplings = [sample_shape(run, request, own, i, samples[i]) for i, own in enumerate(bound)]
+        samplings = [sample_shape(run, plain, own, i, samples[i]) for i, own in enumerate(bound)]
     if request.inputs is not None:
         info = replace(info, warnings=(*info.warnings, *_about_samples(bound, samples, samplings)))
     main = max(range(len(bound)), key=lambda i: bound[i].shape.weight * bound[i].extent)
     run.listener(Event("search", f"searching at {bound[main].text}"))
-    # The check of the caller is for the plans of all shapes.
-    at_main = replace(_for_one(request), inputs=samplings[main].inputs, check=None)
+    check = check_of(run, request, free, given)
+    at_main = replace(_for_one(plain), inputs=samplings[main].inputs)
     result = tune_one(_at_one(at_main, run, bound[main], info))
     found = decode_plan(bound[main].model, json.dumps(result.plan)).plan
     regions = RegionFiles(free, run.work_dir / "free")
@@ -99,11 +106,14 @@ def tune_shapes(
             return proven_by_changing(run, free, traffic, timed, choose_classes(timed), left_s)
 
         session = partial(ClassesSession, run, free, space, timed)
-        check = request.check
         classes, note = choose() if check is None else evaluated(check, timed, choose, session)
-    found_report = result.report
-    if note is not None:
-        found_report = {**found_report, "warnings": [*found_report["warnings"], note]}
+    told = [
+        *([] if note is None else [note]),
+        *(check.warnings if isinstance(check, MetricCheck) else []),
+    ]
+    found_report = {**result.report, "warnings": [*result.report["warnings"], *told]}
+    if isinstance(check, MetricCheck):
+        found_report |= check.findings
     with run.stage("emit", "writing the artifact"):
         written = write(
             request,
@@ -154,6 +164,13 @@ def _repeated(request: TuneRequest) -> float | None:
     )
 
 
+def _unchecked(request: TuneRequest) -> TuneRequest:
+    """The request without checks, which are for the plans of all shapes."""
+    none = dict.fromkeys(("evaluate", "max_drop", "at_least", "at_most"))
+    options = request.options.model_copy(update=none)
+    return replace(request, options=options, check=None, labels=None)
+
+
 def _for_one(request: TuneRequest) -> TuneRequest:
     """The request for the shape at which plans are searched: with a part of the time, where that is limited."""
     limit_s = request.options.time_limit_s
@@ -171,11 +188,6 @@ def _end_s(run: Run, limit_s: float | None) -> float:
 
 def _refuse_options(request: TuneRequest) -> None:
     """Raise for what is made for one shape only."""
-    if request.options.evaluate is not None:
-        raise BadInputError(
-            "a metric of the task is for samples of one shape: give each dimension one size with --dim, or name a "
-            "function of your own, --evaluate module:function, whose session takes every shape"
-        )
     if request.options.pareto:
         raise BadInputError(
             "a front is found at one shape, since errors and times of plans rank otherwise at another: give each "

@@ -24,6 +24,7 @@ from tests.collage.shapes import models as shape_models
 
 _BOTH = ("onnxruntime -threads=1", "openvino -threads=1")
 _DIMS = {"batch": "1,3", "length": "2..12"}
+_IMAGE = {"batch": "1,2", "height": "8..12", "width": "8..32"}
 
 
 @pytest.fixture(scope="module")
@@ -113,11 +114,24 @@ def test_what_is_copied_imports_numpy_alone() -> None:
     assert imported == {"__future__", "math", "pathlib", "typing", "numpy"}
 
 
-def test_a_runtime_that_takes_one_size_there_is_told(tmp_path: Path) -> None:
-    path = shaped_artifact(shape_models.chain(), tmp_path, _DIMS, [(None, ("mnn", "onnxruntime"))])
-    with pytest.raises(
-        BadInputError, match="on mnn cannot run with free dimensions without Collage yet"
-    ):
+def test_mnn_takes_every_size_there(tmp_path: Path) -> None:
+    path = shaped_artifact(shape_models.image(), tmp_path, _IMAGE, [(None, ("mnn", "onnxruntime"))])
+    package = write_package(path, tmp_path / "package", threads=1).folder
+    plain = onnxruntime.InferenceSession(tmp_path / "source.onnx")
+    with runner.Session(package) as session:
+        assert session.variant != PLAIN
+        for batch, height, width in [(1, 8, 9), (2, 12, 30), (1, 8, 9), (2, 9, 16)]:
+            x = np.random.default_rng(width).standard_normal((batch, 3, height, width))
+            feed = {"x": x.astype(np.float32)}
+            (made,), (wanted,) = session.run(None, feed), plain.run(None, feed)
+            np.testing.assert_allclose(made, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_what_cannot_run_there_is_told(tmp_path: Path) -> None:
+    targets = ("openvino -precision=bf16", "onnxruntime")
+    path = shaped_artifact(shape_models.chain(), tmp_path, _DIMS, [(None, targets)])
+    message = "on openvino -precision=bf16 cannot run with free dimensions without Collage yet"
+    with pytest.raises(BadInputError, match=message):
         write_package(path, tmp_path / "package", threads=1)
 
 

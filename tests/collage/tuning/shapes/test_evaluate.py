@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -16,10 +16,14 @@ import pytest
 
 import collage
 from collage.accuracy.evaluation import Check
+from collage.events import ignore
+from collage.options import TuneOptions
 from collage.partitioner.errors import BadInputError, NoPlanError
+from collage.partitioner.graph.model import Model
+from collage.tuning.run import Run, TuneRequest
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.choice import ChosenClass, choose_classes
-from collage.tuning.shapes.evaluate import evaluated
+from collage.tuning.shapes.evaluate import MetricCheck, evaluated
 from tests.collage.shapes import models
 from tests.collage.tuning.shapes.stated import shapes
 from tests.tuning import tuned
@@ -81,6 +85,73 @@ def test_a_hot_plan_that_the_check_did_not_see_must_be_exact() -> None:
         return found.hot
 
     assert chosen(0) is None and chosen(1) is None and chosen(2) is not None
+
+
+def _mean(folder: Path) -> Path:
+    """Eight classes by the mean over any length."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, N, 8] x) => (float[1, 8] y) { [mean] y = ReduceMean<axes = [1], keepdims = 0>(x) }"""
+    onnx.save(onnx.parser.parse_model(text), folder / "mean.onnx")
+    return folder / "mean.onnx"
+
+
+def _samples(count: int = 12) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(5)
+    return [{"x": rng.standard_normal((1, 2 + i, 8)).astype(np.float32)} for i in range(count)]
+
+
+def _metric(folder: Path, labels: Path | None = None) -> MetricCheck:
+    path = _mean(folder)
+    samples = _samples()
+    np.savez(folder / "x.npz", **{f"{i}/x": s["x"] for i, s in enumerate(samples)})  # type: ignore[arg-type]
+    options = TuneOptions.from_json({"evaluate": "top1", "max_drop": 0.1})
+    request = TuneRequest(path, (), options, inputs=folder / "x.npz", labels=labels)
+    run = cast(Run, SimpleNamespace(work_dir=folder, listener=ignore, cancel=None))
+    return MetricCheck(run, request, Model.open(path), samples)
+
+
+def _session(path: Path, sign: int) -> Any:
+    plain = onnxruntime.InferenceSession(path)
+    model = Model.open(path).index
+    return SimpleNamespace(
+        inputs=[model.values["x"]],
+        outputs=[model.values["y"]],
+        run=lambda names, feed: [sign * value for value in plain.run(names, feed)],
+    )
+
+
+def test_a_metric_scores_samples_of_all_shapes(tmp_path: Path) -> None:
+    check = _metric(tmp_path)
+    assert "its top1 is 0 on 6 samples" in (check.refusal(_session(tmp_path / "mean.onnx", -1)) or "")
+    reason = check.refusal(_session(tmp_path / "mean.onnx", 1))
+    assert reason is None
+    report = check.findings["evaluation"]
+    assert (report["score"], report["samples"], report["truth"]) == (1.0, 6, "reference")
+
+
+def test_labels_belong_to_samples_of_any_shape(tmp_path: Path) -> None:
+    labels = np.array([s["x"].mean(axis=1).argmax() for s in _samples()])
+    np.save(tmp_path / "y.npy", labels)
+    check = _metric(tmp_path, tmp_path / "y.npy")
+    assert check.refusal(_session(tmp_path / "mean.onnx", 1)) is None
+    assert check.findings["evaluation"]["truth"] == "labels"
+    np.save(tmp_path / "y.npy", labels[:5])
+    (tmp_path / "again").mkdir()
+    with pytest.raises(BadInputError, match="12"):
+        _metric(tmp_path / "again", tmp_path / "y.npy")
+
+
+@pytest.mark.slow
+def test_tuning_keeps_a_metric_at_all_shapes(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", **{f"{i}/x": s["x"] for i, s in enumerate(_samples())})  # type: ignore[arg-type]
+    options: dict[str, Any] = {
+        "dims": {"N": "2..13"},
+        "time_limit_s": 2.0,
+        "inputs": tmp_path / "x.npz",
+    }
+    options |= {"evaluate": "top1", "max_drop": 0.1}
+    report = tuned(onnx.load(_mean(tmp_path)), ["onnxruntime"], tmp_path, **options).report
+    assert report["evaluation"]["score"] == 1.0 and report["evaluation"]["samples"] == 6
 
 
 @pytest.mark.slow

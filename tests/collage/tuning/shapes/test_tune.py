@@ -128,7 +128,11 @@ def test_a_size_that_the_model_cannot_have_is_named(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"pareto": True}, "a front is found at one shape"),
-        ({"evaluate": "top1", "max_drop": 0.1}, "a metric of the task is for samples of one shape"),
+        (
+            {"evaluate": "top1", "max_drop": 0.1},
+            "evaluate=top1 scores real samples: give them with --inputs",
+        ),
+        ({"labels": "y.npy"}, "labels are the truth of a metric"),
         ({"targets": ["onnxruntime -quant=dynamic_int8"]}, "rewrites nodes for one shape"),
         ({"targets": ["null -domain=sim:0"]}, "computes in memory of a device"),
     ],

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -88,7 +89,7 @@ def main() -> None:
             case = make(chosen.samples or samples)
             with_nncf = chosen.peer is not None
             rows[name] = measured(case, chosen.targets, chosen.time_limit, listener, with_nncf)
-        except (MissingPackageError, CollageError, OSError) as error:
+        except (MissingPackageError, CollageError, OSError, subprocess.SubprocessError) as error:
             rows[name] = {"error": str(error)}
         print(_line(name, rows[name]), flush=True)
         chosen.output.parent.mkdir(parents=True, exist_ok=True)

@@ -211,7 +211,7 @@ class Check:
             )
         return replace(self, max_drop=None, at_least=value * (1 - self.max_drop))
 
-    def refusal(self, session: PlanSession) -> str | None:
+    def refusal(self, session: PlanSession, is_exact: bool = False) -> str | None:
         """Why a plan does not pass, or None."""
         try:
             value = float(self.function(session))
@@ -227,8 +227,13 @@ class Check:
 class PlanCheck(Protocol):
     """Whatever says whether a plan may be returned."""
 
-    def refusal(self, session: PlanSession) -> str | None:
-        """Why a plan does not pass, or None."""
+    def refusal(self, session: PlanSession, is_exact: bool = False) -> str | None:
+        """Why a plan does not pass, or None.
+
+        Args:
+            session: of the plan.
+            is_exact: whether it computes the model as fp32 does.
+        """
 
 
 @dataclass(frozen=True)
@@ -270,7 +275,7 @@ class Evaluation:
 
     def _refusal(self, entry: TimedPlan) -> str | None:
         with self._session(entry) as session:
-            return self.check.refusal(session)
+            return self.check.refusal(session, entry.error is not None and entry.error <= EXACT_ERROR)
 
     def _session(self, entry: TimedPlan) -> PlanSession:
         folder = Path(tempfile.mkdtemp(prefix="evaluate-", dir=self.samples.work_dir))

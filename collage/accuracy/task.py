@@ -27,6 +27,7 @@ from collage.partitioner.graph.model import Model
 from collage.partitioner.tensor import TensorSpec
 
 _FEWEST = 3
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -157,12 +158,16 @@ def _kept(
 class TaskJudge:
     """Judges plans by a task on some samples, and keeps the drop of the latest one.
 
+    Where `proves`, the interval of a drop decides too, but for exact plans. It must keep the bound; where
+    the samples are too few for any proof, it must not be wider than that of a plan that changes nothing.
+
     Raises:
         BadInputError: labels and outputs do not fit together, or the reference misses the bound.
     """
 
     task: Task
     samples: TaskSamples
+    proves: bool = False
     allowed: float = field(init=False)
     latest: Drop | None = field(init=False, default=None)
 
@@ -170,8 +175,7 @@ class TaskJudge:
         self._reference = self.samples.reference()
         self._before = self.samples.items(self.task.metric, self._reference, self._reference)
         self.allowed = self.task.bound.allowed(self.task.metric, self.task.metric.score(self._before))
-        # Where the samples would prove a plan that changes nothing, others must be proven as well.
-        self._can_prove = self._drop(self._before).is_proven
+        self._believed = max(self.allowed, self._drop(self._before).upper) + _ROUNDING
 
     @property
     def allowed_distance(self) -> float:
@@ -180,7 +184,7 @@ class TaskJudge:
         limit = reference - self.allowed if metric.higher_is_better else reference + self.allowed
         return metric.distance(reference, limit)
 
-    def refusal(self, session: PlanSession) -> str | None:
+    def refusal(self, session: PlanSession, is_exact: bool = False) -> str | None:
         """Why a plan does not pass, or None."""
         names = [spec.name for spec in session.outputs if spec.name in self._reference[0]]
         try:
@@ -198,7 +202,7 @@ class TaskJudge:
         )
         if not drop.is_kept:
             return said
-        if self._can_prove and not drop.is_proven:
+        if self.proves and not is_exact and drop.upper > self._believed:
             return f"{said}; it may be {drop.upper:.2g} by the 95 % interval"
         return None
 

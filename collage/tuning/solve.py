@@ -173,7 +173,7 @@ def evaluate(refined: Refined) -> Refined:
         return refined
     with refined.run.stage("evaluate", "evaluating plans, the fastest first"):
         judges: list[PlanCheck] = [] if check is None else [check]
-        proof = None if task is None else TaskJudge(task, task.proof)
+        proof = None if task is None else TaskJudge(task, task.proof, proves=True)
         judges += [] if proof is None else [proof]
         winner = refined.winner
         for judge in judges:

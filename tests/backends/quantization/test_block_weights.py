@@ -11,10 +11,12 @@ import pytest
 from collage.backends.contract import CompileContext, SubModel
 from collage.backends.numerics.comparison import output_error
 from collage.backends.quantization import kinds
+from collage.backends.quantization.quantize import Int8Parts
 from collage.backends.registry import resolve
 from collage.partitioner.errors import CollageError
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.target import Target
+from collage.partitioner.tensor import TensorSpec
 from tests.backends.quantization.test_quantize import (
     convs,
     error_of,
@@ -73,6 +75,25 @@ def test_runtimes_read_blocks_alike(runtime: str, kind: str, tmp_path: Path) -> 
     # Each runtime rounds the products' inputs for itself.
     assert output_error("max", executable.results, outputs_of(made, sample)) < 0.02
     executable.close()
+
+
+def test_a_part_of_the_model_has_the_same_blocks(tmp_path: Path) -> None:
+    model = products(tmp_path)
+    whole = quantized(model, target_of("onnxruntime", kinds.BLOCK_INT4), tmp_path)
+    border = TensorSpec("h", "float32", (4, 128))
+    asked = SubModel(tmp_path / "part.onnx", (border,), model.outputs)
+    part = Int8Parts(whole, model).cut(asked, asked.path)
+    assert part is not None and part.prepared
+    assert op_types(part) == ["Relu", "MatMulNBits", "Add"]
+    h = np.random.default_rng(4).standard_normal((4, 128)).astype(np.float32)
+    float_part = model_of(
+        """<ir_version: 10, opset_import: ["" : 11]>
+        g (float[4, 128] h) => (float[4, 48] y) { [act] r = Relu(h) [last] y = Gemm(r, w2, b) }""",
+        {"w2": matrix(128, 48, 1), "b": np.ones(48)},
+        tmp_path,
+    )
+    wanted = outputs_of(float_part, {"h": h})
+    assert 1e-3 < output_error("max", outputs_of(part, {"h": h}), wanted) < 0.2
 
 
 def test_what_is_not_a_product_stays(tmp_path: Path) -> None:

@@ -124,22 +124,30 @@ class _Session:
 
 
 @pytest.mark.parametrize(
-    ("count", "moved", "passes"),
-    [(100, 0, True), (100, 1, True), (100, 2, False), (400, 0, True), (400, 3, False), (800, 3, True)],
+    ("count", "moved", "is_exact", "passes"),
+    [
+        (100, 0, False, True),
+        *((100, 1, False, False), (100, 1, True, True), (100, 2, True, False)),
+        *((400, 0, False, True), (400, 3, False, False), (400, 3, True, True)),
+        (800, 3, False, True),
+    ],
 )
-def test_a_plan_must_be_proven_where_samples_suffice(
-    tmp_path: Path, count: int, moved: int, passes: bool
+def test_a_plan_must_be_proven_or_show_no_harm(
+    tmp_path: Path, count: int, moved: int, is_exact: bool, passes: bool
 ) -> None:
-    """Within 1 %: one of 100 is an estimate, and three of 400 could be proven but are not."""
+    """Within 1 %: of 100 samples none may be lost, for they prove nothing; three of 800 are proven."""
     outputs = np.stack([np.eye(1, 4, i % 4, dtype=np.float32) for i in range(count)])
     write_samples(tmp_path / "x", [{"x": np.array([i], np.float32)} for i in range(count)])
     write_samples(tmp_path / "y", [{"y": y} for y in outputs])
     samples = TaskSamples(tmp_path / "x", tmp_path / "y", None, count)
     task = Task(parse_metric("top1"), Bound(max_drop=0.01), "top1", samples, samples)
-    judge = TaskJudge(task, samples)
-    reason = judge.refusal(_Session(outputs, moved))  # type: ignore[arg-type]
+    judge = TaskJudge(task, samples, proves=True)
+    session: Any = _Session(outputs, moved)
+    reason = judge.refusal(session, is_exact)
     assert (reason is None) is passes, reason
     assert judge.latest is not None and judge.latest.worse == pytest.approx(moved / count)
+    estimate = TaskJudge(task, samples)
+    assert (estimate.refusal(session) is None) is (moved <= 0.01 * count)
 
 
 def test_the_summary_says_how_sure_it_is() -> None:

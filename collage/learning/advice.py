@@ -75,10 +75,10 @@ class Advice:
         return sorted(targets, key=lambda t: math.inf if (us := expected[t]) is None else us)
 
     def told(self) -> list[dict[str, Any]] | None:
-        """For the report: the error of each target's predictions; None where nothing is predicted."""
+        """For the report: the error of the predictions that something rests on; None where nothing is predicted."""
         if self.predictor is None:
             return None
-        return [asdict(error) for error in self.predictor.errors]
+        return [asdict(error) for error in self.predictor.errors(self.predictor.checked)]
 
     def against(self, target: Target, base: Target) -> str | None:
         """Why a target need not run at all; None where it may be of use.

@@ -70,7 +70,7 @@ def test_a_slow_target_that_some_plan_used_is_not_left_out(tmp_path: Path) -> No
     assert _advice(tmp_path, 18, used="slow").against(SLOW, EVEN) is None
 
 
-def test_a_target_that_was_used_where_it_was_faster_is_left_out_where_it_is_slow(
+def test_a_target_that_was_used_where_it_is_fast_is_left_out_elsewhere(
     tmp_path: Path,
 ) -> None:
     """It took half as long with 3x3 convolutions, was used there, and takes twice as long here."""

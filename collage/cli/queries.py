@@ -92,11 +92,12 @@ def learned(url: str | None) -> dict[str, Any]:
         database.close()
     if rows and not learner_is_installed():
         raise BadInputError(f"nothing is predicted without scikit-learn: {how_to_install('sklearn')}")
+    predictor = Predictor(rows)
     return {
         "observations": len(rows),
         "models": len({row.model for row in rows}),
         "enough_models": ENOUGH_MODELS,
-        "targets": [asdict(error) for error in Predictor(rows).errors],
+        "targets": [asdict(error) for error in predictor.errors(predictor.targets)],
     }
 
 

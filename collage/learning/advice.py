@@ -1,8 +1,9 @@
 """What a run is advised to measure first, and what not at all, by what the database has seen on this hardware.
 
 Invariants: a database that has seen too few models advises nothing, so nothing changes. Advice orders and leaves out;
-what a run returns is measured all the same. What is left out was of no use on at least nine other models like it, so
-that it is of use on one of ten at the most.
+what a run returns is measured all the same. A target is left out where it is slower than it was on any model whose plan
+used it. Of n known models and a new one, each may be the one with the slowest target that is used; so the new one is
+with probability 1 / (n + 1).
 """
 
 from __future__ import annotations
@@ -74,10 +75,10 @@ class Advice:
         return sorted(targets, key=lambda t: math.inf if (us := expected[t]) is None else us)
 
     def told(self) -> list[dict[str, Any]] | None:
-        """For the report: the error of each target's predictions; None where nothing is predicted."""
+        """For the report: the error of the predictions that something rests on; None where nothing is predicted."""
         if self.predictor is None:
             return None
-        return [asdict(error) for error in self.predictor.errors]
+        return [asdict(error) for error in self.predictor.errors(self.predictor.checked)]
 
     def against(self, target: Target, base: Target) -> str | None:
         """Why a target need not run at all; None where it may be of use.
@@ -92,12 +93,13 @@ class Advice:
         least = self.predictor.least_ratio(self.name_of(target), self.name_of(base), described)
         if least is None:
             return None
-        alike = [used for ratio, used in self._records(target) if ratio >= least]
-        if len(alike) < ENOUGH_MODELS or any(alike):
+        records = self._records(target)
+        slowest_used = max((ratio for ratio, used in records if used), default=0.0)
+        if len(records) < ENOUGH_MODELS or least <= max(1.0, slowest_used):
             return None
         return (
             f"left out: it takes at least {least:.2g} times as long as {base} by what other models took, and of "
-            f"{len(alike)} models on which it was so slow no plan used it (docs/learning.md)"
+            f"{len(records)} plans none used it where it was so slow (docs/learning.md)"
         )
 
     def _records(self, target: Target) -> list[tuple[float, bool]]:

@@ -16,7 +16,6 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -82,12 +81,16 @@ class Predictor:
         expected = self._predict(target, [features])[0] - self._predict(base, [features])[0]
         return math.exp(float(expected) - max(falls))
 
-    @cached_property
-    def errors(self) -> tuple[TargetError, ...]:
-        """The error of each target's held-out predictions."""
+    @property
+    def checked(self) -> tuple[str, ...]:
+        """The targets of which held-out predictions were needed so far; others cost seconds."""
+        return tuple(self._held_out)
+
+    def errors(self, targets: Sequence[str]) -> list[TargetError]:
+        """The error of some targets' held-out predictions."""
         found = []
-        for target, rows in self._rows.items():
-            held_out = self._held_out_of(target)
+        for target in targets:
+            rows, held_out = self._rows[target], self._held_out_of(target)
             off = [abs(held_out[part] - math.log(row.latency_us)) for part, row in rows.items()]
             found.append(
                 TargetError(
@@ -98,7 +101,7 @@ class Predictor:
                     factor=math.exp(float(np.quantile(off, _COVERED, method="higher"))),
                 )
             )
-        return tuple(found)
+        return found
 
     def _falls_of(self, target: str, base: str) -> list[float]:
         """Of each model that ran on both by how much the logarithm of its ratio was below the held-out prediction."""

@@ -157,7 +157,8 @@ def _variants(known: Baselines) -> list[TimedPlan]:
 def _trials(known: Baselines) -> int:
     """How many settings of the fastest target are tried: as many as take a small share of the time."""
     fit = int(_TRIALS_SHARE * known.limit_s / max(known.plan_s, 1e-3))
-    return 0 if known.error_limits.has_budget else min(MOST_TRIALS, fit)
+    only_latency = not known.error_limits.has_budget and known.request.options.objective == "latency"
+    return min(MOST_TRIALS, fit) if only_latency else 0
 
 
 def time_baselines(budgeted: Budgeted) -> Timed:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from collage.learning.advice import WORTH
 from collage.partitioner.target import Target
 from collage.refinement.comparisons import Comparisons
 from collage.search.corrections import Corrections
@@ -27,9 +26,8 @@ def early_end(known: Budgeted, comparisons: Comparisons, promised: float) -> str
         comparisons: of the single targets and their variants in turn.
         promised: what the best target for each part would save by profiles.
     """
-    runtimes = {spec.target.backend for spec in known.specs}
-    if known.left_out and len(runtimes) == 1:
-        return f"ended early: no other target can save {WORTH:.0%}, by what other models took"
+    if known.left_out and len(known.specs) == 1:
+        return "ended early: no other target is of use, by what other models took"
     fastest = comparisons.standings.fastest()
     if fastest is None or len(fastest.plan.partitions) != 1 or known.budget is not None:
         return None

@@ -90,12 +90,14 @@ def _learns(known: Allowed) -> bool:
 
 
 def _named(known: Prepared, targets: Iterable[Target]) -> Named:
-    runner = known.run.runner
+    # Variants run on the runtimes of the targets that were given.
+    given = zip(known.request.targets, known.facts, strict=True)
+    version_of = {target.backend: facts.version for target, facts in given}
     return Named(
-        hardware=runner.hardware.digest,
+        hardware=known.run.runner.hardware.digest,
         model=known.model.sha256,
         texts={target: _text(known, target) for target in targets},
-        versions={target: runner.facts(target).version for target in targets},
+        versions={target: version_of[target.backend] for target in targets},
     )
 
 

@@ -15,7 +15,7 @@ from collage.learning.observe import Named
 from collage.learning.predictor import ENOUGH_MODELS
 from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.target import Target
-from tests.collage.learning.stated import gained, observed
+from tests.collage.learning.stated import KINDS, gained, model_name, observed
 from tests.partitioner.graphs import text_model
 
 pytest.importorskip("sklearn")
@@ -56,18 +56,35 @@ def test_the_target_that_is_expected_to_be_fastest_comes_first(tmp_path: Path) -
 
 
 def test_a_target_that_was_slow_and_of_no_use_is_left_out(tmp_path: Path) -> None:
-    known = _advice(tmp_path, 36)
+    known = _advice(tmp_path, 18)
     reason = known.against(SLOW, EVEN)
     assert reason is not None
     assert reason.startswith("left out: it takes at least 1.")
-    assert "no plan used it" in reason
+    assert "of 18 plans none used it" in reason
     # Faster than the base, or unknown.
     assert known.against(EVEN, SLOW) is None
     assert known.against(NEW, EVEN) is None
 
 
 def test_a_slow_target_that_some_plan_used_is_not_left_out(tmp_path: Path) -> None:
-    assert _advice(tmp_path, 36, used="slow").against(SLOW, EVEN) is None
+    assert _advice(tmp_path, 18, used="slow").against(SLOW, EVEN) is None
+
+
+def test_a_target_that_was_used_where_it_is_fast_is_left_out_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """It took half as long with 3x3 convolutions, was used there, and takes twice as long here."""
+    known = _advice(tmp_path, 18, used="")
+    with_3x3 = {model_name(i) for i in range(18) if KINDS[i % len(KINDS)] == "3x3"}
+    gains = [replace(g, used=("mixed",)) if g.model in with_3x3 else g for g in known.gains]
+    assert replace(known, gains=gains).against(MIXED, EVEN) is not None
+    # One product of another model was slower still, and used it.
+    slowest = max(known._records(MIXED))[0]
+    record = [
+        g for g, (ratio, _) in zip(known.gains, known._records(MIXED), strict=True) if ratio == slowest
+    ]
+    gains = [replace(g, used=("mixed",)) if g in record else g for g in known.gains]
+    assert replace(known, gains=gains).against(MIXED, EVEN) is None
 
 
 @pytest.mark.parametrize("models", [0, ENOUGH_MODELS - 1])

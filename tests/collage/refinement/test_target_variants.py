@@ -181,6 +181,12 @@ def test_a_few_settings_of_the_fastest_target_are_tried(tmp_path: Path) -> None:
     assert set(on_ort) == {f"onnxruntime -{s}" for s in ("opt=extended", "prepack=off", "pool=off")}
 
 
+def test_half_of_many_threads_is_tried_too(tmp_path: Path) -> None:
+    model = _taken(channels_last_model(), tmp_path)
+    entries = single_variants(model, [OPENVINO], 8, {OPENVINO: 9e3}, trials=1)
+    assert _targets(entries)[-1] == "openvino -threads=4"
+
+
 def test_settings_come_in_the_order_of_what_other_models_gained(tmp_path: Path) -> None:
     model = _taken(channels_last_model(), tmp_path)
     base = {f"model {i}": 100.0 for i in range(9)}

@@ -68,23 +68,25 @@ def _seen(folder: Path, models: int) -> None:
 def test_a_target_that_was_slow_everywhere_is_not_measured(models: int, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     _seen(tmp_path, models)
-    report = tuned(_model(), ["openvino", "onnxruntime"], tmp_path, time_limit_s=40.0).report
+    report = tuned(_model(), ["openvino", "onnxruntime"], tmp_path, time_limit_s=90.0).report
     baselines = {baseline["target"]: baseline for baseline in report["baselines"]}
     enough = models == 12
-    assert ("latency_us" in baselines["openvino"]) is not enough
-    assert "latency_us" in baselines["onnxruntime"]
+    left_out = baselines["openvino"].get("infeasible", "").startswith("left out: it takes at least ")
+    assert left_out is enough
     assert (report["learned"] is not None) is enough
     if enough:
-        assert baselines["openvino"]["infeasible"].startswith("left out: it takes at least ")
+        assert "latency_us" in baselines["onnxruntime"]
         assert any(text.startswith("openvino was left out") for text in report["warnings"])
-        assert any(text.startswith("ended early: no other target") for text in report["warnings"])
+        assert any(
+            text.startswith("ended early: no other target is of use") for text in report["warnings"]
+        )
         assert {part["target"].split()[0] for part in report["partitions"]} == {"onnxruntime"}
         assert {row["models"] for row in report["learned"]} == {12}
 
 
 @pytest.mark.slow
 def test_a_tuning_leaves_what_it_saw(tmp_path: Path) -> None:
-    tuned(_model(), ["openvino", "onnxruntime"], tmp_path, time_limit_s=10.0)
+    tuned(_model(), ["openvino", "onnxruntime"], tmp_path, time_limit_s=90.0)
     database = CostDatabase(f"sqlite:///{tmp_path / 'c.db'}")
     rows = ObservationStore(database.connections).newest(hardware().digest, EDITION)
     database.close()

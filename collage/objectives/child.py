@@ -25,6 +25,7 @@ from collage.timing.request import TimingRequest
 
 Call = Callable[[], object]
 _LEAST_ANSWERS = 3
+_TIMED_RUNS = 20
 # Clients that are not through by then hang.
 _START_S = 300.0
 
@@ -80,6 +81,17 @@ def _built(request: TrialRequest) -> tuple[CompiledRegions, list[Executor], floa
     samples = read_samples(timing.samples_file, timing.inputs)
     expected = read_expected(timing.expected_file, ())
     return compiled, made, max(_error(each, timing, samples, expected) for each in made)
+
+
+def step_times_us(timing: TimingRequest) -> tuple[float, ...]:
+    """Median time of each partition of a plan, one request at a time; runs in the child."""
+    compiled, (executor,), _ = _built(TrialRequest(timing, 1, 0.0))
+    try:
+        runs = [executor.run_timed() for _ in range(_TIMED_RUNS)]
+        return tuple(float(np.median(each)) for each in zip(*runs, strict=True))
+    finally:
+        executor.close()
+        compiled.close()
 
 
 def _error(

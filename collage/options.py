@@ -134,6 +134,9 @@ class PlanInstances(pydantic.BaseModel):
     threads: int = Field(ge=1, le=1024, description="Threads of each.")
     cores: int = Field(ge=1, le=1024, description="Cores of the machine where that was measured.")
     rows: int = Field(default=1, ge=1, le=1024, description="Requests that one call computes.")
+    stages: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(), max_length=1024, description="Of a pipeline: how many partitions each stage has."
+    )
 
 
 class GivenPlan(pydantic.BaseModel):

@@ -38,6 +38,7 @@ class Instances:
     threads: int  # of one request
     cores: int  # that it was tuned on
     rows: int = 1  # requests of one row that one call computes
+    stages: tuple[int, ...] = ()  # of a pipeline: how many partitions each has
 
 
 @dataclass(frozen=True)

@@ -179,6 +179,9 @@ class SettingView(_Stored):
     instances: int
     threads: int
     rows: int = Field(default=1, description="Requests that one call computes.")
+    stages: list[int] = Field(
+        default=[], description="Of a pipeline: how many partitions each stage has."
+    )
     failure: str | None = None
     throughput_per_s: float | None = None
     median_us: float | None = None

@@ -9,9 +9,11 @@ Traps, each with a test:
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -301,6 +303,8 @@ def _compile(
         del compiled
         compiled = core.compile_model(source, "CPU", properties)
     blobs = tuple(sorted(folder.glob("*.blob"))) if _is_loaded(compiled) else ()
+    with contextlib.suppress(OSError):
+        os.utime(folder)  # the time of the last use decides what is removed for space
     return compiled, blobs or None
 
 

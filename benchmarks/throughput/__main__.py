@@ -2,8 +2,8 @@
 
     python -m benchmarks.throughput [MODEL ...] [-t TARGET ...] [--time-limit 120] [--rounds 3] [--json FILE]
 
-Goal: at least equal on each model within noise. The load has twice as many clients as there are cores, and each
-contender runs in processes of its own, in turn.
+Goal: at least equal on each model within noise. The load has twice as many clients as there are cores, or as many as fill
+the calls that were tuned for. Each contender runs in processes of its own, in turn.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None)
     asked = parser.parse_args()
     cores = default_threads()
-    clients = 2 * cores
     print(here())
     found, ratios = {}, []
     for name in asked.models:
@@ -54,6 +53,9 @@ def main() -> None:
                 objective="throughput",
                 time_limit_s=asked.time_limit,
             )
+            tuned = artifact.plan.get("instances", {})
+            # So many that calls of several requests can be full.
+            clients = max(2 * cores, tuned.get("count", 1) * tuned.get("rows", 1))
             ours = Contender("ours, tuned for throughput", "ours", artifact.path)
             feed = seeded_inputs(name, Model.open(folder / "model.onnx"))
             contenders = [ours, *peers(folder / "model.onnx", cores)]

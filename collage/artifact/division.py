@@ -14,6 +14,17 @@ from collage.partitioner.errors import BadInputError
 Count = int | Literal["auto"]
 
 
+def stages_here(
+    *, instances: Count, threads: int | None, planned: Instances | None, cores: int
+) -> tuple[int, ...]:
+    """The stages of the pipeline that an artifact was tuned for; nothing where the caller or the machine wants another
+    number of requests or threads.
+    """
+    if planned is None or instances != "auto" or planned.cores != cores:
+        return ()
+    return planned.stages if threads in (None, planned.threads) else ()
+
+
 def divided(
     *, instances: Count, threads: int | None, planned: Instances | None, cores: int
 ) -> tuple[int, int]:
@@ -31,6 +42,8 @@ def divided(
     if instances == "auto":
         if planned is None:
             return 1, threads or cores
+        if stages_here(instances=instances, threads=threads, planned=planned, cores=cores):
+            return planned.count, planned.threads
         each = min(threads or planned.threads, cores)
         return max(1, min(planned.count * cores // planned.cores, cores // each)), each
     if not isinstance(instances, int) or isinstance(instances, bool) or instances < 1:

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from collage.artifact.division import Count, divided
+from collage.artifact.division import Count, divided, stages_here
 from collage.artifact.node_arg import NodeArg, Wanted, check_feed
 from collage.artifact.state import State
 from collage.artifact.unpack import default_cache_folder as default_cache_folder
@@ -47,6 +47,7 @@ from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.runtime.executor import Executor
 from collage.runtime.instances import PlannedStep, executors
 from collage.runtime.joined import JoinedRequests
+from collage.runtime.pipeline import Pipeline
 from collage.runtime.requests import Requests
 from collage.runtime.turns import ClosedError
 from collage.shapes.classes import SHAPES_KEY
@@ -90,7 +91,7 @@ class Session:
         # Called by `close`, or when the session is collected or Python ends.
         self._owned.callback(weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True))
         self._requests: Requests[Any] = Requests(())
-        self._joined: JoinedRequests | None = None
+        self._joined: JoinedRequests | Pipeline | None = None
         self.rows = 1
         self.fallbacks: dict[int, str] = {}
         self.errors: dict[str, float] = {}
@@ -109,10 +110,10 @@ class Session:
         instances: Count,
     ) -> None:
         parts = unpack(path, self._directory, cache_dir)
-        self.instances, self.threads = divided(
-            instances=instances, threads=threads, planned=parts.instances, cores=default_threads()
-        )
-        compiled = CompiledRegions(self.threads, cache_dir, self.instances)
+        wanted: Any = {"instances": instances, "threads": threads, "planned": parts.instances}
+        self.instances, self.threads = divided(**wanted, cores=default_threads())
+        stages = stages_here(**wanted, cores=default_threads())
+        compiled = CompiledRegions(self.threads, cache_dir, 1 if stages else self.instances)
         self._owned.callback(compiled.close)
         self.targets = tuple(
             self._placed(i, target, fallback) for i, target in enumerate(parts.targets)
@@ -153,19 +154,20 @@ class Session:
         self.rows = parts.instances.rows if parts.instances else 1
         if self.rows > 1:
             self._join(opened)
+        elif stages and not self._constants and all(executor.is_fixed for executor in opened):
+            self._joined = Pipeline(opened, stages)
         else:
             self._requests = Requests(opened)
+        if self._joined is not None:
+            weakref.finalize(self, self._joined.end)
 
     def _join(self, opened: Sequence[Executor]) -> None:
         """Let each call compute the rows of several requests."""
         specs = (*self.inputs, *self._outputs)
         if self._constants or any((_fixed(spec) or ())[:1] != (self.rows,) for spec in specs):
-            raise LoadError(
-                f"the plan has calls of {self.rows} rows, and the model has not; tune the model again"
-            )
+            raise LoadError(f"the model has no calls of {self.rows} rows; tune the model again")
         self._wanted = {n: (d, (None, *(s or ())[1:])) for n, (d, s) in self._wanted.items()}
         self._joined = JoinedRequests(opened, self.rows)
-        weakref.finalize(self, self._joined.end)
 
     def _placed(self, position: int, target: Target, fallback: str | None) -> Target:
         """The target, or its fallback where it cannot be used and the caller allows one."""
@@ -284,7 +286,7 @@ class Session:
                 closed.
         """
         if self._joined is not None:
-            raise BadInputError("a session whose calls compute several requests keeps no state")
+            raise BadInputError("a pipeline, or a call of several requests, keeps no state")
         if self.instances > 1:
             raise BadInputError("a session that keeps state has one instance: load(path, instances=1)")
         pairs = self._state.bind(output, to)

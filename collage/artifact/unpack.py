@@ -192,8 +192,12 @@ def _read(folder: Path) -> UnpackedArtifact:
         constants=constants,
         lanes=contents["lanes"],
         verification=contents["verification"],
-        instances=Instances(**stated) if (stated := contents.get("instances")) else None,
+        instances=_instances(contents.get("instances")),
     )
+
+
+def _instances(stated: Mapping[str, Any] | None) -> Instances | None:
+    return Instances(**{**stated, "stages": tuple(stated.get("stages", ()))}) if stated else None
 
 
 def described(specs: Sequence[TensorSpec]) -> list[Any]:

@@ -14,15 +14,18 @@ from collage.backends.machine.resident_memory import peak_bytes
 from collage.backends.numerics.comparison import Expected, output_error
 from collage.backends.numerics.tensor_files import read_expected, read_samples
 from collage.objectives.trial import Trial, TrialRequest
+from collage.partitioner.errors import CollageError
 from collage.runtime.compiled import CompiledRegions, in_short
 from collage.runtime.executor import Executor
 from collage.runtime.instances import PlannedStep, executors
 from collage.runtime.joined import JoinedRequests
+from collage.runtime.pipeline import Pipeline
 from collage.runtime.requests import Requests
 from collage.timing.request import TimingRequest
 
 Call = Callable[[], object]
 _LEAST_ANSWERS = 3
+_TIMED_RUNS = 20
 # Clients that are not through by then hang.
 _START_S = 300.0
 
@@ -63,7 +66,9 @@ def run_trial(request: TrialRequest) -> Trial:
 def _built(request: TrialRequest) -> tuple[CompiledRegions, list[Executor], float]:
     timing = request.timing
     (plan,) = timing.plans
-    compiled = CompiledRegions(timing.threads, timing.cache_dir, request.instances)
+    # A stage computes one request at a time.
+    at_once = 1 if request.stages else request.instances
+    compiled = CompiledRegions(timing.threads, timing.cache_dir, at_once)
     steps = [PlannedStep(s.region, timing.regions[s.region], s.target) for s in plan.steps]
     made = executors(
         compiled,
@@ -76,6 +81,17 @@ def _built(request: TrialRequest) -> tuple[CompiledRegions, list[Executor], floa
     samples = read_samples(timing.samples_file, timing.inputs)
     expected = read_expected(timing.expected_file, ())
     return compiled, made, max(_error(each, timing, samples, expected) for each in made)
+
+
+def step_times_us(timing: TimingRequest) -> tuple[float, ...]:
+    """Median time of each partition of a plan, one request at a time; runs in the child."""
+    compiled, (executor,), _ = _built(TrialRequest(timing, 1, 0.0))
+    try:
+        runs = [executor.run_timed() for _ in range(_TIMED_RUNS)]
+        return tuple(float(np.median(each)) for each in zip(*runs, strict=True))
+    finally:
+        executor.close()
+        compiled.close()
 
 
 def _error(
@@ -112,6 +128,12 @@ def _requests(
     instances: Sequence[Executor], sample: Mapping[str, np.ndarray], request: TrialRequest
 ) -> tuple[list[Call], Call]:
     """A request of each client as a session computes it, and what ends the pool."""
+    names = request.timing.outputs
+    if request.stages:
+        if not all(each.is_fixed for each in instances):
+            raise CollageError("a pipeline needs shapes that are known before the run")
+        stages = Pipeline(instances, request.stages)
+        return [partial(stages.run, names, sample) for _ in instances], stages.close
     if request.rows == 1:
         pool = Requests(instances)
 
@@ -123,7 +145,6 @@ def _requests(
         return [partial(pool.run, call) for _ in instances], pool.close
     rows = JoinedRequests(instances, request.rows)
     singles = [{n: a[i : i + 1] for n, a in sample.items()} for i in range(request.rows)]
-    names = request.timing.outputs
     return [partial(rows.run, names, single) for _ in instances for single in singles], rows.close
 
 

@@ -61,6 +61,7 @@ def _setting(tried: Tried, on_front: bool, chosen: bool) -> Mapping[str, Any]:
         "instances": setting.instances,
         "threads": setting.threads,
         "rows": setting.rows,
+        "stages": list(setting.stages),
     }
     if tried.failure is not None:
         return {**said, "failure": tried.failure}

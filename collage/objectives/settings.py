@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,8 @@ from collage.timing.timed_plan import TimedPlan
 _MOST_MIXES = 2
 # A single target so many times as slow as the winner is not measured.
 _FAR_BEHIND = 4.0
+# A stage with a larger share of the time keeps the others idle.
+_LONGEST_STAGE = 0.85
 # Rows of a call that are tried, and how long a call may take where no bound is given.
 _ROWS = (4, 8)
 _LONGEST_CALL_US = 2e6
@@ -30,6 +33,7 @@ class Setting:
         instances: how many requests run at once.
         threads: of one call.
         rows: how many requests one call computes.
+        stages: of a pipeline, how many partitions each has.
     """
 
     plan: Plan
@@ -37,6 +41,7 @@ class Setting:
     instances: int
     threads: int
     rows: int = 1
+    stages: tuple[int, ...] = ()
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -45,7 +50,7 @@ class Setting:
             (part.nodes, _within(part.target, self.threads)) for part in self.plan.partitions
         )
         lanes = min(self.plan.lanes, self.threads) if self.instances > 1 else self.plan.lanes
-        return parts, lanes, self.instances, self.threads, self.rows
+        return parts, lanes, self.instances, self.threads, self.rows, self.stages
 
     @property
     def complexity(self) -> tuple[int, int, int]:
@@ -54,7 +59,7 @@ class Setting:
 
     def planned(self, cores: int) -> Instances:
         """What the plan says of it."""
-        return Instances(self.instances, self.threads, cores, self.rows)
+        return Instances(self.instances, self.threads, cores, self.rows, self.stages)
 
 
 def settings(
@@ -89,6 +94,12 @@ def settings(
             for plan in (entry.plan, *_served_otherwise(entry.plan, instances)):
                 setting = Setting(plan, _name(entry, plan), instances, threads)
                 found.setdefault(setting.identity, setting)
+    lines = [
+        Setting(entry.plan, entry.name, count + 1, cores // count, stages=stages)
+        for entry in (winner, *mixes)
+        for count, _ in divisions
+        if count > 1 and (stages := stages_of(entry, count)) and objective != "memory"
+    ]
     joined = [
         replace(each, rows=count)
         for count in rows
@@ -96,7 +107,26 @@ def settings(
         for each in found.values()
         if each.plan is winner.plan or len(each.plan.partitions) == 1
     ]
-    return [*found.values(), *joined]
+    return [*found.values(), *lines, *joined]
+
+
+def stages_of(entry: TimedPlan, count: int) -> tuple[int, ...]:
+    """How many partitions each stage of a pipeline has, so that the longest stage is short.
+
+    Returns:
+        Nothing where partitions are too few, may run at once, or one takes nearly all the time.
+    """
+    times = entry.step_us
+    if len(times) < count or entry.plan.lanes > 1:
+        return ()
+    best = min(
+        ([0, *cuts, len(times)] for cuts in itertools.combinations(range(1, len(times)), count - 1)),
+        key=lambda ends: max(sum(times[a:b]) for a, b in itertools.pairwise(ends)),
+    )
+    pairs = list(itertools.pairwise(best))
+    if max(sum(times[a:b]) for a, b in pairs) > _LONGEST_STAGE * sum(times):
+        return ()
+    return tuple(b - a for a, b in pairs)
 
 
 def row_counts(winner: TimedPlan, bound_us: float | None) -> list[int]:

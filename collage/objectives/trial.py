@@ -21,12 +21,14 @@ class TrialRequest:
         instances: how many calls run at once.
         seconds: how long clients ask; each gets three answers at the least.
         rows: how many requests one call computes; the samples have so many rows.
+        stages: of a pipeline, how many partitions each has.
     """
 
     timing: TimingRequest
     instances: int
     seconds: float
     rows: int = 1
+    stages: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

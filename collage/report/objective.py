@@ -30,6 +30,8 @@ def at_once(setting: Setting) -> str:
     """`2 requests at once, 1 thread each`."""
     count, threads = setting["instances"], setting["threads"]
     rows = setting.get("rows", 1)
+    if stages := setting.get("stages"):
+        return f"a pipeline of {len(stages)} stages, {_each(threads)}"
     if rows > 1:
         return (
             f"{rows} requests a call, {count} call{'' if count == 1 else 's'} at once, {_each(threads)}"
@@ -145,6 +147,7 @@ def draw_settings(settings: Sequence[Setting]) -> str:
         )
         label = f"{each['instances']} × {each['threads']}"
         label += f" × {each['rows']} rows" if each.get("rows", 1) > 1 else ""
+        label += f", {len(each['stages'])} stages" if each.get("stages") else ""
         parts.append(
             f'<text x="{x(ms):.1f}" y="{y(per_s) - radius - 4:.1f}" text-anchor="middle">{label}</text>'
         )

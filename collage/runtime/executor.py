@@ -130,6 +130,16 @@ class Executor:
         """Compute once from what was fed."""
         self._compute(_take_turns)
 
+    @property
+    def is_fixed(self) -> bool:
+        """True when all shapes are known before the first run, so that steps may run apart (`run_steps`)."""
+        return not self._free and all(step.is_static for step in self._steps)
+
+    def run_steps(self, first: int, last: int) -> None:
+        """Compute some of the steps, `last` not included; the executor `is_fixed` and has one lane."""
+        for turn in self._binding.turns[first:last]:
+            turn()
+
     def run_timed(self) -> list[float]:
         """Compute once; time of each step in microseconds."""
         return self._compute(self._time)

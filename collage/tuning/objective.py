@@ -92,7 +92,7 @@ def _measure(refined: Refined, made: Forms) -> Callable[[Setting, float], Trial]
 
     def measure(setting: Setting, seconds: float) -> Trial:
         timing = _timing(made.by_rows[setting.rows], templates[setting.rows], setting)
-        request = TrialRequest(timing, setting.instances, seconds, setting.rows)
+        request = TrialRequest(timing, setting.instances, seconds, setting.rows, setting.stages)
         gpus = on_gpus(part.target for part in setting.plan.partitions)
         limits = ChildLimits(
             timeout_s=_PATIENCE * seconds + _PATIENCE_S, address_bytes=0 if gpus else None, gpus=gpus
@@ -150,6 +150,7 @@ def _timed(refined: Refined, chosen: Tried) -> TimedPlan | None:
 def _told(setting: Setting, trial: Trial) -> str:
     what = f"{setting.name}, {setting.instances} × {setting.threads} threads"
     what += f", {setting.rows} requests a call" if setting.rows > 1 else ""
+    what += f", {len(setting.stages)} stages" if setting.stages else ""
     if trial.failure is not None:
         return f"{what}: {trial.failure}"
     return (

@@ -30,7 +30,7 @@ FORMAT = 1
 RULE = "plan"
 _MOST_LANES = 64
 MOST_INSTANCES = 1024
-_INSTANCES, _ROWS = ("count", "threads", "cores"), "rows"
+_INSTANCES, _ROWS, _STAGES = ("count", "threads", "cores"), "rows", "stages"
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,11 @@ def encode_plan(
         content["lanes"] = plan.lanes
     if plan.instances is not None:
         said_of = asdict(plan.instances)
-        content["instances"] = {k: n for k, n in said_of.items() if k != _ROWS or n > 1}
+        content["instances"] = {
+            k: n
+            for k, n in said_of.items()
+            if k in _INSTANCES or (k == _ROWS and n > 1) or (k == _STAGES and n)
+        }
     return json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
@@ -113,6 +117,11 @@ def decode_plan(model: Model, text: str) -> PlanText:
     position = {node.name: node.index for node in model.index.nodes}
     candidates = [_candidate(entry, i, position) for i, entry in enumerate(partitions)]
     plan = Plan(tuple(candidates), _lanes(content), _instances(content))
+    stages = plan.instances.stages if plan.instances else ()
+    if stages and sum(stages) != len(candidates):
+        raise BadInputError(
+            f"the plan has stages of {sum(stages)} partitions, and {len(candidates)} partitions"
+        )
     check_plan(model.index, plan)
     versions = content.get("versions", {})
     if not isinstance(versions, dict):
@@ -143,15 +152,18 @@ def _instances(content: Mapping[str, object]) -> Instances | None:
     given = content.get("instances")
     if given is None:
         return None
-    found = []
-    if isinstance(given, dict):
-        found = [*(given.get(name) for name in _INSTANCES), given.get(_ROWS, 1)]
+    stated: Mapping[str, object] = given if isinstance(given, dict) else {}
+    found = [*(stated.get(name) for name in _INSTANCES), stated.get(_ROWS, 1)]
     numbers = [n for n in found if type(n) is int and 1 <= n <= MOST_INSTANCES]
-    if len(numbers) <= len(_INSTANCES):
+    if len(numbers) < len(found):
         raise BadInputError(
             f"the plan has instances {given!r}; give {', '.join(_INSTANCES)}, each from 1 to {MOST_INSTANCES}"
         )
-    return Instances(*numbers)
+    stages = stated.get(_STAGES, [])
+    if not isinstance(stages, list) or not all(type(n) is int and n >= 1 for n in stages):
+        raise BadInputError(f"the plan has stages {stages!r}; give how many partitions each has")
+    count, threads, cores, rows = numbers
+    return Instances(count, threads, cores, rows, tuple(stages))
 
 
 def _candidate(entry: object, i: int, position: Mapping[str, int]) -> Candidate:

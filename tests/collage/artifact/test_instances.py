@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,9 +17,11 @@ from onnx import helper, numpy_helper
 
 import collage
 from benchmarks.load_time import make_artifact
+from collage.artifact.division import divided, stages_here
 from collage.backends.contract import Available
 from collage.backends.registry import resolve
 from collage.partitioner.candidate import Candidate, Instances, Plan
+from collage.partitioner.emit.plan_json import decode_plan, encode_plan
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
@@ -198,3 +202,60 @@ def test_instances_share_their_weights(tmp_path: Path, runtime: str) -> None:
     assert four - one < 0.5 * weights, (
         f"{one >> 20} MiB alone, {four >> 20} MiB with four, {weights >> 20} of weights"
     )
+
+
+@pytest.mark.usefixtures("cores")
+def test_pipeline_of_an_artifact_answers_as_one_instance_does(tmp_path: Path) -> None:
+    planned = Instances(3, 4, 8, stages=(1, 2))
+    targets = ("onnxruntime", "openvino", "onnxruntime") if here("openvino") else ("onnxruntime",) * 3
+    path = artifact(tmp_path, *targets, instances=planned)
+    feeds = [{"x": np.full((1, WIDTH), 0.01 * i, np.float32)} for i in range(24)]
+    with collage.load(path, cache_dir=tmp_path / "cache", instances=1) as session:
+        wanted = [session.run(None, feed)[0] for feed in feeds]
+    for _ in range(2):  # the second one from the cache
+        with collage.load(path, cache_dir=tmp_path / "cache") as session:
+            assert (session.instances, session.threads) == (3, 4)
+            futures = [session.run_async(None, feed) for feed in feeds]
+            for future, expected in zip(futures, wanted, strict=True):
+                np.testing.assert_allclose(future.result(60)[0], expected, atol=1e-5)
+            with pytest.raises(BadInputError, match="must have shape"):
+                session.run(None, {"x": np.zeros((2, WIDTH), np.float32)})
+            with pytest.raises(BadInputError, match="keeps no state"):
+                session.bind_output_to_input("x4", "x")
+    with pytest.raises(BadInputError, match="closed"):
+        session.run(None, feeds[0])
+
+
+@pytest.mark.parametrize(
+    "asked", [{"instances": 2}, {"threads": 1}, {"cores": 4}, {"planned": Instances(2, 4, 8)}]
+)
+def test_pipeline_gives_way_to_what_the_caller_or_the_machine_wants(asked: dict[str, Any]) -> None:
+    planned = Instances(3, 4, 8, stages=(1, 2))
+    usual: dict[str, Any] = {"instances": "auto", "threads": None, "planned": planned, "cores": 8}
+    assert stages_here(**usual) == (1, 2) and divided(**usual) == (3, 4)
+    assert stages_here(**usual | asked) == ()
+    count, threads = divided(**usual | asked)
+    assert count * threads <= (usual | asked)["cores"]
+
+
+@pytest.mark.parametrize(
+    ("instances", "said"),
+    [
+        ({"count": 2, "threads": 1, "cores": 2, "stages": [1]}, "stages of 1 partitions, and 2"),
+        ({"count": 2, "threads": 1, "cores": 2, "stages": [0, 2]}, "how many partitions each has"),
+        ({"count": 2, "threads": 1, "cores": 2, "stages": "all"}, "how many partitions each has"),
+        ({"count": 2, "threads": 1, "cores": 2, "rows": 0}, "each from 1 to"),
+        ({"count": 2, "threads": 1}, "each from 1 to"),
+        ([2, 1, 2], "each from 1 to"),
+    ],
+)
+def test_instances_that_make_no_sense_are_refused(instances: object, said: str, tmp_path: Path) -> None:
+    model = chain(tmp_path)
+    every = model.index.all_nodes
+    parts = (Candidate(3, Target("null")), Candidate(every & ~3, Target("null")))
+    right = Instances(3, 1, 2, rows=4, stages=(1, 1))
+    text = encode_plan(model, Plan(parts, instances=right))
+    assert decode_plan(model, text).plan.instances == right
+    content = json.loads(text) | {"instances": instances}
+    with pytest.raises(BadInputError, match=said):
+        decode_plan(model, json.dumps(content))

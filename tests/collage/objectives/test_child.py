@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,31 +12,39 @@ from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.numerics.tensor_files import write_samples
 from collage.model.reference import Reference
 from collage.model.sub_models import RegionFiles
-from collage.objectives.child import run_trial
+from collage.objectives.child import run_trial, step_times_us
+from collage.objectives.more_rows import MoreRows, with_rows
 from collage.objectives.trial import TrialRequest
+from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
 from collage.timing.request import PlanStep, PlanSteps, TimingRequest
 from tests.collage.artifact.test_instances import chain
 
 
-@pytest.fixture
-def timing(tmp_path: Path) -> TimingRequest:
-    model = chain(tmp_path)
+def timing_of(model: Model, folder: Path, *ends: int) -> TimingRequest:
+    """A plan of partitions that end at these nodes, all on ONNX Runtime."""
     inputs = tuple(model.index.values[name] for name in model.index.inputs)
     (output,) = model.index.outputs
-    reference = Reference(model, [seeded_inputs(inputs, 0)], tmp_path / "reference")
-    write_samples(tmp_path / "samples", reference.samples)
-    write_samples(tmp_path / "expected", reference.values([output]))
-    whole = RegionFiles(model, tmp_path / "regions", reference.values).get(model.index.all_nodes)
+    reference = Reference(model, [seeded_inputs(inputs, 0)], folder / "reference")
+    write_samples(folder / "samples", reference.samples)
+    write_samples(folder / "expected", reference.values([output]))
+    files = RegionFiles(model, folder / "regions", reference.values)
+    cuts = itertools.pairwise((0, *ends, len(model.index.nodes)))
+    regions = {f"{a}-{b}": files.get(sum(1 << n for n in range(a, b))) for a, b in cuts}
     return TimingRequest(
-        (PlanSteps((PlanStep("whole", Target.parse("onnxruntime")),)),),
-        {"whole": whole},
+        (PlanSteps(tuple(PlanStep(name, Target.parse("onnxruntime")) for name in regions)),),
+        regions,
         inputs,
         (output,),
-        tmp_path / "samples",
-        tmp_path / "expected",
+        folder / "samples",
+        folder / "expected",
         error_limit=1e-3,
     )
+
+
+@pytest.fixture
+def timing(tmp_path: Path) -> TimingRequest:
+    return timing_of(chain(tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize("instances", [1, 3])
@@ -56,6 +65,26 @@ def test_each_client_has_some_answers_however_short_the_time_is(timing: TimingRe
 def test_wrong_values_and_refusals_are_failures(timing: TimingRequest) -> None:
     strict = replace(timing, error_limit=-1.0)
     assert "exceeds" in (run_trial(TrialRequest(strict, 1, 0.1)).failure or "")
-    unknown = PlanSteps((PlanStep("whole", Target.parse("null -ops=Conv")),))
+    unknown = PlanSteps((PlanStep(next(iter(timing.regions)), Target.parse("null -ops=Conv")),))
     refused = run_trial(TrialRequest(replace(timing, plans=(unknown,)), 1, 0.1))
     assert refused.failure
+
+
+def test_each_row_of_a_call_has_a_client(tmp_path: Path) -> None:
+    made = with_rows(chain(tmp_path), 4, tmp_path / "rows", None)
+    assert isinstance(made, MoreRows)
+    trial = run_trial(TrialRequest(timing_of(made.model, tmp_path), 2, 0.2, rows=4))
+    assert trial.failure is None and trial.error is not None and trial.error < 1e-3
+    assert trial.requests >= 3 * 2 * 4 and trial.throughput > 0
+
+
+def test_pipeline_has_a_client_for_each_request_under_way(tmp_path: Path) -> None:
+    timing = timing_of(chain(tmp_path), tmp_path, 2, 4)
+    trial = run_trial(TrialRequest(timing, 3, 0.2, stages=(1, 2)))
+    assert trial.failure is None and trial.error is not None and trial.error < 1e-3
+    assert trial.requests >= 9 and trial.throughput > 0
+
+
+def test_each_partition_is_timed(tmp_path: Path) -> None:
+    times = step_times_us(timing_of(chain(tmp_path), tmp_path, 2, 4))
+    assert len(times) == 3 and all(us > 0 for us in times)

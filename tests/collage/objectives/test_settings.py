@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from collage.backends.contract import Available
 from collage.backends.registry import resolve
-from collage.objectives.settings import row_counts, settings
+from collage.objectives.settings import row_counts, settings, stages_of
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.target import Target
 from collage.timing.request import PlanTiming
@@ -63,6 +65,40 @@ def test_openvino_is_also_served_as_it_likes_to_be() -> None:
     served = [each for each in found if "throughput" in each.name]
     assert [(each.instances, each.threads) for each in served] == [(2, 1)]
     assert str(served[0].plan.partitions[0].target) == "openvino -hint=throughput -pinning=on"
+
+
+def mix(us: float, *steps_us: float) -> TimedPlan:
+    made = entry("mix", us, *["mnn", "onnxruntime"] * len(steps_us))
+    timing = PlanTiming(samples_us=(us,), step_us=steps_us)
+    parts = made.plan.partitions[: len(steps_us)]
+    return replace(made, plan=Plan(parts), timings={0: timing})
+
+
+@pytest.mark.parametrize(
+    ("times", "count", "stages"),
+    [
+        ((10.0, 10.0), 2, (1, 1)),
+        ((10.0, 10.0, 20.0), 2, (2, 1)),
+        ((10.0, 20.0, 5.0, 5.0), 2, (1, 3)),
+        ((1.0, 9.0, 9.0, 1.0, 10.0), 3, (2, 2, 1)),
+        ((95.0, 5.0), 2, ()),  # the other stage would wait
+        ((10.0, 10.0), 3, ()),
+        ((), 2, ()),
+    ],
+)
+def test_stages_take_about_as_long(
+    times: tuple[float, ...], count: int, stages: tuple[int, ...]
+) -> None:
+    assert stages_of(mix(100.0, *times), count) == stages
+
+
+def test_pipelines_have_a_request_more_than_stages() -> None:
+    winner = mix(100.0, 40.0, 60.0)
+    found = settings("throughput", winner, [winner], cores=4)
+    lines = [(s.instances, s.threads, s.stages) for s in found if s.stages]
+    assert lines == [(3, 2, (1, 1))]
+    assert not any(s.stages for s in settings("memory", winner, [winner], cores=4))
+    assert found[-1].planned(4).stages == (1, 1)
 
 
 def test_calls_of_several_requests_come_after_those_of_one() -> None:

@@ -100,3 +100,19 @@ def test_the_picture_has_a_point_for_each_setting_and_escapes_names() -> None:
 def test_numbers_read_well() -> None:
     assert rate({"throughput_per_s": 3941.2}) == "3941" and rate({"throughput_per_s": 1.2345}) == "1.23"
     assert at_once({"instances": 1, "threads": 2}) == "1 request at a time, 2 threads each"
+
+
+def test_rows_and_stages_are_said_and_drawn() -> None:
+    joined = setting("openvino", 100.0, rows=8)
+    line = setting("mix", 90.0, stages=[1, 2], instances=2)
+    assert at_once(joined) == "8 requests a call, 1 call at once, 2 threads each"
+    assert at_once(line) == "a pipeline of 2 stages, 1 thread each"
+    drawn = draw_settings([joined, line])
+    assert "1 × 2 × 8 rows" in drawn and "2 × 1, 2 stages" in drawn
+
+
+def test_weights_compare_with_the_best_other_single_target() -> None:
+    said = sentence(report("throughput=0.5,memory=0.5"))
+    assert said is not None
+    # 1.5 times the throughput with half the memory: the square root of 1.5 × 2.
+    assert "1.73 × as good by these weights of the best other single target (onnxruntime)" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ import pytest
 
 from collage.runtime.executor import Executor
 from collage.runtime.joined import JoinedRequests, joined
+from collage.runtime.pipeline import Pipeline
 from collage.runtime.requests import Requests
 from collage.runtime.turns import ClosedError
 
@@ -254,3 +256,78 @@ def test_threads_end_with_close() -> None:
     assert threading.active_count() == before + 2
     requests.close()
     assert threading.active_count() == before
+
+
+class Stepping:
+    """Stands for an executor of three steps that count up; remembers when each step ran, over all executors."""
+
+    def __init__(self, ran: list[tuple[int, float, float]], seconds: float = 0.0) -> None:
+        self.ran, self.seconds, self.number = ran, seconds, 0.0
+        self.fails = False
+
+    def feed(self, values: Mapping[str, np.ndarray]) -> None:
+        self.number = float(values["x"])
+
+    def run_steps(self, first: int, last: int) -> None:
+        for step in range(first, last):
+            begin = time.perf_counter()
+            time.sleep(self.seconds)
+            if self.fails and step == 2:
+                raise ArithmeticError("it cannot")
+            self.number += 10.0**step
+            self.ran.append((step, begin, time.perf_counter()))
+
+    def output(self, name: str) -> np.ndarray:
+        return np.array(self.number)
+
+
+def pipeline(*executors: Stepping, stages: tuple[int, ...] = (1, 2)) -> Pipeline:
+    return Pipeline(cast("list[Executor]", list(executors)), stages)
+
+
+def number(value: float) -> dict[str, np.ndarray]:
+    return {"x": np.array(value)}
+
+
+@pytest.mark.parametrize("stages", [(3,), (1, 2), (1, 1, 1)])
+def test_pipeline_answers_who_asked(stages: tuple[int, ...]) -> None:
+    requests = pipeline(*(Stepping([], 0.0002) for _ in range(len(stages) + 1)), stages=stages)
+
+    def work(client: int) -> bool:
+        asked = [1000.0 * client + 1000_000 * i for i in range(20)]
+        waited = [requests.run(["y"], number(n))[0] for n in asked[:10]]
+        later = [requests.submit(["y"], number(n)) for n in asked[10:]]
+        return [float(a) for a in (*waited, *(f.result(60)[0] for f in later))] == [
+            n + 111 for n in asked
+        ]
+
+    with ThreadPoolExecutor(6) as clients:
+        assert all(clients.map(work, range(6)))
+    requests.close()
+    requests.close()
+
+
+def test_stages_run_at_once_and_each_has_one_request_at_a_time() -> None:
+    ran: list[tuple[int, float, float]] = []
+    requests = pipeline(*(Stepping(ran, 0.05) for _ in range(3)))
+    waiting = [requests.submit(["y"], number(0.0)) for _ in range(6)]
+    wait(waiting)
+    requests.close()
+    spans = {step: sorted((b, e) for s, b, e in ran if s == step) for step in (0, 1, 2)}
+    first, second = spans[0], sorted(spans[1] + spans[2])
+    for stage in (first, second):
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(stage))
+    assert sum(a < d and c < b for a, b in first for c, d in second) >= 4
+
+
+def test_failure_in_a_stage_is_the_request_s_and_the_next_one_runs() -> None:
+    executor = Stepping([])
+    requests = pipeline(executor)
+    executor.fails = True
+    with pytest.raises(ArithmeticError, match="it cannot"):
+        requests.run(["y"], number(1.0))
+    executor.fails = False
+    assert requests.run(["y"], number(1.0))[0] == 112.0
+    requests.close()
+    with pytest.raises(ClosedError):
+        requests.run(["y"], number(1.0))

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from collage.serving import health_check
 from tests.collage.serving.conftest import Running
 from tests.service.system.test_docker import COPIED
 
@@ -68,6 +69,31 @@ def test_image_is_built_from_what_a_wheel_is_built_from() -> None:
         for source in line.split()[:-1]
     }
     assert copied == COPIED
+
+
+def test_ports_and_places_of_the_image_agree() -> None:
+    words = _command("ENTRYPOINT")
+    port = words[words.index("--port") + 1]
+    assert re.findall(r"^EXPOSE (\S+)$", DOCKERFILE, re.MULTILINE) == [port]
+    assert f"http://127.0.0.1:{port}" == health_check._URL
+    body = DOCKERFILE.split("AS model\n")[1]
+    places = re.findall(r"^COPY --from=(\S+) (\S+) (\S+)$", body, re.MULTILINE)
+    assert places == [("install", "/opt/collage", "/opt/collage"), ("package", ".", words[3])]
+
+
+@pytest.mark.slow
+def test_image_installs_last_what_the_package_was_measured_with(rows_package: Path) -> None:
+    copied = re.findall(r"^COPY --from=package (\S+) /source/(\S+)$", DOCKERFILE, re.MULTILINE)
+    assert copied == [("requirements.txt", "package.txt")]
+    lines = (rows_package / copied[0][0]).read_text(encoding="utf-8").split()
+    assert lines and all(re.fullmatch(r"[A-Za-z0-9_.-]+==\S+", line) for line in lines)
+    installs = re.findall(r"pip install .*", DOCKERFILE)
+    assert installs[-1] == "pip install --no-cache-dir -r package.txt"
+    assert all("--no-cache-dir" in line for line in installs)
+    # pip leaves these versions as they are: they are what is installed here beside the extra.
+    checked = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--quiet", *lines]
+    done = subprocess.run(checked, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

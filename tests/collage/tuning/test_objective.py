@@ -109,6 +109,39 @@ def test_calls_of_several_requests_are_measured_written_and_served(tmp_path: Pat
     assert tuned(tmp_path, objective="throughput").report["known_since"] is None
 
 
+@pytest.mark.skipif(default_threads() < 2, reason="a pipeline needs two cores")
+def test_pipeline_is_measured_written_and_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tuned(tmp_path)
+    (whole,) = first.plan["partitions"]
+    nodes = whole["nodes"]
+    halves = [
+        {"target": "onnxruntime", "nodes": nodes[:4]},
+        {"target": "onnxruntime -threads=1", "nodes": nodes[4:]},
+    ]
+    real = objective_module.settings
+
+    def settings(*given: Any, **named: Any) -> list[Setting]:
+        return [each for each in real(*given, **named) if each.stages][:1]
+
+    monkeypatch.setattr(objective_module, "settings", settings)
+    plan = {**first.plan, "partitions": halves}
+    artifact = tuned(tmp_path, plan=plan, strategy="optimal", objective="throughput", time_limit_s=60.0)
+    (ours,) = artifact.report["objective"]["settings"]
+    assert ours["chosen"] and ours["stages"] == [1, 1] and ours["instances"] == 3
+    assert artifact.plan["instances"]["stages"] == [1, 1]
+    ReportView.model_validate_json(ReportView(**read_report(artifact.path)).model_dump_json())
+    rows = np.random.default_rng(0).standard_normal((4, WIDTH), np.float32)
+    with collage.load(artifact.path, cache_dir=False) as session:
+        futures = [session.run_async(None, {"x": rows[i : i + 1]}) for i in range(4)]
+        made = np.concatenate([each.result(60)[0] for each in futures])
+    np.testing.assert_allclose(made, plain(tmp_path, rows), atol=1e-4)
+    monkeypatch.undo()
+    again = tuned(tmp_path, plan=artifact.plan, strategy="optimal")
+    assert again.plan["instances"] == artifact.plan["instances"]
+
+
 def plain(folder: Path, rows: np.ndarray) -> np.ndarray:
     """What ONNX Runtime computes of each row of the model that was given."""
     model = folder / "given.onnx"

@@ -23,9 +23,9 @@ from collage.service.api_models import (
     WatchSummaryView,
 )
 from collage.service.diagnosis_models import DiagnosisView, WatchReportView
+from collage.service.graph_models import GraphView
 from collage.service.report_models import (
     FailureEvent,
-    GraphView,
     ProgressEvent,
     ReportView,
     StateEvent,

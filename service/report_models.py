@@ -1,4 +1,4 @@
-"""What reports, graphs and events hold, for the API's document.
+"""What reports and events hold, for the API's document.
 
 The server sends reports and events as they were stored; a test compares real ones with these models.
 """
@@ -15,12 +15,12 @@ from collage.options import GivenPlan
 Interval = tuple[float, float]
 
 
-class _Stored(BaseModel):
+class Stored(BaseModel):
     # Older reports lack what is newer.
     model_config = ConfigDict(extra="allow")
 
 
-class MachineView(_Stored):
+class MachineView(Stored):
     """What everything was measured on."""
 
     label: str
@@ -28,7 +28,7 @@ class MachineView(_Stored):
     description: str
 
 
-class RefusalView(_Stored):
+class RefusalView(Stored):
     """A node that a target refuses."""
 
     node: str
@@ -36,7 +36,7 @@ class RefusalView(_Stored):
     reason: str
 
 
-class AlternativeView(_Stored):
+class AlternativeView(Stored):
     """What another target would cost in place of a partition's."""
 
     target: str
@@ -50,7 +50,7 @@ class AlternativeView(_Stored):
     moved_measured_us: float | None = None
 
 
-class PartitionView(_Stored):
+class PartitionView(Stored):
     """A partition of the plan that is returned."""
 
     target: str
@@ -65,7 +65,7 @@ class PartitionView(_Stored):
     why: list[str]
 
 
-class TransferView(_Stored):
+class TransferView(Stored):
     """A value that one partition makes and another reads."""
 
     value: str
@@ -75,7 +75,7 @@ class TransferView(_Stored):
     latency_us: float = Field(description="Of its copies; 0 where both have the same memory.")
 
 
-class BaselineView(_Stored):
+class BaselineView(Stored):
     """The whole model on one target."""
 
     target: str
@@ -85,7 +85,7 @@ class BaselineView(_Stored):
     exceeds_tolerance: float | None = None
 
 
-class TimedPlanView(_Stored):
+class TimedPlanView(Stored):
     """A plan that was timed, or why it could not be."""
 
     name: str
@@ -99,7 +99,7 @@ class TimedPlanView(_Stored):
     infeasible: str | None = None
 
 
-class FrontPointView(_Stored):
+class FrontPointView(Stored):
     """A point of latency against error."""
 
     point: int
@@ -113,7 +113,7 @@ class FrontPointView(_Stored):
     plan: GivenPlan
 
 
-class CandidatesView(_Stored):
+class CandidatesView(Stored):
     """How many candidates there were, and how their costs were found."""
 
     total: int
@@ -123,7 +123,7 @@ class CandidatesView(_Stored):
     infeasible: int
 
 
-class SearchView(_Stored):
+class SearchView(Stored):
     """What the search proved."""
 
     objective_us: float
@@ -131,7 +131,7 @@ class SearchView(_Stored):
     optimal: bool
 
 
-class RefusedView(_Stored):
+class RefusedView(Stored):
     """Operators that a target refused, and why."""
 
     target: str
@@ -141,7 +141,7 @@ class RefusedView(_Stored):
     first: str
 
 
-class NeverMeasuredView(_Stored):
+class NeverMeasuredView(Stored):
     """How many candidates of a target were never measured."""
 
     target: str
@@ -150,7 +150,7 @@ class NeverMeasuredView(_Stored):
     at_least_us: float | None
 
 
-class EvaluationView(_Stored):
+class EvaluationView(Stored):
     """How well the plan does its task on held-out samples."""
 
     metric: str
@@ -170,7 +170,7 @@ class EvaluationView(_Stored):
     )
 
 
-class SettingView(_Stored):
+class SettingView(Stored):
     """A plan measured with several requests at once, or why it could not be."""
 
     name: str
@@ -193,7 +193,7 @@ class SettingView(_Stored):
     chosen: bool | None = None
 
 
-class ObjectiveView(_Stored):
+class ObjectiveView(Stored):
     """What was tuned for, and the settings that were measured for it."""
 
     name: str = Field(description="`latency`, `throughput`, `memory`, or weights of them.")
@@ -203,7 +203,7 @@ class ObjectiveView(_Stored):
     settings: list[SettingView]
 
 
-class FootprintView(_Stored):
+class FootprintView(Stored):
     """What the artifact takes, as it was compiled for the last time."""
 
     peak_rss_bytes: int
@@ -211,7 +211,7 @@ class FootprintView(_Stored):
     size_bytes: int
 
 
-class ShapeSingleView(_Stored):
+class ShapeSingleView(Stored):
     """A target alone at a shape."""
 
     target: str
@@ -220,14 +220,14 @@ class ShapeSingleView(_Stored):
     failure: str | None = None
 
 
-class WeightedView(_Stored):
+class WeightedView(Stored):
     """Means over shapes by their weights."""
 
     latency_us: float
     singles: list[ShapeSingleView]
 
 
-class ShapeRowView(_Stored):
+class ShapeRowView(Stored):
     """What was measured at a representative shape."""
 
     sizes: dict[str, int]
@@ -239,7 +239,7 @@ class ShapeRowView(_Stored):
     singles: list[ShapeSingleView]
 
 
-class HotPlanView(_Stored):
+class HotPlanView(Stored):
     """The plan that a shape gets once it has come often."""
 
     partitions: int
@@ -249,7 +249,7 @@ class HotPlanView(_Stored):
     from_request: int
 
 
-class ShapeClassView(_Stored):
+class ShapeClassView(Stored):
     """Shapes that are run alike."""
 
     up_to: int | None = Field(description="The largest product of sizes; null for the last class.")
@@ -259,7 +259,7 @@ class ShapeClassView(_Stored):
     hot: HotPlanView | None
 
 
-class ShapesView(_Stored):
+class ShapesView(Stored):
     """A plan for a range of shapes."""
 
     dims: dict[str, str]
@@ -271,7 +271,7 @@ class ShapesView(_Stored):
     rss_bytes: dict[str, int]
 
 
-class LearnedView(_Stored):
+class LearnedView(Stored):
     """How well the costs of a target's parts are predicted from those of other models."""
 
     target: str
@@ -281,7 +281,7 @@ class LearnedView(_Stored):
     factor: float = Field(description="Nine of ten parts took within this factor of the prediction.")
 
 
-class ReportView(_Stored):
+class ReportView(Stored):
     """The report of a tuning; docs/report.md says what each field means."""
 
     report_version: int
@@ -320,58 +320,7 @@ class ReportView(_Stored):
     shapes: ShapesView | None = None
 
 
-class GraphNodeView(_Stored):
-    """An operator."""
-
-    id: int
-    name: str
-    op: str
-    x: float
-    y: int
-    inputs: list[tuple[str, str]] = Field(description="Name and type of each value.")
-    outputs: list[tuple[str, str]]
-    attributes: dict[str, str]
-
-
-class GraphPartitionView(_Stored):
-    """A partition, with its operators and the edges between them."""
-
-    id: str
-    target: str
-    x: float
-    y: int
-    operators: dict[str, int]
-    latency_us: float | None = Field(default=None, description="Inside the plan, by the report.")
-    predicted_us: float | None = None
-    numbers: str | None = None
-    prepared: str | None = None
-    alternatives: list[AlternativeView] | None = None
-    why: list[str] | None = None
-    nodes: list[GraphNodeView]
-    edges: list[tuple[int, int]]
-
-
-class GraphEdgeView(_Stored):
-    """What goes from one partition to another."""
-
-    source: str = Field(alias="from")
-    to: str
-    tensors: list[str]
-    bytes: int | None = Field(description="Of all tensors; null where a shape is not known.")
-    latency_us: float | None = Field(
-        default=None,
-        description="Of copies between memories, by the report; 0 where nothing is copied.",
-    )
-
-
-class GraphView(_Stored):
-    """The partition graph as the page draws it: x counts within a layer, y counts layers."""
-
-    partitions: list[GraphPartitionView]
-    edges: list[GraphEdgeView]
-
-
-class ProgressFacts(_Stored):
+class ProgressFacts(Stored):
     """Facts of a step; which there are depends on the stage."""
 
     normalized_sha256: str | None = None
@@ -387,7 +336,7 @@ class ProgressFacts(_Stored):
     seconds: float | None = None
 
 
-class ProgressEvent(_Stored):
+class ProgressEvent(Stored):
     """`event: progress`: a step of the tuner."""
 
     at: datetime
@@ -400,7 +349,7 @@ class ProgressEvent(_Stored):
     data: ProgressFacts
 
 
-class StateEvent(_Stored):
+class StateEvent(Stored):
     """`event: state`: a change of state; an end is the last event."""
 
     at: datetime
@@ -409,7 +358,7 @@ class StateEvent(_Stored):
     worker: str | None = None
 
 
-class FailureEvent(_Stored):
+class FailureEvent(Stored):
     """`event: failure`: why the job fails."""
 
     at: datetime

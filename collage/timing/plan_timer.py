@@ -154,7 +154,8 @@ class PlanTimer:
         known = self.entries[:1] + [entry for entry in again if entry is not self.entries[0]]
         entries = [*known, *plans]
         names = ", ".join(entry.name for entry in entries)
-        self.say(f"timing {len(entries)} plans in turn: {names}")
+        count = "1 plan" if len(entries) == 1 else f"{len(entries)} plans in turn"
+        self.say(f"timing {count}: {names}")
         request = replace(
             self._request(entries),
             rounds=rounds,

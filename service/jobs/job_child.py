@@ -70,8 +70,9 @@ class JobChild:
 
     def is_suspended(self) -> bool:
         """True while the process is stopped (SIGSTOP)."""
+        pid = self._process.pid
         with contextlib.suppress(psutil.NoSuchProcess):
-            return psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED
+            return pid is not None and psutil.Process(pid).status() == psutil.STATUS_STOPPED
         return False
 
     def ask_to_stop(self) -> None:

@@ -79,9 +79,8 @@ class WarmProcess:
 
     @property
     def pid(self) -> int | None:
-        """Its number, once it is forked; None where it ended before."""
-        while self._pid is None and self._code is None:
-            self._hear(None)
+        """Its number; None while it is not forked. Nobody waits for that here: a lease may end meanwhile."""
+        self._hear(0.0)
         return self._pid
 
     @property
@@ -101,12 +100,12 @@ class WarmProcess:
         return self._code
 
     def terminate(self) -> None:
-        """Ask it to stop."""
+        """Ask it to stop, if it is forked."""
         if (pid := self.pid) is not None:
             os.kill(pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it and its group."""
+        """End it and its group, if it is forked."""
         if (pid := self.pid) is not None:
             # The group may be gone; children in groups of their own die with their parent.
             with contextlib.suppress(ProcessLookupError):
@@ -118,16 +117,17 @@ class WarmProcess:
         os.close(self.messages)
 
     def close(self) -> None:
-        """End it, and let its number go."""
+        """End it, and let its number go. One that is forked later finds all closed, and ends."""
         self.kill()
-        self.wait()
+        if self._pid is not None:
+            self.wait()
         with contextlib.suppress(BrokenPipeError):  # of what could not be written
             self.requests.close()
         self._status.close()
         self.output.unlink(missing_ok=True)
 
     def _hear(self, timeout_s: float | None) -> None:
-        """Take in what its keeper says, for so long at most."""
+        """Take in what its keeper says, for so long at most, or until it says something."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while self._code is None:
             poll = select.poll()  # not select(), which fails for descriptors from 1024 on

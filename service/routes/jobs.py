@@ -26,6 +26,7 @@ from collage.service.api_models import (
     WatchSummaryView,
 )
 from collage.service.diagnosis_models import DiagnosisView, WatchReportView
+from collage.service.graph_models import GraphView
 from collage.service.http.bodies import has_type, read_body, schema_of
 from collage.service.http.event_stream import TICK_S, EventStreamResponse
 from collage.service.http.problems import ProblemError, not_found
@@ -33,7 +34,6 @@ from collage.service.jobs.kinds import ONNX_TYPE, ZIP_TYPE
 from collage.service.jobs.runner import JSON_TYPE
 from collage.service.report_models import (
     FailureEvent,
-    GraphView,
     ProgressEvent,
     ReportView,
     StateEvent,

@@ -7,7 +7,7 @@ their own. So a unit of systemd needs `Delegate=yes` and `DelegateSubgroup=serve
 
 Only the standard library is imported, since the fork server uses this.
 
-Source: Linux, Documentation/admin-guide/cgroup-v2.rst; systemd, docs/CGROUP_DELEGATION.md.
+Source: Linux, Documentation/admin-guide/cgroup-v2.rst; systemd, "Control Group APIs and Delegation".
 """
 
 from __future__ import annotations

@@ -20,9 +20,18 @@ from tests.processes import children, has_ended
 from tests.service.conftest import RunningServer, StartServer, post_job
 
 
+def _pid(warm: WarmProcess) -> int:
+    """Its number, once it is forked."""
+    deadline = time.monotonic() + 120
+    while (pid := warm.pid) is None:
+        assert time.monotonic() < deadline and warm.is_alive
+        time.sleep(0.02)
+    return pid
+
+
 def _wait_until_loaded(warm: WarmProcess) -> None:
     """It has its helper, and has nothing to do but to read its request."""
-    process = psutil.Process(warm.pid)
+    process = psutil.Process(_pid(warm))
     deadline, quiet = time.monotonic() + 120, 0
     while quiet < 10:
         assert time.monotonic() < deadline and warm.is_alive
@@ -65,8 +74,7 @@ def test_a_process_that_was_killed_is_not_given_to_a_job(tmp_path: Path, sqlite_
     pool = WarmProcesses(tmp_path)
     pool.fill(1)
     dead = pool._waiting[0]
-    assert dead.pid is not None
-    os.kill(dead.pid, signal.SIGKILL)
+    os.kill(_pid(dead), signal.SIGKILL)
     assert dead.wait(60) == -signal.SIGKILL
     taken = pool.take()
     assert taken is not dead
@@ -78,7 +86,7 @@ def test_closing_ends_all_that_wait(tmp_path: Path) -> None:
     pool = WarmProcesses(tmp_path)
     pool.fill(2)
     pool.fill(2)
-    processes = [psutil.Process(warm.pid) for warm in pool._waiting]
+    processes = [psutil.Process(_pid(warm)) for warm in pool._waiting]
     keepers = [process.parent() for process in processes]
     assert len(processes) == 2
     pool.close()
@@ -98,7 +106,7 @@ def test_a_process_and_its_helper_keep_to_their_cores(tmp_path: Path) -> None:
     template = Template([core])
     warm = WarmProcess(tmp_path / "output.txt", template)
     _wait_until_loaded(warm)
-    process = psutil.Process(warm.pid)
+    process = psutil.Process(_pid(warm))
     assert [each.cpu_affinity() for each in (process, *children(process))] == [[core], [core]]
     warm.discard()
     template.close()
@@ -108,7 +116,7 @@ def test_a_killed_template_is_replaced_and_its_processes_go_on(tmp_path: Path) -
     pool = WarmProcesses(tmp_path)
     pool.fill(1)
     first = pool.take()
-    assert first.pid is not None and pool._template is not None
+    assert _pid(first) and pool._template is not None
     os.kill(pool._template._process.pid, signal.SIGKILL)
     pool._template._process.wait()
     assert first.is_alive
@@ -116,12 +124,33 @@ def test_a_killed_template_is_replaced_and_its_processes_go_on(tmp_path: Path) -
         pool.take(),
         pool.take(),
     )  # the one that waited may not be forked yet, and then has ended
-    assert third.pid is not None and psutil.Process(third.pid).is_running()
+    assert psutil.Process(_pid(third)).is_running()
     first.discard()
     second.discard()
     third.discard()
     pool.close()
     assert not list(tmp_path.glob("output-*"))
+
+
+def test_nobody_waits_for_a_process_that_is_not_forked_yet(tmp_path: Path) -> None:
+    """A runner renews its lease meanwhile; what is closed before it is forked ends by itself."""
+    template = Template()
+    begin = time.monotonic()
+    warm = WarmProcess(tmp_path / "output.txt", template)
+    following = WarmProcess(tmp_path / "following.txt", template)
+    assert warm.pid is None and warm.is_alive
+    warm.terminate()
+    warm.kill()
+    warm.discard()
+    assert time.monotonic() - begin < 1.0, "Python alone takes longer to load all libraries"
+    _pid(following)
+    deadline = time.monotonic() + 60
+    loader = psutil.Process(template._process.pid)
+    while len(children(loader)) != 1:  # the keeper of the other one
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    following.discard()
+    template.close()
 
 
 @pytest.mark.parametrize("code", [0, 7])

@@ -105,6 +105,8 @@ def test_free_dimensions_become_fields(page: Page, server: RunningServer, tmp_pa
     assert job["targets"] == ["onnxruntime", "openvino -precision=bf16"]
     page.click("text=Cancel")
     expect(page.locator("#state")).to_have_text("cancelled")
+    expect(page.locator(".banner p").nth(1)).to_have_text(re.compile("^Costs measured so far are kept"))
+    expect(page.locator("text=Run again")).to_be_visible()
     shoot(page, "job-cancelled")
 
 
@@ -248,6 +250,7 @@ def test_an_artifact_is_watched_by_a_click(page: Page, server: RunningServer) ->
     chart = page.locator(".watch").nth(1).locator("[data-ready] canvas")
     expect(chart).to_be_visible()
     expect(page.locator(".watch").nth(1).locator(".legend li")).to_have_count(3)
+    expect(page.locator(".watch").nth(1).locator(".legend .swatch").nth(0)).to_have_class("swatch ink")
     expect(page.locator(".watch").nth(1)).to_contain_text("1.120")
     page.locator(".watch").nth(1).locator("text=Measure now").click()
     page.wait_for_url("**/jobs/*")

@@ -64,6 +64,10 @@ def test_partitions_show_time_share_and_transfers(page: Page, server: RunningSer
         "collageGraph.cy.elements().renderedBoundingBox().w / collageGraph.cy.width()"
     )
     assert width > 0.7, "the graph uses the width"
+    height = "document.getElementById('graph').clientHeight"
+    assert page.evaluate(height) < 300, "a row of partitions needs no tall box"
+    page.click("#partitions button >> nth=1")
+    assert page.evaluate(height) > 400
 
 
 def test_search_finds_and_shows_an_operator(page: Page, server: RunningServer) -> None:

@@ -16,9 +16,9 @@ from jsonschema import Draft202012Validator
 
 from collage.client import client
 from collage.service.app import create_app
+from collage.service.graph_models import GraphView
 from collage.service.report_models import (
     FailureEvent,
-    GraphView,
     ProgressEvent,
     ReportView,
     StateEvent,

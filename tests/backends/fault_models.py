@@ -63,3 +63,8 @@ PEEPHOLES = """g (float[3,1,2] x) => (float[3,1,1,1] y)
 }""".replace("{W}", "{1, -1, 0.5, 1, -1, 1, 2, 1}").replace("{R}", "{1, -1, 0.5, 1}")
 MASKED_DROPOUT = "g (float[4,8] x) => (bool[4,8] m) { y, m = Dropout(x) }"
 FLAT = "g (float[2,3,4] x) => (float[2,3,4] y) { y = OP<axis = 1>(x) }"
+RUNNING_MEAN = """g (float[1,1,2,2] x) => (float[1] n, float[1,1,2,2] y)
+    <float[1] one = {1}, float[1] mean = {0}, float[1] variance = {1}> {
+    y, m, v = BatchNormalization<training_mode = 1, momentum = 0.5>(x, one, one, mean, variance)
+    n = Neg(m)
+}"""

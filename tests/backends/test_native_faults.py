@@ -239,6 +239,14 @@ def test_onnxruntime_lists_outputs_as_they_were_bound(tmp_path: Path) -> None:
     assert binding.get_outputs()[1].numpy().tolist() == [-1, -1, -1]
 
 
+def test_onnxruntime_adds_to_the_running_mean_from_run_to_run(tmp_path: Path) -> None:
+    """onnxruntime-running-mean"""
+    model = write(models.RUNNING_MEAN, tmp_path)
+    session = ort.InferenceSession(model.path, providers=["CPUExecutionProvider"])
+    x = np.ones((1, 1, 2, 2), np.float32)
+    assert [float(session.run(None, {"x": x})[0][0]) for _ in range(2)] == [-0.5, -0.75]
+
+
 def test_onnxruntime_overflows_without_vnni(tmp_path: Path) -> None:
     """onnxruntime-u8s8"""
     features = set(hardware().features)

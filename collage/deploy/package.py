@@ -138,7 +138,15 @@ def _planned(parts: UnpackedArtifact, place: Path, threads: int) -> dict[str, An
             executable = compiled.get(model.path.parent.name, model, target)
             alone = executable.standalone()
             specs = (*model.inputs, *model.outputs)
-            if alone is None or not all(spec.is_static and spec.dtype != "object" for spec in specs):
+            for spec in specs:
+                if spec.dtype == "object" or not spec.is_static:
+                    is_text = spec.dtype == "object"
+                    what = "is text" if is_text else "has a shape that only a run tells"
+                    raise BadInputError(
+                        f"{spec.name!r} of partition {i} {what}, which packages do not have yet; "
+                        "run the artifact with collage.load"
+                    )
+            if alone is None:
                 raise BadInputError(
                     f"partition {i} on {target} cannot run without Collage yet; tune without this target, or with "
                     "its options at their defaults"

@@ -100,6 +100,30 @@ def test_input_without_a_shape_is_refused_with_the_remedy(tmp_path: Path) -> Non
         ingest(path, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "m (float[4, 4] x) => (seq(float[2, 4]) y) <int64 k = {2}> { y = SplitToSequence(x, k) }",
+            "output 'y' is not a tensor but a sequence",
+        ),
+        (
+            "m (seq(float[4]) s) => (float[n] y) { y = ConcatFromSequence<axis = 0>(s) }",
+            "input 's' is not a tensor but a sequence",
+        ),
+        (
+            "m (optional(float[4]) o) => (bool y) { y = OptionalHasElement(o) }",
+            "input 'o' is not a tensor but an optional value",
+        ),
+    ],
+)
+def test_inputs_and_outputs_that_are_no_tensors_are_refused(
+    text: str, reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=f"{reason}.*export the model with tensors only"):
+        ingest(saved(text, tmp_path, 18), tmp_path)
+
+
 def test_model_optimized_for_one_processor_is_refused_with_the_remedy(tmp_path: Path) -> None:
     graph = helper.make_graph(
         [helper.make_node("ReorderInput", ["x"], ["y"], "n", domain="com.microsoft.nchwc")],

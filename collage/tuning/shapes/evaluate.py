@@ -151,11 +151,14 @@ class MetricCheck:
         source = _AllSamples(free, work_dir, *halves, run.listener, run.cancel)
         task = task_of(request.options, source, request.inputs, request.labels)
         assert task is not None, "a metric is named"
-        self._searched, self._proof = TaskJudge(task, task.searched), TaskJudge(task, task.proof)
+        self._searched, self._proof = (
+            TaskJudge(task, task.searched),
+            TaskJudge(task, task.proof, proves=True),
+        )
 
-    def refusal(self, session: PlanSession) -> str | None:
+    def refusal(self, session: PlanSession, is_exact: bool = False) -> str | None:
         """Why plans do not pass, or None."""
-        return self._searched.refusal(session) or self._proof.refusal(session)
+        return self._searched.refusal(session, is_exact) or self._proof.refusal(session, is_exact)
 
     @property
     def findings(self) -> dict[str, Any]:
@@ -213,7 +216,7 @@ def evaluated(
         if key in refused:
             continue
         with session(classes) as opened:
-            reason = check.refusal(opened)
+            reason = check.refusal(opened, most_error <= EXACT_ERROR)
         if reason is None:
             return [_judged(one, timed) for one in classes], note
         refused[key] = reason

@@ -38,8 +38,11 @@ def read_samples(
     except (OSError, ValueError) as error:
         raise BadInputError(f"inputs file {str(path)!r} cannot be read as .npz: {error}") from None
     if arrays.keys() != wanted.keys():
+        too_many = arrays.keys() > wanted.keys()
+        hint = "; leave out the others (an input with a default in the file is a weight)"
         raise BadInputError(
             f"inputs file {str(path)!r} holds {sorted(arrays)}, but the model takes {sorted(wanted)}"
+            f"{hint if too_many else ''}"
         )
     counts = {_sample_count(array, wanted[name]) for name, array in arrays.items()}
     if len(counts) != 1:

@@ -74,6 +74,19 @@ def test_sparse_weights_that_cannot_be_are_refused(
         ingest(tmp_path / "m.onnx", tmp_path)
 
 
+def test_constant_that_is_stacked_twice_is_taken(tmp_path: Path) -> None:
+    text = """
+        m (float[2, 4] x) => (float[2, 4] y, int64[2, 2] k) {
+            y = Relu(x)  s = Shape(x)  q = SequenceConstruct(s, s)
+            k = ConcatFromSequence<axis = 0, new_axis = 1>(q)
+        }
+    """
+    path = saved(text, tmp_path)
+    model, _ = ingest(path, tmp_path)
+    (found,) = Reference(model, [{"x": X}], tmp_path / "r").values(["k"])
+    assert found["k"].tolist() == [[2, 4], [2, 4]]
+
+
 def test_names_that_are_no_utf8_become_readable(tmp_path: Path) -> None:
     path = saved("m (float[2, 4] x) => (float[2, 4] y) { aaaa = Tanh(x)  y = Relu(aaaa) }", tmp_path)
     path.write_bytes(path.read_bytes().replace(b"aaaa", b"a\xff\xfea"))

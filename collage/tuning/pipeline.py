@@ -14,7 +14,7 @@ from collage.artifact.emit import TuneResult
 from collage.shapes.settle import Settled
 from collage.tuning.baselines import measure_single_targets, propose_plans, time_baselines
 from collage.tuning.learned import keep_gain
-from collage.tuning.objective import choose_setting
+from collage.tuning.objectives.objective import choose_setting
 from collage.tuning.prepare import allow, prepare, propose
 from collage.tuning.read_model import read_model
 from collage.tuning.result import finish, recall

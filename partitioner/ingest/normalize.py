@@ -24,8 +24,9 @@ from collage.partitioner.candidate import bits
 from collage.partitioner.errors import ModelError
 from collage.partitioner.graph import weights
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.ingest import constant_folding, dimensions, repair, safety, versions
-from collage.partitioner.ingest.declared_shapes import DeclaredShapes
+from collage.partitioner.ingest import constant_folding, dimensions, safety, versions
+from collage.partitioner.ingest.repairs import repair
+from collage.partitioner.ingest.repairs.declared_shapes import DeclaredShapes
 from collage.partitioner.ingest.source import model_file
 from collage.partitioner.lazy import ir
 from collage.partitioner.tensor import TensorSpec

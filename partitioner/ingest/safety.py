@@ -13,9 +13,9 @@ from pathlib import Path, PurePosixPath
 import onnx
 
 from collage.partitioner.errors import ModelError
-from collage.partitioner.ingest import repair
-from collage.partitioner.ingest.names import repair_names
-from collage.partitioner.ingest.sparse import write_out
+from collage.partitioner.ingest.repairs import repair
+from collage.partitioner.ingest.repairs.names import repair_names
+from collage.partitioner.ingest.repairs.sparse import write_out
 from collage.partitioner.lazy import ir
 
 MAX_PROTOBUF_BYTES = (1 << 31) - 1

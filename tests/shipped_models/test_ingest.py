@@ -16,7 +16,7 @@ from collage.backends.sandbox.run import ChildFailed, run_in_child
 from collage.model import reference
 from collage.model.reference import Reference, ingest
 from collage.partitioner.errors import ModelError
-from collage.partitioner.ingest.repair import RUNTIME_OPERATORS
+from collage.partitioner.ingest.repairs.repair import RUNTIME_OPERATORS
 
 
 def saved(text: str, folder: Path, opset: int = 17) -> Path:

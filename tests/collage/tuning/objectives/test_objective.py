@@ -17,7 +17,7 @@ from collage.objectives.settings import Setting
 from collage.options import OptionsError, TuneOptions
 from collage.partitioner.errors import BadInputError
 from collage.service.report_models import ReportView
-from collage.tuning import objective as objective_module
+from collage.tuning.objectives import objective as objective_module
 from collage.tuning.tuning_cache import _chosen
 from tests.collage.artifact.test_instances import WIDTH, chain
 
@@ -38,7 +38,7 @@ def tuned(folder: Path, **options: Any) -> collage.Artifact:
 @pytest.fixture
 def one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls compute one request, and all settings are measured, however busy the machine is."""
-    monkeypatch.setattr("collage.tuning.rows.row_counts", lambda *_: [])
+    monkeypatch.setattr("collage.tuning.objectives.rows.row_counts", lambda *_: [])
     monkeypatch.setattr(objective_module, "_fits", lambda _: lambda: True)
 
 
@@ -83,8 +83,10 @@ def only_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         return [replace(real(*given, **named)[0], rows=ROWS)]
 
     monkeypatch.setattr(objective_module, "settings", settings)
-    monkeypatch.setattr("collage.tuning.rows.row_counts", lambda *_: [ROWS])
-    monkeypatch.setattr("collage.tuning.rows._LEAST_S", -3600.0)  # however busy the machine is
+    monkeypatch.setattr("collage.tuning.objectives.rows.row_counts", lambda *_: [ROWS])
+    monkeypatch.setattr(
+        "collage.tuning.objectives.rows._LEAST_S", -3600.0
+    )  # however busy the machine is
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from collage.objectives.trial import Trial, TrialRequest
 from collage.options import TuneOptions
 from collage.timing.request import PlanStep, PlanSteps, TimingRequest, without_plans
 from collage.timing.timed_plan import TimedPlan, identity
-from collage.tuning.rows import Forms, forms
+from collage.tuning.objectives.rows import Forms, forms
 from collage.tuning.stages import Form, Refined
 
 # A trial that takes so many times as long as its request asks for hangs.

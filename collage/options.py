@@ -31,6 +31,7 @@ _NO_TOLERANCE = 1.0
 
 _WEEK_S = 7 * 24 * 3600.0
 _HOUR_MS = 3600e3
+_MOST_MIB = float(1 << 30)
 
 
 class OptionsError(BadInputError):
@@ -205,6 +206,17 @@ class TuneOptions(pydantic.BaseModel):
         gt=0,
         le=_HOUR_MS,
         description="With memory: bound on the median time of a request, in milliseconds.",
+    )
+    pad_masks: Mapping[_Name, _Name] = Field(
+        default={},
+        max_length=100,
+        description="Padding along a dimension that an input masks out where it is 0, as length=attention_mask.",
+    )
+    memory_limit_mib: float | None = Field(
+        default=None,
+        gt=0,
+        le=_MOST_MIB,
+        description="With a range of sizes: the most memory that a process with the artifact may hold, in MiB.",
     )
     time_limit_s: float | None = Field(
         default=None, gt=0, le=_WEEK_S, description="Seconds after which the best so far is taken."

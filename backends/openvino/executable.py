@@ -27,6 +27,7 @@ from collage.backends.contract import (
     SubModel,
     threads_of,
 )
+from collage.backends.machine.resident_memory import release_pages
 from collage.backends.openvino.attention_masks import shield_masks
 from collage.backends.quantization import quantize as quantization
 from collage.backends.rewriting.rewrite import rewritten
@@ -281,6 +282,9 @@ def _compile(model: SubModel, properties: dict[str, Any], context: CompileContex
         read = core.read_model(source)
         source = read if shield_masks(read, ov()) else source
     compiled = core.compile_model(source, "CPU", properties)
+    # Most weights were copied into layouts of its own, and the mapped ones are not read again.
+    for folder in filter(None, (model.path.parent, context.cache_dir)):
+        release_pages(folder)
     return compiled, compiled.create_infer_request()
 
 

@@ -18,6 +18,7 @@ from collage.artifact.unpack_shapes import UnpackedPlan, unpack_shapes
 from collage.artifact.verification import ValueDigest, Verification, VerificationError
 from collage.artifact.verify import WrongPartitionError, prove, samples_of
 from collage.backends.machine.process_policy import default_threads
+from collage.backends.machine.resident_memory import give_back
 from collage.backends.registry import resolve
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.ingest.expressions import size_of
@@ -26,6 +27,7 @@ from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
 from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.runtime.requests import Requests
 from collage.shapes.classes import TreatedPlan
+from collage.shapes.padding import Padding
 
 Outside = Literal["refuse", "run"]
 # Shapes that came less often lately are forgotten, so that counting takes little memory.
@@ -37,6 +39,29 @@ class _Class:
     plan: PartedPlan
     hot: PartedPlan | None
     hot_from: int
+    padding: Padding | None
+
+
+@dataclass(frozen=True)
+class _Padded:
+    """A request at the shape that a hot plan is compiled for.
+
+    Args:
+        key: the sizes of that shape.
+        feed: the inputs there.
+        padding: how it was padded; None where it was not.
+        size: of the padded dimension before, and `bucket` after that.
+    """
+
+    key: tuple[int, ...]
+    feed: Mapping[str, np.ndarray]
+    padding: Padding | None = None
+    size: int = 0
+    bucket: int = 0
+
+    def cut(self, made: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs without what was padded."""
+        return dict(made) if self.padding is None else self.padding.cut(made, self.size, self.bucket)
 
 
 class ShapedSession(Session):
@@ -94,6 +119,7 @@ class ShapedSession(Session):
                 if one.hot is None or hot is None or most < 1
                 else self._parted(hot, one.hot, fallback),
                 one.hot_from,
+                one.padding,
             )
             for one, own, hot in zip(self.shapes.classes, parts.plans, parts.hot, strict=True)
         ]
@@ -105,12 +131,12 @@ class ShapedSession(Session):
             compiled,
             self.inputs,
             [name for name in self._names if name not in self._constants],
-            self._directory / "shapes",
             self.shapes.data_dependent,
             most_copies=most,
         )
         self._owned.callback(self._by_shape.close)
         self._verify_shapes()
+        give_back()
         self._requests = Requests([self._by_shape])
 
     def _parted(self, plan: UnpackedPlan, treated: TreatedPlan, fallback: str | None) -> PartedPlan:
@@ -191,11 +217,13 @@ class ShapedSession(Session):
     def _computed(self, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
         """Outputs by the plan of the class, or by its hot plan where this shape has come often."""
         sizes = self._sizes(feed)
-        chosen, key = self._classes[self.shapes.class_of(sizes)], tuple(sizes.values())
-        if chosen.hot is None or key in self.not_hot:
+        chosen = self._classes[self.shapes.class_of(sizes)]
+        padded = None if chosen.hot is None else _padded(chosen.padding, sizes, feed)
+        if chosen.hot is None or padded is None or padded.key in self.not_hot:
             return self._by_shape.run(chosen.plan, feed, names)
-        if self._by_shape.knows(chosen.hot, feed):
-            return self._by_shape.run(chosen.hot, feed, names)
+        key = padded.key
+        if self._by_shape.knows(chosen.hot, padded.feed):
+            return padded.cut(self._by_shape.run(chosen.hot, padded.feed, names))
         made = self._by_shape.run(chosen.plan, feed, names)
         self._seen[key] += 1
         if len(self._seen) > _MOST_COUNTED:
@@ -203,30 +231,29 @@ class ShapedSession(Session):
         if self._seen[key] >= chosen.hot_from:
             # What is evicted later must come as often again.
             del self._seen[key]
-            self._compile_alone(chosen.hot, key, feed, made)
+            self._compile_alone(chosen.hot, padded, made)
         return made
 
     def _compile_alone(
         self,
         hot: PartedPlan,
-        key: tuple[int, ...],
-        feed: Mapping[str, np.ndarray],
+        padded: _Padded,
         made: Mapping[str, np.ndarray],
     ) -> None:
         """Compile a hot plan for one shape, and compare it with what the plan for every shape made."""
         try:
-            others = self._by_shape.run(hot, feed, list(made))
+            others = padded.cut(self._by_shape.run(hot, padded.feed, list(made)))
         except (CompileError, ShapeError) as error:
-            self.not_hot[key] = str(error)
+            self.not_hot[padded.key] = str(error)
             return
         for name, value in made.items():
             off = ValueDigest.of(value).error_of(others[name])
             # Each may be off by the tolerance.
             if not off <= 2 * self._tolerance.get(name, 0.0):
-                self.not_hot[key] = (
+                self.not_hot[padded.key] = (
                     f"output {name!r} differs by {off:.3g} from that of the plan for all"
                 )
-                self._by_shape.forget(hot, feed)
+                self._by_shape.forget(hot, padded.feed)
                 return
 
     def _sizes(self, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -272,6 +299,20 @@ class ShapedSession(Session):
                     f"{found_at[name]}: {name} is {sizes[name]}, which is outside of {dim.text}; tune the model "
                     'again with a wider range, or load the artifact with outside="run"'
                 )
+
+
+def _padded(
+    padding: Padding | None, sizes: Mapping[str, int], feed: Mapping[str, np.ndarray]
+) -> _Padded | None:
+    """A request as a hot plan takes it; None where its size is above all buckets."""
+    if padding is None:
+        return _Padded(tuple(sizes.values()), feed)
+    size = sizes[padding.dim]
+    bucket = padding.bucket(size)
+    if bucket is None:
+        return None
+    key = tuple({**sizes, padding.dim: bucket}.values())
+    return _Padded(key, padding.padded(feed, size, bucket), padding, size, bucket)
 
 
 def _axes_text(axes: Sequence[int | str | None]) -> str:

@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from collage.partitioner.errors import BadInputError
+from collage.shapes.padding import Padding
 from collage.shapes.space import ShapeSpace
 
 SHAPES_KEY = "collage.shapes"
 FORMAT = 1
 
-Treatment = Literal["dynamic", "exact"]
+Treatment = Literal["dynamic", "exact", "bucket"]
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,14 @@ class ShapeClass:
         plan: for every shape.
         hot: for shapes that come often; None where none is faster.
         hot_from: at which request of a shape the hot plan takes over.
+        padding: how requests are padded for the hot plan; None where they are not.
     """
 
     up_to: int | None
     plan: TreatedPlan
     hot: TreatedPlan | None = None
     hot_from: int = 0
+    padding: Padding | None = None
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,7 @@ def _class(data: Mapping[str, Any]) -> ShapeClass:
         plan=_treated(data["plan"]),
         hot=None if hot is None else _treated(hot),
         hot_from=data["hot_from"],
+        padding=None if data.get("padding") is None else Padding.from_json(data["padding"]),
     )
 
 

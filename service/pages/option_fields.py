@@ -22,6 +22,7 @@ _LABELS = {
     "plans": "Plans timed end to end",
     "p99_ms": "Bound on the 99th percentile (milliseconds)",
     "max_latency_ms": "Bound on the median latency (milliseconds)",
+    "memory_limit_mib": "Limit of memory with a range of sizes (MiB)",
 }
 
 # Where the description speaks of the command line.

@@ -248,7 +248,7 @@ def at_shape(
         tolerance: plans with a larger error are not chosen.
         seconds: for timing plans there.
     """
-    exact = RegionFiles(bound.model, sampling.work_dir / "regions")
+    exact = RegionFiles(bound.model, sampling.work_dir / "regions", mapped=True)
     specs = tuple(map(target_spec, request.targets))
     constraints = request.options.constraints()
     template = without_plans(sampling)

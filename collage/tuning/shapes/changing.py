@@ -52,10 +52,10 @@ def proven_by_changing(
     """
     if not any(dim.is_range for dim in space.dims.values()):
         return classes, None
-    others = [plan for plan in _run_everywhere(timed) if not _is(classes, plan)]
+    others = [plan for plan in run_everywhere(timed)[:_MOST_CHOICES] if not _is(classes, plan)]
     if not others:
         return classes, None
-    regions = RegionFiles(free, run.work_dir / "changing")
+    regions = RegionFiles(free, run.work_dir / "changing", mapped=True)
     choices = [
         [(one.up_to, _parts(regions, one.plan)) for one in classes],
         *([(None, _parts(regions, plan))] for plan in others),
@@ -68,7 +68,7 @@ def proven_by_changing(
                 changing_us,
                 choices,
                 inputs,
-                [_call(free, inputs, sizes) for sizes in _random_sizes(space)],
+                [(extent(sizes), specs) for sizes, specs in calls_at(free, random_sizes(space))],
                 table_bounds(index),
                 [name for name in index.outputs if name in index.producer],
                 timed[0].sampling.threads,
@@ -95,7 +95,7 @@ def proven_by_changing(
     return [ChosenClass(None, others[best], tuple(range(len(timed))), None)], note
 
 
-def _run_everywhere(timed: Sequence[AtShape]) -> list[Plan]:
+def run_everywhere(timed: Sequence[AtShape]) -> list[Plan]:
     """Plans for any shape that run at each representative one, the fastest by weight first."""
     known = {identity(entry.plan): entry.plan for entry in timed[0].dynamic}
     cost: list[tuple[float, int, Plan]] = []
@@ -106,7 +106,7 @@ def _run_everywhere(timed: Sequence[AtShape]) -> list[Plan]:
             weights = [at.bound.shape.weight for at in timed]
             us = math.fsum(w * entry.latency_us for w, entry in zip(weights, found, strict=True))
             cost.append((us, number, plan))
-    return [plan for _, _, plan in sorted(cost)[:_MOST_CHOICES]]
+    return [plan for _, _, plan in sorted(cost)]
 
 
 def _is(classes: Sequence[ChosenClass], plan: Plan) -> bool:
@@ -117,7 +117,7 @@ def _parts(regions: RegionFiles, plan: Plan) -> list[tuple[object, object]]:
     return [(regions.get(partition.nodes), partition.target) for partition in plan.partitions]
 
 
-def _random_sizes(space: ShapeSpace) -> list[dict[str, int]]:
+def random_sizes(space: ShapeSpace) -> list[dict[str, int]]:
     """Sizes of calls, the same for each run; of a range by the logarithm of the size."""
     draw = random.Random(0)
     return [{name: _size(dim, draw) for name, dim in space.dims.items()} for _ in range(_CALLS + 1)]
@@ -131,18 +131,25 @@ def _size(dim: DimSizes, draw: random.Random) -> int:
     return min(dim.high, dim.low + round((size - dim.low) / dim.step) * dim.step)
 
 
-def _call(
-    free: Model, inputs: Sequence[TensorSpec], sizes: dict[str, int]
-) -> tuple[int, list[TensorSpec]]:
+def calls_at(
+    free: Model, drawn: Sequence[dict[str, int]]
+) -> list[tuple[dict[str, int], list[TensorSpec]]]:
+    """The model's inputs at sizes of its free dimensions, each with the sizes."""
     names = {value.name: value.shape or () for value in free.ir.graph.inputs}
-    specs = [
-        replace(
-            spec,
-            shape=tuple(
-                dim if isinstance(dim, int) else size_of(str(dim.value), sizes)
-                for dim in names[spec.name]
-            ),
+    inputs = [free.index.values[name] for name in free.index.inputs]
+    return [
+        (
+            sizes,
+            [
+                replace(
+                    spec,
+                    shape=tuple(
+                        dim if isinstance(dim, int) else size_of(str(dim.value), sizes)
+                        for dim in names[spec.name]
+                    ),
+                )
+                for spec in inputs
+            ],
         )
-        for spec in inputs
+        for sizes in drawn
     ]
-    return extent(sizes), specs

@@ -61,6 +61,7 @@ def tune_shapes(
     """
     _refuse_options(request)
     free, info, space = _read(request, run, settled.space)
+    _check_masks(request, free, space)
     info = replace(info, warnings=(*settled.notes, *info.warnings))
     with run.stage("ingest", f"binding {len(space.shapes)} shapes"):
         bound = [bind_shape(run, free, shape, i) for i, shape in enumerate(space.shapes)]
@@ -69,7 +70,7 @@ def tune_shapes(
     run.listener(Event("search", f"searching at {bound[main].text}"))
     result = tune_one(_at_one(_for_one(request), run, bound[main], info))
     found = decode_plan(bound[main].model, json.dumps(result.plan)).plan
-    regions = RegionFiles(free, run.work_dir / "free")
+    regions = RegionFiles(free, run.work_dir / "free", mapped=True)
     timed = []
     end_s = _end_s(run, request.options.time_limit_s)
     for left, (own, sampling) in zip(
@@ -132,6 +133,20 @@ def _refuse_options(request: TuneRequest) -> None:
             )
         if backend.memory_domain(target) != HOST_MEMORY:
             raise BadInputError(f"{target} runs at one shape; give each dimension one size with --dim")
+
+
+def _check_masks(request: TuneRequest, free: Model, space: ShapeSpace) -> None:
+    """Raise for a mask that is no input, or whose dimension is not a free one of it."""
+    axes = {value.name: [str(dim) for dim in value.shape or ()] for value in free.ir.graph.inputs}
+    for dim, name in request.options.pad_masks.items():
+        if dim not in space.dims:
+            known = ", ".join(space.dims)
+            raise BadInputError(f"--pad-mask {dim}={name}: {dim} has not several sizes; {known} has")
+        if dim not in axes.get(name, ()):
+            fit = [own for own, dims in axes.items() if dim in dims]
+            raise BadInputError(
+                f"--pad-mask {dim}={name}: {name} is no input with the dimension {dim}; these are: {', '.join(map(str, fit))}"
+            )
 
 
 def _read(

@@ -8,7 +8,6 @@ from typing import Any
 
 from collage.artifact.artifact import REPORT_KEY, crossing_values
 from collage.artifact.emit import TuneResult, verify_plan, versions_of
-from collage.backends.sandbox.run import ChildFailed
 from collage.model.preparation import PreparedPlan, note_of
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
@@ -17,15 +16,15 @@ from collage.partitioner.emit.plan_json import encode_plan
 from collage.partitioner.graph.model import Model
 from collage.shapes.classes import SHAPES_KEY, Proof, ServedShapes, ShapeClass, TreatedPlan
 from collage.shapes.space import ShapeSpace
-from collage.timing.compiling import resident_bytes
 from collage.tuning.run import Run, TuneRequest
 from collage.tuning.shapes.at_shape import AtShape
+from collage.tuning.shapes.buckets import bucket_plan, paddable
 from collage.tuning.shapes.choice import ChosenClass
-from collage.tuning.shapes.hot import hot_plan
+from collage.tuning.shapes.hot import HotPlan, hot_plan
+from collage.tuning.shapes.memory import fit_memory
 from collage.tuning.shapes.report import ShapeFindings, shaped_report
 
-# Of partitions that are compiled for one shape each.
-MOST_COPIES = 32
+_MIB = 1 << 20
 
 
 def write(
@@ -52,11 +51,20 @@ def write(
         found: the report of that search.
 
     Raises:
-        NoPlanError: a plan cannot be compiled once more.
+        NoPlanError: a plan cannot be compiled once more, or none is within the limit of memory.
     """
-    regions = RegionFiles(free, run.work_dir / "emit")
-    hot = [hot_plan(run, regions, timed, one) for one in classes]
-    known = ShapeFindings(timed, classes, hot, main, _rss_bytes(run, regions, timed, classes))
+    regions = RegionFiles(free, run.work_dir / "emit", mapped=True)
+    limit_mib = request.options.memory_limit_mib
+    fitted = fit_memory(
+        run,
+        regions,
+        timed,
+        classes,
+        _hot_plans(request, run, free, regions, space, timed, classes),
+        None if limit_mib is None else int(limit_mib * _MIB),
+    )
+    classes, hot = fitted.classes, fitted.hot
+    known = ShapeFindings(timed, fitted, main)
     of_shape = known.class_of_shape
     proofs = []
     for i, at in enumerate(timed):
@@ -65,7 +73,8 @@ def write(
             Proof(
                 dict(at.bound.shape.sizes),
                 _proof(run, at, classes[of_shape[i]].plan, regions),
-                None if warm is None else _proof(run, at, warm.plan, at.exact),
+                # A padded plan is compared with the other one at its first request instead.
+                None if warm is None or warm.padding else _proof(run, at, warm.plan, at.exact),
             )
         )
     plans = [one.plan for one in classes] + [one.plan for one in hot if one is not None]
@@ -77,13 +86,16 @@ def write(
             ShapeClass(
                 up_to=one.up_to,
                 plan=_treated(free, one.plan, "dynamic"),
-                hot=None if warm is None else _treated(free, warm.plan, "exact"),
+                hot=None
+                if warm is None
+                else _treated(free, warm.plan, "bucket" if warm.padding else "exact"),
                 hot_from=0 if warm is None else warm.hot_from,
+                padding=None if warm is None else warm.padding,
             )
             for one, warm in zip(classes, hot, strict=True)
         ),
         proofs=tuple(proofs),
-        most_copies=MOST_COPIES,
+        most_copies=fitted.most_copies,
     )
     report = shaped_report(run, known, found, served)
     plan = classes[of_shape[main]].plan
@@ -100,33 +112,24 @@ def write(
     return TuneResult(path, report, json.loads(read_plan(path).text))
 
 
-def _rss_bytes(
-    run: Run, regions: RegionFiles, timed: Sequence[AtShape], classes: Sequence[ChosenClass]
-) -> dict[str, int]:
-    """What a process holds that ran all shapes: by the plans of all classes, and by each single target."""
-    plans = {"ours": [one.plan for one in classes]}
-    for target, (free, _) in timed[0].singles().items():
-        if all(at.find(free.plan, at.dynamic) is not None for at in timed):
-            plans[str(target)] = [free.plan]
-    model = regions.model.index
-    found = {}
-    for name, own in plans.items():
-        parts = [
-            [(regions.get(partition.nodes), partition.target) for partition in plan.partitions]
-            for plan in own
-        ]
-        try:
-            found[name] = run.runner.run(
-                resident_bytes,
-                parts,
-                [model.values[value] for value in model.inputs],
-                [at.sampling.seeded.samples[0] for at in timed],
-                timed[0].sampling.threads,
-                cancel=run.cancel,
-            )
-        except ChildFailed:
-            continue
-    return found
+def _hot_plans(
+    request: TuneRequest,
+    run: Run,
+    free: Model,
+    regions: RegionFiles,
+    space: ShapeSpace,
+    timed: Sequence[AtShape],
+    classes: Sequence[ChosenClass],
+) -> list[HotPlan | None]:
+    """Of each class the plan for sizes that come often: padded where that is faster and sizes change, else as they are."""
+    dims = paddable(free, space, timed, request.options.pad_masks)
+    hot = []
+    for number, one in enumerate(classes):
+        padded = bucket_plan(run, free, regions, space, timed, classes, number, dims)
+        alone = hot_plan(run, regions, timed, one)
+        repeats = padded is None or not space.dims[padded.padding.dim].is_range  # type: ignore[union-attr]
+        hot.append(alone if repeats and alone is not None else padded)
+    return hot
 
 
 def _proof(run: Run, at: AtShape, plan: Plan, regions: RegionFiles) -> str:

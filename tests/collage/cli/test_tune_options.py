@@ -26,7 +26,7 @@ FLAGS = {
     "--min-partition-nodes", "--plan", "--fresh", "--wait-for-worker", "--evaluate", "--at-least", "--at-most",
     "--max-drop", "--labels",
     "--server", "--token", "--scheduler", "--certificates", "--database", "--verbose", "--wait-for-quiet",
-    "--objective", "--p99", "--max-latency",
+    "--objective", "--p99", "--max-latency", "--memory-limit", "--pad-mask",
 }  # fmt: skip
 
 

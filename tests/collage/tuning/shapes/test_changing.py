@@ -17,7 +17,7 @@ from collage.backends.sandbox.run import ChildFailed
 from collage.partitioner.graph.model import Model
 from collage.shapes.space import ShapeSpace, parse_dims
 from collage.tuning.run import Run
-from collage.tuning.shapes.changing import _random_sizes, proven_by_changing
+from collage.tuning.shapes.changing import proven_by_changing, random_sizes
 from collage.tuning.shapes.choice import ChosenClass, choose_classes
 from tests.collage.tuning.shapes.stated import shapes
 
@@ -82,9 +82,9 @@ def test_a_crash_at_changing_sizes_keeps_the_classes_and_is_told(tmp_path: Path)
     assert note == "plans could not be compared at sizes that change: signal 11"
 
 
-def test_random_sizes_are_those_that_are_served() -> None:
+def testrandom_sizes_are_those_that_are_served() -> None:
     space = parse_dims({"width": "320..640/32", "length": "0..512", "batch": "1,4"})
-    drawn = _random_sizes(space)
-    assert drawn == _random_sizes(space) and len({tuple(sizes.values()) for sizes in drawn}) > 20
+    drawn = random_sizes(space)
+    assert drawn == random_sizes(space) and len({tuple(sizes.values()) for sizes in drawn}) > 20
     assert all(sizes[name] in dim for sizes in drawn for name, dim in space.dims.items())
     assert {sizes["batch"] for sizes in drawn} == {1, 4}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from collage.backends.options import SHORT_CALL_US, THREADS
@@ -32,6 +32,7 @@ from collage.tuning.run import Run, TuneRequest
 _NEAR = 1.15
 # There are several shapes, so blocks are shorter than those of one.
 _BLOCK_S = 0.06
+_LEFT_OUT = "by its times at other shapes it gains nothing here"
 # Of the time for a shape, what one of two comparisons may measure for; the rest is for compiling.
 _TIMING_SHARE = 0.2
 
@@ -101,14 +102,22 @@ class AtShape:
         self.dynamic: list[TimedPlan] = []
         self.fixed: list[TimedPlan] = []
 
-    def time(self, plans: Sequence[tuple[str, Plan]]) -> None:
+    def time(
+        self,
+        plans: Sequence[tuple[str, Plan]],
+        is_slow_alone: Callable[[Plan], bool] = lambda plan: False,
+    ) -> None:
         """Time plans in both ways, then those that are near the fastest once more, beside one-thread variants.
 
         Args:
             plans: with their names.
+            is_slow_alone: whether a plan compiled for this shape alone is expected to gain nothing; then it is left out.
         """
         self._add(plans)
-        entries = [*self.dynamic, *self.fixed]
+        for entry in self.fixed:
+            if is_slow_alone(entry.plan):
+                entry.refused = _LEFT_OUT
+        entries = [*self.dynamic, *(entry for entry in self.fixed if entry.refused is None)]
         # The first is needed in any case: the comparison begins with it.
         self._timer.time(entries, needed=len(self.dynamic) - 1, deadline=self._deadline)
         if not self._deadline.fits(2 * self._timer.plan_s):

@@ -27,6 +27,7 @@ from collage.shapes.space import Shape, ShapeSpace
 from collage.tuning.prepare import ingested
 from collage.tuning.run import Run, TuneRequest
 from collage.tuning.shapes.at_shape import (
+    AtShape,
     BoundShape,
     at_shape,
     bind_shape,
@@ -35,6 +36,7 @@ from collage.tuning.shapes.at_shape import (
 )
 from collage.tuning.shapes.changing import proven_by_changing
 from collage.tuning.shapes.choice import choose_classes
+from collage.tuning.shapes.expected import Expected, in_order
 from collage.tuning.shapes.write import write
 from collage.tuning.stages import Ingested
 
@@ -71,16 +73,17 @@ def tune_shapes(
     result = tune_one(_at_one(_for_one(request), run, bound[main], info))
     found = decode_plan(bound[main].model, json.dumps(result.plan)).plan
     regions = RegionFiles(free, run.work_dir / "free", mapped=True)
-    timed = []
+    measured: dict[int, AtShape] = {}
     end_s = _end_s(run, request.options.time_limit_s)
-    for left, (own, sampling) in zip(
-        range(len(bound) + 1, 1, -1), zip(bound, samplings, strict=True), strict=True
-    ):
+    for i in in_order(bound):
+        own, left = bound[i], len(bound) - len(measured) + 1
         seconds = max(_LEAST_S, (end_s - time.monotonic()) / left)
+        expected = Expected(list(measured.values()), own)
         with run.stage("end_to_end", f"timing plans at {own.text}"):
-            at = at_shape(run, request, own, sampling, regions, result.report["tolerance"], seconds)
-            at.time(plans_to_time(own.model, request.targets, found))
-            timed.append(at)
+            at = at_shape(run, request, own, samplings[i], regions, result.report["tolerance"], seconds)
+            at.time(plans_to_time(own.model, request.targets, found), expected.is_no_faster_alone)
+            measured[i] = at
+    timed = [measured[i] for i in range(len(bound))]
     with run.stage("end_to_end", "timing plans at sizes that change"):
         left_s = max(_LEAST_S, end_s - time.monotonic())
         classes, note = proven_by_changing(run, free, space, timed, choose_classes(timed), left_s)

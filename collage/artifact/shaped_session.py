@@ -26,7 +26,7 @@ from collage.partitioner.tensor import TensorSpec
 from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
 from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.runtime.requests import Requests
-from collage.shapes.classes import TreatedPlan, extent
+from collage.shapes.classes import TreatedPlan
 from collage.shapes.padding import Padding
 
 Outside = Literal["refuse", "run"]
@@ -151,8 +151,7 @@ class ShapedSession(Session):
     def _verify_shapes(self) -> None:
         """Compile all that takes every shape, and compare it with the reference at each shape that was measured."""
         self.errors, self.bounds = {}, {}
-        # The largest first: runtimes keep the memory of the first call, and smaller shapes fit into it.
-        for proof in sorted(self.shapes.proofs, key=lambda p: extent(p.sizes), reverse=True):
+        for proof in self.shapes.proofs:
             chosen = self._classes[self.shapes.class_of(proof.sizes)]
             self._prove(chosen.plan, proof.plan, proof.sizes)
             if chosen.hot is not None and proof.hot is not None:

@@ -26,7 +26,7 @@ from collage.partitioner.tensor import TensorSpec
 from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
 from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.runtime.requests import Requests
-from collage.shapes.classes import TreatedPlan, extent, sizes_of_arrays, specs_at
+from collage.shapes.classes import TreatedPlan, sizes_of_arrays, specs_at
 from collage.shapes.padding import Padding
 
 Outside = Literal["refuse", "run"]
@@ -166,8 +166,7 @@ class ShapedSession(Session):
 
     def _verify_shapes(self, by_shape: ByShape) -> None:
         """Compile all that takes every shape, and compare it with the reference at each shape that was measured."""
-        # The largest first: runtimes keep the memory of the first call, and smaller shapes fit into it.
-        for proof in sorted(self.shapes.proofs, key=lambda p: extent(p.sizes), reverse=True):
+        for proof in self.shapes.proofs:
             chosen = self._classes[self.shapes.class_of(proof.sizes)]
             self._prove(by_shape, chosen.plan, proof.plan, proof.sizes)
             if chosen.hot is not None and proof.hot is not None:

@@ -84,7 +84,7 @@ def held_memory(
     by_shape = ByShape(compiled, inputs, [])
     for plan in plans:
         parted = _parted(plan, "dynamic")
-        for feed in sorted(feeds, key=_size_bytes, reverse=True):  # as a session proves them
+        for feed in feeds:
             by_shape.run(parted, feed, [])
     give_back()
     steady, peak = resident_bytes(), peak_bytes()
@@ -100,10 +100,6 @@ def held_memory(
     by_shape.close()
     compiled.close()
     return Held(steady, peak, tuple(copies))
-
-
-def _size_bytes(feed: Mapping[str, np.ndarray]) -> int:
-    return sum(array.nbytes for array in feed.values())
 
 
 def _parted(parts: Parts, treatment: Treatment) -> PartedPlan:

@@ -24,6 +24,7 @@ ONNX_OPERATORS: frozenset[str] = op_names(
     """
 )
 _POOLS = {"AveragePool", "MaxPool"}
+_UNNAMED_AXES = 3  # inputs of a Pad that does not name its axes
 
 
 def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
@@ -38,8 +39,10 @@ def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
         return f"MNN takes {kind} of one or two axes of space only"
     if kind == "ConvTranspose" and _pads_begin_first(node):
         return "MNN pads ConvTranspose at the other end where the shape or SAME_LOWER is given, and crashes with groups"
-    if kind in _POOLS and node.attributes.get("auto_pad") == "SAME_LOWER":
+    if kind in _POOLS | {"Conv"} and node.attributes.get("auto_pad") == "SAME_LOWER":
         return f"MNN pads {kind} at the other end where SAME_LOWER is given"
+    if kind in {"GlobalAveragePool", "GlobalMaxPool"} and rank not in (3, 4):
+        return f"MNN takes {kind} of one or two axes of space only"
     if kind in _POOLS and (len(node.outputs) > 1 or _dilated(node)):
         return f"MNN takes {kind} without indices and dilations only"
     if kind in {"Max", "Min", "Sum"} and len(node.inputs) < 2:
@@ -56,6 +59,12 @@ def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
         return "MNN reads beyond the data of Slice with negative steps"
     if kind == "Pad" and _has_negative(index, node, 1):
         return "MNN writes beyond its memory for Pad with negative pads"
+    if kind == "Pad" and (len(node.inputs) > _UNNAMED_AXES or node.attributes.get("mode") == "wrap"):
+        return "MNN takes Pad of all axes, without wrap, only"
+    if kind.startswith("Reduce") and _is_empty(index, node, 1):
+        return f"MNN misreads an empty list of axes of {kind}"
+    if kind == "Resize" and _resizes_oddly(node):
+        return "MNN computes this mode of Resize wrongly"
     if kind == "BatchNormalization" and node.attributes.get("training_mode"):
         return "MNN takes BatchNormalization for inference only"
     if kind == "BatchNormalization" and not _has_constant_parameters(index, node):
@@ -78,6 +87,21 @@ def _has_negative(index: GraphIndex, node: NodeInfo, position: int) -> bool:
     name = node.inputs[position] if len(node.inputs) > position else ""
     values = index.constant_values.get(name)
     return values is not None and bool((values < 0).any())
+
+
+def _is_empty(index: GraphIndex, node: NodeInfo, position: int) -> bool:
+    """Whether a constant input has no elements."""
+    name = node.inputs[position] if len(node.inputs) > position else ""
+    values = index.constant_values.get(name)
+    return values is not None and not values.size
+
+
+def _resizes_oddly(node: NodeInfo) -> bool:
+    mode = node.attributes.get("mode", "nearest")
+    if mode == "nearest":
+        return node.attributes.get("nearest_mode") == "ceil"
+    place = node.attributes.get("coordinate_transformation_mode")
+    return mode == "cubic" or place == "tf_crop_and_resize"
 
 
 def _has_constant_parameters(index: GraphIndex, node: NodeInfo) -> bool:

@@ -45,7 +45,9 @@ def refuse_forms(index: GraphIndex, node: NodeInfo) -> str | None:
     for position in _WEIGHTED.get(kind, ()):
         if position < len(node.inputs) and not predicates.is_constant(index, node, position):
             return f"ncnn takes {kind} with constant weights only"
-    if kind == "AveragePool" and not _pads_evenly(node):
+    if kind == "Resize" and node.attributes.get("mode") == "cubic":
+        return "ncnn is not given cubic Resize, of which it knows one kind only"
+    if kind == "AveragePool" and not predicates.pads_evenly(node):
         return "pnnx takes AveragePool with equal pads at both ends only"
     if kind == "MaxPool" and len(node.outputs) > 1:
         return "ncnn takes MaxPool without indices only"
@@ -68,8 +70,3 @@ def _axis(node: NodeInfo, rank: int | None) -> int:
 def _keeps_batch_first(node: NodeInfo) -> bool:
     order = node.attributes.get("perm", ())
     return isinstance(order, tuple) and order[:1] == (0,)
-
-
-def _pads_evenly(node: NodeInfo) -> bool:
-    pads = node.attributes.get("pads", ())
-    return isinstance(pads, tuple) and pads[: len(pads) // 2] == pads[len(pads) // 2 :]

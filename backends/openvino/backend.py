@@ -31,8 +31,8 @@ from collage.backends.quantization import kinds
 from collage.backends.quantization.backend import QuantizingBackend
 from collage.backends.rewriting.backend import RewritingBackend
 from collage.backends.rewriting.table import REWRITE_OR_WINOGRAD, ROUNDS_TOO_MUCH, WINOGRAD, rewriting
+from collage.backends.support import conversion, predicates
 from collage.backends.support import patterns as p
-from collage.backends.support import predicates
 from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
 from collage.partitioner.rules.pattern import Pattern
 from collage.partitioner.target import Target
@@ -40,6 +40,8 @@ from collage.partitioner.target import Target
 _CAPABILITY = {"bf16": "BF16", "f16": "FP16"}
 _SENSE = "pays for convolutions and products, on CPUs with AVX-512 BF16 or AMX; refused on others"
 _AXES_MISREAD = ("ReduceL1", "ReduceLogSum", "ReduceLogSumExp")
+_MASK_IS_MADE = 12  # the opset since when OpenVINO computes the mask of a Dropout
+_PEEPHOLES = 7  # the position of this input of LSTM
 _REFUSED_DTYPES = ("object", "bfloat16", "complex64", "complex128")
 
 
@@ -121,6 +123,7 @@ class OpenVinoBackend(QuantizingBackend, RewritingBackend):
             _refuse_open_loops,
             _refuse_empty,
             _refuse_axes_as_attribute,
+            _refuse_misread,
         )
 
     def patterns(self, target: Target) -> tuple[Pattern, ...]:
@@ -196,3 +199,19 @@ def _refuse_axes_as_attribute(index: GraphIndex, node: NodeInfo) -> str | None:
     if node.op not in _AXES_MISREAD or not 13 <= node.opset < 18 or "axes" not in node.attributes:
         return None
     return f"{node.op} of opset {node.opset} reduces all axes in OpenVINO, whatever its attribute says"
+
+
+def _refuse_misread(index: GraphIndex, node: NodeInfo) -> str | None:
+    """Refuse inputs, outputs and attributes that OpenVINO ignores or misreads."""
+    attributes = node.attributes
+    if node.op == "LSTM" and len(node.inputs) > _PEEPHOLES and node.inputs[_PEEPHOLES]:
+        return "OpenVINO ignores the peepholes of LSTM"
+    if node.op == "Dropout" and node.opset < _MASK_IS_MADE and len(node.outputs) > 1:
+        return "OpenVINO makes a mask of Dropout without any values"
+    if node.op == "Softmax":
+        return conversion.refuse_flattening_softmax(index, node)
+    if node.op == "ConvTranspose" and "output_shape" in attributes and attributes.get("group", 1) != 1:
+        return "OpenVINO misreads the output_shape of ConvTranspose with groups"
+    if node.op == "Resize" and attributes.get("exclude_outside"):
+        return "OpenVINO ignores exclude_outside of Resize"
+    return None

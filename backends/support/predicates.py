@@ -50,6 +50,13 @@ def rank_of(spec: TensorSpec | None) -> int | None:
     return None if spec is None or spec.shape is None else len(spec.shape)
 
 
+def pads_evenly(node: NodeInfo) -> bool:
+    """True when a window has as many pads at the begin of each axis as at its end."""
+    pads = node.attributes.get("pads", ())
+    is_even = isinstance(pads, tuple) and pads[: len(pads) // 2] == pads[len(pads) // 2 :]
+    return is_even and node.attributes.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+
+
 def refuse_bodies(index: GraphIndex, node: NodeInfo) -> str | None:
     """Refuse If, Loop, Scan and the like."""
     return f"{node.op} has a body, which this runtime is not given" if node.has_body else None

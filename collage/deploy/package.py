@@ -138,8 +138,16 @@ def _planned(parts: Packed, place: Path, threads: int) -> dict[str, Any]:
             executable = compiled.get(model.path.parent.name, model, target)
             alone = executable.standalone()
             specs = (*model.inputs, *model.outputs)
-            known = all(spec.is_static for spec in specs) or (alone and alone.runtime in _ANY_SIZE)
-            if alone is None or not known or any(spec.dtype == "object" for spec in specs):
+            is_static = all(spec.is_static for spec in specs)
+            for spec in specs:
+                if spec.dtype == "object" or not (spec.is_static or parts.is_free):
+                    is_text = spec.dtype == "object"
+                    what = "is text" if is_text else "has a shape that only a run tells"
+                    raise BadInputError(
+                        f"{spec.name!r} of partition {i} {what}, which packages do not have yet; "
+                        "run the artifact with collage.load"
+                    )
+            if alone is None or not (is_static or alone.runtime in _ANY_SIZE):
                 sizes = "with free dimensions " if parts.is_free else ""
                 raise BadInputError(
                     f"partition {i} on {target} cannot run {sizes}without Collage yet; tune without this target, or "

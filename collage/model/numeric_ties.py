@@ -41,7 +41,7 @@ _SUM = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
 # Standard deviation of the noise, relative to a value's largest magnitude (docs/numeric-ties.md).
 MOVED = 1e-5
-_DRAWS, _LEAST_DRAWS, _MOST_S = 16, 4, 20.0
+_DRAWS, _LEAST_DRAWS = 16, 4
 # A change of so many times the noise is another choice.
 _DIFFERS = 10
 _MOST_UNDECIDED = 0.5
@@ -112,6 +112,7 @@ def find_ties(
     known: Sequence[Mapping[str, Array]],
     folder: Path,
     say: Callable[[str], None],
+    most_s: float,
     cancel: threading.Event | None = None,
 ) -> NumericTies:
     """Run the part of a model that chooses several times, its sums moved.
@@ -120,13 +121,14 @@ def find_ties(
         found: of its index.
         known: per sample the reference of the values that `found.nodes` read from outside.
         say: is told why it failed; then nothing is known of ties.
+        most_s: after so many seconds no run begins, but for the first few.
     """
     outputs = tuple(name for name in found.values if name in model.index.outputs)
     # All values may be more than fits into the memory of a child; the outputs say what matters most.
     wanted = [found, replace(found, values=outputs)] if outputs else [found]
     for number, choices in enumerate(wanted):
         try:
-            return _ties(model, choices, known, folder / str(number), cancel)
+            return _ties(model, choices, known, folder / str(number), most_s, cancel)
         except ChildFailed as failure:
             say(failure.reason)
     return NumericTies([{} for _ in known])
@@ -137,6 +139,7 @@ def _ties(
     found: Choices,
     known: Sequence[Mapping[str, Array]],
     folder: Path,
+    most_s: float,
     cancel: threading.Event | None,
 ) -> NumericTies:
     folder.mkdir(parents=True)
@@ -144,7 +147,8 @@ def _ties(
     write_samples(folder / "given.npz", known)
     limits = ChildLimits(timeout_s=_TIMEOUT_S)
     path, folder = part.path.resolve(), folder.resolve()
-    beyond = run_in_child(_draw, path, folder, found.moved, found.values, limits=limits, cancel=cancel)
+    given = path, folder, found.moved, found.values, most_s
+    beyond = run_in_child(_draw, *given, limits=limits, cancel=cancel)
     for file in folder.glob(f"{part.path.name}*"):
         file.unlink()
     ranges = [
@@ -154,14 +158,16 @@ def _ties(
     return NumericTies(ranges, frozenset(beyond))
 
 
-def _draw(path: Path, folder: Path, moved: Sequence[str], names: Sequence[str]) -> set[str]:
+def _draw(
+    path: Path, folder: Path, moved: Sequence[str], names: Sequence[str], most_s: float
+) -> set[str]:
     """Run the part, write the ranges, and return the values beyond comparing (runs in the child)."""
     session = reference_session(path)
     samples = read_samples(folder / "given.npz", ())
     found: list[dict[str, Ranged]] = []
     beyond: set[str] = set()
     for sample in samples:
-        end_s = time.monotonic() + _MOST_S / len(samples)
+        end_s = time.monotonic() + most_s / len(samples)
         value = run_session(session, sample, names)
         low = {name: np.array(value[name]) for name in names if _has_range(value[name])}
         high = {name: np.array(array) for name, array in low.items()}

@@ -53,6 +53,7 @@ _KEEP_ALL_BYTES = 1 << 30
 _ALIGNMENT = 64
 _INGEST_TIMEOUT_S = 600.0
 _REFERENCE_TIMEOUT_S = 1800.0
+LONGEST_TIES_S = 20.0
 
 
 def ingest(
@@ -158,6 +159,7 @@ class Reference:
         samples: inputs by name; values of graph inputs need no run.
         directory: where the values are kept.
         keep_all: compute all values at once when they fit in memory, since more will be asked for.
+        ties_s: seconds for finding out what rounding decides, but for a few runs at the least.
     """
 
     def __init__(
@@ -168,8 +170,9 @@ class Reference:
         listener: Listener = ignore,
         cancel: threading.Event | None = None,
         keep_all: bool = True,
+        ties_s: float = LONGEST_TIES_S,
     ) -> None:
-        self._keep_all = keep_all
+        self._keep_all, self._ties_s = keep_all, ties_s
         self.model = model
         self.samples = tuple(samples)
         self._directory = directory
@@ -229,7 +232,8 @@ class Reference:
             self._listener(Event("reference", text))
 
         try:
-            return find_ties(self.model, found, read, self._directory / "ties", say, self._cancel)
+            folder = self._directory / "ties"
+            return find_ties(self.model, found, read, folder, say, self._ties_s, self._cancel)
         finally:
             self.seconds += time.monotonic() - begin
 

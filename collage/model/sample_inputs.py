@@ -52,8 +52,11 @@ def _separate(
 ) -> list[dict[str, np.ndarray]]:
     """The samples of one group."""
     if arrays.keys() != wanted.keys():
+        too_many = arrays.keys() > wanted.keys()
+        hint = "; leave out the others (an input with a default in the file is a weight)"
         raise BadInputError(
             f"inputs file {where} holds {sorted(arrays)}, but the model takes {sorted(wanted)}"
+            f"{hint if too_many else ''}"
         )
     counts = {_sample_count(array, wanted[name]) for name, array in arrays.items()}
     if len(counts) != 1:

@@ -6,6 +6,7 @@ budget, and whole plans in their comparison.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from collage.backends.numerics.reference import table_bounds
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.events import Listener
 from collage.metrics.labels import is_label
-from collage.model.reference import Reference, Sample
+from collage.model.reference import LONGEST_TIES_S, Reference, Sample
 from collage.model.sample_inputs import read_samples
 from collage.options import TuneOptions
 from collage.partitioner.errors import ModelError
@@ -28,6 +29,8 @@ from collage.partitioner.ingest.normalize import NormalizedInfo
 _SEEDS = 2
 MOST_SEARCHED = 100
 """With a metric of the task: samples that choose plans, each of which takes an inference of every mix."""
+# Finding out what rounding decides may take such a share of a time limit.
+_TIES_SHARE = 0.1
 _MOST_COMPARED = 24  # samples that plans are compared by beside a metric of the task
 _MOST_STORED_BYTES = 4 << 20  # of inputs in an artifact
 
@@ -184,7 +187,9 @@ class Sampling:
             keep_all: compute all values at once, since more will be asked for.
         """
         folder = self.work_dir / name
-        return Reference(self.model, samples, folder, self.listener, self.cancel, keep_all)
+        limit_s = self.options.time_limit_s or math.inf
+        ties_s = min(LONGEST_TIES_S, _TIES_SHARE * limit_s)
+        return Reference(self.model, samples, folder, self.listener, self.cancel, keep_all, ties_s)
 
 
 def _has_nan(value: np.ndarray) -> bool:

@@ -33,8 +33,8 @@ from collage.partitioner.graph.graph_index import GraphIndex
 _ROUND = {"QuantizeLinear", "DynamicQuantizeLinear"}
 # Operators on integers that round their own results, those of com.microsoft included.
 _ROUND_INSIDE = ("QLinear", "QGemm", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
-# No draw begins after so long, but for the first.
-_DRAWS, _MOST_S = 6, 20.0
+# No draw begins after so long, or after such a share of a time limit, but for the first.
+_DRAWS, _MOST_S, _SHARE = 6, 20.0, 0.1
 # A few draws may miss the maximum.
 _HEADROOM = 1.5
 _MOST = 0.25
@@ -71,7 +71,8 @@ def allow_self_error(
         Event("reference", "moving weights a little, to see what rounding to integers makes of it")
     )
     try:
-        own = self_error(references, options.metric, folder, cancel)
+        most_s = min(_MOST_S, _SHARE * (options.time_limit_s or math.inf))
+        own = self_error(references, options.metric, folder, cancel, most_s)
     except ChildFailed as failure:
         return options, [f"what rounding to integers does could not be found out ({failure.reason})"]
     if own <= options.tolerance:
@@ -90,7 +91,11 @@ def allow_self_error(
 
 
 def self_error(
-    references: Sequence[Reference], metric: str, folder: Path, cancel: threading.Event | None = None
+    references: Sequence[Reference],
+    metric: str,
+    folder: Path,
+    cancel: threading.Event | None = None,
+    most_s: float = _MOST_S,
 ) -> float:
     """The largest error, with headroom, of the model against itself.
 
@@ -104,19 +109,18 @@ def self_error(
     write_samples(folder / "samples.npz", [s for known in references for s in known.samples])
     write_samples(folder / "expected.npz", [v for known in references for v in known.expected(made)])
     limits = ChildLimits(timeout_s=_TIMEOUT_S)
-    return run_in_child(
-        _draw, path.resolve(), folder.resolve(), made, metric, limits=limits, cancel=cancel
-    )
+    given = path.resolve(), folder.resolve(), made, metric, most_s
+    return run_in_child(_draw, *given, limits=limits, cancel=cancel)
 
 
-def _draw(path: Path, folder: Path, names: Sequence[str], metric: str) -> float:
+def _draw(path: Path, folder: Path, names: Sequence[str], metric: str, most_s: float) -> float:
     """Move the weights several times, and compare (runs in the child)."""
     samples = read_samples(folder / "samples.npz", ())
     expected = read_expected(folder / "expected.npz", ())
     model = onnx.load(path)
     kept = [numpy_helper.to_array(t) for t in model.graph.initializer]
     worst = 0.0
-    end_s = time.monotonic() + _MOST_S
+    end_s = time.monotonic() + most_s
     for draw in range(_DRAWS):
         if draw and time.monotonic() > end_s:
             break

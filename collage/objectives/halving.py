@@ -67,6 +67,7 @@ def halve(
     measure: Measure,
     goal: Goal,
     fits: Callable[[], bool] = lambda: True,
+    more: Callable[[Sequence[Setting]], Sequence[Setting]] = lambda ran: (),
 ) -> list[Tried]:
     """Measure settings until the best is known or the time is up.
 
@@ -75,12 +76,13 @@ def halve(
         measure: makes a trial of so many seconds.
         goal: which trial is better.
         fits: whether there is time for one more trial.
+        more: settings that follow from those that ran, the best first; they join before the first half leaves.
 
     Returns:
         Those that were measured or failed, in the order given.
     """
     tried = [Tried(setting) for setting in settings]
-    alive = tried
+    alive = list(tried)
     # Memory counts once everything is compiled, so all are measured twice.
     halvings = (0.0, _FIRST_S) if goal.counts_memory else (_FIRST_S, _SECOND_S)
     for number, seconds in enumerate(halvings):
@@ -88,6 +90,13 @@ def halve(
             if fits() or (each is tried[0] and not each.trials):
                 each.trials.append(measure(each.setting, seconds))
         ran = [each for each in alive if each.measured and len(each.trials) > number]
+        if number == 0:
+            born = [Tried(s) for s in more([each.setting for each in _sorted(ran, goal)])]
+            for each in born:
+                if fits():
+                    each.trials.append(measure(each.setting, seconds))
+            tried += born
+            ran += [each for each in born if each.measured]
         if not ran or not fits():
             return [each for each in tried if each.trials]
         keeps_all = goal.counts_memory and number == 0
@@ -126,7 +135,12 @@ def _values(pool: Sequence[Tried], goal: Goal) -> list[float]:
 
 def _better_half(ran: Sequence[Tried], goal: Goal) -> list[Tried]:
     count = max(_FINALISTS, math.ceil(len(ran) / 2))
-    return sorted(ran, key=lambda each: goal.order(each.trials[-1]))[:count]
+    return _sorted(ran, goal)[:count]
+
+
+def _sorted(ran: Sequence[Tried], goal: Goal) -> list[Tried]:
+    """Those that ran, the best first."""
+    return sorted(ran, key=lambda each: goal.order(each.trials[-1]))
 
 
 def _in_turn(finalists: Sequence[Tried], measure: Measure, fits: Callable[[], bool]) -> None:

@@ -16,6 +16,8 @@ from collage.timing.timed_plan import TimedPlan
 _MOST_MIXES = 2
 # A single target so many times as slow as the winner is not measured.
 _FAR_BEHIND = 4.0
+# So many of the best settings are also measured with several requests a call.
+_MOST_JOINED = 2
 # A stage with a larger share of the time keeps the others idle.
 _LONGEST_STAGE = 0.85
 # Rows of a call that are tried, and how long a call may take where no bound is given.
@@ -68,7 +70,6 @@ def settings(
     entries: Sequence[TimedPlan],
     cores: int,
     most_threads: int | None = None,
-    rows: Sequence[int] = (1,),
 ) -> list[Setting]:
     """Settings to measure, the most promising first; the winner for one request at a time is the first.
 
@@ -78,8 +79,6 @@ def settings(
         entries: other plans that may be returned, the fastest first.
         cores: shared out among instances.
         most_threads: that one request may have, where the caller says so.
-        rows: how many requests one call may compute; the first counts for all plans, the others for those of one
-            target and for the winner.
     """
     divisions = [(1, cores)] if objective == "memory" else _divisions(cores)
     limit = _FAR_BEHIND * winner.latency_us
@@ -100,14 +99,18 @@ def settings(
         for count, _ in divisions
         if count > 1 and (stages := stages_of(entry, count)) and objective != "memory"
     ]
-    joined = [
-        replace(each, rows=count)
-        for count in rows
-        if count > 1
-        for each in found.values()
-        if each.plan is winner.plan or len(each.plan.partitions) == 1
-    ]
-    return [*found.values(), *lines, *joined]
+    return [*found.values(), *lines]
+
+
+def joined(ran: Sequence[Setting], rows: Sequence[int]) -> list[Setting]:
+    """Settings with calls of several requests: forms of the best few that ran.
+
+    Args:
+        ran: settings with one request a call, the best first.
+        rows: how many requests one call may compute.
+    """
+    best = [each for each in ran if not each.stages and each.rows == 1][:_MOST_JOINED]
+    return [replace(each, rows=count) for each in best for count in rows]
 
 
 def stages_of(entry: TimedPlan, count: int) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from collage.backends.registry import on_gpus
 from collage.backends.sandbox.run import ChildFailed, ChildLimits
@@ -13,7 +14,7 @@ from collage.objectives.child import run_trial
 from collage.objectives.goal import Goal
 from collage.objectives.halving import Tried, best, halve
 from collage.objectives.outcome import outcome
-from collage.objectives.settings import Setting, settings
+from collage.objectives.settings import Setting, joined, settings
 from collage.objectives.trial import Trial, TrialRequest
 from collage.options import TuneOptions
 from collage.timing.request import PlanStep, PlanSteps, TimingRequest, without_plans
@@ -52,9 +53,9 @@ def choose_setting(refined: Refined) -> Refined:
             _others(refined),
             cores=refined.run.runner.threads,
             most_threads=refined.request.options.threads,
-            rows=made.counts,
         )
-        tried = halve(asked, _measure(refined, made), goal, _fits(refined))
+        rows = [count for count in made.by_rows if count > 1]
+        tried = halve(asked, _measure(refined, made), goal, _fits(refined), partial(joined, rows=rows))
         chosen, winner = _chosen(refined, tried, goal)
         found = outcome(goal, tried, chosen)
     if chosen is None:

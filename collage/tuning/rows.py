@@ -29,11 +29,6 @@ class Forms:
 
     by_rows: dict[int, Form]
 
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """The rows of all forms."""
-        return tuple(self.by_rows)
-
 
 def forms(refined: Refined, goal: Goal) -> Forms:
     """The model as it is, and with more rows where that serves the goal and the rows stay apart.

@@ -135,7 +135,7 @@ def fold(model: ir.Model, notes: list[str]) -> ir.Model:
             )
             with np.errstate(all="ignore"):  # infinities of the model's own arithmetic
                 modified = folder(model).modified
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:  # it may name two values alike
             notes.append(f"constant folding stopped early: {error}")
             model = before
             break

@@ -20,6 +20,12 @@ from collage.partitioner.lazy import ir
 
 MAX_PROTOBUF_BYTES = (1 << 31) - 1
 KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
+_NO_TENSORS = {
+    "map_type": "a map",
+    "sequence_type": "a sequence",
+    "optional_type": "an optional value",
+    "sparse_tensor_type": "a sparse tensor",
+}
 # ONNX Runtime writes these when it optimizes a model for the processor at hand.
 _OPTIMIZED_DOMAINS = frozenset({"com.microsoft.nchwc", "com.ms.internal.nhwc"})
 
@@ -125,7 +131,7 @@ def _check_operators(proto: onnx.ModelProto) -> None:
 
 
 def _check_values(proto: onnx.ModelProto) -> None:
-    """Refuse maps, which no partition can be given, and inputs of unknown rank."""
+    """Refuse maps, sequences and optional values, which no partition can be given, and inputs of unknown rank."""
     weights = {tensor.name for tensor in proto.graph.initializer}
     for value in proto.graph.input:
         if value.name not in weights and repair.lacks_shape(value):
@@ -136,11 +142,14 @@ def _check_values(proto: onnx.ModelProto) -> None:
     for kind, values in (("input", proto.graph.input), ("output", proto.graph.output)):
         for value in values:
             of_maps = value.type.sequence_type.elem_type.HasField("map_type")
-            if of_maps or value.type.HasField("map_type"):
-                held = "a sequence of maps" if of_maps else "a map"
+            held = next(
+                (words for field, words in _NO_TENSORS.items() if value.type.HasField(field)), ""
+            )
+            if held:
+                remedy = " (for scikit-learn: zipmap=False)" if of_maps or held == "a map" else ""
                 raise ModelError(
-                    f"{kind} {value.name!r} is {held}, which partitions cannot pass on; "
-                    "export the model with tensors only (for scikit-learn: zipmap=False)"
+                    f"{kind} {value.name!r} is not a tensor but {'a sequence of maps' if of_maps else held}, which "
+                    f"partitions cannot pass on; export the model with tensors only{remedy}"
                 )
 
 

@@ -25,51 +25,11 @@ from collage.backends.openvino.backend import OpenVinoBackend
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.partitioner.cost import Infeasible
 from collage.partitioner.target import Target
+from tests.backends import fault_models as models
 from tests.backends.test_runtime_traps import MASKED, computed, opened, write
 from tests.partitioner.graphs import text_model
 
 PAGE = Path(__file__).parents[2] / "docs/runtime-faults.md"
-
-GRU_THEN_GATHER = """g (float[5,1,4] x) => (float[1,2] y)
-    <float[1,6,4] w = {WEIGHTS}, float[1,6,2] r = {STATES}, int64 i = {0}> {
-    o, h = GRU<hidden_size = 2>(x, w, r)
-    y = Gather<axis = 0>(h, i)
-}""".replace("WEIGHTS", ",".join(["0.1"] * 24)).replace("STATES", ",".join(["0.1"] * 12))
-TRANSPOSED = f"""g (float[4,3] x) => (float[3,5] y) <float[4,5] w = {{{",".join(map(str, range(20)))}}}> {{
-    y = Gemm<transA = 1>(x, w)
-}}"""
-VARIABLE_NORM = """g (float[1,3,2,2] x, float[3] s) => (float[1,3,2,2] y) {
-    y = BatchNormalization(x, s, s, s, s)
-}"""
-SUM_OF_ONE = "g (float[4] x) => (float[4] y) { y = Sum(x) }"
-DILATED_POOL = """g (float[1,3,8,8] x) => (float[1,3,6,6] y) {
-    y = MaxPool<kernel_shape = [2, 2], dilations = [2, 2]>(x)
-}"""
-TURNED = """g (float[1,4,4,6] x) => (float[1,CHANNELS,8,12] y) <float[4,2,3,3] w = {WEIGHTS}> {
-    y = ConvTranspose<strides = [2, 2], MORE>(x, w)
-}""".replace("WEIGHTS", ",".join(str(i % 7) for i in range(72)))
-TURNED_TO_SHAPE = TURNED.replace("MORE", "output_shape = [8, 12]").replace("CHANNELS", "2")
-TURNED_LOWER = TURNED.replace("MORE", 'auto_pad = "SAME_LOWER"').replace("CHANNELS", "2")
-TURNED_IN_GROUPS = TURNED.replace("MORE", "group = 4, output_shape = [8, 12]").replace("CHANNELS", "8")
-LOWER_POOL = """g (float[1,4,4,6] x) => (float[1,4,2,6] y) {
-    y = MaxPool<kernel_shape = [3, 1], strides = [2, 1], auto_pad = "SAME_LOWER">(x)
-}"""
-POOL_IN_SPACE = """g (float[1,3,4,4,4] x) => (float[1,3,3,3,3] y) {
-    y = MaxPool<kernel_shape = [2, 2, 2]>(x)
-}"""
-THREE_TO_BROADCAST = (
-    "g (float[3,4] x, float[3,4] z) => (float[3,4] y) <float s = {0.25}> { y = Min(x, s, z) }"
-)
-BACKWARD = """g (float[2,8] x) => (float[2,2] y)
-    <int64[1] a = {7}, int64[1] b = {3}, int64[1] c = {1}, int64[1] d = {-2}> {
-    y = Slice(x, a, b, c, d)
-}"""
-CUTTING = "g (float[2,8] x) => (float[2,8] y) <int64[4] p = {0, -1, 0, 1}> { y = Pad(x, p) }"
-TRAINING_NORM = """g (float[2,3,2,2] x) => (float[2,3,2,2] y) <float[3] s = {1, 2, 3}> {
-    y, m, v = BatchNormalization<training_mode = 1>(x, s, s, s, s)
-}"""
-LAST_OF_EQUALS = "g (float[4,8] x) => (int64[4,1] y) { y = ArgMax<axis = 1, select_last_index = 1>(x) }"
-NOTHING = "g (float[1,4] x) => (float[1,4] y) { y = Identity(x) }"
 
 
 def _rising(shape: tuple[int, ...]) -> np.ndarray:
@@ -98,22 +58,50 @@ def fate(backend: Backend, text: str, folder: Path, opset: int = 18) -> str:
 @pytest.mark.parametrize(
     ("backend", "text", "expected", "guard"),
     [
-        pytest.param(MnnBackend(), GRU_THEN_GATHER, "SIGFPE", "does not know", id="mnn-gru-gather"),
-        pytest.param(MnnBackend(), TRANSPOSED, "wrong", "transA", id="mnn-gemm-transa"),
-        pytest.param(MnnBackend(), VARIABLE_NORM, "(-11)", "no constants", id="mnn-variable-norm"),
-        pytest.param(MnnBackend(), SUM_OF_ONE, "(-11)", "two or more", id="mnn-sum-of-one"),
-        pytest.param(MnnBackend(), DILATED_POOL, "wrong", "dilations", id="mnn-dilated-pool"),
-        pytest.param(MnnBackend(), LAST_OF_EQUALS, "wrong", "first index", id="mnn-last-index"),
-        pytest.param(MnnBackend(), TURNED_TO_SHAPE, "wrong", "other end", id="mnn-turned-shape"),
-        pytest.param(MnnBackend(), TURNED_LOWER, "wrong", "other end", id="mnn-turned-lower"),
-        pytest.param(MnnBackend(), TURNED_IN_GROUPS, "SIGSEGV", "other end", id="mnn-turned-groups"),
-        pytest.param(MnnBackend(), LOWER_POOL, "wrong", "other end", id="mnn-lower-pool"),
-        pytest.param(MnnBackend(), POOL_IN_SPACE, "SIGSEGV", "axes of space", id="mnn-pool-in-space"),
-        pytest.param(MnnBackend(), THREE_TO_BROADCAST, "wrong", "two inputs", id="mnn-three-inputs"),
-        pytest.param(MnnBackend(), BACKWARD, "wrong", "negative steps", id="mnn-backward-slice"),
-        pytest.param(MnnBackend(), CUTTING, "wrong", "negative pads", id="mnn-cutting-pad"),
-        pytest.param(MnnBackend(), TRAINING_NORM, "wrong", "inference only", id="mnn-training-norm"),
-        pytest.param(NcnnBackend(), NOTHING, "(-11)", "nothing in it", id="ncnn-no-operator"),
+        pytest.param(
+            MnnBackend(), models.GRU_THEN_GATHER, "SIGFPE", "does not know", id="mnn-gru-gather"
+        ),
+        pytest.param(MnnBackend(), models.TRANSPOSED, "wrong", "transA", id="mnn-gemm-transa"),
+        pytest.param(
+            MnnBackend(), models.VARIABLE_NORM, "(-11)", "no constants", id="mnn-variable-norm"
+        ),
+        pytest.param(MnnBackend(), models.SUM_OF_ONE, "(-11)", "two or more", id="mnn-sum-of-one"),
+        pytest.param(MnnBackend(), models.DILATED_POOL, "wrong", "dilations", id="mnn-dilated-pool"),
+        pytest.param(MnnBackend(), models.LAST_OF_EQUALS, "wrong", "first index", id="mnn-last-index"),
+        pytest.param(MnnBackend(), models.TURNED_TO_SHAPE, "wrong", "other end", id="mnn-turned-shape"),
+        pytest.param(MnnBackend(), models.TURNED_LOWER, "wrong", "other end", id="mnn-turned-lower"),
+        pytest.param(
+            MnnBackend(), models.TURNED_IN_GROUPS, "SIGSEGV", "other end", id="mnn-turned-groups"
+        ),
+        pytest.param(MnnBackend(), models.LOWER_POOL, "wrong", "other end", id="mnn-lower-pool"),
+        pytest.param(
+            MnnBackend(), models.POOL_IN_SPACE, "SIGSEGV", "axes of space", id="mnn-pool-in-space"
+        ),
+        pytest.param(
+            MnnBackend(), models.THREE_TO_BROADCAST, "wrong", "two inputs", id="mnn-three-inputs"
+        ),
+        pytest.param(MnnBackend(), models.BACKWARD, "wrong", "negative steps", id="mnn-backward-slice"),
+        pytest.param(MnnBackend(), models.CUTTING, "wrong", "negative pads", id="mnn-cutting-pad"),
+        pytest.param(
+            MnnBackend(), models.TRAINING_NORM, "wrong", "inference only", id="mnn-training-norm"
+        ),
+        pytest.param(MnnBackend(), models.LOWER_CONV, "wrong", "other end", id="mnn-lower-conv"),
+        pytest.param(
+            MnnBackend(), models.GLOBAL_IN_SPACE, "wrong", "axes of space", id="mnn-global-pool"
+        ),
+        pytest.param(MnnBackend(), models.NAMED_PAD, "SIGABRT", "Pad of all axes", id="mnn-named-pad"),
+        pytest.param(MnnBackend(), models.NO_AXES, "wrong", "empty list", id="mnn-no-axes"),
+        pytest.param(MnnBackend(), models.CUBIC, "wrong", "mode of Resize", id="mnn-cubic"),
+        pytest.param(MnnBackend(), models.CEILED, "wrong", "mode of Resize", id="mnn-ceiled"),
+        pytest.param(NcnnBackend(), models.LOWER_MEAN, "wrong", "equal pads", id="ncnn-lower-mean"),
+        pytest.param(
+            OpenVinoBackend(), models.PEEPHOLES, "wrong", "peepholes", id="openvino-peepholes"
+        ),
+        pytest.param(
+            OpenVinoBackend(), models.TURNED_IN_GROUPS, "wrong", "groups", id="openvino-turned"
+        ),
+        pytest.param(OpenVinoBackend(), models.EXCLUDED, "wrong", "outside", id="openvino-excluded"),
+        pytest.param(NcnnBackend(), models.NOTHING, "(-11)", "nothing in it", id="ncnn-no-operator"),
     ],
 )
 def test_fault_of_a_converter_stands(
@@ -147,7 +135,6 @@ FOR_NCNN = [
     "g (float[1,3,8] x) => (float[1,3,1] y) { y = GlobalAveragePool(x) }",
     "g (float[1,3,8] x) => (float[1,3,1] y) { y = GlobalMaxPool(x) }",
 ]
-FLAT = "g (float[2,3,4] x) => (float[2,3,4] y) { y = OP<axis = 1>(x) }"
 
 
 @pytest.mark.parametrize(
@@ -162,23 +149,38 @@ def test_what_a_converter_gets_right_is_taken(backend: Backend, text: str, tmp_p
     assert backend.supports(text_model(text).index, 0, Target(backend.name)) is None
 
 
+SOFTMAX, LOG_SOFTMAX = (models.FLAT.replace("OP", op) for op in ("Softmax", "LogSoftmax"))
+
+
 @pytest.mark.parametrize(
-    ("op", "expected", "is_taken"), [("Softmax", "right", True), ("LogSoftmax", "wrong", False)]
+    ("backend", "text", "guard"),
+    [
+        pytest.param(MnnBackend(), LOG_SOFTMAX, "flattens", id="mnn-flat-log-softmax"),
+        pytest.param(OpenVinoBackend(), SOFTMAX, "flattens", id="openvino-flat-softmax"),
+        pytest.param(OpenVinoBackend(), models.MASKED_DROPOUT, "mask", id="openvino-dropout"),
+    ],
 )
-def test_mnn_flattens_axes_of_old_softmax_alone(
-    op: str, expected: str, is_taken: bool, tmp_path: Path
+def test_fault_with_models_of_old_opsets_stands(
+    tmp_path: Path, backend: Backend, text: str, guard: str
 ) -> None:
-    text = FLAT.replace("OP", op)
-    assert fate(MnnBackend(), text, tmp_path, opset=11) == expected
-    refusal = MnnBackend().supports(text_model(text, 11).index, 0, Target("mnn"))
-    assert (refusal is None) is is_taken
+    assert fate(backend, text, tmp_path, opset=11) == "wrong"
+    refusal = backend.supports(text_model(text, 11).index, 0, Target(backend.name))
+    assert guard in (refusal or "")
+
+
+@pytest.mark.parametrize(
+    ("backend", "text"), [(MnnBackend(), SOFTMAX), (OpenVinoBackend(), LOG_SOFTMAX)]
+)
+def test_old_softmax_that_is_right_is_taken(backend: Backend, text: str, tmp_path: Path) -> None:
+    assert fate(backend, text, tmp_path, opset=11) == "right"
+    assert backend.supports(text_model(text, 11).index, 0, Target(backend.name)) is None
 
 
 def test_runtime_that_crashes_while_compiling_costs_one_candidate(tmp_path: Path) -> None:
     """A division by zero inside MNN, which is given whole models with a few nodes that its table lacks."""
     if not isinstance(MnnBackend().probe(), Available):
         pytest.skip("mnn is not installed")
-    model = write(GRU_THEN_GATHER, tmp_path)
+    model = write(models.GRU_THEN_GATHER, tmp_path)
     write_samples(tmp_path / "in.npz", [{"x": np.ones((5, 1, 4), np.float32)}])
     write_samples(tmp_path / "out.npz", [{"y": np.ones((1, 2), np.float32)}])
     request = MeasureRequest(
@@ -235,6 +237,14 @@ def test_onnxruntime_lists_outputs_as_they_were_bound(tmp_path: Path) -> None:
         binding.bind_output(name, "cpu")
     session.run_with_iobinding(binding)
     assert binding.get_outputs()[1].numpy().tolist() == [-1, -1, -1]
+
+
+def test_onnxruntime_adds_to_the_running_mean_from_run_to_run(tmp_path: Path) -> None:
+    """onnxruntime-running-mean"""
+    model = write(models.RUNNING_MEAN, tmp_path)
+    session = ort.InferenceSession(model.path, providers=["CPUExecutionProvider"])
+    x = np.ones((1, 1, 2, 2), np.float32)
+    assert [float(session.run(None, {"x": x})[0][0]) for _ in range(2)] == [-0.5, -0.75]
 
 
 def test_onnxruntime_overflows_without_vnni(tmp_path: Path) -> None:

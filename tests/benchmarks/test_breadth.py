@@ -15,6 +15,9 @@ from benchmarks.breadth.one import tuned
 from benchmarks.breadth.operators import contrib_models, zoo_models
 from benchmarks.breadth.packages import Entry, sizes
 from benchmarks.breadth.plain import run_plainly
+from collage.backends.sandbox.run import ChildLimits, run_in_child, send_message
+from tests.fuzzing.check import Outcome, check
+from tests.fuzzing.graphs import Case
 
 
 def _model(*inputs: tuple[str, list[object]]) -> onnx.ModelProto:
@@ -40,9 +43,31 @@ def test_free_dimensions_get_sizes_by_the_rule() -> None:
 
 def test_onnxruntime_runs_each_of_its_own_operators(tmp_path: Path) -> None:
     found = list(contrib_models(tmp_path))
-    assert len(found) >= 15
+    assert len(found) > 60
     for entry in found:
         assert run_plainly(entry.path, dict(entry.dims), None).endswith(" ms"), entry.name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_operators_of_onnxruntime_are_right_as_partitions(tmp_path: Path) -> None:
+    """Each goes the whole way: ingest, a plan over runtimes, the artifact, and a session."""
+    cases = [
+        Case(seed, entry.path.read_bytes(), (64,))
+        for seed, entry in enumerate(contrib_models(tmp_path))
+    ]
+    found: list[Outcome] = []
+    run_in_child(check_here, cases, limits=ChildLimits(timeout_s=600), on_message=found.append)
+    kinds = {kind: [o for o in found if o.kind == kind] for kind in {o.kind for o in found}}
+    assert kinds.keys() <= {"passed", "unusable"}, kinds
+    # Some want other numbers than random ones.
+    assert len(kinds["passed"]) > 0.8 * len(cases)
+
+
+def check_here(cases: list[Case]) -> None:
+    """The child's side."""
+    for case in cases:
+        send_message(check(case))
 
 
 @pytest.mark.slow

@@ -273,14 +273,13 @@ def linear_quantized(b: Builder) -> None:
             (2, 3), "float32", exact=True, fits=lambda v: _fixed(v) and v in b.inputs
         )
         scale = Value("", "float32", (), False, 1)
-        small = b.add(
+        b.add(
             op,
             [value],
             like(value, dtype="uint8", exact=False, bound=255),
             scale,
             Value("", "uint8", (), False, 255),
         )
-        b.add("Cast", [small], like(small, dtype="float32", bound=255), to=1)
         return
     value = b.pick_or_make(
         (1, 2, 4, 4), "uint8", rank=(2, 4), exact=True, fits=lambda v: _fixed(v) and v.bound <= 255

@@ -167,7 +167,7 @@ def test_maps_are_refused_with_the_remedy(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
-    with pytest.raises(ModelError, match=r"'y' is a sequence of maps.*zipmap=False"):
+    with pytest.raises(ModelError, match=r"'y' is not a tensor but a sequence of maps.*zipmap=False"):
         ingest(path, tmp_path)
 
 

@@ -74,6 +74,19 @@ def test_sparse_weights_that_cannot_be_are_refused(
         ingest(tmp_path / "m.onnx", tmp_path)
 
 
+def test_constant_that_is_stacked_twice_is_taken(tmp_path: Path) -> None:
+    text = """
+        m (float[2, 4] x) => (float[2, 4] y, int64[2, 2] k) {
+            y = Relu(x)  s = Shape(x)  q = SequenceConstruct(s, s)
+            k = ConcatFromSequence<axis = 0, new_axis = 1>(q)
+        }
+    """
+    path = saved(text, tmp_path)
+    model, _ = ingest(path, tmp_path)
+    (found,) = Reference(model, [{"x": X}], tmp_path / "r").values(["k"])
+    assert found["k"].tolist() == [[2, 4], [2, 4]]
+
+
 def test_names_that_are_no_utf8_become_readable(tmp_path: Path) -> None:
     path = saved("m (float[2, 4] x) => (float[2, 4] y) { aaaa = Tanh(x)  y = Relu(aaaa) }", tmp_path)
     path.write_bytes(path.read_bytes().replace(b"aaaa", b"a\xff\xfea"))
@@ -98,6 +111,30 @@ def test_input_without_a_shape_is_refused_with_the_remedy(tmp_path: Path) -> Non
     onnx.save(proto, path)
     with pytest.raises(ModelError, match=r"input 'x' has no shape.*export the model with the shape"):
         ingest(path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "m (float[4, 4] x) => (seq(float[2, 4]) y) <int64 k = {2}> { y = SplitToSequence(x, k) }",
+            "output 'y' is not a tensor but a sequence",
+        ),
+        (
+            "m (seq(float[4]) s) => (float[n] y) { y = ConcatFromSequence<axis = 0>(s) }",
+            "input 's' is not a tensor but a sequence",
+        ),
+        (
+            "m (optional(float[4]) o) => (bool y) { y = OptionalHasElement(o) }",
+            "input 'o' is not a tensor but an optional value",
+        ),
+    ],
+)
+def test_inputs_and_outputs_that_are_no_tensors_are_refused(
+    text: str, reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=f"{reason}.*export the model with tensors only"):
+        ingest(saved(text, tmp_path, 18), tmp_path)
 
 
 def test_model_optimized_for_one_processor_is_refused_with_the_remedy(tmp_path: Path) -> None:

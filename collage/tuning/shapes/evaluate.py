@@ -29,7 +29,7 @@ from collage.runtime.by_shape import ByShape, Part, PartedPlan
 from collage.runtime.compiled import CompiledRegions
 from collage.shapes.classes import Axes, axes_of, extent, sizes_of_arrays
 from collage.shapes.space import ShapeSpace
-from collage.timing.timed_plan import identity
+from collage.timing.timed_plan import TimedPlan, identity
 from collage.tuning.run import Run, TuneRequest
 from collage.tuning.shapes.at_shape import AtShape, data_dependent
 from collage.tuning.shapes.choice import ChosenClass
@@ -149,7 +149,10 @@ class MetricCheck:
         source = _AllSamples(free, work_dir, *halves, run.listener, run.cancel)
         task = task_of(request.options, source, request.inputs, request.labels)
         assert task is not None, "a metric is named"
-        self._searched, self._proof = TaskJudge(task, task.searched), TaskJudge(task, task.proof)
+        self._searched, self._proof = (
+            TaskJudge(task, task.searched),
+            TaskJudge(task, task.proof, proves=True),
+        )
 
     def refusal(self, session: PlanSession, is_exact: bool = False) -> str | None:
         """Why plans do not pass, or None."""
@@ -205,15 +208,23 @@ class Judge:
 
     def refusal(self, classes: Sequence[ChosenClass]) -> str | None:
         """Why classes do not pass, or None."""
+        is_exact = all(
+            self._is_exact(self.timed[i].find(one.plan, self.timed[i].dynamic))
+            for one in classes
+            for i in one.shapes
+        )
         with self.session(classes) as opened:
-            return self.check.refusal(opened)
+            return self.check.refusal(opened, is_exact)
 
     def covers(self, one: ChosenClass, hot: Plan) -> bool:
         """Whether a hot plan of a class that passed may run: the check has seen it, or it is exact."""
         if identity(hot) == identity(one.plan):
             return True
-        entries = [self.timed[i].find(hot, self.timed[i].fixed) for i in one.shapes]
-        return all(entry is not None and (entry.error or 0.0) <= EXACT_ERROR for entry in entries)
+        return all(self._is_exact(self.timed[i].find(hot, self.timed[i].fixed)) for i in one.shapes)
+
+    @staticmethod
+    def _is_exact(entry: TimedPlan | None) -> bool:
+        return entry is not None and (entry.error or 0.0) <= EXACT_ERROR
 
     @property
     def findings(self) -> dict[str, Any]:

@@ -275,3 +275,23 @@ def test_awkward_names_and_values_that_are_not_finite(tmp_path: Path) -> None:
             np.testing.assert_array_equal(file, [1, 2, 3, 4])
             np.testing.assert_array_equal(z, x - y)
             assert np.isinf(w).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("(string[2] x) => (string[2] y) { y = Identity(x) }", "'x' of partition 0 is text"),
+        (
+            "(float[4] x) => (int64[1, n] y) { y = NonZero(x) }",
+            "'y' of partition 0 has a shape that only",
+        ),
+    ],
+)
+def test_what_packages_do_not_have_is_named(text: str, reason: str, tmp_path: Path) -> None:
+    source = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')
+    onnx.save(source, tmp_path / "source.onnx")
+    normalize(tmp_path / "source.onnx", tmp_path, {})
+    model = Model.open(tmp_path / "model.onnx")
+    plan = Plan((Candidate(model.index.all_nodes, Target.parse("onnxruntime")),))
+    with pytest.raises(BadInputError, match=f"{reason}.*run the artifact with collage.load"):
+        write_package(make_artifact(model, plan, tmp_path / "a.onnx"), tmp_path / "package")

@@ -61,3 +61,12 @@ def test_a_group_that_lacks_an_input_is_told(tmp_path: Path) -> None:
 def test_a_folder_without_samples_is_told(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"holds no \.npz file"):
         read_samples(tmp_path, [_SPEC])
+
+
+def test_inputs_that_the_model_does_not_take_are_to_be_left_out(tmp_path: Path) -> None:
+    """As users see it who give a value for a weight that is among the inputs."""
+    np.savez(tmp_path / "x.npz", x=np.zeros((5, 3), np.float32), w=np.zeros(2, np.float32))
+    with pytest.raises(
+        BadInputError, match=r"takes \['x'\]; leave out the others .*default in the file"
+    ):
+        read_samples(tmp_path / "x.npz", [_SPEC])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -104,6 +104,23 @@ def test_weights_decide_between_rates_and_memory() -> None:
     settings = [setting("small"), setting("large")]
     assert chosen(machine, settings, Goal("throughput=0.8,memory=0.2")) == "large"
     assert chosen(machine, settings, Goal("throughput=0.5,memory=0.5")) == "small"
+
+
+def test_settings_that_follow_from_the_best_may_win() -> None:
+    machine = Machine({"a": 100.0, "b": 110.0, "b4": 150.0, "a4": 0.0})
+    asked: list[list[str]] = []
+
+    def more(ran: Sequence[Setting]) -> list[Setting]:
+        asked.append([each.name for each in ran])
+        return [setting(f"{each.name}4") for each in ran]
+
+    settings = [setting("a"), setting("b")]
+    tried = halve(settings, machine.measure, THROUGHPUT, more=more)
+    assert asked == [["b", "a"]]
+    assert [each.setting.name for each in tried] == ["a", "b", "b4", "a4"]
+    found = best(tried, THROUGHPUT)
+    assert found is not None and found.setting.name == "b4"
+    assert machine.asked["a4"] == 1
 
 
 def test_what_fails_is_told_and_never_wins() -> None:

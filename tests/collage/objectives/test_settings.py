@@ -8,7 +8,7 @@ import pytest
 
 from collage.backends.contract import Available
 from collage.backends.registry import resolve
-from collage.objectives.settings import row_counts, settings, stages_of
+from collage.objectives.settings import joined, row_counts, settings, stages_of
 from collage.partitioner.candidate import Candidate, Plan
 from collage.partitioner.target import Target
 from collage.timing.request import PlanTiming
@@ -101,11 +101,14 @@ def test_pipelines_have_a_request_more_than_stages() -> None:
     assert found[-1].planned(4).stages == (1, 1)
 
 
-def test_calls_of_several_requests_come_after_those_of_one() -> None:
-    winner, mix = entry("w", 1.0, "onnxruntime"), entry("m", 1.1, "onnxruntime", "mnn")
-    found = settings("throughput", winner, [winner, mix], cores=1, rows=(1, 4, 8))
-    assert [(each.name, each.rows) for each in found] == [("w", 1), ("m", 1), ("w", 4), ("w", 8)]
-    assert found[2].planned(1).rows == 4
+def test_best_settings_are_also_measured_with_several_requests_a_call() -> None:
+    winner = mix(100.0, 40.0, 60.0)
+    found = settings("throughput", winner, [winner], cores=2)
+    assert [(s.instances, s.stages) for s in found] == [(1, ()), (2, ()), (3, (1, 1))]
+    made = joined([found[2], found[1], found[0], found[0]], (4, 8))
+    assert [(s.instances, s.rows) for s in made] == [(2, 4), (2, 8), (1, 4), (1, 8)]
+    assert made[0].planned(2).rows == 4 and made[0].identity != found[1].identity
+    assert joined(made, (4, 8)) == joined(found, ()) == []
 
 
 def test_calls_that_would_break_the_bound_are_not_measured() -> None:

@@ -351,3 +351,27 @@ def test_a_second_search_of_known_costs_asks_for_nothing() -> None:
     again = world.search(costs).run(2, INFINITE)
     assert len(costs.asked) == asked
     assert again.plans[0].objective_us == pytest.approx(first.plans[0].objective_us)
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "give_up_s", "known_us", "limit_s"),
+    [
+        (130.0, INFINITE, 50.0, 15.0),  # given up after twice as long, so by the deadline
+        (90.0, INFINITE, 50.0, 1.0),
+        (90.0, 120.0, INFINITE, 10.0),
+        (None, INFINITE, 50.0, None),
+        (130.0, INFINITE, INFINITE, None),
+    ],
+)
+def test_measurement_may_take_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+    deadline_s: float | None,
+    give_up_s: float,
+    known_us: float,
+    limit_s: float | None,
+) -> None:
+    monkeypatch.setattr("collage.search.lazy_search.time", SimpleNamespace(monotonic=lambda: 100.0))
+    world = World(4, 0)
+    lazy = world.search(StatedCosts(world.truth, most=99), deadline_s=deadline_s)
+    lazy._give_up_s = give_up_s
+    assert lazy._limit_s(known_us) == limit_s

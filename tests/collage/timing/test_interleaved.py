@@ -1,0 +1,75 @@
+"""A plan that takes too long to compile costs itself, and neither the others nor the time limit."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from collage.backends.sandbox.run import ChildFailed
+from collage.deadline import Deadline
+from collage.partitioner.errors import NoPlanError
+from collage.partitioner.target import Target
+from collage.runner import Runner
+from collage.timing.interleaved import time_plans
+from collage.timing.plan_timer import PlanTimer
+from collage.timing.request import LONGEST_S, NO_TIME, PlanStep, PlanSteps, PlanTiming, TimingRequest
+from tests.backends.measurement.test_measure import faulty
+from tests.collage.timing.test_child import comparison
+
+__all__ = ["comparison", "faulty"]  # fixtures
+
+
+@pytest.mark.usefixtures("faulty")
+def test_plan_that_hangs_is_left_out_in_time(comparison: TimingRequest) -> None:
+    hangs = PlanSteps((PlanStep("whole", Target.parse("faulty -fault=hang")),))
+    request = replace(comparison, plans=(comparison.plans[0], hangs), silence_s=4.0)
+    begin_s = time.monotonic()
+    first, second = time_plans(request)
+    assert second.failure == NO_TIME
+    assert len(first.samples_us) >= 3 and first.failure is None
+    assert time.monotonic() - begin_s < 60
+
+
+def test_needed_plan_is_built_however_long_that_takes(comparison: TimingRequest) -> None:
+    given_s: list[float] = []
+
+    def run(function: Any, request: TimingRequest, skip: list[int], **more: Any) -> list[PlanTiming]:
+        given_s.append(request.silence_s)
+        if len(given_s) == 1:
+            more["on_message"](0)
+            raise ChildFailed("hang", "nothing was heard")
+        return [PlanTiming((1.0,))] * len(request.plans)
+
+    found = time_plans(replace(comparison, silence_s=4.0), run=run)  # type: ignore[arg-type]
+    assert given_s == [4.0, LONGEST_S]
+    assert not any(timing.failure for timing in found)
+
+
+class _FreeRunner(Runner):
+    """Does not wait for other measurements of this machine."""
+
+    def alone(self, cancel: threading.Event | None) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+@pytest.mark.parametrize(("left_s", "silence_s"), [(90.0, 90.0), (1.0, 10.0), (9e9, LONGEST_S)])
+def test_plans_of_a_comparison_are_built_by_the_end_of_a_run(
+    monkeypatch: pytest.MonkeyPatch, left_s: float, silence_s: float
+) -> None:
+    asked: list[TimingRequest] = []
+
+    def noted(request: TimingRequest, *_: object) -> list[PlanTiming]:
+        asked.append(request)
+        raise NoPlanError("nothing runs here")
+
+    monkeypatch.setattr("collage.timing.plan_timer.time_plans", noted)
+    template = TimingRequest((), {}, (), (), None, None)  # type: ignore[arg-type]
+    timer = PlanTimer(None, template, lambda event: None, runner=_FreeRunner())  # type: ignore[arg-type]
+    with pytest.raises(NoPlanError):
+        timer.time([], deadline=Deadline(search_s=0.0, end_s=left_s, clock=lambda: 0.0))
+    assert asked[0].silence_s == silence_s

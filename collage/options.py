@@ -222,6 +222,14 @@ class TuneOptions(pydantic.BaseModel):
         le=_HOUR_MS,
         description="With memory: bound on the median time of a request, in milliseconds.",
     )
+    pad_masks: Mapping[_Name, _Name] = Field(
+        default={},
+        max_length=100,
+        description="Padding along a dimension that an input masks out where it is 0, as length=attention_mask.",
+    )
+    memory_limit_mib: float | None = Field(
+        default=None, gt=0, le=2**30, description="With a range: the most memory of a process, in MiB."
+    )
     time_limit_s: float | None = Field(
         default=None, gt=0, le=_WEEK_S, description="Seconds after which the best so far is taken."
     )

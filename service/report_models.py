@@ -245,6 +245,9 @@ class HotPlanView(Stored):
     partitions: int
     targets: list[str]
     treatment: Literal["dynamic", "exact", "bucket"]
+    buckets: dict[str, list[int]] | None = Field(
+        default=None, description="The sizes that requests are padded to, by dimension."
+    )
     compile_s: float
     from_request: int
 
@@ -269,6 +272,10 @@ class ShapesView(Stored):
     rows: list[ShapeRowView]
     weighted: WeightedView
     rss_bytes: dict[str, int]
+    peak_rss_bytes: dict[str, int] = Field(default={}, description="The most that was held meanwhile.")
+    memory_limit_bytes: int | None = Field(
+        default=None, description="What copies for one shape each keep to."
+    )
 
 
 class LearnedView(Stored):

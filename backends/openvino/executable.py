@@ -32,6 +32,7 @@ from collage.backends.contract import (
     SubModel,
     threads_of,
 )
+from collage.backends.machine.resident_memory import release_pages
 from collage.backends.openvino.attention_masks import shield_masks
 from collage.backends.quantization import kinds
 from collage.backends.rewriting.rewrite import rewritten
@@ -296,12 +297,15 @@ def _compile(
         read = core.read_model(source)
         source = read if shield_masks(read, ov()) else source
     compiled = core.compile_model(source, "CPU", properties)
-    if folder is None:
-        return compiled, None
-    if not _is_loaded(compiled):
+    if folder is not None and not _is_loaded(compiled):
         # What is verified now is what later loads find.
         del compiled
         compiled = core.compile_model(source, "CPU", properties)
+    # Most weights were copied into layouts of its own, and the mapped ones are not read again.
+    for mapped in filter(None, (model.path.parent, folder)):
+        release_pages(mapped)
+    if folder is None:
+        return compiled, None
     blobs = tuple(sorted(folder.glob("*.blob"))) if _is_loaded(compiled) else ()
     with contextlib.suppress(OSError):
         os.utime(folder)  # the time of the last use decides what is removed for space

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -58,35 +57,35 @@ def serve(
         print(json.dumps({"us": spent, "peak_kib": peak}), flush=True)
 
 
-def main(name: str, kind: str, path: Path) -> None:
+def main(name: str, kind: str, path: Path, cache_dir: Path) -> None:
     """Serve as a contender.
 
     Args:
         name: of the case.
         kind: `ours`, or a target and how it is compiled: `openvino/dynamic`, `openvino/exact`.
         path: the artifact, or the normalized model with a free dimension.
+        cache_dir: where artifacts are kept apart.
     """
-    model = Model.open(path)
+    model = Model.open(path, mapped=True)
     inputs = [model.index.values[name] for name in model.index.inputs]
     axes = [
         [dim if isinstance(dim, int) else str(dim.value) for dim in value.shape or ()]
         for value in model.ir.graph.inputs
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        if kind == "ours":
-            session = collage.load(path, cache_dir=False)
-            serve(CASES[name], lambda feed: session.run(None, feed), inputs, axes)
-            return
-        target, _, treatment = kind.partition("/")
-        outputs = tuple(model.index.values[name] for name in model.index.outputs)
-        part = Part(
-            "whole", SubModel(path, tuple(inputs), outputs), Target.parse(target), _treatment(treatment)
-        )
-        compiled = CompiledRegions(default_threads())
-        names = [spec.name for spec in outputs]
-        single = ByShape(compiled, inputs, names, Path(folder), most_instances=_KEPT, most_copies=_KEPT)
-        plan = PartedPlan((part,))
-        serve(CASES[name], lambda feed: single.run(plan, feed, names), inputs, axes)
+    if kind == "ours":
+        session = collage.load(path, cache_dir=cache_dir)
+        serve(CASES[name], lambda feed: session.run(None, feed), inputs, axes)
+        return
+    target, _, treatment = kind.partition("/")
+    outputs = tuple(model.index.values[name] for name in model.index.outputs)
+    part = Part(
+        "whole", SubModel(path, tuple(inputs), outputs), Target.parse(target), _treatment(treatment)
+    )
+    compiled = CompiledRegions(default_threads())
+    names = [spec.name for spec in outputs]
+    single = ByShape(compiled, inputs, names, most_instances=_KEPT, most_copies=_KEPT)
+    plan = PartedPlan((part,))
+    serve(CASES[name], lambda feed: single.run(plan, feed, names), inputs, axes)
 
 
 def _treatment(text: str) -> Treatment:
@@ -94,4 +93,4 @@ def _treatment(text: str) -> Treatment:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], *map(Path, sys.argv[3:]))

@@ -19,6 +19,7 @@ from collage.artifact.unpack_shapes import UnpackedPlan, unpack_shapes
 from collage.artifact.verification import ValueDigest, Verification, VerificationError
 from collage.artifact.verify import WrongPartitionError, prove, samples_of
 from collage.backends.machine.process_policy import default_threads
+from collage.backends.machine.resident_memory import give_back
 from collage.backends.registry import resolve
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.tensor import TensorSpec
@@ -26,6 +27,7 @@ from collage.runtime.by_shape import ByShape, Part, PartedPlan, ShapeError
 from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.runtime.requests import Requests
 from collage.shapes.classes import TreatedPlan, sizes_of_arrays, specs_at
+from collage.shapes.padding import Padding
 
 Outside = Literal["refuse", "run"]
 # Shapes that came less often lately are forgotten, so that counting takes little memory.
@@ -37,6 +39,29 @@ class _Class:
     plan: PartedPlan
     hot: PartedPlan | None
     hot_from: int
+    padding: Padding | None
+
+
+@dataclass(frozen=True)
+class _Padded:
+    """A request at the shape that a hot plan is compiled for.
+
+    Args:
+        key: the sizes of that shape.
+        feed: the inputs there.
+        padding: how it was padded; None where it was not.
+        size: of the padded dimension before, and `bucket` after that.
+    """
+
+    key: tuple[int, ...]
+    feed: Mapping[str, np.ndarray]
+    padding: Padding | None = None
+    size: int = 0
+    bucket: int = 0
+
+    def cut(self, made: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs without what was padded."""
+        return dict(made) if self.padding is None else self.padding.cut(made, self.size, self.bucket)
 
 
 @dataclass(frozen=True)
@@ -84,6 +109,7 @@ class ShapedSession(Session):
         parts = unpack_shapes(path, self._directory, cache_dir)
         self.shapes = parts.served
         most = self.shapes.most_copies if self._most_copies is None else self._most_copies
+        most //= self.instances  # each instance has copies of its own
         self.inputs, self._outputs, self._constants = parts.inputs, parts.outputs, parts.constants
         self._names = [spec.name for spec in self._outputs]
         self._wanted = {spec.name: (np.dtype(spec.dtype), None) for spec in self.inputs}
@@ -96,9 +122,10 @@ class ShapedSession(Session):
             _Class(
                 self._parted(own, one.plan, fallback),
                 None
-                if one.hot is None or hot is None or most < 1
+                if one.hot is None or hot is None or len(hot.models) > most
                 else self._parted(hot, one.hot, fallback),
                 one.hot_from,
+                one.padding,
             )
             for one, own, hot in zip(self.shapes.classes, parts.plans, parts.hot, strict=True)
         ]
@@ -113,9 +140,8 @@ class ShapedSession(Session):
                     compiled,
                     self.inputs,
                     made,
-                    self._directory / "shapes",
                     self.shapes.data_dependent,
-                    most_copies=max(1, most // self.instances),
+                    most_copies=most,
                     instance=number,
                 ),
                 Counter(),
@@ -126,6 +152,7 @@ class ShapedSession(Session):
         for instance in self._served:
             self._owned.callback(instance.by_shape.close)
             self._verify_shapes(instance.by_shape)
+        give_back()
         self._requests = Requests(self._served)
 
     def _parted(self, plan: UnpackedPlan, treated: TreatedPlan, fallback: str | None) -> PartedPlan:
@@ -199,12 +226,14 @@ class ShapedSession(Session):
     ) -> dict[str, np.ndarray]:
         """Outputs by the plan of the class, or by its hot plan where this shape has come often."""
         sizes = self._sizes(feed)
-        chosen, key = self._classes[self.shapes.class_of(sizes)], tuple(sizes.values())
+        chosen = self._classes[self.shapes.class_of(sizes)]
         by_shape, seen = instance.by_shape, instance.seen
-        if chosen.hot is None or key in self.not_hot:
+        padded = None if chosen.hot is None else _padded(chosen.padding, sizes, feed)
+        if chosen.hot is None or padded is None or padded.key in self.not_hot:
             return by_shape.run(chosen.plan, feed, names)
-        if by_shape.knows(chosen.hot, feed):
-            return by_shape.run(chosen.hot, feed, names)
+        key = padded.key
+        if by_shape.knows(chosen.hot, padded.feed):
+            return padded.cut(by_shape.run(chosen.hot, padded.feed, names))
         made = by_shape.run(chosen.plan, feed, names)
         seen[key] += 1
         if len(seen) > _MOST_COUNTED:
@@ -215,31 +244,30 @@ class ShapedSession(Session):
             # What is evicted later must come as often again.
             del seen[key]
             with self._compiling:
-                self._compile_alone(by_shape, chosen.hot, key, feed, made)
+                self._compile_alone(by_shape, chosen.hot, padded, made)
         return made
 
     def _compile_alone(
         self,
         by_shape: ByShape,
         hot: PartedPlan,
-        key: tuple[int, ...],
-        feed: Mapping[str, np.ndarray],
+        padded: _Padded,
         made: Mapping[str, np.ndarray],
     ) -> None:
         """Compile a hot plan for one shape, and compare it with what the plan for every shape made."""
         try:
-            others = by_shape.run(hot, feed, list(made))
+            others = padded.cut(by_shape.run(hot, padded.feed, list(made)))
         except (CompileError, ShapeError) as error:
-            self.not_hot[key] = str(error)
+            self.not_hot[padded.key] = str(error)
             return
         for name, value in made.items():
             off = ValueDigest.of(value).error_of(others[name])
             # Each may be off by the tolerance.
             if not off <= 2 * self._tolerance.get(name, 0.0):
-                self.not_hot[key] = (
+                self.not_hot[padded.key] = (
                     f"output {name!r} differs by {off:.3g} from that of the plan for all"
                 )
-                by_shape.forget(hot, feed)
+                by_shape.forget(hot, padded.feed)
                 return
 
     def _sizes(self, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -260,6 +288,20 @@ class ShapedSession(Session):
                     f"{found_at[name]}: {name} is {sizes[name]}, which is outside of {dim.text}; tune the model "
                     'again with a wider range, or load the artifact with outside="run"'
                 )
+
+
+def _padded(
+    padding: Padding | None, sizes: Mapping[str, int], feed: Mapping[str, np.ndarray]
+) -> _Padded | None:
+    """A request as a hot plan takes it; None where its size is above all buckets."""
+    if padding is None:
+        return _Padded(tuple(sizes.values()), feed)
+    size = sizes[padding.dim]
+    bucket = padding.bucket(size)
+    if bucket is None:
+        return None
+    key = tuple({**sizes, padding.dim: bucket}.values())
+    return _Padded(key, padding.padded(feed, size, bucket), padding, size, bucket)
 
 
 def _text(sizes: Mapping[str, int]) -> str:

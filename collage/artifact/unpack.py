@@ -117,7 +117,7 @@ def _take_apart(path: Path, folder: Path) -> UnpackedArtifact:
     from collage.model.sub_models import RegionFiles
     from collage.partitioner.emit.annotate import read_plan
 
-    stored = read_plan(path)
+    stored = read_plan(path, mapped=True)
     model, index = stored.model, stored.model.index
     if SHAPES_KEY in stored.metadata:
         raise BadInputError(
@@ -148,7 +148,8 @@ def _take_apart(path: Path, folder: Path) -> UnpackedArtifact:
 def constants_of(model: Model, outputs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
     """The outputs that are weights."""
     return {
-        spec.name: model.ir.graph.initializers[spec.name].const_value.numpy()  # type: ignore[union-attr]
+        # A copy, since the artifact may be replaced while a session runs.
+        spec.name: np.array(model.ir.graph.initializers[spec.name].const_value.numpy())  # type: ignore[union-attr]
         for spec in outputs
         if spec.name in model.index.constants
     }

@@ -18,7 +18,7 @@ from collage.partitioner.tensor import TensorSpec
 from collage.shapes.classes import SHAPES_KEY, ServedShapes
 
 # Part of every folder's name: raise it when parts are made in another way.
-_EDITION = 1
+_EDITION = 2
 _CONTENTS = "shapes.json"
 
 
@@ -63,10 +63,10 @@ def _take_apart(path: Path, folder: Path) -> UnpackedShapes:
     from collage.partitioner.emit.annotate import read_plan
     from collage.partitioner.emit.plan_json import decode_plan
 
-    stored = read_plan(path)
+    stored = read_plan(path, mapped=True)
     model, index = stored.model, stored.model.index
     served = ServedShapes.from_text(stored.metadata[SHAPES_KEY])
-    regions = RegionFiles(model, folder)
+    regions = RegionFiles(model, folder, mapped=True)
 
     def unpacked(text: str) -> UnpackedPlan:
         plan = decode_plan(model, text).plan

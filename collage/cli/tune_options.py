@@ -27,8 +27,19 @@ _FLAGS = {
     "wait_for_worker_s": "--wait-for-worker",
     "p99_ms": "--p99",
     "max_latency_ms": "--max-latency",
+    "memory_limit_mib": "--memory-limit",
+    "pad_masks": "--pad-mask",
 }
 _MILLISECONDS = {"p99_ms", "max_latency_ms"}
+_MEBIBYTES = {"memory_limit_mib"}
+_PER_MIB = {
+    "KiB": 1 / 1024,
+    "MiB": 1.0,
+    "GiB": 1024.0,
+    "KB": 1e3 / (1 << 20),
+    "MB": 1e6 / (1 << 20),
+    "GB": 1e9 / (1 << 20),
+}
 _NO_FLAG = {"plans"}
 _FILES = {"plan", "shapes"}
 _SHARES = {"max_drop"}
@@ -84,7 +95,7 @@ def _kind(name: str, field: FieldInfo) -> Any:
     """The type that typer reads a value as."""
     if name in _FILES:
         return Path | None
-    if name in _SHARES | _MILLISECONDS:
+    if name in _SHARES | _MILLISECONDS | _MEBIBYTES:
         return str | None
     if get_origin(field.annotation) in (tuple, Mapping):
         return list[str] | None
@@ -111,10 +122,14 @@ def _read(name: str, value: Any) -> Any:
         return read_shapes(value)
     if name == "dims":
         return sizes(value)
+    if name == "pad_masks":
+        return masks(value)
     if name in _SHARES:
         return share(value, flags()[name])
     if name in _MILLISECONDS:
         return milliseconds(flags()[name], value)
+    if name in _MEBIBYTES:
+        return mebibytes(flags()[name], value)
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -132,6 +147,20 @@ def milliseconds(flag: str, text: str) -> float:
     return float(found[1]) * (1e3 if found[2] == "s" else 1.0)
 
 
+def mebibytes(flag: str, text: str) -> float:
+    """Memory given as `512MiB`, `2GB`, or a number of MiB.
+
+    Raises:
+        BadInputError: it is not of that form.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)?", text.strip())
+    if found is None:
+        raise BadInputError(
+            f"{flag} {text!r} is no size of memory: write 512MiB, 2GB, or a number of MiB"
+        )
+    return float(found[1]) * _PER_MIB[found[2] or "MiB"]
+
+
 def share(text: str, flag: str) -> float:
     """A share, given as `1%` or `0.01`.
 
@@ -142,6 +171,23 @@ def share(text: str, flag: str) -> float:
         return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
     except ValueError:
         raise BadInputError(f"{flag} {text!r} is no share: write it as 1% or 0.01") from None
+
+
+def masks(texts: list[str]) -> dict[str, str]:
+    """The input that masks padding of each dimension, given as `dimension=input`.
+
+    Raises:
+        BadInputError: one is not of that form.
+    """
+    found = {}
+    for text in texts:
+        name, equals, value = text.rpartition("=")
+        if not equals or not name or not value:
+            raise BadInputError(
+                f"--pad-mask {text!r} is not of the form dimension=input, such as length=attention_mask"
+            )
+        found[name] = value
+    return found
 
 
 def sizes(texts: list[str]) -> dict[str, int | str]:

@@ -39,6 +39,7 @@ class RegionFiles:
         prepared: node sets that were rewritten for their targets when the artifact was made.
         disk_budget: how much may stay on disk; None for no bound. No runtime may run while one is
             extracted.
+        mapped: whether large weights lie beside each model at any size, so that runtimes map them.
     """
 
     def __init__(
@@ -48,8 +49,11 @@ class RegionFiles:
         calibrate: Values | None = None,
         prepared: Collection[int] = (),
         disk_budget: DiskBudget | None = None,
+        *,
+        mapped: bool = False,
     ) -> None:
         self.model = model
+        self._mapped = mapped
         self._directory = directory
         self._calibrate = calibrate
         self._prepared = frozenset(prepared)
@@ -81,7 +85,7 @@ class RegionFiles:
         folder = self._directory / f"region-{self._extracted}"
         self._extracted += 1
         folder.mkdir(parents=True)
-        made = extract(self.model, nodes, folder)
+        made = extract(self.model, nodes, folder, mapped=self._mapped)
         samples = None
         if self._calibrate is not None:
             samples = folder / "calibration.npz"

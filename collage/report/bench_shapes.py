@@ -43,7 +43,7 @@ def bench_shapes(path: Path, work_dir: Path, listener: Listener, processes: int)
     stored, report = read_plan(path), read_report(path)
     served = ServedShapes.from_text(stored.metadata[SHAPES_KEY])
     targets = [Target.parse(text) for text in report["targets"]]
-    free = RegionFiles(stored.model, work_dir / "free")
+    free = RegionFiles(stored.model, work_dir / "free", mapped=True)
     rows = []
     for number, shape in enumerate(served.space.shapes):
         held = _AtShape(stored, served, shape, work_dir / f"shape-{number}", free, listener)
@@ -66,7 +66,7 @@ class _AtShape:
     def timed(self, targets: Sequence[Target], metric: str, processes: int) -> dict[str, Any]:
         """A row of the result."""
         model, _ = bind(self.stored.model, self.folder / "model", self.shape.sizes)
-        regions = RegionFiles(model, self.folder / "regions")
+        regions = RegionFiles(model, self.folder / "regions", mapped=True)
         timer = PlanTimer(regions, self._template(model, metric), self.listener)
         number = self.served.class_of(self.shape.sizes)
         own = self.served.classes[number]

@@ -35,7 +35,11 @@ def class_texts(shapes: Mapping[str, Any]) -> list[str]:
 
 def memory_text(shapes: Mapping[str, Any]) -> str:
     """What processes held that ran all shapes."""
-    held = ", ".join(f"{name} {size >> 20} MiB" for name, size in shapes["rss_bytes"].items())
+    peaks = shapes.get("peak_rss_bytes", {})  # reports of before have none
+    held = ", ".join(
+        f"{name} {size >> 20} MiB" + (f" ({peaks[name] >> 20} MiB at most)" if name in peaks else "")
+        for name, size in shapes["rss_bytes"].items()
+    )
     return f"memory of a process that ran all shapes: {held}"
 
 
@@ -49,8 +53,13 @@ def _class(
     hot = one["hot"]
     if hot is None:
         return text
+    buckets = hot.get("buckets")  # reports of before have none
+    how = "compiled for it alone"
+    if buckets:
+        padded = ", ".join(f"{name} {', '.join(map(str, sizes))}" for name, sizes in buckets.items())
+        how = f"padded to {padded} and compiled for each"
     return (
-        f"{text}; from request {hot['from_request']} of a shape on {_plan(hot)}, compiled for it alone in "
+        f"{text}; from request {hot['from_request']} of a shape on {_plan(hot)}, {how} in "
         f"{hot['compile_s']:.2g} s"
     )
 

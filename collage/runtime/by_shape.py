@@ -1,7 +1,7 @@
 """Runs plans at shapes that are known only when a call comes.
 
 Terms: a *part* is a partition with its treatment. `dynamic` is compiled once and takes every shape. `exact` is compiled
-for each shape of its inputs, when it comes first. An *instance* is a plan with exact parts at one shape of the model's
+for each shape of its inputs, when it comes first; so is `bucket`, whose inputs the caller pads. An *instance* is a plan with exact parts at one shape of the model's
 inputs.
 
 A plan whose parts are all dynamic has one executor, which takes each shape. The first call of an instance runs part by
@@ -13,15 +13,18 @@ longest ago goes first. An executor is bound anew where another one has used an 
 
 from __future__ import annotations
 
-import shutil
+import os
+import tempfile
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from collage.backends.contract import Executable, SubModel
+from collage.backends.machine.resident_memory import give_back
 from collage.partitioner.emit.fixed_copy import write_fixed
 from collage.partitioner.errors import CollageError
 from collage.partitioner.target import Target
@@ -83,7 +86,6 @@ class ByShape:
         compiled: makes and owns executables.
         inputs: the model's inputs.
         outputs: names of the model's outputs that parts make.
-        folder: for models of exact shapes.
         data_dependent: values whose shape does not follow from the shapes of the inputs.
         most_instances: so many instances stay bound.
         most_copies: so many partitions stay compiled for one shape each.
@@ -95,7 +97,6 @@ class ByShape:
         compiled: CompiledRegions,
         inputs: Sequence[TensorSpec],
         outputs: Sequence[str],
-        folder: Path,
         data_dependent: Collection[str] = (),
         most_instances: int = MOST_INSTANCES,
         most_copies: int = MOST_INSTANCES,
@@ -104,7 +105,6 @@ class ByShape:
         self._compiled, self._instance = compiled, instance
         self._inputs = tuple(inputs)
         self._outputs = tuple(outputs)
-        self._folder = folder
         self._data_dependent = frozenset(data_dependent)
         self._most_instances, self._most_copies = most_instances, most_copies
         self._instances: OrderedDict[tuple[PartedPlan, Shapes], _Instance] = OrderedDict()
@@ -202,6 +202,7 @@ class ByShape:
         }
         steps: list[Step] = []
         copies: list[tuple[str, Target]] = []
+        self._make_room(plan)
         try:
             self._run_parts(plan, values, steps, copies)
         except BaseException:
@@ -211,7 +212,7 @@ class ByShape:
         executor.hand_over(self._handed)
         executables = [step.executable for step in steps]
         self._instances[plan, self._shapes(feed)] = _Instance(executor, executables, copies)
-        self._evict()
+        give_back()
         return values
 
     def _run_parts(
@@ -271,16 +272,12 @@ class ByShape:
         is_open = any(spec.name in self._data_dependent for spec in part.model.inputs)
         if part.treatment == "dynamic" or is_open:
             return self._shared(part)
-        folder = self._folder / f"shape-{self._instance}-{self._made}"
+        name = f"shape-{self._instance}-{self._made}"
         self._made += 1
-        folder.mkdir(parents=True)
-        model = fixed(part.model, [array.shape for array in given], folder)
-        copies.append((folder.name, part.target))
-        try:
+        copies.append((name, part.target))
+        with fixed(part.model, [array.shape for array in given]) as model:
             # Not kept on disk: there may be as many shapes as requests.
-            return self._compiled.get(folder.name, model, part.target, lasting=False)
-        finally:
-            shutil.rmtree(folder)
+            return self._compiled.get(name, model, part.target, lasting=False)
 
     def _seen(
         self, specs: Sequence[TensorSpec], values: Mapping[str, np.ndarray]
@@ -293,10 +290,11 @@ class ByShape:
             for spec in specs
         )
 
-    def _evict(self) -> None:
-        """Close instances that were not used for long; never the newest."""
-        while len(self._instances) > 1 and (
-            len(self._instances) > self._most_instances or self.copies > self._most_copies
+    def _make_room(self, plan: PartedPlan) -> None:
+        """Close instances that were not used for long, so that one more of a plan keeps the bounds."""
+        more = sum(part.treatment != "dynamic" for part in plan.parts)
+        while self._instances and (
+            len(self._instances) >= self._most_instances or self.copies + more > self._most_copies
         ):
             _, oldest = self._instances.popitem(last=False)
             self._end(oldest)
@@ -313,14 +311,24 @@ class ByShape:
             self._compiled.drop(name, target)
 
 
-def fixed(model: SubModel, shapes: Sequence[Sequence[int]], folder: Path) -> SubModel:
-    """A sub-model for one shape of each of its inputs, as a file in a folder."""
-    path = folder / "model.onnx"
-    write_fixed(model.path, shapes, path)
+@contextmanager
+def fixed(model: SubModel, shapes: Sequence[Sequence[int]]) -> Iterator[SubModel]:
+    """A sub-model for one shape of each of its inputs, as a file that is gone afterwards."""
     inputs = tuple(
         replace(spec, shape=tuple(shape)) for spec, shape in zip(model.inputs, shapes, strict=True)
     )
-    return replace(model, path=path, inputs=inputs)
+    with ExitStack() as stack:
+        # Beside the model both share one file of weights, so the kernel maps it once.
+        try:
+            handle, name = tempfile.mkstemp(".onnx", "shape-", model.path.parent)
+        except OSError:  # the folder is not writable
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory()), "model.onnx")
+        else:
+            os.close(handle)
+            path = Path(name)
+            stack.callback(path.unlink, missing_ok=True)
+        write_fixed(model.path, shapes, path)
+        yield replace(model, path=path, inputs=inputs)
 
 
 def _described(specs: Sequence[TensorSpec], values: Mapping[str, np.ndarray]) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.ingest.expressions import size_of
 from collage.partitioner.tensor import TensorSpec
+from collage.shapes.padding import Padding
 from collage.shapes.space import ShapeSpace
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 SHAPES_KEY = "collage.shapes"
 FORMAT = 1
 
-Treatment = Literal["dynamic", "exact"]
+Treatment = Literal["dynamic", "exact", "bucket"]
 # Of an input or output: a size or the name of a dimension for each axis; None where it has no name.
 Axes = tuple[int | str | None, ...]
 
@@ -46,12 +47,14 @@ class ShapeClass:
         plan: for every shape.
         hot: for shapes that come often; None where none is faster.
         hot_from: at which request of a shape the hot plan takes over.
+        padding: how requests are padded for the hot plan; None where they are not.
     """
 
     up_to: int | None
     plan: TreatedPlan
     hot: TreatedPlan | None = None
     hot_from: int = 0
+    padding: Padding | None = None
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,7 @@ def _class(data: Mapping[str, Any]) -> ShapeClass:
         plan=_treated(data["plan"]),
         hot=None if hot is None else _treated(hot),
         hot_from=data["hot_from"],
+        padding=None if data.get("padding") is None else Padding.from_json(data["padding"]),
     )
 
 

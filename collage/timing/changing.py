@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from collage.backends.contract import SubModel
 from collage.backends.numerics.seeded import seeded_inputs
@@ -49,40 +47,38 @@ def changing_us(
     compiled = CompiledRegions(threads)
     spent: list[list[float]] = [[] for _ in choices]
     begin_s = time.perf_counter()
-    with tempfile.TemporaryDirectory() as name:
-        runners = []
-        for number, choice in enumerate(choices):
-            folder = Path(name, str(number))
-            folder.mkdir()
-            classes = [
-                (up_to, PartedPlan(tuple(Part(m.path.parent.name, m, t, "dynamic") for m, t in parts)))
-                for up_to, parts in choice
-            ]
-            runners.append((ByShape(compiled, inputs, outputs, folder), classes))
-        for count, (extent, specs) in enumerate(calls):
-            if count > _LEAST_CALLS and time.perf_counter() - begin_s > budget_s:
-                break
-            feed = _feed(specs, count, bounds, sample)
-            for turn in range(len(runners)):
-                position = (turn + count) % len(runners)
-                by_shape, classes = runners[position]
-                plan = next(p for up_to, p in classes if up_to is None or extent <= up_to)
-                start = time.perf_counter()
-                try:
-                    by_shape.run(plan, feed, outputs)
-                except (CompileError, ShapeError):
-                    spent[position].append(math.inf)
-                    continue
-                if count:
-                    spent[position].append((time.perf_counter() - start) * 1e6)
-        for by_shape, _ in runners:
-            by_shape.close()
+    runners = []
+    for choice in choices:
+        classes = [
+            (up_to, PartedPlan(tuple(Part(m.path.parent.name, m, t, "dynamic") for m, t in parts)))
+            for up_to, parts in choice
+        ]
+        runners.append((ByShape(compiled, inputs, outputs), classes))
+    for count, (extent, specs) in enumerate(calls):
+        if count > _LEAST_CALLS and time.perf_counter() - begin_s > budget_s:
+            break
+        feed = feed_at(specs, count, bounds, sample)
+        for turn in range(len(runners)):
+            position = (turn + count) % len(runners)
+            by_shape, classes = runners[position]
+            plan = next(p for up_to, p in classes if up_to is None or extent <= up_to)
+            start = time.perf_counter()
+            try:
+                by_shape.run(plan, feed, outputs)
+            except (CompileError, ShapeError):
+                spent[position].append(math.inf)
+                continue
+            if count:
+                spent[position].append((time.perf_counter() - start) * 1e6)
+    for by_shape, _ in runners:
+        by_shape.close()
     compiled.close()
     return spent
 
 
-def _feed(
+def feed_at(
     specs: Sequence[TensorSpec], seed: int, bounds: Mapping[str, int], sample: Sample | None
 ) -> Sample:
+    """Inputs of some shapes: the caller's sample cut or repeated, or seeded ones."""
     made = None if sample is None else resized(sample, {s.name: s.static_shape for s in specs})
     return seeded_inputs(specs, seed, bounds) if made is None else made

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import resource
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
 from collage.backends.contract import SubModel
+from collage.backends.machine.resident_memory import (
+    forget_peak,
+    give_back,
+    peak_bytes,
+    resident_bytes,
+)
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.by_shape import ByShape, Part, PartedPlan, fixed
 from collage.runtime.compiled import CompiledRegions
+from collage.shapes.classes import Treatment
 
+Parts = Sequence[tuple[SubModel, Target]]
 Shapes = Sequence[Sequence[int]]
 
 
@@ -30,44 +36,73 @@ def seconds_to_compile(
     """
     compiled = CompiledRegions(threads)
     spent: list[float] = []
-    with tempfile.TemporaryDirectory() as name:
-        for number, (model, shapes, target) in enumerate([*parts, *parts]):
-            folder = Path(name, f"part-{number}")
-            folder.mkdir()
-            begin_s = time.perf_counter()
-            compiled.get(folder.name, fixed(model, shapes, folder), target, lasting=False)
-            spent.append(time.perf_counter() - begin_s)
-            compiled.drop(folder.name, target)
+    for number, (free, shapes, target) in enumerate([*parts, *parts]):
+        name = f"part-{number}"
+        begin_s = time.perf_counter()
+        with fixed(free, shapes) as model:
+            compiled.get(name, model, target, lasting=False)
+        spent.append(time.perf_counter() - begin_s)
+        compiled.drop(name, target)
     compiled.close()
     # The first time imports the runtimes.
     return tuple(spent[len(parts) :])
 
 
-def resident_bytes(
-    plans: Sequence[Sequence[tuple[SubModel, Target]]],
+@dataclass(frozen=True)
+class Held:
+    """The memory of a process that ran plans at several shapes.
+
+    Args:
+        steady_bytes: once each plan for all shapes ran at each.
+        peak_bytes: the most until then.
+        copies: of each shape that a plan was then compiled for alone, how many partitions that are, and what they added.
+    """
+
+    steady_bytes: int
+    peak_bytes: int
+    copies: tuple[tuple[int, int], ...] = ()
+
+
+def held_memory(
+    plans: Sequence[Parts],
+    alone: Sequence[tuple[Parts, Sequence[int]]],
     inputs: Sequence[TensorSpec],
     feeds: Sequence[Mapping[str, np.ndarray]],
     threads: int,
-) -> int:
-    """The memory that a process holds once each plan ran with each feed; runs in the child.
+) -> Held:
+    """The memory that a process holds; runs in the child.
 
     Args:
         plans: sub-models with free dimensions and their targets, in execution order.
+        alone: plans to compile for one shape alone, each with the positions of its feeds.
         inputs: of the model.
         feeds: at several shapes.
-        threads: threads of one call.
+        threads: of one call.
     """
+    forget_peak()
     compiled = CompiledRegions(threads)
-    with tempfile.TemporaryDirectory() as name:
-        by_shape = ByShape(compiled, inputs, [], Path(name))
-        for plan in plans:
-            parts = tuple(
-                Part(model.path.parent.name, model, target, "dynamic") for model, target in plan
-            )
-            for feed in feeds:
-                by_shape.run(PartedPlan(parts), feed, [])
-        # The second number of statm: resident pages.
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        by_shape.close()
+    by_shape = ByShape(compiled, inputs, [])
+    for plan in plans:
+        parted = _parted(plan, "dynamic")
+        for feed in feeds:
+            by_shape.run(parted, feed, [])
+    give_back()
+    steady, peak = resident_bytes(), peak_bytes()
+    copies, before = [], steady
+    for plan, positions in alone:
+        parted = _parted(plan, "exact")
+        for position in positions:
+            by_shape.run(parted, feeds[position], [])
+            give_back()
+            after = resident_bytes()
+            copies.append((len(plan), after - before))
+            before = after
+    by_shape.close()
     compiled.close()
-    return pages * resource.getpagesize()
+    return Held(steady, peak, tuple(copies))
+
+
+def _parted(parts: Parts, treatment: Treatment) -> PartedPlan:
+    return PartedPlan(
+        tuple(Part(model.path.parent.name, model, target, treatment) for model, target in parts)
+    )

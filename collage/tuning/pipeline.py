@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 
 from collage.artifact.emit import TuneResult
+from collage.partitioner.errors import BadInputError
 from collage.shapes.settle import Settled
 from collage.tuning.baselines import measure_single_targets, propose_plans, time_baselines
 from collage.tuning.learned import keep_gain
@@ -41,6 +42,15 @@ def run_tuning(request: TuneRequest, run: Run) -> TuneResult:
     read = read_model(run, request)
     if isinstance(read, Settled):
         return tune_shapes(request, run, read, tune_one=tune_ingested)
+    if request.options.pad_masks:
+        raise BadInputError(
+            "a mask of padding is for a range of sizes, and here each dimension has one; leave it out"
+        )
+    if request.options.memory_limit_mib is not None:
+        raise BadInputError(
+            "a limit of memory is for a range of sizes, and here each dimension has one; leave it out, or give "
+            "--objective memory"
+        )
     return tune_ingested(read)
 
 

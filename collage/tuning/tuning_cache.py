@@ -31,7 +31,10 @@ from collage.shapes.sample_shapes import sample_files
 
 _SCHEME = "collage-tuning-1"
 # The first are part of the model by now, the others say how to tune, not what.
-_NO_PART = {"dims", "shapes", "plan", "time_limit_s", "wait_for_worker_s", "wait_for_quiet_s", "fresh"}
+_NO_PART = {
+    *("dims", "shapes", "plan", "memory_limit_mib", "pad_masks"),
+    *("time_limit_s", "wait_for_worker_s", "wait_for_quiet_s", "fresh"),
+}
 # They came later: where they are not given, what was known before stays known.
 _LATER = (
     *("evaluate", "max_drop", "at_least", "at_most"),

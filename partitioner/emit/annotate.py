@@ -97,8 +97,11 @@ def _is_plain(path: Path) -> bool:
     return len(model.graph) > 0 and PLAN_KEY not in model.metadata_props
 
 
-def read_plan(path: Path | str) -> ArtifactPlan:
+def read_plan(path: Path | str, *, mapped: bool = False) -> ArtifactPlan:
     """Open an artifact and read its plan.
+
+    Args:
+        mapped: as for `Model.open`.
 
     Raises:
         ModelError: the file is not a normalized ONNX model.
@@ -107,7 +110,7 @@ def read_plan(path: Path | str) -> ArtifactPlan:
     name = Path(path).name
     plain = BadInputError(f"{name} is a plain ONNX model; make an artifact with collage tune")
     try:
-        model = Model.open(path)
+        model = Model.open(path, mapped=mapped)
     except ModelError as error:
         if _is_plain(Path(path)):
             raise plain from None

@@ -22,18 +22,25 @@ from collage.partitioner.tensor import TensorSpec
 class ExtractedModel:
     """A sub-graph as an ONNX file."""
 
-    path: Path  # the file; weights over 1 GiB together lie beside it
+    path: Path  # the file; weights over 1 GiB together, or all that are mapped, lie beside it
     inputs: tuple[TensorSpec, ...]  # graph inputs, in the order of `SubGraph.inputs`
     # graph outputs, in the order of `SubGraph.outputs` unless others were asked for
     outputs: tuple[TensorSpec, ...]
 
 
 def extract(
-    model: Model, nodes: int, directory: Path, outputs: Sequence[str] | None = None
+    model: Model,
+    nodes: int,
+    directory: Path,
+    outputs: Sequence[str] | None = None,
+    *,
+    mapped: bool = False,
 ) -> ExtractedModel:
     """Write a sub-graph (bitset of nodes) as `directory/model.onnx`.
 
-    `outputs` replaces the values that are needed outside by others made inside.
+    Args:
+        outputs: values made inside, in place of those that are needed outside.
+        mapped: whether large weights lie beside the file at any size, so that runtimes map them.
 
     Raises:
         ModelError: the sub-graph is empty or not convex, or one of its outputs has no known type.
@@ -50,7 +57,7 @@ def extract(
         [model.values[name] for name in made],
     )
     directory.mkdir(parents=True, exist_ok=True)
-    weights.write(proto, constants(model, sub_graph), path)
+    weights.write(proto, constants(model, sub_graph), path, 0 if mapped else None)
     return ExtractedModel(
         path=path,
         inputs=tuple(model.index.values[name] for name in sub_graph.inputs),

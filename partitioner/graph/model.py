@@ -17,6 +17,7 @@ import onnx_ir
 from collage.partitioner.errors import ModelError
 from collage.partitioner.graph import weights
 from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.graph.mapped_file import open_mapped
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +29,11 @@ class Model:
     index: GraphIndex = field(repr=False)  # the structure of its main graph
 
     @classmethod
-    def open(cls, path: Path | str) -> Model:
+    def open(cls, path: Path | str, *, mapped: bool = False) -> Model:
         """Open a normalized model or an artifact.
+
+        Args:
+            mapped: leave weights in the file, which must stay as it is while the model is used.
 
         Raises:
             ModelError: the file is missing, not an ONNX model, or not normalized.
@@ -38,7 +42,7 @@ class Model:
         if not path.is_file():
             raise ModelError(f"there is no model file {path}")
         try:
-            model = onnx_ir.load(path)
+            model = open_mapped(path) if mapped else onnx_ir.load(path)
         except Exception as error:
             raise ModelError(f"{path.name} is not an ONNX model: {error}") from error
         return cls(path, model, GraphIndex.from_ir(model))

@@ -33,6 +33,7 @@ _LABELS = {
     "max_drop": "Largest drop, as a share",
     "at_least": "Smallest value that passes",
     "at_most": "Largest value that passes",
+    "memory_limit_mib": "Limit of memory with a range of sizes (MiB)",
 }
 
 # Where the description speaks of the command line.

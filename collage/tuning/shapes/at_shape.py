@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from collage.artifact.artifact import crossing_values
 from collage.backends.options import SHORT_CALL_US, THREADS
 from collage.backends.registry import target_spec, tunable_options
 from collage.deadline import NO_DEADLINE, Deadline
@@ -33,6 +34,7 @@ from collage.tuning.shapes.samples import ShapeSamples
 _NEAR = 1.15
 # There are several shapes, so blocks are shorter than those of one.
 _BLOCK_S = 0.06
+_LEFT_OUT = "by its times at other shapes it gains nothing here"
 # Of the time for a shape, what one of two comparisons may measure for; the rest is for compiling.
 _TIMING_SHARE = 0.2
 
@@ -105,14 +107,22 @@ class AtShape:
         self.dynamic: list[TimedPlan] = []
         self.fixed: list[TimedPlan] = []
 
-    def time(self, plans: Sequence[tuple[str, Plan]]) -> None:
+    def time(
+        self,
+        plans: Sequence[tuple[str, Plan]],
+        is_slow_alone: Callable[[Plan], bool] = lambda plan: False,
+    ) -> None:
         """Time plans in both ways, then those that are near the fastest once more, beside one-thread variants.
 
         Args:
             plans: with their names.
+            is_slow_alone: whether a plan compiled for this shape alone is expected to gain nothing; then it is left out.
         """
         self._add(plans)
-        entries = [*self.dynamic, *self.fixed]
+        for entry in self.fixed:
+            if is_slow_alone(entry.plan):
+                entry.refused = _LEFT_OUT
+        entries = [*self.dynamic, *(entry for entry in self.fixed if entry.refused is None)]
         # The first is needed in any case: the comparison begins with it.
         self._timer.time(entries, needed=len(self.dynamic) - 1, deadline=self._deadline)
         if not self._deadline.fits(2 * self._timer.plan_s):
@@ -262,7 +272,7 @@ def at_shape(
         tolerance: plans with a larger error are not chosen.
         seconds: for timing plans there.
     """
-    exact = RegionFiles(bound.model, sampling.work_dir / "regions")
+    exact = RegionFiles(bound.model, sampling.work_dir / "regions", mapped=True)
     specs = tuple(map(target_spec, request.targets))
     constraints = request.options.constraints()
     template = without_plans(sampling)
@@ -289,3 +299,13 @@ def plans_to_time(
     if found is not None and all(identity(found) != identity(plan) for _, plan in named):
         named.append(("found plan", found))
     return named
+
+
+def data_dependent(free: Model, timed: Sequence[AtShape], plans: Sequence[Plan]) -> tuple[str, ...]:
+    """Values between partitions, and outputs, whose shape does not follow from the sizes."""
+    crossing = dict.fromkeys(name for plan in plans for name in crossing_values(free, plan))
+    return tuple(
+        name
+        for name in crossing
+        if not all(at.bound.model.index.values[name].is_static for at in timed)
+    )

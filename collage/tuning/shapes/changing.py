@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from collage.backends.numerics.reference import table_bounds
 from collage.backends.sandbox.run import ChildFailed
@@ -17,10 +16,9 @@ from collage.model.reference import Sample
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
 from collage.partitioner.graph.model import Model
-from collage.partitioner.ingest.expressions import size_of
 from collage.partitioner.tensor import TensorSpec
 from collage.report.verdict import title
-from collage.shapes.classes import extent
+from collage.shapes.classes import axes_of, extent, specs_at
 from collage.shapes.traffic import Traffic
 from collage.timing.changing import changing_us
 from collage.timing.timed_plan import identity
@@ -28,7 +26,7 @@ from collage.tuning.run import Run
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.choice import ChosenClass
 
-_CALLS, _MOST_CHOICES = 40, 5
+CALLS, _MOST_CHOICES = 40, 5
 # So much less another choice must take, in either half of the calls.
 _BETTER = 0.97
 
@@ -54,10 +52,10 @@ def proven_by_changing(
     share = traffic.new_share
     if not share:
         return classes, None
-    others = [plan for plan in _run_everywhere(timed) if not _is(classes, plan)]
+    others = [plan for plan in run_everywhere(timed)[:_MOST_CHOICES] if not _is(classes, plan)]
     if not others:
         return classes, None
-    regions = RegionFiles(free, run.work_dir / "changing")
+    regions = RegionFiles(free, run.work_dir / "changing", mapped=True)
     choices = [
         [(one.up_to, _parts(regions, one.plan)) for one in classes],
         *([(None, _parts(regions, plan))] for plan in others),
@@ -70,12 +68,12 @@ def proven_by_changing(
                 changing_us,
                 choices,
                 inputs,
-                [_call(free, inputs, sizes) for sizes in traffic.draw(_CALLS + 1)],
+                [(extent(sizes), specs) for sizes, specs in calls_at(free, traffic.draw(CALLS + 1))],
                 table_bounds(index),
                 [name for name in index.outputs if name in index.producer],
                 timed[0].sampling.threads,
                 seconds,
-                _sample(timed),
+                sample_of(timed),
                 cancel=run.cancel,
             )
     except ChildFailed as failure:
@@ -125,14 +123,14 @@ def _repeated_us(timed: Sequence[AtShape], classes: Sequence[ChosenClass]) -> fl
     return total
 
 
-def _sample(timed: Sequence[AtShape]) -> Sample | None:
+def sample_of(timed: Sequence[AtShape]) -> Sample | None:
     """A sample that the user gave, of the shape that counts most; None without any."""
     given = [at for at in timed if at.sampling.inputs is not None]
     most = max(given, key=lambda at: at.bound.shape.weight, default=None)
     return None if most is None else most.sampling.chosen_by.samples[0]
 
 
-def _run_everywhere(timed: Sequence[AtShape]) -> list[Plan]:
+def run_everywhere(timed: Sequence[AtShape]) -> list[Plan]:
     """Plans for any shape that run at each representative one, the fastest by weight first."""
     known = {identity(entry.plan): entry.plan for entry in timed[0].dynamic}
     cost: list[tuple[float, int, Plan]] = []
@@ -143,7 +141,7 @@ def _run_everywhere(timed: Sequence[AtShape]) -> list[Plan]:
             weights = [at.bound.shape.weight for at in timed]
             us = math.fsum(w * entry.latency_us for w, entry in zip(weights, found, strict=True))
             cost.append((us, number, plan))
-    return [plan for _, _, plan in sorted(cost)[:_MOST_CHOICES]]
+    return [plan for _, _, plan in sorted(cost)]
 
 
 def _is(classes: Sequence[ChosenClass], plan: Plan) -> bool:
@@ -154,18 +152,9 @@ def _parts(regions: RegionFiles, plan: Plan) -> list[tuple[object, object]]:
     return [(regions.get(partition.nodes), partition.target) for partition in plan.partitions]
 
 
-def _call(
-    free: Model, inputs: Sequence[TensorSpec], sizes: dict[str, int]
-) -> tuple[int, list[TensorSpec]]:
-    names = {value.name: value.shape or () for value in free.ir.graph.inputs}
-    specs = [
-        replace(
-            spec,
-            shape=tuple(
-                dim if isinstance(dim, int) else size_of(str(dim.value), sizes)
-                for dim in names[spec.name]
-            ),
-        )
-        for spec in inputs
-    ]
-    return extent(sizes), specs
+def calls_at(
+    free: Model, drawn: Sequence[dict[str, int]]
+) -> list[tuple[dict[str, int], Sequence[TensorSpec]]]:
+    """The model's inputs at sizes of its free dimensions, each with the sizes."""
+    axes, inputs = axes_of(free), [free.index.values[name] for name in free.index.inputs]
+    return [(sizes, specs_at(inputs, axes, sizes)) for sizes in drawn]

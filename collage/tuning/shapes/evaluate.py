@@ -21,6 +21,7 @@ from collage.backends.sandbox.run import send_message
 from collage.events import Listener
 from collage.model.reference import Reference, Sample
 from collage.model.sub_models import RegionFiles
+from collage.partitioner.candidate import Plan
 from collage.partitioner.errors import BadInputError, NoPlanError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.target import Target
@@ -28,12 +29,11 @@ from collage.runtime.by_shape import ByShape, Part, PartedPlan
 from collage.runtime.compiled import CompiledRegions
 from collage.shapes.classes import Axes, axes_of, extent, sizes_of_arrays
 from collage.shapes.space import ShapeSpace
-from collage.timing.timed_plan import identity
+from collage.timing.timed_plan import TimedPlan, identity
 from collage.tuning.run import Run, TuneRequest
-from collage.tuning.shapes.at_shape import AtShape
+from collage.tuning.shapes.at_shape import AtShape, data_dependent
 from collage.tuning.shapes.choice import ChosenClass
 from collage.tuning.shapes.samples import GivenSamples
-from collage.tuning.shapes.write import data_dependent
 
 Choice = tuple[Sequence[ChosenClass], str | None]
 # Where plans do not pass, those with larger errors are left out, step by step.
@@ -62,7 +62,7 @@ class ClassesSession(PlanSession):
         classes: Sequence[ChosenClass],
     ) -> None:
         folder = Path(tempfile.mkdtemp(prefix="evaluate-", dir=run.work_dir))
-        regions = RegionFiles(free, folder / "regions")
+        regions = RegionFiles(free, folder / "regions", mapped=True)
         plans = [one.plan for one in classes]
         super().__init__(regions, plans[0], folder, timed[0].sampling.threads, cancel=run.cancel)
         parts = [tuple((regions.get(p.nodes), p.target) for p in plan.partitions) for plan in plans]
@@ -97,9 +97,7 @@ class ClassesSession(PlanSession):
 def serve_classes(served: ServedClasses) -> None:
     """Answer calls until an empty line comes; called in the child."""
     compiled = CompiledRegions(served.threads, served.cache_dir)
-    by_shape = ByShape(
-        compiled, served.inputs, served.outputs, served.folder / "shapes", served.data_dependent
-    )
+    by_shape = ByShape(compiled, served.inputs, served.outputs, served.data_dependent)
     plans = [
         (up_to, PartedPlan(tuple(Part(m.path.parent.name, m, t, "dynamic") for m, t in steps)))
         for up_to, steps in served.classes
@@ -184,41 +182,80 @@ def check_of(
     return MetricCheck(run, request, free, given.samples)
 
 
-def evaluated(
-    check: PlanCheck,
-    timed: Sequence[AtShape],
-    choose: Callable[[], Choice],
-    session: Callable[[Sequence[ChosenClass]], Any],
-) -> Choice:
-    """The fastest classes that pass the caller's check.
+@dataclass(frozen=True)
+class Judge:
+    """A check with the plans that it decides over.
 
     Args:
         check: gets a session that takes every shape.
         timed: the representative shapes.
         choose: the classes of the plans that may be chosen.
         session: of classes, as a context manager.
+    """
+
+    check: PlanCheck
+    timed: Sequence[AtShape]
+    choose: Callable[[], Choice]
+    session: Callable[[Sequence[ChosenClass]], Any]
+
+    def beside_exact(self) -> Judge:
+        """The same, with a bound relative to exact plans as a number."""
+        if not isinstance(self.check, Check) or self.check.max_drop is None:
+            return self
+        exact, _ = _within(EXACT_ERROR, self.timed, self.choose)
+        with self.session(exact) as opened:
+            return replace(self, check=self.check.beside(opened))
+
+    def refusal(self, classes: Sequence[ChosenClass]) -> str | None:
+        """Why classes do not pass, or None."""
+        is_exact = all(
+            self._is_exact(self.timed[i].find(one.plan, self.timed[i].dynamic))
+            for one in classes
+            for i in one.shapes
+        )
+        with self.session(classes) as opened:
+            return self.check.refusal(opened, is_exact)
+
+    def covers(self, one: ChosenClass, hot: Plan) -> bool:
+        """Whether a hot plan of a class that passed may run: the check has seen it, or it is exact."""
+        if identity(hot) == identity(one.plan):
+            return True
+        return all(self._is_exact(self.timed[i].find(hot, self.timed[i].fixed)) for i in one.shapes)
+
+    @staticmethod
+    def _is_exact(entry: TimedPlan | None) -> bool:
+        return entry is not None and (entry.error or 0.0) <= EXACT_ERROR
+
+    @property
+    def findings(self) -> dict[str, Any]:
+        """What the report says of the plans that passed last."""
+        return self.check.findings if isinstance(self.check, MetricCheck) else {}
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the user should know of the check."""
+        return self.check.warnings if isinstance(self.check, MetricCheck) else []
+
+
+def evaluated(judge: Judge) -> Choice:
+    """The fastest classes that pass; a bound of `judge` is a number.
 
     Raises:
         NoPlanError: none passes; the message has the value of each.
     """
-    if isinstance(check, Check) and check.max_drop is not None:
-        exact, _ = _within(EXACT_ERROR, timed, choose)
-        with session(exact) as opened:
-            check = check.beside(opened)
     refused: dict[tuple[object, ...], str] = {}
     for most_error in _ERRORS:
         try:
-            classes, note = _within(most_error, timed, choose)
+            classes, note = _within(most_error, judge.timed, judge.choose)
         except NoPlanError as error:
             refused["none",] = str(error)
             break
         key = tuple((one.up_to, identity(one.plan)) for one in classes)
         if key in refused:
             continue
-        with session(classes) as opened:
-            reason = check.refusal(opened, most_error <= EXACT_ERROR)
+        reason = judge.refusal(classes)
         if reason is None:
-            return [_judged(one, timed) for one in classes], note
+            return [_judged(judge, one) for one in classes], note
         refused[key] = reason
     raise NoPlanError(f"no plans for all sizes pass the evaluation: {'; '.join(refused.values())}")
 
@@ -229,10 +266,6 @@ def _within(most_error: float, timed: Sequence[AtShape], choose: Callable[[], Ch
     return choose()
 
 
-def _judged(one: ChosenClass, timed: Sequence[AtShape]) -> ChosenClass:
-    """The class without a hot plan that the check has not seen, unless that is exact."""
-    if one.hot is None or identity(one.hot) == identity(one.plan):
-        return one
-    entries = [timed[i].find(one.hot, timed[i].fixed) for i in one.shapes]
-    is_exact = all(entry is not None and (entry.error or 0.0) <= EXACT_ERROR for entry in entries)
-    return one if is_exact else replace(one, hot=None)
+def _judged(judge: Judge, one: ChosenClass) -> ChosenClass:
+    """The class without a hot plan that the check does not cover."""
+    return one if one.hot is None or judge.covers(one, one.hot) else replace(one, hot=None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from collage.backends.sandbox.run import ChildFailed
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
+from collage.shapes.padding import Padding
 from collage.timing.compiling import seconds_to_compile
 from collage.tuning.run import Run
 from collage.tuning.shapes.at_shape import AtShape
@@ -22,6 +23,7 @@ class HotPlan:
     Args:
         plan: the plan.
         compile_s: seconds of compiling it for a shape.
+        padding: how requests are padded to a shape that it is compiled for; None where they are not.
         hot_from: at which request of a shape it takes over. By then the requests before have lost as much time as
             compiling takes, so whatever comes later, at most twice the least possible time is spent.
     """
@@ -29,6 +31,7 @@ class HotPlan:
     plan: Plan
     compile_s: float
     hot_from: int
+    padding: Padding | None = None
 
 
 def hot_plan(
@@ -46,9 +49,18 @@ def hot_plan(
     entry = None if one.hot is None else at.find(one.hot, at.fixed)
     if cold is None or entry is None:
         return None
+    compile_s = compile_seconds(run, regions, at, entry.plan)
+    if compile_s is None:
+        return None
+    saved_us = at.latency_us(cold, entry) - entry.latency_us
+    return HotPlan(entry.plan, compile_s, 1 + math.ceil(compile_s * 1e6 / saved_us))
+
+
+def compile_seconds(run: Run, regions: RegionFiles, at: AtShape, plan: Plan) -> float | None:
+    """Seconds of compiling a plan for one shape; None where that has no meaning, or fails."""
     values = at.bound.model.index.values
     parts = []
-    for partition in entry.plan.partitions:
+    for partition in plan.partitions:
         model = regions.get(partition.nodes)
         specs = [values[spec.name] for spec in model.inputs]
         if not all(spec.is_static for spec in specs):
@@ -56,9 +68,9 @@ def hot_plan(
         parts.append((model, [spec.static_shape for spec in specs], partition.target))
     try:
         with run.runner.alone(run.cancel):
-            seconds = run.runner.run(seconds_to_compile, parts, at.sampling.threads, cancel=run.cancel)
+            seconds: tuple[float, ...] = run.runner.run(
+                seconds_to_compile, parts, at.sampling.threads, cancel=run.cancel
+            )
+            return sum(seconds)
     except ChildFailed:
         return None
-    compile_s = sum(seconds)
-    saved_us = at.latency_us(cold, entry) - entry.latency_us
-    return HotPlan(entry.plan, compile_s, 1 + math.ceil(compile_s * 1e6 / saved_us))

@@ -17,6 +17,7 @@ from collage.tuning.run import Run
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.choice import ChosenClass
 from collage.tuning.shapes.hot import HotPlan
+from collage.tuning.shapes.memory import Fitted
 
 _NUMBERS = re.compile(r"[0-9.]+")
 
@@ -27,17 +28,23 @@ class ShapeFindings:
 
     Args:
         timed: the representative shapes.
-        classes: with their plans.
-        hot: of each class the plan for shapes that come often, or None.
+        fitted: the plans of the classes, and what they hold in memory.
         main: the shape that was searched at.
-        rss_bytes: what a process holds with the plans of all classes, and with each single target.
     """
 
     timed: Sequence[AtShape]
-    classes: Sequence[ChosenClass]
-    hot: Sequence[HotPlan | None]
+    fitted: Fitted
     main: int
-    rss_bytes: Mapping[str, int]
+
+    @property
+    def classes(self) -> Sequence[ChosenClass]:
+        """The classes with their plans."""
+        return self.fitted.classes
+
+    @property
+    def hot(self) -> Sequence[HotPlan | None]:
+        """Of each class the plan for shapes that come often, or None."""
+        return self.fitted.hot
 
     @property
     def class_of_shape(self) -> Mapping[int, int]:
@@ -84,6 +91,7 @@ def shaped_report(
         "warnings": [
             *found["warnings"],
             *_not_told(found["warnings"], [t for one in known.timed for t in one.warnings]),
+            *known.fitted.notes,
         ],
         "seconds": {
             stage: round(spent, 3)
@@ -96,7 +104,9 @@ def shaped_report(
             "classes": [_class(one, warm) for one, warm in zip(known.classes, known.hot, strict=True)],
             "rows": rows,
             "weighted": _weighted(rows),
-            "rss_bytes": dict(known.rss_bytes),
+            "rss_bytes": {name: one.steady_bytes for name, one in known.fitted.held.items()},
+            "peak_rss_bytes": {name: one.peak_bytes for name, one in known.fitted.held.items()},
+            "memory_limit_bytes": known.fitted.limit_bytes,
         },
     }
 
@@ -113,7 +123,8 @@ def _class(one: ChosenClass, warm: HotPlan | None) -> dict[str, Any]:
         said["hot"] = {
             "partitions": len(warm.plan.partitions),
             "targets": [str(target) for target in warm.plan.targets],
-            "treatment": "exact",
+            "treatment": "bucket" if warm.padding else "exact",
+            "buckets": None if warm.padding is None else {warm.padding.dim: list(warm.padding.buckets)},
             "compile_s": round(warm.compile_s, 4),
             "from_request": warm.hot_from,
         }

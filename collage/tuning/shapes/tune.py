@@ -30,6 +30,7 @@ from collage.shapes.traffic import Traffic
 from collage.tuning.prepare import ingested
 from collage.tuning.run import Run, TuneRequest
 from collage.tuning.shapes.at_shape import (
+    AtShape,
     BoundShape,
     at_shape,
     bind_shape,
@@ -41,10 +42,11 @@ from collage.tuning.shapes.choice import choose_classes
 from collage.tuning.shapes.evaluate import (
     Choice,
     ClassesSession,
-    MetricCheck,
+    Judge,
     check_of,
     evaluated,
 )
+from collage.tuning.shapes.expected import Expected, in_order
 from collage.tuning.shapes.samples import GivenSamples, ShapeSamples
 from collage.tuning.shapes.write import write
 from collage.tuning.stages import Ingested
@@ -73,6 +75,7 @@ def tune_shapes(
     _refuse_options(request)
     plain = _unchecked(request)
     free, info, space = _read(request, run, settled.space)
+    _check_masks(request, free, space)
     info = replace(info, warnings=(*settled.notes, *info.warnings))
     with run.stage("ingest", f"binding {len(space.shapes)} shapes"):
         bound = [bind_shape(run, free, shape, i) for i, shape in enumerate(space.shapes)]
@@ -87,17 +90,18 @@ def tune_shapes(
     at_main = replace(_for_one(plain), inputs=samplings[main].inputs)
     result = tune_one(_at_one(at_main, run, bound[main], info))
     found = decode_plan(bound[main].model, json.dumps(result.plan)).plan
-    regions = RegionFiles(free, run.work_dir / "free")
-    timed = []
+    regions = RegionFiles(free, run.work_dir / "free", mapped=True)
+    measured: dict[int, AtShape] = {}
     end_s = _end_s(run, request.options.time_limit_s)
-    for left, (own, sampling) in zip(
-        range(len(bound) + 1, 1, -1), zip(bound, samplings, strict=True), strict=True
-    ):
+    for i in in_order(bound):
+        own, left = bound[i], len(bound) - len(measured) + 1
         seconds = max(_LEAST_S, (end_s - time.monotonic()) / left)
+        expected = Expected(list(measured.values()), own)
         with run.stage("end_to_end", f"timing plans at {own.text}"):
-            at = at_shape(run, request, own, sampling, regions, result.report["tolerance"], seconds)
-            at.time(plans_to_time(own.model, request.targets, found))
-            timed.append(at)
+            at = at_shape(run, request, own, samplings[i], regions, result.report["tolerance"], seconds)
+            at.time(plans_to_time(own.model, request.targets, found), expected.is_no_faster_alone)
+            measured[i] = at
+    timed = [measured[i] for i in range(len(bound))]
     with run.stage("end_to_end", "timing plans at sizes that change"):
         traffic = Traffic(space.dims, settled.seen, _repeated(request))
 
@@ -106,22 +110,20 @@ def tune_shapes(
             return proven_by_changing(run, free, traffic, timed, choose_classes(timed), left_s)
 
         session = partial(ClassesSession, run, free, space, timed)
-        classes, note = choose() if check is None else evaluated(check, timed, choose, session)
-    told = [
-        *([] if note is None else [note]),
-        *(check.warnings if isinstance(check, MetricCheck) else []),
-    ]
+        judge = None if check is None else Judge(check, timed, choose, session).beside_exact()
+        classes, note = choose() if judge is None else evaluated(judge)
+    told = [] if note is None else [note]
     found_report = {**result.report, "warnings": [*result.report["warnings"], *told]}
-    if isinstance(check, MetricCheck):
-        found_report |= check.findings
     with run.stage("emit", "writing the artifact"):
         written = write(
             request,
             run,
             free=free,
             space=space,
+            traffic=traffic,
             timed=timed,
             classes=classes,
+            judge=judge,
             main=main,
             found=found_report,
         )
@@ -204,6 +206,20 @@ def _refuse_options(request: TuneRequest) -> None:
             raise BadInputError(
                 f"{target} computes in memory of a device, which is planned for one shape: give each dimension one "
                 "size with --dim, or leave this target out"
+            )
+
+
+def _check_masks(request: TuneRequest, free: Model, space: ShapeSpace) -> None:
+    """Raise for a mask that is no input, or whose dimension is not a free one of it."""
+    axes = {value.name: [str(dim) for dim in value.shape or ()] for value in free.ir.graph.inputs}
+    for dim, name in request.options.pad_masks.items():
+        if dim not in space.dims:
+            known = ", ".join(space.dims)
+            raise BadInputError(f"--pad-mask {dim}={name}: {dim} has not several sizes; {known} has")
+        if dim not in axes.get(name, ()):
+            fit = [own for own, dims in axes.items() if dim in dims]
+            raise BadInputError(
+                f"--pad-mask {dim}={name}: {name} is no input with the dimension {dim}; these are: {', '.join(map(str, fit))}"
             )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from collage.artifact.artifact import REPORT_KEY, crossing_values
+from collage.artifact.artifact import REPORT_KEY
 from collage.artifact.emit import TuneResult, verify_plan, versions_of
-from collage.backends.sandbox.run import ChildFailed
 from collage.model.preparation import PreparedPlan, note_of
 from collage.model.sub_models import RegionFiles
 from collage.partitioner.candidate import Plan
@@ -17,13 +17,17 @@ from collage.partitioner.emit.plan_json import encode_plan
 from collage.partitioner.graph.model import Model
 from collage.shapes.classes import SHAPES_KEY, Proof, ServedShapes, ShapeClass, TreatedPlan, axes_of
 from collage.shapes.space import ShapeSpace
-from collage.shapes.traffic import MOST_KEPT
-from collage.timing.compiling import resident_bytes
+from collage.shapes.traffic import Traffic
 from collage.tuning.run import Run, TuneRequest
-from collage.tuning.shapes.at_shape import AtShape
+from collage.tuning.shapes.at_shape import AtShape, data_dependent
+from collage.tuning.shapes.buckets import bucket_plan, paddable
 from collage.tuning.shapes.choice import ChosenClass
-from collage.tuning.shapes.hot import hot_plan
+from collage.tuning.shapes.evaluate import Judge
+from collage.tuning.shapes.hot import HotPlan, hot_plan
+from collage.tuning.shapes.memory import fit_memory
 from collage.tuning.shapes.report import ShapeFindings, shaped_report
+
+_MIB = 1 << 20
 
 
 def write(
@@ -32,8 +36,10 @@ def write(
     *,
     free: Model,
     space: ShapeSpace,
+    traffic: Traffic,
     timed: Sequence[AtShape],
     classes: Sequence[ChosenClass],
+    judge: Judge | None,
     main: int,
     found: Mapping[str, Any],
 ) -> TuneResult:
@@ -44,17 +50,31 @@ def write(
         run: what the stages run with.
         free: the model with free dimensions.
         space: its sizes.
+        traffic: the shapes of requests.
         timed: its representative shapes.
         classes: their plans.
+        judge: says whether other plans than these may be returned; None where all may.
         main: the shape that was searched at.
         found: the report of that search.
 
     Raises:
-        NoPlanError: a plan cannot be compiled once more.
+        NoPlanError: a plan cannot be compiled once more, or none is within the limit of memory.
     """
-    regions = RegionFiles(free, run.work_dir / "emit")
-    hot = [hot_plan(run, regions, timed, one) for one in classes]
-    known = ShapeFindings(timed, classes, hot, main, _rss_bytes(run, regions, timed, classes))
+    regions = RegionFiles(free, run.work_dir / "emit", mapped=True)
+    limit_mib = request.options.memory_limit_mib
+    fitted = fit_memory(
+        run,
+        regions,
+        timed,
+        classes,
+        _hot_plans(request, run, free, regions, space, traffic, timed, classes, judge),
+        None if limit_mib is None else int(limit_mib * _MIB),
+        None if judge is None else judge.refusal,
+    )
+    classes, hot = fitted.classes, fitted.hot
+    if judge is not None:
+        found = {**found, **judge.findings, "warnings": [*found["warnings"], *judge.warnings]}
+    known = ShapeFindings(timed, fitted, main)
     of_shape = known.class_of_shape
     proofs = []
     for i, at in enumerate(timed):
@@ -63,7 +83,8 @@ def write(
             Proof(
                 dict(at.bound.shape.sizes),
                 _proof(run, at, classes[of_shape[i]].plan, regions),
-                None if warm is None else _proof(run, at, warm.plan, at.exact),
+                # A padded plan is compared with the other one at its first request instead.
+                None if warm is None or warm.padding else _proof(run, at, warm.plan, at.exact),
             )
         )
     plans = [one.plan for one in classes] + [one.plan for one in hot if one is not None]
@@ -75,13 +96,16 @@ def write(
             ShapeClass(
                 up_to=one.up_to,
                 plan=_treated(free, one.plan, "dynamic"),
-                hot=None if warm is None else _treated(free, warm.plan, "exact"),
+                hot=None
+                if warm is None
+                else _treated(free, warm.plan, "bucket" if warm.padding else "exact"),
                 hot_from=0 if warm is None else warm.hot_from,
+                padding=None if warm is None else warm.padding,
             )
             for one, warm in zip(classes, hot, strict=True)
         ),
         proofs=tuple(proofs),
-        most_copies=MOST_KEPT,
+        most_copies=fitted.most_copies,
     )
     report = shaped_report(run, known, found, served)
     plan = classes[of_shape[main]].plan
@@ -98,33 +122,32 @@ def write(
     return TuneResult(path, report, json.loads(read_plan(path).text))
 
 
-def _rss_bytes(
-    run: Run, regions: RegionFiles, timed: Sequence[AtShape], classes: Sequence[ChosenClass]
-) -> dict[str, int]:
-    """What a process holds that ran all shapes: by the plans of all classes, and by each single target."""
-    plans = {"ours": [one.plan for one in classes]}
-    for target, (free, _) in timed[0].singles().items():
-        if all(at.find(free.plan, at.dynamic) is not None for at in timed):
-            plans[str(target)] = [free.plan]
-    model = regions.model.index
-    found = {}
-    for name, own in plans.items():
-        parts = [
-            [(regions.get(partition.nodes), partition.target) for partition in plan.partitions]
-            for plan in own
-        ]
-        try:
-            found[name] = run.runner.run(
-                resident_bytes,
-                parts,
-                [model.values[value] for value in model.inputs],
-                [at.sampling.chosen_by.samples[0] for at in timed],
-                timed[0].sampling.threads,
-                cancel=run.cancel,
-            )
-        except ChildFailed:
-            continue
-    return found
+def _hot_plans(
+    request: TuneRequest,
+    run: Run,
+    free: Model,
+    regions: RegionFiles,
+    space: ShapeSpace,
+    traffic: Traffic,
+    timed: Sequence[AtShape],
+    classes: Sequence[ChosenClass],
+    judge: Judge | None,
+) -> list[HotPlan | None]:
+    """Of each class the plan for sizes that come often: padded where that is faster and sizes change, else as they are."""
+    dims = paddable(free, space, timed, request.options.pad_masks)
+    changes, hot = traffic.new_share > 0, []
+    for number, one in enumerate(classes):
+        alone = hot_plan(run, regions, timed, one)
+        padded = None
+        if changes or alone is None:
+            may_run = partial(_may_run, judge, one)
+            padded = bucket_plan(run, free, regions, traffic, timed, classes, number, dims, may_run)
+        hot.append(padded or alone)
+    return hot
+
+
+def _may_run(judge: Judge | None, one: ChosenClass, plan: Plan) -> bool:
+    return judge is None or judge.covers(one, plan)
 
 
 def _proof(run: Run, at: AtShape, plan: Plan, regions: RegionFiles) -> str:
@@ -150,13 +173,3 @@ def _notes(run: Run, plan: Plan) -> list[Any]:
 
 def _treated(free: Model, plan: Plan, treatment: Any) -> TreatedPlan:
     return TreatedPlan(encode_plan(free, plan), (treatment,) * len(plan.partitions))
-
-
-def data_dependent(free: Model, timed: Sequence[AtShape], plans: Sequence[Plan]) -> tuple[str, ...]:
-    """Values between partitions, and outputs, whose shape does not follow from the sizes."""
-    crossing = dict.fromkeys(name for plan in plans for name in crossing_values(free, plan))
-    return tuple(
-        name
-        for name in crossing
-        if not all(at.bound.model.index.values[name].is_static for at in timed)
-    )

@@ -21,6 +21,7 @@ from collage.partitioner.ingest.binding import bind_sizes
 from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
 from collage.shapes.classes import SHAPES_KEY, Proof, ServedShapes, ShapeClass, TreatedPlan, Treatment
+from collage.shapes.padding import Padding
 from collage.shapes.space import parse_dims
 
 _SEEDS = (0, 1)
@@ -48,6 +49,7 @@ def shaped_artifact(
     hot_from: int = 3,
     data_dependent: Sequence[str] = (),
     most_copies: int = 8,
+    padding: Padding | None = None,
 ) -> Path:
     """Write an artifact.
 
@@ -58,6 +60,7 @@ def shaped_artifact(
         classes: the largest extent and the targets of each class.
         hot: targets of the hot plan of every class; none for no hot plan.
         data_dependent: values whose shape depends on data.
+        padding: how requests are padded for hot plans.
     """
     onnx.save(source, folder / "source.onnx")
     space = parse_dims(dims)
@@ -77,8 +80,9 @@ def shaped_artifact(
             ShapeClass(
                 up_to,
                 _treated(free, plan, "dynamic"),
-                None if warm is None else _treated(free, warm, "exact"),
+                None if warm is None else _treated(free, warm, "bucket" if padding else "exact"),
                 hot_from,
+                padding,
             )
             for (up_to, _), plan in zip(classes, plans, strict=True)
         ),
@@ -93,7 +97,7 @@ def shaped_artifact(
             Proof(
                 dict(shape.sizes),
                 _proof(at, own, folder / f"proof-{i}"),
-                None if warm is None else _proof(at, warm, folder / f"proof-hot-{i}"),
+                None if warm is None or padding else _proof(at, warm, folder / f"proof-hot-{i}"),
             )
         )
     served = ServedShapes(**{**vars(served), "proofs": tuple(proofs)})

@@ -19,6 +19,7 @@ from collage.artifact.shaped_session import ShapedSession
 from collage.partitioner.errors import BadInputError
 from collage.runtime.compiled import CompiledRegions, CompileError
 from collage.shapes.classes import SHAPES_KEY
+from collage.shapes.padding import Padding
 from tests.collage.artifact.shaped_artifacts import shaped_artifact
 from tests.collage.shapes import models as shape_models
 
@@ -215,6 +216,27 @@ def test_instances_take_requests_of_any_shape_at_once(
             session.bind_output_to_input("y", "x")
 
 
+def test_instances_keep_to_the_bound_of_copies(heated: Path) -> None:
+    with _load(heated, instances=2, most_copies=1) as session:
+        for seed in range(8):
+            _check(session, heated, _feed(2, 7, seed))
+        assert sum(instance.by_shape.copies for instance in session._served) == 0
+
+
+def test_instances_pad_requests_of_any_shape_at_once(tmp_path: Path) -> None:
+    path = _padded_artifact(tmp_path, _PADDING)
+    rng = np.random.default_rng(5)
+    feeds = [_feed(int(rng.integers(1, 9)), int(rng.choice([3, 7])), seed) for seed in range(60)]
+    plain = onnxruntime.InferenceSession(tmp_path / "source.onnx")
+    with _load(path, instances=2) as session, ThreadPoolExecutor(4) as pool:
+        names = [node.name for node in session.get_outputs()]
+        for feed, made in zip(feeds, pool.map(partial(session.run, names), feeds), strict=True):
+            for mine, other in zip(made, plain.run(names, feed), strict=True):
+                np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-4)
+        assert all(instance.by_shape.copies for instance in session._served)
+        assert not session.not_hot
+
+
 def test_too_many_instances_are_refused(artifact: Path) -> None:
     with pytest.raises(BadInputError, match="need more than the"):
         _load(artifact, instances=4096)
@@ -246,3 +268,65 @@ def test_the_second_load_finds_what_the_first_one_unpacked(artifact: Path, tmp_p
     with collage.load(artifact, cache_dir=tmp_path, threads=1) as again:
         assert isinstance(again, ShapedSession)
         _check(again, artifact, _feed(2, 6))
+
+
+_PADDING = Padding("batch", (2, 4, 6), {"x": 0}, {"y": (0, 1), "z": (0, 1)})
+
+
+def _padded_artifact(folder: Path, padding: Padding) -> Path:
+    return shaped_artifact(
+        shape_models.chain(),
+        folder,
+        {"batch": "1..8", "length": "2..12"},
+        [(None, ("onnxruntime", "openvino"))],
+        hot=("openvino",),
+        hot_from=1,
+        padding=padding,
+    )
+
+
+def _padded_feed(rng: np.random.Generator, batch: int, length: int) -> dict[str, np.ndarray]:
+    x = rng.standard_normal((batch, length, 8)).astype(np.float32)
+    return {"x": x, "bias": rng.standard_normal(length).astype(np.float32)}
+
+
+def test_sizes_in_random_order_are_those_of_fresh_sessions(tmp_path: Path) -> None:
+    path = _padded_artifact(tmp_path, _PADDING)
+    plain = onnxruntime.InferenceSession(tmp_path / "source.onnx")
+    rng = np.random.default_rng(3)
+    with collage.load(path, cache_dir=False, threads=1) as session:
+        assert isinstance(session, ShapedSession)
+        for _ in range(40):
+            feed = _padded_feed(rng, int(rng.integers(1, 9)), int(rng.choice([3, 7])))
+            for mine, other in zip(session.run(None, feed), plain.run(None, feed), strict=True):
+                assert mine.shape == other.shape
+                np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-4)
+        assert session._served[0].by_shape.copies == 6  # three buckets at two lengths
+        assert not session.not_hot
+
+
+def test_wrong_cut_is_found_at_the_first_request(tmp_path: Path) -> None:
+    wrong = Padding("batch", (4,), {"x": 0}, {"y": (1, 1), "z": (0, 1)})
+    path = _padded_artifact(tmp_path, wrong)
+    rng = np.random.default_rng(4)
+    with collage.load(path, cache_dir=False, threads=1) as session:
+        assert isinstance(session, ShapedSession)
+        for _ in range(2):
+            y, _ = session.run(None, _padded_feed(rng, 2, 3))
+            assert y.shape == (2, 3, 8)
+        assert session.not_hot
+
+
+@pytest.mark.parametrize("padding", [_PADDING, None])
+def test_what_an_artifact_says_of_padding_is_read(tmp_path: Path, padding: Padding | None) -> None:
+    path = shaped_artifact(
+        shape_models.image(),
+        tmp_path,
+        {"batch": "1..8", "height": "8,9", "width": "8,9"},
+        [(None, ("onnxruntime",))],
+        hot=("onnxruntime",),
+        padding=padding,
+    )
+    with collage.load(path, cache_dir=False, threads=1) as session:
+        assert isinstance(session, ShapedSession)
+        assert session.shapes.classes[0].padding == padding

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from collage.cli.app import app
-from collage.cli.tune_options import flags, milliseconds, sizes
+from collage.cli.tune_options import flags, masks, mebibytes, milliseconds, sizes
 from collage.options import TuneOptions
 from collage.partitioner.errors import BadInputError
 from collage.service.app import create_app
@@ -26,7 +26,7 @@ FLAGS = {
     "--min-partition-nodes", "--plan", "--fresh", "--wait-for-worker", "--evaluate", "--at-least", "--at-most",
     "--max-drop", "--labels",
     "--server", "--token", "--scheduler", "--certificates", "--database", "--verbose", "--wait-for-quiet",
-    "--objective", "--p99", "--max-latency",
+    "--objective", "--p99", "--max-latency", "--memory-limit", "--pad-mask",
 }  # fmt: skip
 
 
@@ -156,3 +156,22 @@ def test_http_shows_every_description() -> None:
     schema = create_app(Settings()).openapi()["components"]["schemas"]["TuneOptions"]
     described = {name: entry["description"] for name, entry in schema["properties"].items()}
     assert described == {name: field.description for name, field in TuneOptions.model_fields.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"), [("512", 512), ("512MiB", 512), ("1.5GiB", 1536), ("1 GB", 953.67), ("2048KiB", 2)]
+)
+def test_memory_is_read_with_its_unit(text: str, mib: float) -> None:
+    assert mebibytes("--memory-limit", text) == pytest.approx(mib, abs=0.01)
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1", "5 PB", "1e3"])
+def test_memory_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(BadInputError, match=r"--memory-limit .* is no size of memory: write 512MiB"):
+        mebibytes("--memory-limit", text)
+
+
+def test_masks_are_read_and_checked() -> None:
+    assert masks(["length=attention_mask"]) == {"length": "attention_mask"}
+    with pytest.raises(BadInputError, match="--pad-mask 'length' is not of the form dimension=input"):
+        masks(["length"])

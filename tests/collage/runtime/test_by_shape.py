@@ -67,9 +67,7 @@ class _Case:
         index = self.model.index
         compiled = CompiledRegions(1)
         inputs = [index.values[name] for name in index.inputs]
-        by_shape = ByShape(
-            compiled, inputs, self.names, self.folder / "shapes", data_dependent, **bounds
-        )
+        by_shape = ByShape(compiled, inputs, self.names, data_dependent, **bounds)
         yield by_shape
         by_shape.close()
         compiled.close()
@@ -143,7 +141,7 @@ def test_copies_for_one_shape_are_bounded(tmp_path: Path) -> None:
         for width in (8, 9, 10, 8):
             _check(case, by_shape, plan, {"x": np.ones((1, 3, 8, width), np.float32)})
             assert by_shape.copies <= 2
-        assert not list((tmp_path / "shapes").iterdir())
+        assert not list(tmp_path.rglob("shape-*"))
 
 
 def test_a_refused_shape_leaves_the_others_running(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from collage.partitioner.graph.model import Model
 from collage.tuning.run import Run, TuneRequest
 from collage.tuning.shapes.at_shape import AtShape
 from collage.tuning.shapes.choice import ChosenClass, choose_classes
-from collage.tuning.shapes.evaluate import MetricCheck, evaluated
+from collage.tuning.shapes.evaluate import Judge, MetricCheck, evaluated
 from tests.collage.shapes import models
 from tests.collage.tuning.shapes.stated import shapes
 from tests.tuning import tuned
@@ -50,7 +50,9 @@ def _evaluated(check: Check) -> str:
     def session(classes: Sequence[ChosenClass]) -> Iterator[Any]:
         yield SimpleNamespace(target=str(classes[0].plan.targets[0]))
 
-    classes, _ = evaluated(check, timed, lambda: (choose_classes(timed), None), session)
+    classes, _ = evaluated(
+        Judge(check, timed, lambda: (choose_classes(timed), None), session).beside_exact()
+    )
     return str(classes[0].plan.targets[0])
 
 
@@ -81,7 +83,7 @@ def test_a_hot_plan_that_the_check_did_not_see_must_be_exact() -> None:
         own = replace(one, hot=timed[0].fixed[hot_target].plan)
         opened = lambda classes: contextlib.nullcontext(SimpleNamespace())  # noqa: E731
         check = Check(lambda session: 1.0, at_least=0.5)
-        (found,), _ = evaluated(check, timed, lambda: ([own], None), opened)
+        (found,), _ = evaluated(Judge(check, timed, lambda: ([own], None), opened))
         return found.hot
 
     assert chosen(0) is None and chosen(1) is None and chosen(2) is not None

@@ -145,6 +145,45 @@ def test_what_is_made_for_one_shape_is_refused(
         tuned(shape_models.image(), targets, tmp_path, dims={"batch": "1,2"}, **options)
 
 
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        ({"depth": "x"}, "depth has not several sizes; batch, width has"),
+        ({"width": "y"}, "y is no input with the dimension width; these are: x"),
+    ],
+)
+def test_a_mask_that_cannot_be_one_is_refused(
+    tmp_path: Path, masks: dict[str, str], message: str
+) -> None:
+    dims = {"batch": "1,2", "height": 8, "width": "8,16"}
+    with pytest.raises(BadInputError, match=message):
+        tuned(shape_models.image(), ["onnxruntime"], tmp_path, dims=dims, pad_masks=masks)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory_limit_mib": 100.0}, "a limit of memory is for a range of sizes"),
+        ({"pad_masks": {"width": "x"}}, "a mask of padding is for a range of sizes"),
+    ],
+)
+def test_what_is_for_a_range_is_refused_at_one_size(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    dims = {"batch": 1, "height": 8, "width": 8}
+    with pytest.raises(BadInputError, match=message):
+        tuned(shape_models.image(), ["onnxruntime"], tmp_path, dims=dims, **options)
+
+
+@pytest.mark.slow
+def test_a_limit_of_memory_that_no_plan_keeps_names_the_leanest(tmp_path: Path) -> None:
+    dims = {"batch": 1, "height": 8, "width": "8,16"}
+    with pytest.raises(NoPlanError, match=r"within 5 MiB; the leanest is ONNX Runtime with \d+ MiB"):
+        tuned(
+            shape_models.image(), ["onnxruntime"], tmp_path, dims=dims, memory_limit_mib=5.0, **_LIMIT
+        )
+
+
 @pytest.mark.slow
 def test_targets_that_take_one_shape_only_are_refused_in_words(tmp_path: Path) -> None:
     dims = {"batch": 1, "height": 8, "width": "8,16"}

@@ -1,0 +1,60 @@
+"""What plans are expected to take at a shape, by fits through the shapes that were measured before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collage.costs.shape_fit import ShapeFit
+from collage.costs.work import work_of
+from collage.partitioner.candidate import Plan
+from collage.timing.timed_plan import TimedPlan, identity
+from collage.tuning.shapes.at_shape import AtShape, BoundShape
+
+
+def in_order(bound: Sequence[BoundShape]) -> list[int]:
+    """The positions of shapes in the order in which they are measured: both ends, the middle, then those between."""
+    by_extent = sorted(range(len(bound)), key=lambda i: bound[i].extent)
+    middle = len(by_extent) // 2
+    first = list(dict.fromkeys((by_extent[0], by_extent[-1], by_extent[middle])))
+    return first + [i for i in by_extent if i not in first]
+
+
+class Expected:
+    """Fits of plans through the shapes that were measured.
+
+    Args:
+        measured: representative shapes where plans were timed.
+        bound: the shape that is asked about.
+    """
+
+    def __init__(self, measured: Sequence[AtShape], bound: BoundShape) -> None:
+        self._work = work_of(bound.model.index)
+        self._measured = [(work_of(at.bound.model.index), at) for at in measured]
+
+    def is_no_faster_alone(self, plan: Plan) -> bool:
+        """Whether a plan compiled for this shape alone is expected to be no faster than one for any shape.
+
+        False where the fits of both are not trusted: then it is measured.
+        """
+        alone = self._fit([(work, at.fixed, at) for work, at in self._measured], plan)
+        any_shape = [
+            fit.at(self._work)
+            for entry in (self._measured[0][1].dynamic if self._measured else ())
+            if (
+                fit := self._fit([(w, at.dynamic, at) for w, at in self._measured], entry.plan)
+            ).is_trusted
+        ]
+        known = [us for us in any_shape if us is not None]
+        expected_us = alone.at(self._work) if alone.is_trusted else None
+        return expected_us is not None and bool(known) and expected_us >= min(known)
+
+    def _fit(
+        self, shapes: Sequence[tuple[float, Sequence[TimedPlan], AtShape]], plan: Plan
+    ) -> ShapeFit:
+        points = []
+        for work, entries, at in shapes:
+            found = next((e for e in entries if identity(e.plan) == identity(plan) and e.timed), None)
+            beside = at.best()
+            if found is not None and beside is not None:
+                points.append((work, at.latency_us(found, beside)))
+        return ShapeFit.of(points)

@@ -61,7 +61,9 @@ def test_throughput_is_measured_with_requests_at_once(tmp_path: Path) -> None:
     }
     with collage.load(artifact.path, cache_dir=False) as session:
         assert (session.instances, session.threads) == (ours["instances"], ours["threads"])
-    ReportView.model_validate_json(ReportView(**read_report(artifact.path)).model_dump_json())
+    ReportView.model_validate_json(
+        ReportView(**read_report(artifact.path)).model_dump_json(by_alias=True)
+    )
     again = tuned(tmp_path, plan=artifact.plan, strategy="optimal")
     assert again.plan["instances"] == artifact.plan["instances"]
 
@@ -116,6 +118,7 @@ def test_calls_of_several_requests_are_measured_written_and_served(tmp_path: Pat
 
 
 @pytest.mark.skipif(default_threads() < 2, reason="a pipeline needs two cores")
+@pytest.mark.slow
 def test_pipeline_is_measured_written_and_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +140,9 @@ def test_pipeline_is_measured_written_and_served(
     (ours,) = artifact.report["objective"]["settings"]
     assert ours["chosen"] and ours["stages"] == [1, 1] and ours["instances"] == 3
     assert artifact.plan["instances"]["stages"] == [1, 1]
-    ReportView.model_validate_json(ReportView(**read_report(artifact.path)).model_dump_json())
+    ReportView.model_validate_json(
+        ReportView(**read_report(artifact.path)).model_dump_json(by_alias=True)
+    )
     rows = np.random.default_rng(0).standard_normal((4, WIDTH), np.float32)
     with collage.load(artifact.path, cache_dir=False) as session:
         futures = [session.run_async(None, {"x": rows[i : i + 1]}) for i in range(4)]
@@ -164,7 +169,9 @@ def test_weights_of_several_goals_are_tuned_for(tmp_path: Path) -> None:
     assert {each["instances"] for each in ran} >= {1}
     assert sum(each["chosen"] for each in ran) == 1
     assert any(each["on_front"] for each in ran)
-    ReportView.model_validate_json(ReportView(**read_report(artifact.path)).model_dump_json())
+    ReportView.model_validate_json(
+        ReportView(**read_report(artifact.path)).model_dump_json(by_alias=True)
+    )
 
 
 @pytest.mark.slow

@@ -315,6 +315,8 @@ class MnnExecutable(Executable):
         self._inputs, self._bound, self._results = (), (), ()
 
     def _fetch(self, variable: Any, position: int, bound: Array | None) -> Array:
+        if bound is not None and not bound.size:
+            return bound  # MNN fails to read what has no elements
         if variable.data_format == self._expr.NC4HW4:
             variable = self._expr.convert(variable, self._expr.NCHW)
         spec = self._model.outputs[position]

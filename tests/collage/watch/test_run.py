@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from collage.backends.sandbox.run import ChildLimits
 from collage.cli.app import app
-from collage.environments import interleaved
+from collage.environments import environment, interleaved
 from collage.watch.run import run_watch
 from collage.watch.watch_list import Watched, WatchList
 from tests.backends import planted
@@ -82,7 +82,8 @@ def test_nothing_is_measured_while_nothing_in_the_key_changed(
     changed = {planted.ENVIRONMENT: "200"}
     monkeypatch.setenv(planted.ENVIRONMENT, "200")
     # Children do not have the owner's variables.
-    monkeypatch.setattr(interleaved, "ChildLimits", partial(ChildLimits, environment=changed))
+    for module in (environment, interleaved):
+        monkeypatch.setattr(module, "ChildLimits", partial(ChildLimits, environment=changed))
     (third,) = run_watch(watching)
     assert "planted changed" in third["reason"] and len(only(watching).history) == 2
     assert third["verdict"] == "slower" and third["ratio"] > 1.5

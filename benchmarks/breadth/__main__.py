@@ -88,7 +88,7 @@ def _row(entry: Entry, targets: Sequence[str], time_limit_s: float, most_s: floa
         inputs = None
         if entry.inputs:
             inputs = str(Path(folder) / "inputs.npz")
-            np.savez(inputs, **entry.inputs)  # type: ignore[arg-type]
+            np.savez(inputs, allow_pickle=False, **entry.inputs)
         request = {
             "path": str(entry.path),
             "dims": dict(entry.dims),

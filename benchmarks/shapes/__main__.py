@@ -118,7 +118,8 @@ def _run(contenders: dict[str, subprocess.Popen[str]], sizes: list[int]) -> dict
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    process.stdin.close()  # type: ignore[union-attr]
+    assert process.stdin is not None
+    process.stdin.close()
     process.wait()
 
 

@@ -64,7 +64,7 @@ class Case:
         path = folder / "samples.npz"
         sizes = (self.low, round(self.median), self.high)
         arrays = {f"{size}/{name}": a for size in sizes for name, a in self.inputs(size).items()}
-        np.savez(path, **arrays)  # type: ignore[arg-type]
+        np.savez(path, allow_pickle=False, **arrays)
         return path
 
 

@@ -147,12 +147,13 @@ def _take_apart(path: Path, folder: Path) -> UnpackedArtifact:
 
 def constants_of(model: Model, outputs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
     """The outputs that are weights."""
-    return {
-        # A copy, since the artifact may be replaced while a session runs.
-        spec.name: np.array(model.ir.graph.initializers[spec.name].const_value.numpy())  # type: ignore[union-attr]
+    weights = {
+        spec.name: model.ir.graph.initializers[spec.name].const_value
         for spec in outputs
         if spec.name in model.index.constants
     }
+    # Copies, since the artifact may be replaced while a session runs.
+    return {name: np.array(weight.numpy()) for name, weight in weights.items() if weight is not None}
 
 
 def _write(parts: UnpackedArtifact, folder: Path) -> None:

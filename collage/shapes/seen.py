@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -86,7 +86,7 @@ def read_shapes(path: Path) -> list[dict[str, Any]]:
     Raises:
         BadInputError: the file cannot be read or holds something else; the message names the line.
     """
-    counted: Counter[tuple[tuple[str, Size], ...]] = Counter()
+    counted: defaultdict[tuple[tuple[str, Size], ...], float] = defaultdict(float)
     recency, repeated, is_told = Recency(), 0.0, True
     try:
         for where, entry in _entries(path):
@@ -95,7 +95,7 @@ def read_shapes(path: Path) -> list[dict[str, Any]]:
             except ValueError as error:
                 raise BadInputError(f"{where}: {error}") from None
             key = tuple(sorted(read.sizes.items()))
-            counted[key] += read.weight  # type: ignore[assignment]
+            counted[key] += read.weight
             came_lately = recency.add(key)
             repeated += read.weight * (came_lately if read.repeated is None else read.repeated)
             is_told = is_told and (read.repeated is not None or read.weight == 1.0)
@@ -103,7 +103,7 @@ def read_shapes(path: Path) -> list[dict[str, Any]]:
         raise BadInputError(f"shapes file {str(path)!r} cannot be read: {error}") from None
     if not counted:
         raise BadInputError(f"shapes file {str(path)!r} holds no shape; {_FORM}, one a line")
-    share = repeated / counted.total() if recency.is_full else 1.0
+    share = repeated / sum(counted.values()) if recency.is_full else 1.0
     more = {"repeated": share} if is_told else {}
     return [
         {"sizes": {n: list(s) if isinstance(s, tuple) else s for n, s in key}, "weight": weight, **more}

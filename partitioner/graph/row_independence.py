@@ -23,6 +23,7 @@ from collage.partitioner.graph.row_operators import (
     SAMPLE,
     SOFTMAXES,
     USUAL_AXIS,
+    ints_of,
 )
 
 
@@ -170,13 +171,13 @@ class _Proof:
         given = node.attributes.get("axes", node.attributes.get("axis"))
         if given is None and node.op.startswith("Reduce") and len(node.inputs) > 1 and node.inputs[1]:
             constant = self._index.constant_values.get(node.inputs[1])
-            given = None if constant is None else tuple(int(i) for i in constant.reshape(-1))
-            if given is None:
+            if constant is None:
                 return None
+            given = tuple(int(i) for i in constant.reshape(-1)) or None  # an empty list stands for all
         if given is None:
             flattens = node.op in SOFTMAXES and node.opset < ALONE_FROM
             given = 1 if flattens else USUAL_AXIS.get(node.op, tuple(range(rank)))
-        axes = {int(a) % rank for a in ([given] if isinstance(given, int) else given)}  # type: ignore[attr-defined]
+        axes = {axis % rank for axis in ints_of(given)}
         follows = node.op in ("LayerNormalization", "RMSNormalization") or (
             node.op in SOFTMAXES and node.opset < ALONE_FROM
         )
@@ -218,7 +219,7 @@ class _Proof:
 
     def transpose(self, node: NodeInfo) -> list[State] | None:
         rows, rank = self.only_first(node), len(self.shape(node.inputs[0]))
-        order = list(node.attributes.get("perm", range(rank - 1, -1, -1)))  # type: ignore[call-overload]
+        order = ints_of(node.attributes.get("perm", range(rank - 1, -1, -1)))
         return None if rows is None else [Rows(order.index(rows.axis), rows.group)]
 
     def reshape(self, node: NodeInfo) -> list[State] | None:
@@ -258,14 +259,14 @@ class _Proof:
                 )
             ]
         rank = len(self.shape(node.outputs[0]))
-        axis = int(node.attributes["axis"]) % rank  # type: ignore[call-overload]
-        first = states[0]
-        alike = all(state == first for state in states)
+        (axis,) = (each % rank for each in ints_of(node.attributes["axis"]))
+        first, alike = states[0], all(state == states[0] for state in states)
         return [first] if alike and isinstance(first, Rows) and first.axis != axis else None
 
     def split(self, node: NodeInfo) -> list[State] | None:
         rows, rank = self.only_first(node), len(self.shape(node.inputs[0]))
-        if rows is None or int(node.attributes.get("axis", 0)) % rank == rows.axis:  # type: ignore[call-overload]
+        along = {axis % rank for axis in ints_of(node.attributes.get("axis", 0))}
+        if rows is None or rows.axis in along:
             return None
         return [rows] * len(node.outputs)
 
@@ -320,8 +321,9 @@ class _Proof:
         if not isinstance(state, Rows):
             return None
         flags = tuple(i == state.axis for i in range(len(self.shape(node.inputs[0]))))
-        begin, end = node.attributes.get("start", 0), node.attributes.get("end")
-        return [Sizes(flags[begin:end])]  # type: ignore[index]
+        usual = (("start", 0), ("end", len(flags)))
+        (begin,), (end,) = (ints_of(node.attributes.get(name, size)) for name, size in usual)
+        return [Sizes(flags[begin:end])]
 
     def gather(self, node: NodeInfo) -> list[State] | None:
         data, places = self.state(node, 0), self.state(node, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 SOFTMAXES = ("Softmax", "LogSoftmax", "Hardmax")
 ALONE_FROM = 13  # the opset from which they work along one axis alone
@@ -24,3 +24,9 @@ ALONG = """
     ArgMax ArgMin CumSum Hardmax LayerNormalization LogSoftmax ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax
     ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare RMSNormalization Softmax TopK
 """
+
+
+def ints_of(attribute: object) -> list[int]:
+    """The numbers of an attribute that is one or several."""
+    assert isinstance(attribute, int | Iterable), attribute
+    return [attribute] if isinstance(attribute, int) else [int(i) for i in attribute]

@@ -160,9 +160,11 @@ def _fastest_alone(
     for i in one.shapes:
         at = timed[i]
         cold = at.find(one.plan, at.dynamic)
-        for entry in at.fixed if cold is not None else ():
+        if cold is None:
+            continue
+        for entry in at.fixed:
             if at.find(entry.plan, at.fixed) is not None and may_run(entry.plan):
-                ratio = at.latency_us(entry, cold) / at.latency_us(cold, cold)  # type: ignore[arg-type]
+                ratio = at.latency_us(entry, cold) / at.latency_us(cold, cold)
                 best = min(best or (ratio, entry.plan), (ratio, entry.plan), key=lambda found: found[0])
     return best[1] if best is not None and best[0] < _BETTER else None
 

@@ -42,7 +42,7 @@ class ShapeSamples:
             for name, value in sample.items()
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, **arrays)  # type: ignore[arg-type]
+        np.savez(path, allow_pickle=False, **arrays)
         return path
 
 

@@ -30,7 +30,7 @@ def test_another_rank_or_size_is_told(tmp_path: Path, shape: tuple[int, ...]) ->
 
 def test_groups_of_a_file_have_sizes_of_their_own(tmp_path: Path) -> None:
     arrays = {"short/x": np.zeros((5, 3), np.float32), "long/x": np.ones((2, 9, 3), np.float32)}
-    np.savez(tmp_path / "x.npz", **arrays)  # type: ignore[arg-type]
+    np.savez(tmp_path / "x.npz", allow_pickle=False, **arrays)
     samples = read_samples(tmp_path / "x.npz", [_SPEC])
     assert [sample["x"].shape for sample in samples] == [(5, 3), (9, 3), (9, 3)]
 
@@ -45,7 +45,7 @@ def test_the_files_of_a_folder_are_read_by_name(tmp_path: Path) -> None:
 def test_an_input_may_have_a_slash_in_its_name(tmp_path: Path) -> None:
     specs = [TensorSpec("a/x", "float32", (3,)), TensorSpec("x", "float32", (3,))]
     arrays = {name: np.full(3, i, np.float32) for i, name in enumerate(("a/x", "x"))}
-    np.savez(tmp_path / "x.npz", **arrays)  # type: ignore[arg-type]
+    np.savez(tmp_path / "x.npz", allow_pickle=False, **arrays)
     (sample,) = read_samples(tmp_path / "x.npz", specs)
     assert sample["a/x"][0] == 0 and sample["x"][0] == 1
 
@@ -53,7 +53,7 @@ def test_an_input_may_have_a_slash_in_its_name(tmp_path: Path) -> None:
 def test_a_group_that_lacks_an_input_is_told(tmp_path: Path) -> None:
     specs = [TensorSpec("x", "float32", (3,)), TensorSpec("y", "float32", (3,))]
     one = np.zeros(3, np.float32)
-    np.savez(tmp_path / "x.npz", **{"a/x": one, "a/y": one, "b/x": one})  # type: ignore[arg-type]
+    np.savez(tmp_path / "x.npz", allow_pickle=False, **{"a/x": one, "a/y": one, "b/x": one})
     with pytest.raises(BadInputError, match=r"group 'b' holds \['x'\], but the model takes"):
         read_samples(tmp_path / "x.npz", specs)
 

@@ -85,7 +85,7 @@ def test_sample_inputs_tell_sizes(tmp_path: Path, sqlite_url: str, shape: tuple[
 def test_samples_of_other_inputs_tell_no_sizes(
     tmp_path: Path, sqlite_url: str, arrays: dict[str, np.ndarray]
 ) -> None:
-    np.savez(tmp_path / "x.npz", **arrays)  # type: ignore[arg-type]
+    np.savez(tmp_path / "x.npz", allow_pickle=False, **arrays)
     read, _ = _read(tmp_path, TEXT, sqlite_url, inputs=tmp_path / "x.npz")
     assert isinstance(read, Settled) and read.proposed == {"batch": "1..8", "length": "1..512"}
 
@@ -106,7 +106,7 @@ def test_samples_that_do_not_fit_are_told(
     inputs = tmp_path / "x.npz"
     inputs.write_bytes(b"no samples")
     if arrays is not None:
-        np.savez(inputs, **arrays)  # type: ignore[arg-type]
+        np.savez(inputs, allow_pickle=False, **arrays)
     with pytest.raises(BadInputError, match=re.escape(message)):
         _read(tmp_path, TEXT, sqlite_url, inputs=inputs)
 
@@ -116,7 +116,7 @@ def test_samples_of_several_sizes_stand_for_shapes(
     tmp_path: Path, sqlite_url: str, dims: dict[str, Any]
 ) -> None:
     arrays = {f"{n}/x": np.zeros((2, n), np.float32) for n in (9, 20)}
-    np.savez(tmp_path / "x.npz", **arrays)  # type: ignore[arg-type]
+    np.savez(tmp_path / "x.npz", allow_pickle=False, **arrays)
     read, _ = _read(tmp_path, TEXT, sqlite_url, dims=dims, inputs=tmp_path / "x.npz")
     assert isinstance(read, Settled)
     assert {9, 20} <= {shape.sizes["length"] for shape in read.space.shapes}

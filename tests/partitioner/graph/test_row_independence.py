@@ -16,7 +16,7 @@ from collage.partitioner.graph.row_independence import Rows, RowsMixError, rows_
 from collage.partitioner.ingest.binding import bind_sizes
 from collage.partitioner.ingest.normalize import normalize
 
-_W = "float[4,4] w = {1,2,3,4, 2,3,4,5, 1,1,2,2, 0,1,0,1}"
+_W = "float[4,4] w = {1,2,3,4, 2,3,4,5, 1,1,2,2, 0,1,0,1}, int64[0] none = {}"
 
 APART = {
     "elementwise": "h = Relu(x) y = Add(h, x)",
@@ -41,6 +41,7 @@ MIXED = {
     "softmax over rows": "y = Softmax<axis=0>(x)",
     "mean over rows": "y = ReduceMean<axes=[0],keepdims=1>(x)",
     "all": "y = ReduceMax<keepdims=0>(x)",
+    "all by an empty list": "y = ReduceSum<keepdims=0>(x, none)",
     "sum over rows": "t = Transpose<perm=[1,2,0]>(x) u = Transpose<perm=[1,0,2]>(x) y = MatMul(t, u)",
     "flipped": (
         "a = Constant<value_ints=[-1]>() b = Constant<value_ints=[-9]>() c = Constant<value_ints=[0]>() "

@@ -105,7 +105,7 @@ def _samples(count: int = 12) -> list[dict[str, np.ndarray]]:
 def _metric(folder: Path, labels: Path | None = None) -> MetricCheck:
     path = _mean(folder)
     samples = _samples()
-    np.savez(folder / "x.npz", **{f"{i}/x": s["x"] for i, s in enumerate(samples)})  # type: ignore[arg-type]
+    np.savez(folder / "x.npz", allow_pickle=False, **{f"{i}/x": s["x"] for i, s in enumerate(samples)})
     options = TuneOptions.from_json({"evaluate": "top1", "max_drop": 0.1})
     request = TuneRequest(path, (), options, inputs=folder / "x.npz", labels=labels)
     run = cast(Run, SimpleNamespace(work_dir=folder, listener=ignore, cancel=None))
@@ -145,7 +145,9 @@ def test_labels_belong_to_samples_of_any_shape(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_tuning_keeps_a_metric_at_all_shapes(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", **{f"{i}/x": s["x"] for i, s in enumerate(_samples())})  # type: ignore[arg-type]
+    np.savez(
+        tmp_path / "x.npz", allow_pickle=False, **{f"{i}/x": s["x"] for i, s in enumerate(_samples())}
+    )
     options: dict[str, Any] = {
         "dims": {"N": "2..13"},
         "time_limit_s": 2.0,

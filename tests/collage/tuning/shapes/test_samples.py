@@ -35,7 +35,7 @@ def _folder(folder: Path, *samples: dict[str, np.ndarray]) -> Path:
     place = folder / "samples"
     place.mkdir()
     for number, sample in enumerate(samples):
-        np.savez(place / f"{number}.npz", **sample)  # type: ignore[arg-type]
+        np.savez(place / f"{number}.npz", allow_pickle=False, **sample)
     return place
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,17 @@ from collage.runtime.turns import ClosedError
 Feed = Mapping[str, np.ndarray]
 # How long the oldest request waits for the call to fill: a share of the call before, within a bound.
 _SHARE, _MOST_DELAY_S = 0.1, 0.002
+
+
+class Waiting(Protocol):
+    """What can wait in a queue."""
+
+    @property
+    def since(self) -> float:
+        """When it came, by `time.perf_counter`."""
+
+
+Item = TypeVar("Item", bound=Waiting)
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,66 @@ class _Asked:
     since: float = field(default_factory=time.perf_counter)
 
 
+class BatchQueue(Generic[Item]):
+    """Requests that wait, until those at the front fill a call or the oldest has waited for the delay.
+
+    Args:
+        fitting: of those that wait, how many from the front make a call, and whether no further one could join it.
+        delay_s: how long the oldest waits for others; may be set at any time.
+    """
+
+    def __init__(
+        self, fitting: Callable[[Sequence[Item]], tuple[int, bool]], delay_s: float = 0.0
+    ) -> None:
+        self.delay_s = delay_s
+        self._fitting = fitting
+        self._waiting: deque[Item] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, item: Item, check: Callable[[], None] = lambda: None) -> None:
+        """Add a request.
+
+        Args:
+            check: raises where there is no room.
+
+        Raises:
+            ClosedError: after `close`.
+        """
+        with self._changed:
+            if self._closed:
+                raise ClosedError
+            check()
+            self._waiting.append(item)
+            self._changed.notify()
+
+    def next(self) -> list[Item] | None:
+        """Wait for the requests of the next call; None once closed and empty."""
+        with self._changed:
+            while True:
+                while not self._waiting:
+                    if self._closed:
+                        return None
+                    self._changed.wait()
+                count, full = self._fitting(self._waiting)
+                left_s = self._waiting[0].since + self.delay_s - time.perf_counter()
+                if full or left_s <= 0 or self._closed:
+                    taken = [self._waiting.popleft() for _ in range(count)]
+                    if self._waiting:  # for a thread that slept while this one waited for more
+                        self._changed.notify()
+                    return taken
+                self._changed.wait(left_s)
+
+    def close(self) -> None:
+        """Refuse further requests; `next` ends once none waits."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
 class JoinedRequests:
     """Requests to several executors, each of which computes many rows in a call.
 
@@ -47,10 +119,7 @@ class JoinedRequests:
 
     def __init__(self, executors: Sequence[Executor], rows: int) -> None:
         self._rows = rows
-        self._waiting: deque[_Asked] = deque()
-        self._changed = threading.Condition()
-        self._closed = False
-        self._delay_s = 0.0
+        self._queue = BatchQueue(self._fitting)
         self._threads = [
             threading.Thread(target=self._serve, args=(each,), name=f"collage-rows-{i}", daemon=True)
             for i, each in enumerate(executors)
@@ -83,11 +152,7 @@ class JoinedRequests:
             ClosedError: after `close`.
         """
         asked = _Asked(names, feed, len(next(iter(feed.values()))))
-        with self._changed:
-            if self._closed:
-                raise ClosedError
-            self._waiting.append(asked)
-            self._changed.notify()
+        self._queue.put(asked)
         return asked.done
 
     def close(self) -> None:
@@ -99,12 +164,10 @@ class JoinedRequests:
 
     def end(self) -> None:
         """Refuse further requests; the threads end once none waits."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._queue.close()
 
     def _serve(self, executor: Executor) -> None:
-        while (asked := self._next()) is not None:
+        while (asked := self._queue.next()) is not None:
             alive = [each for each in asked if each.done.set_running_or_notify_cancel()]
             if not alive:
                 continue
@@ -115,31 +178,14 @@ class JoinedRequests:
                 for each in alive:
                     each.done.set_exception(error)
             else:
-                self._delay_s = min(_MOST_DELAY_S, _SHARE * (time.perf_counter() - begin))
+                self._queue.delay_s = min(_MOST_DELAY_S, _SHARE * (time.perf_counter() - begin))
                 for each, answer in zip(alive, answers, strict=True):
                     each.done.set_result(answer)
 
-    def _next(self) -> list[_Asked] | None:
-        """The requests of the next call; None at the end."""
-        with self._changed:
-            while True:
-                while not self._waiting:
-                    if self._closed:
-                        return None
-                    self._changed.wait()
-                count, full = self._fitting()
-                left_s = self._waiting[0].since + self._delay_s - time.perf_counter()
-                if full or left_s <= 0 or self._closed:
-                    taken = [self._waiting.popleft() for _ in range(count)]
-                    if self._waiting:  # for a thread that slept while this one waited for more
-                        self._changed.notify()
-                    return taken
-                self._changed.wait(left_s)
-
-    def _fitting(self) -> tuple[int, bool]:
+    def _fitting(self, waiting: Sequence[_Asked]) -> tuple[int, bool]:
         """How many requests make the next call, and whether no further one could join it."""
         count = rows = 0
-        for asked in self._waiting:
+        for asked in waiting:
             if count and rows + asked.rows > self._rows:
                 return count, True
             count, rows = count + 1, rows + asked.rows

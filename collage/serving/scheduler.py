@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -17,6 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from collage.partitioner.errors import BadInputError
+from collage.runtime.joined import BatchQueue
+from collage.runtime.turns import ClosedError
 from collage.serving.batches import Rows
 from collage.serving.engine import Engine
 from collage.serving.errors import RequestError, bad
@@ -57,11 +58,8 @@ class Scheduler:
             queue_length: so many requests may wait.
         """
         self._engine, self._metrics, self._rows = engine, metrics, rows
-        self._delay_s, self._length = max_delay_s, queue_length
-        self._waiting: deque[Call] = deque()
-        self._changed = threading.Condition()
-        self._closing = False
-        metrics.watch_queue(lambda: len(self._waiting))
+        self._queue, self._length = BatchQueue(self._fitting, max_delay_s), queue_length
+        metrics.watch_queue(lambda: len(self._queue))
         # A run that never ends must not keep the process.
         self._threads = [
             threading.Thread(target=self._serve, name=f"instance-{i}", daemon=True)
@@ -72,8 +70,8 @@ class Scheduler:
 
     def check_room(self) -> None:
         """Raise RequestError 429 where no further request may wait."""
-        if len(self._waiting) >= self._length:
-            wait_s = len(self._waiting) * self._metrics.mean_seconds() / self._engine.instances
+        if len(self._queue) >= self._length:
+            wait_s = len(self._queue) * self._metrics.mean_seconds() / self._engine.instances
             raise RequestError(
                 429,
                 f"{self._length} requests wait already; try again later",
@@ -89,26 +87,22 @@ class Scheduler:
             except ValueError as error:
                 raise bad(str(error)) from None
         call = Call(feed, tuple(names), rows, key)
-        with self._changed:
-            if self._closing:
-                raise RequestError(503, "the server ends; ask another one")
-            self.check_room()
-            self._waiting.append(call)
-            self._changed.notify()
+        try:
+            self._queue.put(call, self.check_room)
+        except ClosedError:
+            raise RequestError(503, "the server ends; ask another one") from None
         return call.done
 
     def close(self, timeout_s: float) -> bool:
         """Finish what waits, then end the threads; False where one still runs after the timeout."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        self._queue.close()
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
     def _serve(self) -> None:
-        while (calls := self._next()) is not None:
+        while (calls := self._queue.next()) is not None:
             # Of a client that has left, nothing is computed.
             alive = [call for call in calls if call.done.set_running_or_notify_cancel()]
             now = time.perf_counter()
@@ -117,29 +111,12 @@ class Scheduler:
             if alive:
                 self._run(alive)
 
-    def _next(self) -> list[Call] | None:
-        """The calls of the next batch; None at the end."""
-        with self._changed:
-            while True:
-                while not self._waiting:
-                    if self._closing:
-                        return None
-                    self._changed.wait()
-                count, full = self._fitting()
-                left_s = self._waiting[0].since + self._delay_s - time.perf_counter()
-                if full or left_s <= 0 or self._closing:
-                    taken = [self._waiting.popleft() for _ in range(count)]
-                    if self._waiting:  # for a thread that slept while this one waited for more
-                        self._changed.notify()
-                    return taken
-                self._changed.wait(left_s)
-
-    def _fitting(self) -> tuple[int, bool]:
+    def _fitting(self, waiting: Sequence[Call]) -> tuple[int, bool]:
         """How many calls from the front make one batch, and whether no further call could join it."""
         if self._rows is None:
             return 1, True
-        first, count, rows = self._waiting[0], 0, 0
-        for call in self._waiting:
+        first, count, rows = waiting[0], 0, 0
+        for call in waiting:
             if count and (call.key != first.key or rows + call.rows > self._rows.most):
                 return count, True
             count, rows = count + 1, rows + call.rows

@@ -47,7 +47,7 @@ def shoot(page: Page, name: str) -> None:
 
 
 def downloaded(page: Page, selector: str) -> Path:
-    """The file that a click brings; a click that Chromium lost under load is made again, as people do."""
+    """The file that a click brings; where no download begins, the click is made again, as people do."""
     for patience_ms in (10_000, 20_000, 40_000):
         try:
             with page.expect_download(timeout=patience_ms) as download:

@@ -179,9 +179,9 @@ def test_what_is_for_a_range_is_refused_at_one_size(
 def test_a_limit_of_memory_that_no_plan_keeps_names_the_leanest(tmp_path: Path) -> None:
     dims = {"batch": 1, "height": 8, "width": "8,16"}
     with pytest.raises(NoPlanError, match=r"within 5 MiB; the leanest is ONNX Runtime with \d+ MiB"):
-        # Time enough to measure memory on a busy machine too.
-        own = {"dims": dims, "memory_limit_mib": 5.0, "time_limit_s": 20.0}
-        tuned(shape_models.image(), ["onnxruntime"], tmp_path, **own)
+        tuned(
+            shape_models.image(), ["onnxruntime"], tmp_path, dims=dims, memory_limit_mib=5.0, **_LIMIT
+        )
 
 
 @pytest.mark.slow

@@ -178,7 +178,9 @@ def test_what_is_for_a_range_is_refused_at_one_size(
 @pytest.mark.slow
 def test_a_limit_of_memory_that_no_plan_keeps_names_the_leanest(tmp_path: Path) -> None:
     dims = {"batch": 1, "height": 8, "width": "8,16"}
-    with pytest.raises(NoPlanError, match=r"within 5 MiB; the leanest is ONNX Runtime with \d+ MiB"):
+    # One thread or two: they differ by less than measurements of memory do.
+    leanest = r"within 5 MiB; the leanest is ONNX Runtime( with -threads=1)? with \d+ MiB"
+    with pytest.raises(NoPlanError, match=leanest):
         tuned(
             shape_models.image(), ["onnxruntime"], tmp_path, dims=dims, memory_limit_mib=5.0, **_LIMIT
         )

@@ -144,15 +144,17 @@ class Advice:
         Args:
             promised: what the best target for each part would save.
         """
-        searched = [g.gained - g.promised for g in self.gains if g.promised is not None]
+        searched = [(max(g.promised, WORTH), g.gained) for g in self.gains if g.promised is not None]
         if len(searched) < ENOUGH_MODELS:
             return None
-        most = promised + max(searched)
-        if most >= WORTH:
+        kept = [gained / before for before, gained in searched]
+        most = max(promised, WORTH) * max(kept)
+        # Nobody knows what more than was ever promised is worth.
+        if most >= WORTH or promised > max(before for before, _ in searched):
             return None
         return (
-            f"ended early: the best target for each part promises {promised:.1%}, and by {len(searched)} other models "
-            f"a search gains less than {WORTH:.0%} then"
+            f"ended early: the best target for each part promises {promised:.1%}, and of that {len(kept)} searches of "
+            f"other models kept at most {max(kept):.0%}"
         )
 
 

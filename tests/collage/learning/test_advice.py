@@ -128,7 +128,7 @@ def test_a_predictor_is_made_anew_only_when_rows_have_grown(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("best", "promised", "ends"),
-    [(0.0, 0.02, True), (0.0, 0.2, False), (0.2, 0.02, False)],
+    [(0.0, 0.02, True), (0.0, 0.2, False), (0.2, 0.02, False), (0.01, 0.04, True), (0.01, 0.05, False)],
 )
 def test_a_search_is_left_out_where_others_like_it_gained_nothing(
     best: float, promised: float, ends: bool, tmp_path: Path
@@ -146,4 +146,4 @@ def test_a_search_is_left_out_where_others_like_it_gained_nothing(
     reason = known.against_search(promised)
     assert (reason is not None) is ends
     if reason:
-        assert reason.startswith("ended early: the best target for each part promises 2.0%")
+        assert reason.startswith(f"ended early: the best target for each part promises {promised:.1%}")

@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.support.models import benchmark_model
 from collage.artifact.artifact import crossing_values, make_verification, write_artifact
 from collage.backends.contract import Available
-from collage.backends.numerics.reference import run_reference
+from collage.backends.numerics.reference import run_reference, table_bounds
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.registry import resolve
 from collage.backends.sandbox.run import run_in_child
@@ -44,13 +44,14 @@ def make_artifact(model: Model, plan: Plan, destination: Path, tolerance: float 
     """An artifact with a given plan, without tuning."""
     inputs = [model.index.values[name] for name in model.index.inputs]
     seeds = (0, 1)
-    samples = [seeded_inputs(inputs, seed) for seed in seeds]
+    bounds = table_bounds(model.index)
+    samples = [seeded_inputs(inputs, seed, bounds) for seed in seeds]
     names = crossing_values(model, plan)
     folder = destination.parent / "reference"
     folder.mkdir(parents=True, exist_ok=True)
     path = with_outputs(model, names, folder)
     reference = [run_in_child(run_reference, path, sample, names) for sample in samples]
-    proof = make_verification(seeds, samples, reference, {}, tolerance)
+    proof = make_verification(seeds, samples, reference, {}, tolerance, bounds)
     write_artifact(model, plan, [None] * len(plan.partitions), {}, proof, {}, destination)
     return destination
 

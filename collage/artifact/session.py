@@ -254,7 +254,7 @@ class Session:
             feed: as for `run`; the arrays are not to be changed until the result is there.
 
         Returns:
-            A future of what `run` returns, or of what it raises while it computes.
+            A future of what `run` returns, or raises while it computes; its callbacks may ask and close.
 
         Raises:
             BadInputError: at once, as `run` does; or the session keeps state.

@@ -97,7 +97,7 @@ def package(
         ),
     ],
     threads: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Threads of one call [all cores].")
+        int | None, typer.Option(min=1, max=1024, help="Threads of one call [as tuned, or all cores].")
     ] = None,
     triton: Annotated[
         bool, typer.Option("--triton", help="Write a model of a Triton repository into the folder.")

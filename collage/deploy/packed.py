@@ -14,6 +14,7 @@ from collage.artifact.unpack_shapes import UnpackedPlan, unpack_shapes
 from collage.artifact.verification import Verification
 from collage.artifact.verify import samples_of
 from collage.backends.contract import SubModel
+from collage.partitioner.candidate import Instances
 from collage.partitioner.emit.metadata import metadata_of
 from collage.partitioner.target import Target
 from collage.partitioner.tensor import TensorSpec
@@ -34,6 +35,7 @@ class Packed:
         axes: of each input and output as sizes and names; empty where all sizes are known.
         dims: the lowest and highest size of each free dimension, and its step.
         classes: the largest extent of each class of shapes, and the positions of its partitions in order.
+        instances: how many requests it was tuned to run at once; None where it was tuned for one at a time.
     """
 
     partitions: tuple[tuple[SubModel, Target], ...]
@@ -45,6 +47,7 @@ class Packed:
     axes: Mapping[str, tuple[int | str | None, ...]]
     dims: Mapping[str, tuple[int, int, int]]
     classes: tuple[tuple[int | None, tuple[int, ...]], ...]
+    instances: Instances | None = None
 
     @property
     def is_free(self) -> bool:
@@ -107,6 +110,7 @@ def packed(artifact: Path, folder: Path) -> Packed:
         axes={},
         dims={},
         classes=((None, tuple(range(len(parts.models)))),),
+        instances=parts.instances,
     )
 
 

@@ -16,9 +16,10 @@ import json
 import math
 import os
 import platform
+import re
 import sys
 import threading
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from importlib import metadata
 from pathlib import Path
 from runpy import run_path
@@ -26,15 +27,11 @@ from typing import Any
 
 import numpy as np
 
-NAMESPACE, HERE = "collage", Path(__file__).parent
+NAMESPACE, HERE, SIDES = "collage", Path(__file__).parent, ("inputs", "outputs")
 MANIFEST, SUMS, SELF_TEST, PLAIN = "manifest.json", "SHA256SUMS", "self-test.npz", "plain"
 # Native libraries read these when they are loaded: workers do not spin while another runtime computes.
-ENVIRONMENT = {
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "1000",
-    "KMP_BLOCKTIME": "0",
-    "ORT_DISABLE_TELEMETRY": "1",
-}
+ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "0"}
+ENVIRONMENT["ORT_DISABLE_TELEMETRY"] = "1"
 
 
 def _names(specs: list[dict[str, Any]]) -> list[str]:
@@ -49,15 +46,13 @@ class NodeArg:
     """An input or output as ONNX Runtime describes it: `name`, `shape`, `type` as `tensor(float)`."""
 
     def __init__(self, described: dict[str, Any]) -> None:
-        self.name: str = described["name"]
-        self.dtype: str = described["dtype"]
+        self.name, self.dtype = str(described["name"]), str(described["dtype"])
         self.shape: list[int | str | None] = described["shape"]
         self.type = f"tensor({ {'float32': 'float', 'float64': 'double'}.get(self.dtype, self.dtype) })"
 
 
+# A partition on each runtime: opened from a variant's folder, and bound to arrays as the call that computes it.
 class OnnxRuntimePart:
-    """A partition on ONNX Runtime."""
-
     def __init__(self, folder: Path, part: dict[str, Any]) -> None:
         import onnxruntime as ort
 
@@ -66,6 +61,7 @@ class OnnxRuntimePart:
         options.log_severity_level = 4
         options.intra_op_num_threads = settings["threads"]
         options.inter_op_num_threads = 1
+        options.enable_cpu_mem_arena = settings.get("pool", True)
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, settings["level"])
         for name, value in settings["entries"].items():
             options.add_session_config_entry(name, value)
@@ -84,8 +80,6 @@ class OnnxRuntimePart:
 
 
 class OpenVinoPart:
-    """A partition on OpenVINO."""
-
     def __init__(self, folder: Path, part: dict[str, Any]) -> None:
         # Its telemetry would fork this process.
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
@@ -116,8 +110,6 @@ class OpenVinoPart:
 
 
 class MnnPart:
-    """A partition on MNN."""
-
     def __init__(self, folder: Path, part: dict[str, Any]) -> None:
         import MNN.expr
         import MNN.nn
@@ -126,16 +118,12 @@ class MnnPart:
         # MNN starts its threads once in a process, so the most that are needed are started first.
         for count in settings["threads"]:
             config = {"backend": "CPU", "numThread": count, "precision": settings["precision"]}
-            self._runtime = MNN.nn.create_runtime_manager((config,))
+            self._runtime = MNN.nn.create_runtime_manager((config | settings.get("modes", {}),))
         self._runtime.set_hint(*settings["winograd"])
-        self.module = MNN.nn.load_module_from_file(
-            str(folder / part["files"]["model"]),
-            _names(part["inputs"]),
-            _names(part["outputs"]),
-            shape_mutable=part.get("any_size", False),
-            precision_mode=getattr(MNN.expr.PrecisionMode, settings["precision"].capitalize()),
-            runtime_manager=self._runtime,
-        )
+        how: dict[str, Any] = {"runtime_manager": self._runtime, "shape_mutable": "any_size" in part}
+        how["precision_mode"] = getattr(MNN.expr.PrecisionMode, settings["precision"].capitalize())
+        names = [_names(part[side]) for side in SIDES]
+        self.module = MNN.nn.load_module_from_file(str(folder / part["files"]["model"]), *names, **how)
         self.variables = [
             self.expr.placeholder(spec["shape"], self.expr.NCHW, getattr(self.expr, kind))
             for spec, kind in zip(part["inputs"], settings["at_border"], strict=True)
@@ -154,8 +142,6 @@ class MnnPart:
 
 
 class NcnnPart:
-    """A partition on ncnn."""
-
     def __init__(self, folder: Path, part: dict[str, Any]) -> None:
         import ncnn
 
@@ -166,10 +152,8 @@ class NcnnPart:
         if self._net.load_param(files[0]) or self._net.load_model(files[1]):
             raise PackageError("ncnn could not load its model; write the package again")
         # ncnn's matrices have no batch dimension.
-        self._shapes = [
-            tuple(spec["shape"][1:] if batched else spec["shape"])
-            for spec, batched in zip(part["inputs"], part["settings"]["batched"], strict=True)
-        ]
+        batched = zip(part["inputs"], part["settings"]["batched"], strict=True)
+        self._shapes = [tuple(spec["shape"][int(has_batch) :]) for spec, has_batch in batched]
         self._matrices = [ncnn.Mat(np.zeros(s, np.float32)).clone() for s in self._shapes]
         self._views = [np.array(matrix, copy=False) for matrix in self._matrices]
 
@@ -200,8 +184,7 @@ class Session(AbstractContextManager["Session"]):
     """A package that is ready to run, with the calls that ONNX Runtime has.
 
     Attributes:
-        variant: which variant of the package runs: one for this kind of machine, or `plain`.
-        why: why it was chosen.
+        variant, why: which variant of the package runs, one for this kind of machine or `plain`, and why.
         variants: what the manifest says of each.
         threads: threads of one call.
     """
@@ -217,36 +200,35 @@ class Session(AbstractContextManager["Session"]):
         """
         os.environ.update(ENVIRONMENT | os.environ)
         self._lock, self._root = threading.Lock(), Path(folder)
+        try:
+            manifest = json.loads((self._root / MANIFEST).read_text(encoding="utf-8"))
+            (component,) = manifest["components"].values()
+            self.variants: dict[str, Any] = component["variants"]
+            described = manifest["additional_metadata"][NAMESPACE]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PackageError(f"{folder} holds no package ({error}); copy the package again") from None
         if check:
-            _check_files(self._root)
-        manifest = json.loads((self._root / MANIFEST).read_text(encoding="utf-8"))
-        (component,) = manifest["components"].values()
-        self.variants: dict[str, Any] = component["variants"]
-        described = manifest["additional_metadata"][NAMESPACE]
-        sides = ([NodeArg(spec) for spec in described[side]] for side in ("inputs", "outputs"))
-        self._inputs, self._outputs = sides
+            check_files(self._root, described)
+        self._inputs, self._outputs = ([NodeArg(spec) for spec in described[s]] for s in SIDES)
         self._known = _names(described["outputs"])
         self._given = {e.name: (np.dtype(e.dtype), tuple(e.shape)) for e in self._inputs}
         self._tolerance = float(described["tolerance"])
         if variant is not None and variant not in self.variants:
             raise PackageError(f"there is no variant {variant!r}; there are {sorted(self.variants)}")
-        # Those with the versions that are installed come first, the fallback comes last.
-        order = sorted(self.variants, key=lambda n: (n == PLAIN, bool(_fit(self.variants[n])[1])))
-        problems = []
+        fits, problems = {name: _fit(each) for name, each in self.variants.items()}, list[str]()
+        order = sorted(fits, key=lambda name: (name == PLAIN, *fits[name][2]))
         for name in order if variant is None else [variant]:
-            if (problem := self._opened(name, check)) is None:
-                if others := _fit(self.variants[name])[1]:
-                    problems.append(f"{name}: {others}; it was built anew, and its outputs are right")
-                self.variant, self.why = name, "; ".join(problems) or "it suits this machine"
-                return
-            problems.append(f"{name}: {problem}")
+            problem, unlike, _ = fits[name]
+            if problem := problem or self._opened(name, check, unlike.get("versions")):
+                problems.append(f"{name}: {problem}")
+                continue
+            self.variant = name
+            self.why = "; ".join([*problems, *unlike.values()]) or "it suits this machine"
+            return
         raise PackageError("no variant can run here: " + "; ".join(problems))
 
-    def _opened(self, name: str, check: bool) -> str | None:
-        """Why a variant cannot run here; None when it is open."""
-        problem, others = _fit(self.variants[name])
-        if problem:
-            return problem
+    def _opened(self, name: str, check: bool, others: str | None) -> str:
+        """Open a variant; why it cannot run with other versions than its own, empty where it is open."""
         plan = self.variants[name]["executor_info"][NAMESPACE]
         self.threads: int = plan.get("threads", 1)
         place = self._root / self.variants[name].get("variant_directory", name)
@@ -259,8 +241,8 @@ class Session(AbstractContextManager["Session"]):
         except Exception as error:
             if not others:
                 raise
-            return f"{others}, and so it fails: {error}"
-        return None
+            return f"{others.partition(';')[0]}, and so it fails: {error}"
+        return ""
 
     def _bind(self, place: Path, partitions: list[dict[str, Any]]) -> None:
         """Open the partitions, each bound to the arrays of the values that it reads and makes."""
@@ -273,7 +255,7 @@ class Session(AbstractContextManager["Session"]):
         fed, runs = [(spec.name, values[spec.name]) for spec in self._inputs], []
         for part in partitions:
             values |= {spec["name"]: _array(spec) for spec in part["outputs"]}
-            read, made = ([values[n] for n in _names(part[s])] for s in ("inputs", "outputs"))
+            read, made = ([values[n] for n in _names(part[s])] for s in SIDES)
             runs.append(PARTS[part["runtime"]](place, part).bind(read, made))
 
         def call(names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -337,32 +319,47 @@ class Session(AbstractContextManager["Session"]):
         self.close()
 
 
-def _fit(variant: dict[str, Any]) -> tuple[str, str]:
-    """Why a variant cannot run on this machine, and which versions are not its own; both empty normally."""
+def _fit(variant: dict[str, Any]) -> tuple[str, dict[str, str], tuple[Any, ...]]:
+    """Why a variant cannot run here, what is not as it was where it was tuned, and a rank: the best sort first."""
     plan = variant["executor_info"][NAMESPACE]
     machine, others = plan["machine"], []
     if machine.get("architecture", platform.machine()) != platform.machine():
-        return f"it is for {machine['architecture']}, and this is {platform.machine()}", ""
-    if lacking := sorted(set(machine.get("features", ())) - cpu_flags()):
-        return f"this processor lacks {', '.join(lacking)}", ""
-    for distribution, version in plan["requirements"].items():
-        try:
-            found = metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            return f"{distribution} is not installed: pip install -r requirements.txt", ""
-        if found != version:
-            others.append(f"{distribution} is {found}, not {version}")
-    return "", ", ".join(others)
+        return f"it is for {machine['architecture']}, and this is {platform.machine()}", {}, ()
+    if lacking := sorted(set(machine.get("features", ())) - cpu()[1]):
+        return f"this processor lacks {', '.join(lacking)}", {}, ()
+    for name, version in plan["requirements"].items():
+        # What a build for GPUs runs on the processor is the same.
+        found = [d.version for n in (name, f"{name}-gpu") for d in metadata.distributions(name=n)]
+        if not found:
+            return f"{name} is not installed: pip install -r requirements.txt", {}, ()
+        others += [f"{name} is {found[0]}, not {version}"] if version not in found else []
+    anew = ", ".join(others) + "; it was built anew, and its outputs are right"
+    unlike = {"versions": anew} if others else {}
+    if (threads := plan.get("threads", 1)) > cores():
+        unlike["threads"] = f"its {threads} threads share {cores()} cores"
+    if machine.get("cpu", cpu()[0]) != cpu()[0]:
+        unlike["cpu"] = f"it was tuned on {machine['description']}"
+    differs = [what in unlike for what in ("versions", "threads", "cpu")]
+    rank = *differs, abs(machine.get("threads", 0) - cores()), -len(machine.get("features", ()))
+    return "", unlike, rank
 
 
-def cpu_flags() -> set[str]:
-    """Flags of this processor as Linux names them; empty where the system does not tell."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return set()
-    found = [line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))]
-    return set(" ".join(found).split())
+def cpu() -> tuple[str, set[str]]:
+    """This processor's model and flags as Linux names them; empty where the system does not tell."""
+    text = file.read_text(encoding="utf-8") if (file := Path("/proc/cpuinfo")).is_file() else ""
+    fields = dict(re.findall(r"^(.*?)[ \t]*: (.*)$", text, re.MULTILINE))
+    known = ("model name", "cpu family", "model", "stepping", "CPU implementer", "CPU part")
+    flags = fields.get("flags") or fields.get("Features", "")
+    return ", ".join(fields[name] for name in known if name in fields), set(flags.split())
+
+
+def cores() -> int:
+    """How many cores this process may use, by its affinity and its container's quota."""
+    given = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # where there is no limit
+        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split()
+        given = max(1, min(given, int(limit) // int(period)))
+    return given
 
 
 def _array(spec: dict[str, Any]) -> np.ndarray:
@@ -372,13 +369,17 @@ def _array(spec: dict[str, Any]) -> np.ndarray:
     return np.frombuffer(memory, kind, count, -memory.ctypes.data % 64).reshape(spec["shape"])
 
 
-def _check_files(root: Path) -> None:
-    for line in (root / SUMS).read_text(encoding="utf-8").splitlines():
-        digest, _, name = line.partition("  ")
+def check_files(root: Path, described: dict[str, Any]) -> dict[str, str]:
+    """The SHA-256 of each file; raises PackageError where one is missing, was changed, or has none."""
+    text = file.read_text(encoding="utf-8", errors="replace") if (file := root / SUMS).is_file() else ""
+    sums = {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
+    for name in {MANIFEST: "", **dict.fromkeys(described.get("files", ())), **sums}:
         if not (file := root / name).is_file():
             raise PackageError(f"{name} is missing; copy the package again")
-        if hashlib.sha256(file.read_bytes()).hexdigest() != digest:
-            raise PackageError(f"{name} was changed; copy the package again")
+        if hashlib.sha256(file.read_bytes()).hexdigest() != sums.get(name):
+            what = "was changed" if name in sums else "is not in " + SUMS
+            raise PackageError(f"{name} {what}; copy the package again")
+    return sums
 
 
 def _error(made: np.ndarray, wanted: np.ndarray) -> float:
@@ -387,8 +388,7 @@ def _error(made: np.ndarray, wanted: np.ndarray) -> float:
     if not np.array_equal(np.isfinite(made), finite := np.isfinite(wanted)):
         return float("inf")
     ours, theirs = made[finite].astype(complex), wanted[finite].astype(complex)
-    scale = max(float(np.abs(theirs).max(initial=0.0)), 1e-30)
-    return float(np.abs(ours - theirs).max(initial=0.0)) / scale
+    return float(np.abs(ours - theirs).max(initial=0.0)) / float(np.abs(theirs).max(initial=1e-30))
 
 
 if __name__ == "__main__":

@@ -78,10 +78,9 @@ def _tensor(kind: str, described: Mapping[str, Any]) -> str:
     name, dtype, shape = described["name"], described["dtype"], described["shape"]
     if dtype not in _TYPES:
         raise BadInputError(f"{kind} {name!r} is {dtype}, which Triton's Python backend has not")
-    # Triton has no tensors without dimensions.
-    reshape = "" if shape else " reshape { shape: [ ] }"
+    # Triton has no tensors without dimensions, and lets only models with batches reshape to such; `model.py` does.
     dims = ", ".join(str(size if isinstance(size, int) else -1) for size in shape or [1])
     return (
         f"{kind} [ {{ name: {json.dumps(name, ensure_ascii=False)} data_type: {_TYPES[dtype]} "
-        f"dims: [ {dims} ]{reshape} }} ]\n"
+        f"dims: [ {dims} ] }} ]\n"
     )

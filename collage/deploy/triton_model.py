@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import triton_python_backend_utils as triton
 
 PACKAGE = Path(__file__).resolve().parent / "package"
@@ -30,6 +31,7 @@ class TritonPythonModel:
             f"{args['model_name']}: variant {self._session.variant}, {self._session.why}"
         )
         self._inputs = [spec.name for spec in self._session.get_inputs()]
+        self._scalars = {spec.name for spec in self._session.get_inputs() if not spec.shape}
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response for each request; a wrong one gets an error of its own."""
@@ -42,9 +44,10 @@ class TritonPythonModel:
             for name, tensor in tensors.items():
                 if tensor is None:
                     raise ValueError(f"input {name!r} is missing")
-            made = self._session.run(
-                names, {name: tensor.as_numpy() for name, tensor in tensors.items()}
-            )
+            feed = {name: tensor.as_numpy() for name, tensor in tensors.items()}
+            for name in self._scalars:  # in Triton they have one dimension
+                feed[name] = feed[name].reshape(())
+            made = [np.atleast_1d(array) for array in self._session.run(names, feed)]
         except Exception as error:
             return triton.InferenceResponse(error=triton.TritonError(str(error)))
         return triton.InferenceResponse(

@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from collage.runtime.executor import Executor
-from collage.runtime.turns import ClosedError
+from collage.runtime.turns import Callbacks, ClosedError
 
 Feed = Mapping[str, np.ndarray]
 # How long the oldest request waits for the call to fill: a share of the call before, within a bound.
@@ -45,7 +45,7 @@ class _Asked:
     names: Sequence[str]
     feed: Feed
     rows: int
-    done: Future[list[np.ndarray]] = field(default_factory=Future)
+    done: Future[list[np.ndarray]]
     since: float = field(default_factory=time.perf_counter)
 
 
@@ -119,7 +119,7 @@ class JoinedRequests:
 
     def __init__(self, executors: Sequence[Executor], rows: int) -> None:
         self._rows = rows
-        self._queue = BatchQueue(self._fitting)
+        self._queue, self._callbacks = BatchQueue(self._fitting), Callbacks()
         self._threads = [
             threading.Thread(target=self._serve, args=(each,), name=f"collage-rows-{i}", daemon=True)
             for i, each in enumerate(executors)
@@ -151,7 +151,7 @@ class JoinedRequests:
         Raises:
             ClosedError: after `close`.
         """
-        asked = _Asked(names, feed, len(next(iter(feed.values()))))
+        asked = _Asked(names, feed, len(next(iter(feed.values()))), self._callbacks.future())
         self._queue.put(asked)
         return asked.done
 
@@ -159,14 +159,15 @@ class JoinedRequests:
         """Refuse further requests, and wait for those under way and waiting; may be called twice."""
         self.end()
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+            thread.join()
+        self._callbacks.wait()
 
     def end(self) -> None:
         """Refuse further requests; the threads end once none waits."""
         self._queue.close()
 
     def _serve(self, executor: Executor) -> None:
+        self._callbacks.computes()
         while (asked := self._queue.next()) is not None:
             alive = [each for each in asked if each.done.set_running_or_notify_cancel()]
             if not alive:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from collage.runtime.executor import Executor
-from collage.runtime.turns import Turns
+from collage.runtime.turns import Callbacks, Turns
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class _Asked:
 
     names: Sequence[str]
     feed: Mapping[str, np.ndarray]
-    done: Future[list[np.ndarray]] = field(default_factory=Future)
+    done: Future[list[np.ndarray]]
 
 
 class Pipeline:
@@ -38,7 +38,7 @@ class Pipeline:
     """
 
     def __init__(self, executors: Sequence[Executor], stages: Sequence[int]) -> None:
-        self._turns = Turns(executors)
+        self._turns, self._callbacks = Turns(executors), Callbacks()
         ends = [0, *itertools.accumulate(stages)]
         self._ranges = list(itertools.pairwise(ends))
         self._threads = [ThreadPoolExecutor(1, f"collage-stage-{i}") for i in range(len(stages))]
@@ -58,14 +58,16 @@ class Pipeline:
         Raises:
             ClosedError: after `close`.
         """
-        asked = _Asked(names, feed)
+        asked = _Asked(names, feed, self._callbacks.future())
         self._turns.ask(partial(self._enter, 0, asked))
         return asked.done
 
     def close(self) -> None:
         """Refuse further requests, and wait for those under way and waiting; may be called twice."""
         self._turns.close()
-        self.end()
+        for thread in self._threads:
+            thread.shutdown()
+        self._callbacks.wait()
 
     def end(self) -> None:
         """End the threads once they are done, without waiting."""
@@ -80,6 +82,7 @@ class Pipeline:
             asked.done.set_exception(error)
 
     def _compute(self, stage: int, asked: _Asked, executor: Executor) -> None:
+        self._callbacks.computes()
         is_last = stage + 1 == len(self._ranges)
         answer: list[np.ndarray] = []
         try:

@@ -5,18 +5,17 @@ Invariant: whoever asks first is served first, whether it waits or not.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from collage.runtime.turns import Thing, Turns
+from collage.runtime.turns import Callbacks, Thing, Turns
 
 Answer = TypeVar("Answer")
 
 
 class Requests(Generic[Thing]):
-    """Calls on things of which each is used by one call at a time.
+    """Calls on things of which each is used by one call at a time; a future's callbacks may call and close.
 
     Args:
         things: what calls use.
@@ -26,7 +25,7 @@ class Requests(Generic[Thing]):
         self._turns = Turns(things)
         # A call is given to a thread only with a thing to use, so there is always one free.
         self._threads = ThreadPoolExecutor(max(1, len(things)), "collage-request")
-        self._here = threading.local()
+        self._callbacks = Callbacks()
 
     def run(self, call: Callable[[Thing], Answer]) -> Answer:
         """Make a call in its turn and wait for it.
@@ -50,7 +49,7 @@ class Requests(Generic[Thing]):
         Raises:
             ClosedError: after `close`.
         """
-        future: Future[Answer] = Future()
+        future: Future[Answer] = self._callbacks.future()
 
         def begin(thing: Thing) -> None:
             try:
@@ -73,11 +72,11 @@ class Requests(Generic[Thing]):
     def close(self) -> None:
         """Refuse further calls and wait for those under way and waiting; may be called twice."""
         self._turns.close()
-        # What a future calls at its end may close too; that thread cannot wait for itself.
-        self._threads.shutdown(wait=not getattr(self._here, "answers", False))
+        self._threads.shutdown()
+        self._callbacks.wait()
 
     def _answer(self, future: Future[Answer], call: Callable[[Thing], Answer], thing: Thing) -> None:
-        self._here.answers = True
+        self._callbacks.computes()
         if not future.set_running_or_notify_cancel():
             self._turns.give_back(thing)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from collage.partitioner.errors import BadInputError
+from collage.partitioner.errors import BadInputError, CollageError
 
 _EXTRA = ("httptools", "prometheus_client", "starlette", "typer", "uvicorn")
 
@@ -19,9 +19,9 @@ def main() -> None:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         app.command()(serve_model)
         app()
-    except BadInputError as error:
+    except CollageError as error:
         print(f"collage: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(2 if isinstance(error, BadInputError) else 1)
     except ModuleNotFoundError as error:
         if error.name not in _EXTRA:
             raise

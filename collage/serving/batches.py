@@ -81,20 +81,29 @@ class Rows:
 
 
 def prove_rows(engine: Engine, rows: Rows) -> None:
-    """Compare rows run together with the same rows run apart; raises BadInputError where they differ."""
+    """Compare rows run together with the same rows run apart; raises BadInputError where they differ or do not run."""
     names = [port.name for port in engine.outputs]
     size = rows.fixed or rows.most  # so that the largest call is known to run
     feed = engine.sample(1, size)
-    together = engine.infer(feed, names)
+    together = _run(engine, feed, size, "give a smaller --max-batch-size, or leave it out")
     for row in range(min(size, 2)):
         alone = {name: array[row : row + 1] for name, array in feed.items()}
-        apart = engine.infer(rows.join([alone]), names)
+        apart = _run(engine, rows.join([alone]), 1, "leave out --max-batch-size")
         for name, one, other in zip(names, apart, together, strict=True):
             if not _close(one[:1], other[row : row + 1]):
                 raise BadInputError(
                     f"output {name!r} of a row depends on the other rows, so requests cannot be joined; leave out "
                     "--max-batch-size"
                 )
+
+
+def _run(engine: Engine, feed: Feed, rows: int, remedy: str) -> list[np.ndarray]:
+    """All outputs; whatever keeps a call of so many rows from running is the caller's to avoid."""
+    try:
+        return engine.infer(feed, [port.name for port in engine.outputs])
+    except Exception as error:  # a runtime may raise anything
+        counted = f"{rows} row{'s' * (rows > 1)}"
+        raise BadInputError(f"a call of {counted} cannot be run: {error}; {remedy}") from None
 
 
 def _close(one: np.ndarray, other: np.ndarray) -> bool:

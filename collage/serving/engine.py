@@ -12,10 +12,12 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from collage.artifact.division import divided
 from collage.artifact.session import LoadError, load
-from collage.backends.machine.process_policy import apply_environment
+from collage.backends.machine.process_policy import apply_environment, default_threads
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.deploy import runner
+from collage.partitioner.candidate import Instances
 from collage.partitioner.errors import BadInputError, CollageError
 from collage.partitioner.tensor import TensorSpec
 from collage.serving.datatypes import NUMPY, datatype_of
@@ -113,7 +115,7 @@ def open_engine(
 
     Args:
         path: an artifact's file or a package's folder.
-        instances: how many requests run at once; None for what an artifact was tuned for, or one.
+        instances: how many requests run at once; None for what it was tuned for, or one.
         threads: threads of one instance; None to divide the cores among the instances. A package was written
             for its own.
         fallback: serve on ONNX Runtime what cannot run here as planned; otherwise that is an error.
@@ -125,7 +127,7 @@ def open_engine(
         raise BadInputError(f"{path} is not there; give an artifact's file or a package's folder")
     apply_environment()
     return (
-        _open_package(path, instances or 1, threads=threads, fallback=fallback)
+        _open_package(path, instances, threads=threads, fallback=fallback)
         if path.is_dir()
         else _open_artifact(path, instances, threads=threads, fallback=fallback)
     )
@@ -153,7 +155,7 @@ def _open_artifact(path: Path, instances: int | None, *, threads: int | None, fa
     )
 
 
-def _open_package(path: Path, instances: int, *, threads: int | None, fallback: bool) -> Engine:
+def _open_package(path: Path, instances: int | None, *, threads: int | None, fallback: bool) -> Engine:
     if threads is not None:
         raise BadInputError("a package has its threads; write it again with collage package --threads")
     if not (path / runner.MANIFEST).is_file():
@@ -163,19 +165,44 @@ def _open_package(path: Path, instances: int, *, threads: int | None, fallback: 
         if first.variant == runner.PLAIN and not fallback and len(first.variants) > 1:
             first.close()
             raise BadInputError(f"{first.why}; or give --fallback to serve the plain model")
+        planned = _planned(first)
+        count = instances or _count(planned)
         # Files and outputs are right: the others need no check of their own.
-        others = _several(
-            lambda: runner.Session(path, variant=first.variant, check=False), instances - 1
-        )
-    about = f"variant {first.variant}: {first.why}"
-    return Engine([first, *others], about, threads=first.threads, example=_examples(path))
+        others = _several(lambda: runner.Session(path, variant=first.variant, check=False), count - 1)
+    described = _described(path)
+    return Engine(
+        [first, *others],
+        f"variant {first.variant}: {first.why}",
+        threads=first.threads,
+        bounds=described.get("bounds"),
+        # With one size for each free dimension, where it has such.
+        example=[
+            TensorSpec(spec["name"], spec["dtype"], tuple(spec["example"]))
+            for spec in described["inputs"]
+            if "example" in spec
+        ],
+        rows=1 if planned is None else planned.rows,
+    )
 
 
-def _examples(package: Path) -> list[TensorSpec]:
-    """The inputs of a package with one size for each free dimension; none where it has no such."""
+def _planned(session: runner.Session) -> Instances | None:
+    """What a package's variant was tuned for; None where it was one request at a time."""
+    plan = session.variants[session.variant]["executor_info"][runner.NAMESPACE]
+    if (tuned := plan.get("instances")) is None:
+        return None
+    return Instances(tuned["count"], session.threads, tuned["cores"], tuned["rows"])
+
+
+def _count(planned: Instances | None) -> int:
+    """How many requests run at once here."""
+    return divided(instances="auto", threads=None, planned=planned, cores=default_threads())[0]
+
+
+def _described(package: Path) -> dict[str, Any]:
+    """What a package says of its model."""
     manifest = json.loads((package / runner.MANIFEST).read_text(encoding="utf-8"))
-    inputs = manifest["additional_metadata"][runner.NAMESPACE]["inputs"]
-    return [TensorSpec(i["name"], i["dtype"], tuple(i["example"])) for i in inputs if "example" in i]
+    found: dict[str, Any] = manifest["additional_metadata"][runner.NAMESPACE]
+    return found
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from collage.partitioner.graph.linear_order import line
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
+from tests.collage.deploy.packages import sign
 from tests.models import MODELS
 
 pytestmark = pytest.mark.slow
@@ -245,6 +246,7 @@ def test_package_of_the_same_model_gets_a_variant(
     other["executor_info"]["collage"]["machine"]["architecture"] = "arm64"
     manifest["components"]["model"]["variants"] = {"arm64-other": other, **variants}
     (copy / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    sign(copy)
     written = write_package(artifact, copy)
     assert written.variant == first and written.others == ("arm64-other", PLAIN)
     with runner.Session(copy) as session:

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import collage
 from collage.cli.app import app
-from collage.deploy.triton import config
+from collage.deploy.triton import config, write_triton_model
 from collage.partitioner.errors import BadInputError
 from tests.collage.serving.conftest import ROWS, artifact_of
 
@@ -44,7 +44,7 @@ def get_input_tensor_by_name(request, name):
     return next((tensor for tensor in request.tensors if tensor.name() == name), None)
 '''
 # Neither Collage nor onnx may be imported, as in Triton's container.
-RUN = """
+OPEN = """
 import sys, json
 class Absent:
     def find_spec(self, name, path=None, target=None):
@@ -60,6 +60,10 @@ module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 model = module.TritonPythonModel()
 model.initialize({"model_name": "rows"})
+"""
+RUN = (
+    OPEN
+    + """
 x = np.array([[0.5, -1, 2, 0]], np.float32)
 requests = [
     triton.Request([triton.Tensor("x", x)], ["z", "y"]),
@@ -75,6 +79,18 @@ for answer in answers:
     else:
         print(json.dumps({t.name(): t.as_numpy().tolist() for t in answer.tensors}))
 """
+)
+# As Triton gives and takes values without dimensions: with one.
+SCALARS = (
+    OPEN
+    + """
+given = {"s": np.array([2.5], np.float32), "x": np.array([[1, 2]], np.float32)}
+tensors = [triton.Tensor(*pair) for pair in given.items()]
+(answer,) = model.execute([triton.Request(tensors, ["t", "y"])])
+assert answer.error is None, answer.error
+print(json.dumps([[t.name(), list(t.as_numpy().shape), t.as_numpy().tolist()] for t in answer.tensors]))
+"""
+)
 
 
 def _model_config(text: str) -> Any:
@@ -118,7 +134,8 @@ def test_configuration_bears_awkward_names_scalars_and_types() -> None:
     assert [each.name for each in found.input] == [each["name"] for each in inputs]
     assert len({each.data_type for each in found.input}) == len(types)
     (scalar,) = found.output
-    assert list(scalar.dims) == [1] and scalar.HasField("reshape") and not scalar.reshape.shape
+    # Triton refuses a reshape to no dimensions where a model has no batches.
+    assert list(scalar.dims) == [1] and not scalar.HasField("reshape")
     with pytest.raises(BadInputError, match="output 'b' is bfloat16, which Triton's Python backend"):
         config(inputs, [{"name": "b", "dtype": "bfloat16", "shape": [1]}])
 
@@ -151,3 +168,20 @@ def test_changed_package_keeps_the_model_from_loading(repository: Path, tmp_path
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert done.stderr.strip().endswith("plain/model.onnx was changed; copy the package again")
+
+
+@pytest.mark.slow
+def test_values_without_dimensions_have_one_in_triton(tmp_path: Path) -> None:
+    (tmp_path / "triton_python_backend_utils.py").write_text(STAND_IN, encoding="utf-8")
+    text = """<ir_version: 8, opset_import: ["" : 20]>
+        scaled (float s, float[1, 2] x) => (float[1, 2] y, float t) { y = Mul(x, s) t = Mul(s, s) }"""
+    artifact = artifact_of(text, tmp_path / "artifact", "scaled")
+    model, _ = write_triton_model(artifact, tmp_path / "models", 1)
+    found = _model_config((model / "config.pbtxt").read_text(encoding="utf-8"))
+    assert [list(tensor.dims) for tensor in (*found.input, *found.output)] == [[1], [1, 2], [1, 2], [1]]
+    assert not any(tensor.HasField("reshape") for tensor in (*found.input, *found.output))
+    command = [sys.executable, "-I", "-c", SCALARS, tmp_path, model / "1" / "model.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said == [["t", [1], [6.25]], ["y", [1, 2], [[2.5, 5.0]]]]

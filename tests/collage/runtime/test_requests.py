@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -24,12 +25,12 @@ ROWS = 4
 class Thing:
     """Counts who uses it, and remembers what it was fed."""
 
-    def __init__(self) -> None:
-        self.value = 0
+    def __init__(self, seconds: float = 0.0005) -> None:
+        self.value, self.seconds = 0, seconds
 
     def answer(self, value: int) -> int:
         self.value = value
-        time.sleep(0.0005)
+        time.sleep(self.seconds)
         return self.value
 
 
@@ -331,3 +332,57 @@ def test_failure_in_a_stage_is_the_request_s_and_the_next_one_runs() -> None:
     requests.close()
     with pytest.raises(ClosedError):
         requests.run(["y"], number(1.0))
+
+
+def _calls(kind: str) -> tuple[Callable[[], Future[Any]], Callable[[], Any], Callable[[], None]]:
+    """To ask, to ask and wait, and to close, for one request at a time of each kind."""
+    if kind == "plain":
+        requests, call = Requests([Thing(0.05)]), partial(Thing.answer, value=1)
+        return lambda: requests.submit(call), lambda: requests.run(call), requests.close
+    made = pool(Doubling(0.05)) if kind == "rows" else pipeline(Stepping([], 0.02))
+    given = ["y"], feed(1.0) if kind == "rows" else number(1.0)
+    return lambda: made.submit(*given), lambda: made.run(*given), made.close
+
+
+@pytest.mark.parametrize("kind", ["plain", "rows", "pipeline"])
+@pytest.mark.parametrize("waiting", [0, 2 * ROWS])
+def test_callback_of_a_future_may_ask_and_close(kind: str, waiting: int) -> None:
+    ask, run, close = _calls(kind)
+    asked, ended = threading.Event(), threading.Event()
+
+    def end(_: object) -> None:
+        run()
+        asked.set()
+        close()
+        ended.set()
+
+    first = ask()
+    first.add_done_callback(end)
+    later = [ask() for _ in range(waiting)]
+    assert asked.wait(20), "the callback waits for itself"
+    assert ended.wait(20), "the callback waits for requests that wait for it"
+    assert all(each.done() for each in (first, *later))
+    with pytest.raises(ClosedError):
+        ask()
+
+
+@pytest.mark.parametrize("kind", ["plain", "rows", "pipeline"])
+def test_close_waits_for_callbacks_and_one_that_fails_is_told(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask, _, close = _calls(kind)
+    made: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        time.sleep(0.02)
+        made.append(number)
+        raise ValueError(f"callback {number}")
+
+    futures = [ask() for _ in range(3)]
+    for i, future in enumerate(futures):
+        future.add_done_callback(partial(note, i))
+    close()
+    assert made == [0, 1, 2] and "callback 2" in caplog.text
+    # Here a future is done already, and nothing computes in this thread.
+    futures[0].add_done_callback(lambda _: made.append(3))
+    assert made[-1] == 3

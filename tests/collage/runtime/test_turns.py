@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -93,3 +95,19 @@ def test_closing_waits_for_those_who_asked_before() -> None:
     closing.join(10)
     assert served.is_set() and not closing.is_alive()
     turns.close()
+
+
+AT_END = """
+import time
+from collage.runtime.requests import Requests
+requests = Requests([1])
+first, second = (requests.submit(lambda thing: time.sleep(0.2)) for _ in range(2))
+first.add_done_callback(lambda _: (requests.run(bool), requests.close(), print(second.done())))
+"""
+
+
+@pytest.mark.slow
+def test_callbacks_are_made_while_python_ends() -> None:
+    words = [sys.executable, "-c", AT_END]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")

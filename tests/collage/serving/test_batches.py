@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import numpy as np
 import onnx
 import onnx.parser
@@ -13,18 +16,22 @@ import onnxruntime
 import pytest
 
 from benchmarks.load_time import make_artifact
+from collage.backends.machine.process_policy import default_threads
+from collage.deploy import runner
+from collage.deploy.package import write_package
 from collage.partitioner.candidate import Candidate, Instances, Plan
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.graph.model import Model
 from collage.partitioner.ingest.normalize import normalize
 from collage.partitioner.target import Target
+from collage.serving.app import Serving, create_app
 from collage.serving.batches import Rows, prove_rows
-from collage.serving.engine import Engine
+from collage.serving.engine import Engine, open_engine
 from collage.serving.errors import RequestError
 from collage.serving.metrics import Metrics
 from collage.serving.scheduler import Scheduler
 from collage.serving.server import ServingOptions, _opened
-from tests.collage.serving.conftest import ROWS
+from tests.collage.serving.conftest import ROWS, artifact_of
 
 # Each row loses the mean of all rows.
 MIXED = """<ir_version: 8, opset_import: ["" : 20]>
@@ -229,31 +236,91 @@ def test_many_threads_get_their_own_answers() -> None:
     assert stat["execution_count"] < 2000  # some were joined
 
 
-def test_artifact_that_was_tuned_for_rows_is_served_with_them(tmp_path: Path) -> None:
-    onnx.save(onnx.parser.parse_model(ROWS.format(batch=8)), tmp_path / "source.onnx")
-    normalize(tmp_path / "source.onnx", tmp_path, {})
-    model = Model.open(tmp_path / "model.onnx")
+TOLD = ServingOptions(
+    host="",
+    port=0,
+    instances=None,
+    threads=None,
+    max_batch_size=None,
+    max_delay_ms=20,
+    queue=64,
+    max_request_mb=1,
+    name=None,
+    fallback=False,
+)
+
+
+def _tuned_for_rows(folder: Path) -> Path:
+    """An artifact whose calls compute eight requests, and whose instances have one thread."""
+    onnx.save(onnx.parser.parse_model(ROWS.format(batch=8)), folder / "source.onnx")
+    normalize(folder / "source.onnx", folder, {})
+    model = Model.open(folder / "model.onnx")
     part = Candidate(model.index.all_nodes, Target.parse("onnxruntime"))
     plan = Plan((part,), instances=Instances(1, 1, 1, rows=8))
-    path = make_artifact(model, plan, tmp_path / "rows.collage.onnx")
-    options = ServingOptions(
-        host="",
-        port=0,
-        instances=None,
-        threads=None,
-        max_batch_size=None,
-        max_delay_ms=20,
-        queue=64,
-        max_request_mb=1,
-        name=None,
-        fallback=False,
-    )
-    serving = _opened(path, options)
-    assert serving.rows == Rows(8, None)
+    return make_artifact(model, plan, folder / "rows.collage.onnx")
+
+
+def _check_rows(serving: Serving) -> None:
+    cores = default_threads()
+    assert (serving.engine.instances, serving.engine.threads) == (cores, 1)
     asked = [serving.scheduler.submit(_x(float(i)), ["y"]) for i in range(12)]
     for i, each in enumerate(asked):
         np.testing.assert_allclose(each.result(60)[0], 3 * np.tanh(_x(float(i))["x"]), rtol=1e-5)
-    with pytest.raises(BadInputError, match="calls of 8 rows; give --max-batch-size 8 or less"):
-        Rows.of(serving.engine, 9)
+    x = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [0.5, -1, 2, 0]}
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(create_app(serving))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            return await http.post(f"/v2/models/{serving.name}/infer", json={"inputs": [x]})
+
+    answer = asyncio.run(ask())
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["outputs"][0]["shape"] == [1, 4]
     assert serving.scheduler.close(60)
     serving.engine.close()
+
+
+def test_artifact_that_was_tuned_for_rows_is_served_with_them(tmp_path: Path) -> None:
+    serving = _opened(_tuned_for_rows(tmp_path), TOLD)
+    assert serving.rows == Rows(8, None)
+    with pytest.raises(BadInputError, match="calls of 8 rows; give --max-batch-size 8 or less"):
+        Rows.of(serving.engine, 9)
+    _check_rows(serving)
+
+
+@pytest.mark.slow
+def test_package_of_what_was_tuned_for_rows_is_served_with_them(tmp_path: Path) -> None:
+    package = write_package(_tuned_for_rows(tmp_path), tmp_path / "package").folder
+    serving = _opened(package, TOLD)
+    assert serving.rows == Rows(8, 8) and "variant plain" not in serving.engine.about
+    _check_rows(serving)
+    two = _opened(package, replace(TOLD, instances=2))
+    assert two.engine.instances == 2
+    assert two.scheduler.close(60)
+    two.engine.close()
+
+
+@pytest.mark.slow
+def test_threads_that_were_tuned_hold_for_a_package(tmp_path: Path) -> None:
+    artifact = _tuned_for_rows(tmp_path)
+    for threads, wanted in ((None, 1), (2, 2)):
+        with runner.Session(write_package(artifact, tmp_path / f"{wanted}", threads).folder) as session:
+            assert session.threads == wanted
+            assert [node.shape for node in session.get_inputs()] == [[8, 4]]
+
+
+def test_calls_that_cannot_be_run_are_told() -> None:
+    engine = Engine([Counting(TABLE)], "test")  # ids of the sample are beyond the table
+    with pytest.raises(BadInputError, match=r"a call of 4 rows cannot be run: .*a smaller --max-batch"):
+        prove_rows(engine, Rows.of(engine, 4))
+    known = Engine([Counting(TABLE)], "test", bounds={"ids": 3})
+    prove_rows(known, Rows.of(known, 4))
+
+
+@pytest.mark.slow
+def test_ids_of_a_package_stay_within_its_table(tmp_path: Path) -> None:
+    artifact = artifact_of(TABLE.replace("N", "4"), tmp_path / "artifact", "table")
+    engine = open_engine(write_package(artifact, tmp_path / "package", 1).folder, None)
+    assert engine.bounds == {"ids": 3}
+    prove_rows(engine, Rows.of(engine, 4))
+    engine.close()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
+import re
 import shutil
 import signal
 import socket
@@ -21,7 +21,11 @@ import numpy as np
 import pytest
 
 from collage.backends.machine.process_policy import default_threads
+from collage.deploy.package import write_package
+from tests.collage.artifact.shaped_artifacts import shaped_artifact
+from tests.collage.deploy.packages import edit
 from tests.collage.serving.conftest import Start, artifact_of
+from tests.collage.shapes import models as shape_models
 
 pytestmark = pytest.mark.slow
 X = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [0.5, -1, 2, 0]}
@@ -292,6 +296,25 @@ def test_rows_that_depend_on_each_other_keep_the_server_from_starting(tmp_path: 
     assert "'y' of a row depends on the other rows" in said
 
 
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        ("1,2", "a call of 16 rows cannot be run: .*; give a smaller --max-batch-size"),
+        ("2..16", "a call of 1 row cannot be run: .*batch is 1, .*; leave out --max-batch-size"),
+    ],
+)
+def test_batches_beyond_the_range_keep_the_server_from_starting(
+    batch: str, said: str, tmp_path: Path
+) -> None:
+    dims = {"batch": batch, "height": "8..9", "width": "8..9"}
+    path = shaped_artifact(shape_models.image(), tmp_path, dims, [(None, ("onnxruntime",))])
+    words = ("--port", 0, "--max-batch-size", 16)
+    package = write_package(path, tmp_path / "package", threads=1).folder
+    for command in (("-m", "collage", "serve-model"), ("-m", "collage.serving")):
+        assert re.search(said, _refused(package, *words, command=command))
+    assert re.search(said, _refused(path, *words))
+
+
 def test_threads_beyond_the_cores_are_told(rows_package: Path, start: Start) -> None:
     cores = default_threads()
     server = start(rows_package, "--instances", str(cores + 1))
@@ -300,16 +323,12 @@ def test_threads_beyond_the_cores_are_told(rows_package: Path, start: Start) -> 
 
 def _edited(package: Path, folder: Path, **plan: object) -> Path:
     """A copy whose planned variant says something else, with right sums."""
-    copy = shutil.copytree(package, folder)
-    manifest = json.loads((copy / "manifest.json").read_text(encoding="utf-8"))
-    variants = manifest["components"]["model"]["variants"]
-    variants[next(iter(variants))]["executor_info"]["collage"] |= plan
-    (copy / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    sums = (copy / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
-    digest = hashlib.sha256((copy / "manifest.json").read_bytes()).hexdigest()
-    lines = [f"{digest}  manifest.json" if each.endswith("  manifest.json") else each for each in sums]
-    (copy / "SHA256SUMS").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return copy
+
+    def change(manifest: dict[str, Any]) -> None:
+        variants = manifest["components"]["model"]["variants"]
+        variants[next(iter(variants))]["executor_info"]["collage"] |= plan
+
+    return edit(shutil.copytree(package, folder), change)
 
 
 def test_changed_package_is_not_served(rows_package: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.ingest import constant_folding, dimensions, safety, versions
 from collage.partitioner.ingest.repairs import repair
 from collage.partitioner.ingest.repairs.declared_shapes import DeclaredShapes
+from collage.partitioner.ingest.repairs.outputs import tell_outputs_apart
 from collage.partitioner.ingest.source import model_file
 from collage.partitioner.lazy import ir
 from collage.partitioner.tensor import TensorSpec
@@ -107,6 +108,7 @@ def _normalize(
     proto = safety.read_checked(file)
     notes: list[str] = []
     model = ir.from_proto(proto)
+    tell_outputs_apart(model, notes)
     ir.external_data.set_base_dir(model.graph, file.parent)
     _inline_functions(model)
     _simplify(model)
@@ -207,7 +209,7 @@ def _without_type(model: ir.Model) -> list[ir.Value]:
 
 def _check_outputs(model: ir.Model) -> None:
     for value in model.graph.outputs:
-        if value.shape is None and isinstance(value.type, ir.TensorType):
+        if value.shape is None and isinstance(value.type, ir.TensorType | None):
             raise ModelError(
                 f"output {value.name!r} has no shape, and neither ONNX nor ONNX Runtime infers one; "
                 "give it one with its rank"

@@ -3,6 +3,7 @@
 - Nodes out of topological order are sorted.
 - Operators that ONNX Runtime registers in ONNX's own domain pass the checker.
 - An output without a type or shape gets the one that inference finds.
+- Functions and the model get one opset (`functions`).
 - What else has two forms is written in the one that the checker knows (`forms`).
 - The axes of Squeeze and Unsqueeze, where they are an attribute, are sorted: ONNX infers a wrong shape otherwise.
 """
@@ -16,6 +17,7 @@ import onnx
 
 from collage.partitioner.errors import ModelError
 from collage.partitioner.ingest.repairs.forms import write_common_forms
+from collage.partitioner.ingest.repairs.functions import give_one_opset
 from collage.partitioner.ingest.repairs.walk import bodies_of, nodes_of
 
 # ONNX Runtime registers these in ONNX's own domain; ONNX does not know them.
@@ -37,9 +39,10 @@ def repair(proto: onnx.ModelProto) -> bool:
         Whether anything was changed, or an output has no type or shape.
 
     Raises:
-        ModelError: the graph has a cycle.
+        ModelError: the graph has a cycle, or a function has an opset that nothing can be brought to.
     """
     changed = write_common_forms(proto)
+    changed |= give_one_opset(proto)
     changed |= _sort(proto.graph, set())
     changed |= _sort_axes(proto.graph)
     return _complete_outputs(proto) or changed

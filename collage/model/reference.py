@@ -92,11 +92,12 @@ def made_in_child(
 ) -> tuple[Model, NormalizedInfo]:
     """The model that a function writes into a folder, in a sandboxed child; a text of its own is a refusal."""
     destination.mkdir(parents=True, exist_ok=True)
-    limits = ChildLimits(timeout_s=_INGEST_TIMEOUT_S)
+    # A link is read as it stands, since its external data may be links beside it.
+    limits = ChildLimits(timeout_s=_INGEST_TIMEOUT_S, readable=(source.resolve(),))
     try:
         # The child's working directory is empty and gone afterward, so its paths are absolute.
         outcome = run_in_child(
-            function, source.resolve(), destination.resolve(), *given, limits=limits, cancel=cancel
+            function, source.absolute(), destination.resolve(), *given, limits=limits, cancel=cancel
         )
     except ChildFailed as failure:
         raise ModelError(

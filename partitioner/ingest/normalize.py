@@ -109,8 +109,8 @@ def _normalize(
     notes: list[str] = []
     model = ir.from_proto(proto)
     tell_outputs_apart(model, notes)
-    ir.external_data.set_base_dir(model.graph, file.parent)
-    _inline_functions(model)
+    ir.external_data.set_base_dir(model.graph, file.resolve().parent)
+    inline_functions(model)
     _simplify(model)
     model = versions.convert(model, notes, least_opset)
     dimensions.bind(model, dims, kept)
@@ -171,7 +171,12 @@ def _fill_declared(
     declared.fill(model, seen, notes)
 
 
-def _inline_functions(model: ir.Model) -> None:
+def inline_functions(model: ir.Model) -> None:
+    """Put the model's own functions where they are called, in place.
+
+    Raises:
+        ModelError: they cannot be.
+    """
     try:
         passes.InlinePass()(model)
     except Exception as error:

@@ -263,7 +263,7 @@ class Reference:
     def _can_be_output(self, name: str) -> bool:
         spec = self.model.index.values[name]
         used = name in self.model.index.consumers or name in self.model.index.outputs
-        return used and spec.dtype not in ("unknown", "object")
+        return used and spec.is_comparable
 
     def _compute_within_memory(self, missing: Sequence[str], worth_keeping: Sequence[str]) -> None:
         """Compute all values that are worth it; where they do not fit, those that are missing.

@@ -32,6 +32,7 @@ from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.events import Event, Listener, ignore
 from collage.model.numeric_ties import Choices, NumericTies, find_choices, find_ties
+from collage.model.random_nodes import random_nodes
 from collage.partitioner.emit.extract import with_outputs
 from collage.partitioner.errors import BadInputError, ModelError
 from collage.partitioner.graph.graph_index import GraphIndex
@@ -42,12 +43,6 @@ from collage.partitioner.ingest.normalize import NormalizedInfo, Runtime, normal
 
 Sample = Mapping[str, np.ndarray]
 
-_DRAWS = frozenset(
-    {
-        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
-        *("RandomUniform", "RandomUniformLike"),
-    }
-)
 # All intermediate values are kept when they fit in this; else only those that were asked for.
 _KEEP_ALL_BYTES = 1 << 30
 _ALIGNMENT = 64
@@ -180,9 +175,7 @@ class Reference:
         self._listener = listener
         self.seconds = 0.0
         self._cancel = cancel
-        self._random = [
-            f"node {n.name!r} ({n.op_type})" for n in model.index.nodes if n.op_type in _DRAWS
-        ]
+        self._random = random_nodes(model)
         self._known: tuple[dict[str, np.ndarray], ...] = tuple(dict(s) for s in self.samples)
         self._lock, self._once = threading.Lock(), threading.Lock()
         self._choices = find_choices(model.index)
@@ -216,7 +209,7 @@ class Reference:
 
     @property
     def draws(self) -> bool:
-        """True when the model draws random numbers."""
+        """True when the model draws random numbers, or may."""
         return bool(self._random)
 
     @property

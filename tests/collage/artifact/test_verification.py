@@ -65,6 +65,25 @@ def test_a_value_that_is_not_finite_fails(wrong: float) -> None:
     assert not _verification(value, 0.5).error_of(0, "y", bad) <= 0.5
 
 
+def test_infinite_reference_allows_numbers_and_nothing_else() -> None:
+    value = _value(4, 1000)
+    value[::100] = -np.inf
+    stored = Verification.from_text(_verification(value, 1e-3).to_text())
+    large = np.where(np.isfinite(value), value, np.float32(-87.3))
+    assert stored.error_of(0, "y", large) == 0.0 == stored.error_of(0, "y", value)
+    for place, wrong in ((0, np.nan), (0, np.inf), (1, np.nan)):
+        bad = large.copy()
+        bad[place] = wrong
+        assert stored.error_of(0, "y", bad) == float("inf"), place
+
+
+def test_digest_of_an_older_artifact_is_read() -> None:
+    data = ValueDigest.of(_value(8, 10)).as_json()
+    del data["counts"]
+    older = ValueDigest.from_json(data)
+    assert older.counts is None and older.error_of(_value(8, 10)) == 0.0
+
+
 def test_another_shape_fails() -> None:
     assert _verification(_value(5, 4, 5), 0.5).error_of(0, "y", _value(5, 5, 4)) == float("inf")
 

@@ -49,7 +49,7 @@ def test_functions_and_the_model_get_one_opset(
     np.testing.assert_allclose(run(info.path, {"x": X})["y"], wanted[function], rtol=1e-6)
 
 
-def test_function_of_an_opset_that_nothing_fits_is_refused_with_its_operator(tmp_path: Path) -> None:
+def test_function_of_an_opset_that_nothing_fits_is_refused(tmp_path: Path) -> None:
     proto = _model(_CALL.format("Neg(h)", 17, "ReduceMax<axes = [0]>(a)"), 18)
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
     with pytest.raises(ModelError, match=r"function 'f' is of opset 17 .*ReduceMax.*with one opset"):

@@ -83,6 +83,8 @@ def write_package(artifact: Path, folder: Path, threads: int | None = None) -> W
             "tolerance": _BOTH * parts.tolerance,
             "made_by": f"collage-tuner {version('collage-tuner')}",
         }
+        if told := dict(session.get_modelmeta().custom_metadata_map):
+            described["metadata"] = told
         if known is not None and known["additional_metadata"][runner.NAMESPACE] != described:
             raise BadInputError(f"{folder} is a package of another model; give a new folder")
         machine = hardware()

@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
 from runpy import run_path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,6 @@ ENVIRONMENT = {
     "KMP_BLOCKTIME": "0",
     "ORT_DISABLE_TELEMETRY": "1",
 }
-
-
-def _names(specs: list[dict[str, Any]]) -> list[str]:
-    return [spec["name"] for spec in specs]
 
 
 class PackageError(Exception):
@@ -130,8 +127,8 @@ class MnnPart:
         self._runtime.set_hint(*settings["winograd"])
         self.module = MNN.nn.load_module_from_file(
             str(folder / part["files"]["model"]),
-            _names(part["inputs"]),
-            _names(part["outputs"]),
+            [spec["name"] for spec in part["inputs"]],
+            [spec["name"] for spec in part["outputs"]],
             shape_mutable=part.get("any_size", False),
             precision_mode=getattr(MNN.expr.PrecisionMode, settings["precision"].capitalize()),
             runtime_manager=self._runtime,
@@ -223,9 +220,9 @@ class Session(AbstractContextManager["Session"]):
         (component,) = manifest["components"].values()
         self.variants: dict[str, Any] = component["variants"]
         described = manifest["additional_metadata"][NAMESPACE]
-        sides = ([NodeArg(spec) for spec in described[side]] for side in ("inputs", "outputs"))
-        self._inputs, self._outputs = sides
-        self._known = _names(described["outputs"])
+        self._inputs, self._outputs = (list(map(NodeArg, described[s])) for s in ("inputs", "outputs"))
+        self._known = [spec.name for spec in self._outputs]
+        self._meta = SimpleNamespace(custom_metadata_map=described.get("metadata", {}))
         self._given = {e.name: (np.dtype(e.dtype), tuple(e.shape)) for e in self._inputs}
         self._tolerance = float(described["tolerance"])
         if variant is not None and variant not in self.variants:
@@ -273,7 +270,7 @@ class Session(AbstractContextManager["Session"]):
         fed, runs = [(spec.name, values[spec.name]) for spec in self._inputs], []
         for part in partitions:
             values |= {spec["name"]: _array(spec) for spec in part["outputs"]}
-            read, made = ([values[n] for n in _names(part[s])] for s in ("inputs", "outputs"))
+            read, made = ([values[spec["name"]] for spec in part[s]] for s in ("inputs", "outputs"))
             runs.append(PARTS[part["runtime"]](place, part).bind(read, made))
 
         def call(names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -292,6 +289,10 @@ class Session(AbstractContextManager["Session"]):
     def get_outputs(self) -> list[NodeArg]:
         """The model's outputs, in order."""
         return list(self._outputs)
+
+    def get_modelmeta(self) -> SimpleNamespace:
+        """The metadata that the model came with: `custom_metadata_map`."""
+        return self._meta
 
     def run(self, output_names: list[str] | None, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Compute outputs from inputs; raises ValueError for wrong ones. Calls from several threads take turns."""

@@ -122,7 +122,7 @@ def test_onnxruntime_outputs_of_unknown_shape_come_in_model_order(tmp_path: Path
     executable.close()
 
 
-def test_onnxruntime_output_of_unknown_shape_may_have_a_type_that_numpy_lacks(tmp_path: Path) -> None:
+def test_onnxruntime_output_of_free_shape_may_be_of_a_type_numpy_lacks(tmp_path: Path) -> None:
     text = "m (bfloat16[4] x, int64[2] s) => (bfloat16[a, b] y) { y = Reshape(x, s) }"
     executable = compiled(OnnxRuntimeBackend(), "onnxruntime", saved(text, tmp_path), tmp_path / "c")
     x = np.array([1, 2, 3.5, -1], dtype=ml_dtypes.bfloat16)

@@ -22,6 +22,7 @@ from collage.artifact.verification import (
     input_hashes,
 )
 from collage.backends.numerics.comparison import Ranged
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.support import conversion
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.executor import Executor
@@ -82,6 +83,15 @@ def test_digest_of_an_older_artifact_is_read() -> None:
     del data["counts"]
     older = ValueDigest.from_json(data)
     assert older.counts is None and older.error_of(_value(8, 10)) == 0.0
+
+
+@pytest.mark.parametrize("older", [{}, {"numbered": False}, {"by_name": False}])
+def test_seeded_inputs_of_older_artifacts_are_made_again(older: dict[str, bool]) -> None:
+    specs = [TensorSpec("attention_mask:0", "int64", (1, 6)), TensorSpec("mask", "int64", (1, 6))]
+    sample = seeded_inputs(specs, 3, **older)
+    stored = Verification((3,), (input_hashes(sample),), ({},), {})
+    (again,) = verify.samples_of(stored, specs)
+    assert input_hashes(again) == input_hashes(sample)
 
 
 def test_another_shape_fails() -> None:

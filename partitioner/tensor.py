@@ -8,6 +8,14 @@ from dataclasses import dataclass
 import ml_dtypes  # noqa: F401  (registers bfloat16, float8 … with numpy)
 import numpy as np
 
+# Types whose elements are smaller than a byte.
+_PACKED = frozenset(
+    {
+        *("int2", "uint2", "int4", "uint4"),
+        *("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"),
+    }
+)
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -24,6 +32,16 @@ class TensorSpec:
     def is_static(self) -> bool:
         """True when type and every dimension are known."""
         return self.dtype != "unknown" and self.shape is not None and None not in self.shape
+
+    @property
+    def is_packed(self) -> bool:
+        """True when its elements are smaller than a byte: runtimes hand these to nobody."""
+        return self.dtype in _PACKED
+
+    @property
+    def is_comparable(self) -> bool:
+        """True when the reference can give it as an array: it is neither text, nor packed, nor of unknown type."""
+        return self.dtype not in ("unknown", "object") and not self.is_packed
 
     @property
     def static_shape(self) -> tuple[int, ...]:

@@ -1,10 +1,12 @@
-"""Reads the fields of a protobuf message where they lie, so that large ones are skipped."""
+"""ONNX files without ONNX: the fields of a protobuf message are read where they lie, so that large ones are skipped."""
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
 
+# Keys of the metadata that this project writes begin so.
+METADATA_PREFIX = "collage."
 # How a field is stored.
 _VARINT, _FIXED_64, _DELIMITED, _FIXED_32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10

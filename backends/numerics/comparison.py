@@ -9,8 +9,9 @@ Metrics:
 * `top1`: share of rows (last axis) whose largest element is at another place; of integers, truth values
   and text, the share that differs.
 
-Invariants: NaN and infinities are equal only to the same in the reference; for another shape or dtype
-the error is infinite. Integers, booleans and text must be equal but for `top1`; 8-bit integers are
+Invariants: only elements that are finite in the reference are compared. Where it is infinite any number but one of the
+other infinity is right, and where it is NaN all is. NaN or infinities elsewhere, another shape or another dtype are an
+infinite error. Integers, booleans and text must be equal but for `top1`; 8-bit integers are
 quantized numbers and are measured like floats. Any value within the bounds of a `Ranged` element is
 right.
 """
@@ -121,15 +122,19 @@ def _error(metric: str, actual: Array, expected: Array, count_labels: bool) -> t
     a, e = _as_real(actual), _as_real(expected)
     finite = np.isfinite(e)
     if not finite.all() or not np.isfinite(a).all():
-        if not np.array_equal(a[~finite], e[~finite], equal_nan=True):
-            return math.inf, "it is finite where the reference is NaN or infinite, or differs there"
-        if not np.isfinite(a[finite]).all():
-            return math.inf, "it is NaN or infinite where the reference is finite"
+        if is_beyond(a, e).any():
+            return math.inf, "it is NaN or infinite where the reference is not"
         if metric == "top1":  # rows must keep their length
-            a, e = np.where(finite, a, 0), np.where(finite, e, 0)
+            a, e = np.where(finite, a, -np.inf), np.where(finite, e, -np.inf)
         else:
             a, e = a[finite], e[finite]
     return (_METRIC[metric](a, e) if e.size else 0.0), ""
+
+
+def is_beyond(actual: Array, expected: Array) -> Array:
+    """Which elements are NaN or infinite where real numbers of the reference are not so."""
+    infinite = np.isinf(actual) & (np.isfinite(expected) | (actual == -expected))
+    return np.asarray(infinite | (np.isnan(actual) & ~np.isnan(expected)))
 
 
 def is_measured(dtype: np.dtype) -> bool:

@@ -25,7 +25,7 @@ import onnx
 
 from collage.backends.numerics.half_precision import is_half, widen
 from collage.backends.numerics.seeded import ID_BOUND
-from collage.partitioner.graph.graph_index import GraphIndex
+from collage.partitioner.graph.graph_index import GraphIndex, NodeInfo
 from collage.partitioner.tensor import TensorSpec
 
 Array = np.ndarray
@@ -56,6 +56,19 @@ _NUMPY_NAME = {
     "tensor(float8e5m2)": "float8_e5m2",
     "tensor(float8e5m2fnuz)": "float8_e5m2fnuz",
 }
+# Operators that look up rows of tables: which input has the ids, and which one the table.
+_LOOKUPS = {
+    "Gather": {1: 0},
+    "com.microsoft::EmbedLayerNormalization": {0: 2, 1: 4, 8: 3},
+    "com.microsoft::QEmbedLayerNormalization": {0: 2, 1: 4},
+}
+# Operators whose outputs hold elements of their first input alone.
+_PASS_ON = frozenset(
+    {
+        *("Cast", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice"),
+        *("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+    }
+)
 
 
 def run_reference(
@@ -145,7 +158,7 @@ def run_session(session: Any, inputs: Mapping[str, Array], outputs: Sequence[str
     for name in outputs:
         binding.bind_output(name, "cpu")
     session.run_with_iobinding(binding)
-    made = {n: _to_numpy(v) for n, v in zip(outputs, binding.get_outputs(), strict=True)}
+    made = {n: np.array(array_of(v)) for n, v in zip(outputs, binding.get_outputs(), strict=True)}
     return _rounded(session, made)
 
 
@@ -167,10 +180,11 @@ def _rounded(session: Any, made: dict[str, Array]) -> dict[str, Array]:
         return {n: a.astype(np.float16) if n in rounded else a for n, a in made.items()}
 
 
-def _to_numpy(value: Any) -> Array:
+def array_of(value: Any) -> Array:
+    """The array of an `OrtValue`: its own memory, but for types that numpy cannot have."""
     dtype = _NUMPY_NAME.get(value.data_type())
     if dtype is None:
-        return np.array(value.numpy())
+        return np.asarray(value.numpy())
     # numpy() refuses these types, so the bytes are copied.
     shape = tuple(value.shape())
     size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -179,15 +193,29 @@ def _to_numpy(value: Any) -> Array:
 
 
 def table_bounds(index: GraphIndex) -> dict[str, int]:
-    """Integer inputs that index a short table: by name its length."""
+    """Integer inputs that index a short table, by themselves or reshaped: by name its length."""
     bounds: dict[str, int] = {}
     for node in index.nodes:
-        if node.op_type != "Gather" or node.domain or len(node.inputs) < 2:
-            continue
-        table, name = index.values[node.inputs[0]], node.inputs[1]
-        axis = node.attributes.get("axis", 0)
-        if name in index.inputs and table.is_static and isinstance(axis, int):
-            rows = table.static_shape[axis]
-            if rows < ID_BOUND:
+        for position, of_table in _LOOKUPS.get(node.op, {}).items():
+            ids, table = (_input(node, at) for at in (position, of_table))
+            axis = node.attributes.get("axis", 0)
+            if not ids or not table or not index.values[table].is_static or not isinstance(axis, int):
+                continue
+            name, rows = _source(index, ids), index.values[table].static_shape[axis]
+            if name in index.inputs and rows < ID_BOUND:
                 bounds[name] = min(rows, bounds.get(name, rows))
     return bounds
+
+
+def _input(node: NodeInfo, position: int) -> str:
+    return node.inputs[position] if position < len(node.inputs) else ""
+
+
+def _source(index: GraphIndex, name: str) -> str:
+    """The value of which another one holds elements and no others."""
+    while name in index.producer:
+        node = index.nodes[index.producer[name]]
+        if node.op not in _PASS_ON:
+            break
+        name = node.inputs[0]
+    return name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import ml_dtypes  # noqa: F401  (registers bfloat16, float8 … with numpy)
@@ -17,6 +18,8 @@ Array = np.ndarray
 ID_BOUND = 8
 # Factors that a model multiplies or divides by: near 0 a speech model answers with minutes of sound.
 _FACTORS = ("speed", "tempo", "pace", "speaking_rate", "length_scale", "temperature")
+# Exporters put numbers behind names: `mask.1`, `mask:0`.
+_NUMBERS = re.compile(r"([.:]\d+)+$")
 _TO_UNIT_VARIANCE = 1.7320508075688772  # four uniform numbers have a variance of 4/12
 
 
@@ -25,6 +28,7 @@ def seeded_inputs(
     seed: int,
     bounds: Mapping[str, int] | None = None,
     by_name: bool = True,
+    numbered: bool = True,
 ) -> dict[str, Array]:
     """Inputs for any dtype, the same to the bit for one seed on every machine.
 
@@ -35,6 +39,7 @@ def seeded_inputs(
         specs: inputs with static shapes.
         bounds: for integer inputs, the length of the table that they index.
         by_name: give inputs with usual names usual values; artifacts of version 0.1 were made without.
+        numbered: know these names with a number behind them too; older artifacts were made without.
 
     Raises:
         ModelError: an input's type or shape is not known.
@@ -51,7 +56,8 @@ def seeded_inputs(
         # Of a scalar numpy makes a number, which is no array.
         values[spec.name] = np.asarray(_random(spec, bits, max(1, bound)))
         if by_name:
-            values[spec.name] = np.asarray(_as_named(spec.name, values[spec.name]))
+            name = _NUMBERS.sub("", spec.name) if numbered else spec.name
+            values[spec.name] = np.asarray(_as_named(name, values[spec.name]))
     return values
 
 

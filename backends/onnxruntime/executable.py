@@ -18,7 +18,7 @@ from collage.backends.contract import (
     SubModel,
 )
 from collage.backends.device_memory import DeviceBuffer
-from collage.backends.numerics.reference import ort_value
+from collage.backends.numerics.reference import array_of, ort_value
 from collage.backends.onnxruntime import device, profile
 from collage.backends.rewriting.rewrite import rewritten
 from collage.backends.standalone import Standalone
@@ -194,7 +194,7 @@ class OnnxRuntimeExecutable(Executable):
         values = self._binding.get_outputs()[-len(self._own) :]
         results = list(self._bound)
         for i, value in zip(self._own, values, strict=True):
-            results[i] = value.numpy()  # the runtime's memory, which lives as long as the array
+            results[i] = array_of(value)  # the runtime's memory, which lives as long as the array
         self._results = tuple(results)  # type: ignore[arg-type]
 
 

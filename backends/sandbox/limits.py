@@ -33,6 +33,8 @@ class ChildLimits:
     # how many processes and threads its user may have beyond those of now (the kernel does not count
     # those of root)
     processes: int = 1024
+    # files that it may read, with all that lies beside them, besides what its arguments name
+    readable: tuple[Path, ...] = ()
     # what it may write besides its own folder and what its arguments name (`landlock.granted`)
     writable: tuple[Path, ...] = ()
     gpus: bool = False  # it may use the devices of GPUs

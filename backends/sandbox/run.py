@@ -94,7 +94,7 @@ def run_in_child(
     task = pickle.dumps((function, args))
     package = function.__module__.partition(".")[0]
     limits = limits or ChildLimits()
-    given = [*granted(args), *more_writable(limits.writable), *imported_code()]
+    given = [*granted((args, limits.readable)), *more_writable(limits.writable), *imported_code()]
     run = _ChildCall(limits, OWN_PACKAGES | {package}, on_message, given)
     preload = function.__module__ if package in OWN_PACKAGES else None
     result: R = run.go(task, preload, cancel)

@@ -1,15 +1,18 @@
-"""Inputs and outputs of a session, as ONNX Runtime describes them."""
+"""What a session says of its model, as ONNX Runtime says it: inputs, outputs and metadata."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from collage.partitioner.emit.metadata import metadata_of
 from collage.partitioner.errors import BadInputError
 from collage.partitioner.tensor import TensorSpec
+from collage.partitioner.wire_format import METADATA_PREFIX
 
 # By name an input's type, and its shape where that is fixed.
 Wanted = Mapping[str, tuple[np.dtype[Any], tuple[int | None, ...] | None]]
@@ -29,6 +32,24 @@ class NodeArg:
         """An input or output as its spec says it; `any_rows` leaves the first dimension free."""
         shape = (None, *spec.shape[1:]) if any_rows and spec.shape else spec.shape
         return cls(spec.name, shape, f"tensor({_ONNX_TYPES.get(spec.dtype, spec.dtype)})")
+
+
+@dataclass(frozen=True)
+class ModelMeta:
+    """What the author of a model says of it."""
+
+    custom_metadata_map: Mapping[str, str]
+
+    @classmethod
+    def of(cls, path: Path) -> ModelMeta:
+        """The metadata of an artifact, without what this project wrote; empty where there is no such file."""
+        found = metadata_of(path) if path.is_file() else {}
+        return cls({k: v for k, v in found.items() if not k.startswith(METADATA_PREFIX)})
+
+
+def fixed(spec: TensorSpec) -> tuple[int, ...] | None:
+    """The shape of a tensor; None where a dimension is free."""
+    return spec.static_shape if spec.is_static else None
 
 
 def check_feed(feed: Mapping[str, np.ndarray], wanted: Wanted, rows: int = 1) -> None:

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from collage.artifact.division import Count, divided, stages_here
-from collage.artifact.node_arg import NodeArg, Wanted, check_feed
+from collage.artifact.node_arg import ModelMeta, NodeArg, Wanted, check_feed, fixed
 from collage.artifact.state import State
 from collage.artifact.unpack import default_cache_folder as default_cache_folder
 from collage.artifact.unpack import unpack
@@ -95,6 +95,7 @@ class Session:
         self.rows = 1
         self.fallbacks: dict[int, str] = {}
         self.errors: dict[str, float] = {}
+        self._meta = ModelMeta.of(path)
         try:
             self._open(path, fallback, threads, cache_dir, instances)
         except BaseException:
@@ -127,7 +128,7 @@ class Session:
                 )
             steps.append(PlannedStep(model.path.parent.name, model, target))
         self.inputs, self._outputs, self._constants = parts.inputs, parts.outputs, parts.constants
-        self._wanted: Wanted = {spec.name: (np.dtype(spec.dtype), _fixed(spec)) for spec in self.inputs}
+        self._wanted: Wanted = {spec.name: (np.dtype(spec.dtype), fixed(spec)) for spec in self.inputs}
         self._state = State(self.inputs, self._outputs)
         self._names = [spec.name for spec in self._outputs]
         made = [spec.name for spec in parts.outputs if spec.name not in parts.constants]
@@ -164,7 +165,7 @@ class Session:
     def _join(self, opened: Sequence[Executor]) -> None:
         """Let each call compute the rows of several requests."""
         specs = (*self.inputs, *self._outputs)
-        if self._constants or any((_fixed(spec) or ())[:1] != (self.rows,) for spec in specs):
+        if self._constants or any((fixed(spec) or ())[:1] != (self.rows,) for spec in specs):
             raise LoadError(f"the model has no calls of {self.rows} rows; tune the model again")
         self._wanted = {n: (d, (None, *(s or ())[1:])) for n, (d, s) in self._wanted.items()}
         self._joined = JoinedRequests(opened, self.rows)
@@ -209,6 +210,10 @@ class Session:
     def get_outputs(self) -> list[NodeArg]:
         """The model's outputs, in order."""
         return [NodeArg.of(spec, self.rows > 1) for spec in self._outputs]
+
+    def get_modelmeta(self) -> ModelMeta:
+        """The metadata that the model came with."""
+        return self._meta
 
     def run(
         self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray]
@@ -342,10 +347,6 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _fixed(spec: TensorSpec) -> tuple[int, ...] | None:
-    return spec.static_shape if spec.is_static else None
 
 
 def load(

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from collage.backends.numerics.comparison import Expected, Ranged, is_measured
+from collage.backends.numerics.comparison import Expected, Ranged, is_beyond, is_measured
 from collage.backends.numerics.tensor_files import content
 from collage.partitioner.errors import CollageError
 
@@ -45,6 +45,8 @@ class ValueDigest:
     # positions among `elements` that are numeric ties (`collage.model.numeric_ties`); None where the
     # value has none
     undecided: tuple[int, ...] | None = None
+    # how many elements are finite, and how many NaN; None in older artifacts
+    counts: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, reference: Expected) -> ValueDigest:
@@ -53,7 +55,8 @@ class ValueDigest:
         count = min(flat.size, _ELEMENTS)
         positions = (np.arange(count, dtype=np.uint64) * _STRIDE) % max(flat.size, 1)
         wide = np.zeros(1) if flat.dtype == object or not flat.size else flat.astype(np.float64)
-        finite = wide[np.isfinite(wide)] if np.isfinite(wide).any() else np.zeros(1)
+        is_finite = np.isfinite(wide)
+        finite = wide[is_finite] if is_finite.any() else np.zeros(1)
         undecided = None
         if isinstance(reference, Ranged):
             kept = reference.undecided.reshape(-1)[positions.astype(np.int64)]
@@ -65,6 +68,7 @@ class ValueDigest:
             float(np.sqrt(np.mean(finite**2))),
             float(np.abs(finite).max()),
             undecided,
+            (int(np.count_nonzero(is_finite)), int(np.count_nonzero(np.isnan(wide)))),
         )
 
     def error_of(self, value: np.ndarray) -> float:
@@ -78,14 +82,19 @@ class ValueDigest:
         elements, others = (np.delete(e, self.undecided or ()) for e in (self.elements, other.elements))
         scale = max(self.scale, _SMALLEST_SCALE)
         moments = 0.0
-        if self.undecided is None:
+        is_same_set = True  # of finite elements
+        if self.counts is not None and other.counts is not None:
+            is_same_set = other.counts[0] == self.counts[0]
+            if other.counts[0] < self.counts[0] or other.counts[1] > self.counts[1]:
+                return float("inf")
+        if self.undecided is None and is_same_set:
             moments = max(abs(other.rms - self.rms), abs(other.mean - self.mean)) / scale
         if not elements.size:
             return moments
         if self.is_exact:
             return max(moments, float(np.mean(others != elements)))
         finite = np.isfinite(elements)
-        if not np.array_equal(np.isfinite(others), finite):
+        if is_beyond(others, elements).any():
             return float("inf")
         differences = np.abs(others[finite].astype(complex) - elements[finite])
         return max(moments, float(differences.max(initial=0.0)) / scale)
@@ -105,6 +114,7 @@ class ValueDigest:
             "rms": self.rms,
             "scale": self.scale,
             **({} if self.undecided is None else {"undecided": list(self.undecided)}),
+            **({} if self.counts is None else {"counts": list(self.counts)}),
         }
 
     @classmethod
@@ -114,7 +124,9 @@ class ValueDigest:
         mean, rms, scale = (float(data[name]) for name in ("mean", "rms", "scale"))
         undecided = data.get("undecided")
         known = None if undecided is None else tuple(map(int, undecided))
-        return cls(tuple(data["shape"]), elements, mean, rms, scale, known)
+        counts = data.get("counts")
+        both = None if counts is None else (int(counts[0]), int(counts[1]))
+        return cls(tuple(data["shape"]), elements, mean, rms, scale, known, both)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -88,18 +88,27 @@ def samples_of(
     """
     samples: list[Mapping[str, np.ndarray]] = []
     for position, seed in enumerate(verification.seeds):
-        given = verification.given
-        sample = given[position] if given else seeded_inputs(inputs, seed, verification.bounds)
-        if input_hashes(sample) != dict(verification.inputs[position]):
-            # As version 0.1 made them.
-            sample = seeded_inputs(inputs, seed, verification.bounds, by_name=False)
-        if input_hashes(sample) != dict(verification.inputs[position]):
+        given, wanted = verification.given, dict(verification.inputs[position])
+        made: Iterable[Mapping[str, np.ndarray]] = (
+            [given[position]] if given else _seeded(inputs, seed, verification.bounds)
+        )
+        sample = next((sample for sample in made if input_hashes(sample) == wanted), None)
+        if sample is None:
             raise VerificationError(
                 f"the inputs of seed {seed} cannot be made again with this version of numpy, so the "
                 "artifact cannot be verified; tune the model again with the versions installed here"
             )
         samples.append(sample)
     return samples
+
+
+def _seeded(
+    inputs: Sequence[TensorSpec], seed: int, bounds: Mapping[str, int]
+) -> Iterator[Mapping[str, np.ndarray]]:
+    """The inputs of a seed, as this version makes them and as earlier ones did."""
+    yield seeded_inputs(inputs, seed, bounds)
+    yield seeded_inputs(inputs, seed, bounds, numbered=False)
+    yield seeded_inputs(inputs, seed, bounds, by_name=False)  # version 0.1
 
 
 def versions_of(targets: Sequence[Target]) -> dict[str, str]:

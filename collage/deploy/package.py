@@ -87,6 +87,8 @@ def write_package(artifact: Path, folder: Path, threads: int | None = None) -> W
         with load(artifact, threads=at_once.threads, cache_dir=False, instances=1) as session:
             expected = [session.run(None, dict(sample)) for sample in parts.samples]
             described["bounds"] = dict(session.bounds)
+            if told := dict(session.get_modelmeta().custom_metadata_map):
+                described["metadata"] = told
         machine = hardware()
         name = f"{machine.architecture}-{machine.digest[:8]}"
         kept = {file: listed[file] for file in listed if not file.startswith(f"{name}/")}

@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager, suppress
 from importlib import metadata
 from pathlib import Path
 from runpy import run_path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,10 +33,6 @@ MANIFEST, SUMS, SELF_TEST, PLAIN = "manifest.json", "SHA256SUMS", "self-test.npz
 # Native libraries read these when they are loaded: workers do not spin while another runtime computes.
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "0"}
 ENVIRONMENT["ORT_DISABLE_TELEMETRY"] = "1"
-
-
-def _names(specs: list[dict[str, Any]]) -> list[str]:
-    return [spec["name"] for spec in specs]
 
 
 class PackageError(Exception):
@@ -59,8 +56,7 @@ class OnnxRuntimePart:
         settings = part["settings"]
         options = ort.SessionOptions()
         options.log_severity_level = 4
-        options.intra_op_num_threads = settings["threads"]
-        options.inter_op_num_threads = 1
+        options.intra_op_num_threads, options.inter_op_num_threads = settings["threads"], 1
         options.enable_cpu_mem_arena = settings.get("pool", True)
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, settings["level"])
         for name, value in settings["entries"].items():
@@ -122,7 +118,7 @@ class MnnPart:
         self._runtime.set_hint(*settings["winograd"])
         how: dict[str, Any] = {"runtime_manager": self._runtime, "shape_mutable": "any_size" in part}
         how["precision_mode"] = getattr(MNN.expr.PrecisionMode, settings["precision"].capitalize())
-        names = [_names(part[side]) for side in SIDES]
+        names = [[spec["name"] for spec in part[side]] for side in SIDES]
         self.module = MNN.nn.load_module_from_file(str(folder / part["files"]["model"]), *names, **how)
         self.variables = [
             self.expr.placeholder(spec["shape"], self.expr.NCHW, getattr(self.expr, kind))
@@ -202,15 +198,15 @@ class Session(AbstractContextManager["Session"]):
         self._lock, self._root = threading.Lock(), Path(folder)
         try:
             manifest = json.loads((self._root / MANIFEST).read_text(encoding="utf-8"))
-            (component,) = manifest["components"].values()
-            self.variants: dict[str, Any] = component["variants"]
+            (self.variants,) = [component["variants"] for component in manifest["components"].values()]
             described = manifest["additional_metadata"][NAMESPACE]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise PackageError(f"{folder} holds no package ({error}); copy the package again") from None
         if check:
             check_files(self._root, described)
         self._inputs, self._outputs = ([NodeArg(spec) for spec in described[s]] for s in SIDES)
-        self._known = _names(described["outputs"])
+        self._known = [spec.name for spec in self._outputs]
+        self._meta = SimpleNamespace(custom_metadata_map=described.get("metadata", {}))
         self._given = {e.name: (np.dtype(e.dtype), tuple(e.shape)) for e in self._inputs}
         self._tolerance = float(described["tolerance"])
         if variant is not None and variant not in self.variants:
@@ -255,7 +251,7 @@ class Session(AbstractContextManager["Session"]):
         fed, runs = [(spec.name, values[spec.name]) for spec in self._inputs], []
         for part in partitions:
             values |= {spec["name"]: _array(spec) for spec in part["outputs"]}
-            read, made = ([values[n] for n in _names(part[s])] for s in SIDES)
+            read, made = ([values[spec["name"]] for spec in part[side]] for side in SIDES)
             runs.append(PARTS[part["runtime"]](place, part).bind(read, made))
 
         def call(names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -274,6 +270,10 @@ class Session(AbstractContextManager["Session"]):
     def get_outputs(self) -> list[NodeArg]:
         """The model's outputs, in order."""
         return list(self._outputs)
+
+    def get_modelmeta(self) -> SimpleNamespace:
+        """The metadata that the model came with: `custom_metadata_map`."""
+        return self._meta
 
     def run(self, output_names: list[str] | None, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Compute outputs from inputs; raises ValueError for wrong ones. Calls from several threads take turns."""

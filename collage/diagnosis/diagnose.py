@@ -85,7 +85,7 @@ def _diagnosed(
         listener=listener,
         cancel=cancel,
     )
-    sampling.refuse_nan()
+    sampling.check_reference()
     options, notes = allow_self_error(
         sampling.compared, options, work_dir / "own-error", listener, cancel
     )

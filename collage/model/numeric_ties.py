@@ -81,7 +81,7 @@ def find_choices(index: GraphIndex) -> Choices | None:
         return None
     used = {*index.consumers, *index.outputs}
     made = [name for i in bits(following) for name in index.nodes[i].outputs if name in used]
-    known = [name for name in made if index.values[name].dtype not in ("unknown", "object")]
+    known = [name for name in made if index.values[name].is_comparable]
     return Choices(nodes, tuple(moved), tuple(known))
 
 

@@ -32,6 +32,7 @@ from collage.backends.numerics.tensor_files import write_samples
 from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.events import Event, Listener, ignore
 from collage.model.numeric_ties import Choices, NumericTies, find_choices, find_ties
+from collage.model.random_nodes import random_nodes
 from collage.partitioner.emit.extract import with_outputs
 from collage.partitioner.errors import BadInputError, ModelError
 from collage.partitioner.graph.graph_index import GraphIndex
@@ -42,12 +43,6 @@ from collage.partitioner.ingest.normalize import NormalizedInfo, Runtime, normal
 
 Sample = Mapping[str, np.ndarray]
 
-_DRAWS = frozenset(
-    {
-        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
-        *("RandomUniform", "RandomUniformLike"),
-    }
-)
 # All intermediate values are kept when they fit in this; else only those that were asked for.
 _KEEP_ALL_BYTES = 1 << 30
 _ALIGNMENT = 64
@@ -92,11 +87,12 @@ def made_in_child(
 ) -> tuple[Model, NormalizedInfo]:
     """The model that a function writes into a folder, in a sandboxed child; a text of its own is a refusal."""
     destination.mkdir(parents=True, exist_ok=True)
-    limits = ChildLimits(timeout_s=_INGEST_TIMEOUT_S)
+    # A link is read as it stands, since its external data may be links beside it.
+    limits = ChildLimits(timeout_s=_INGEST_TIMEOUT_S, readable=(source.resolve(),))
     try:
         # The child's working directory is empty and gone afterward, so its paths are absolute.
         outcome = run_in_child(
-            function, source.resolve(), destination.resolve(), *given, limits=limits, cancel=cancel
+            function, source.absolute(), destination.resolve(), *given, limits=limits, cancel=cancel
         )
     except ChildFailed as failure:
         raise ModelError(
@@ -179,9 +175,7 @@ class Reference:
         self._listener = listener
         self.seconds = 0.0
         self._cancel = cancel
-        self._random = [
-            f"node {n.name!r} ({n.op_type})" for n in model.index.nodes if n.op_type in _DRAWS
-        ]
+        self._random = random_nodes(model)
         self._known: tuple[dict[str, np.ndarray], ...] = tuple(dict(s) for s in self.samples)
         self._lock, self._once = threading.Lock(), threading.Lock()
         self._choices = find_choices(model.index)
@@ -215,7 +209,7 @@ class Reference:
 
     @property
     def draws(self) -> bool:
-        """True when the model draws random numbers."""
+        """True when the model draws random numbers, or may."""
         return bool(self._random)
 
     @property
@@ -262,7 +256,7 @@ class Reference:
     def _can_be_output(self, name: str) -> bool:
         spec = self.model.index.values[name]
         used = name in self.model.index.consumers or name in self.model.index.outputs
-        return used and spec.dtype not in ("unknown", "object")
+        return used and spec.is_comparable
 
     def _compute_within_memory(self, missing: Sequence[str], worth_keeping: Sequence[str]) -> None:
         """Compute all values that are worth it; where they do not fit, those that are missing.

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from collage.backends.machine.process_policy import default_threads
+from collage.backends.numerics.comparison import is_measured
 from collage.backends.numerics.reference import table_bounds
 from collage.backends.numerics.seeded import seeded_inputs
 from collage.events import Listener
@@ -81,20 +82,33 @@ class Sampling:
         if rest:
             self.held_out = self.reference(rest, "held-out")
 
-    def refuse_nan(self) -> None:
-        """Make sure that the reference is a number everywhere, before any target is compared with it.
+    def check_reference(self) -> None:
+        """Make sure that the reference can be compared with, before any target is.
 
         Raises:
-            ModelError: an output of the reference has NaN.
+            ModelError: an output of the reference has NaN, or no element of any output is finite.
         """
-        made = [name for name in self.model.index.outputs if name in self.model.index.producer]
-        for values in self.chosen_by.values(made):
+        infinite: dict[str, bool] = {}
+        for values in self.chosen_by.values(self._made):
             for name, value in values.items():
                 if _has_nan(value):
                     raise ModelError(
                         f"the reference output {name!r} has NaN on these inputs, so nothing can be compared with it; "
                         f"{self._ask_for_inputs()}, or try another --seed"
                     )
+                if value.size:
+                    infinite[name] = infinite.get(name, True) and _not_finite(value) == value.size
+        if infinite and all(infinite.values()):
+            names = ", ".join(map(repr, infinite))
+            raise ModelError(
+                f"no element of the reference output {names} is finite on these inputs, so nothing can be compared "
+                f"with it; {self._ask_for_inputs()}, or try another --seed"
+            )
+
+    @property
+    def _made(self) -> list[str]:
+        """The outputs that nodes make."""
+        return [name for name in self.model.index.outputs if name in self.model.index.producer]
 
     def proof(self) -> Reference:
         """The samples that prove the artifact: seeded ones, or given ones where the model cannot run on seeds.
@@ -119,9 +133,8 @@ class Sampling:
         return self.reference(few, "proof")
 
     def _runs_on_seeds(self) -> bool:
-        made = [name for name in self.model.index.outputs if name in self.model.index.producer]
         try:
-            values = self.seeded.values(made, last=True)
+            values = self.seeded.values(self._made, last=True)
         except ModelError:
             return False
         return not any(_has_nan(value) for known in values for value in known.values())
@@ -154,8 +167,15 @@ class Sampling:
             for name, (ties, size) in counts.items()
             if name in self.model.index.outputs
         ]
-        made = [name for name in self.model.index.outputs if name in self.model.index.producer]
+        made = self._made
         first, *others = (v for known in self.compared for v in known.values(made))
+        for name in made:
+            worst = max((v[name] for v in (first, *others)), key=_not_finite)
+            if _not_finite(worst):
+                told.append(
+                    f"{_not_finite(worst)} of {worst.size} elements of the reference output {name!r} are infinite or "
+                    f"NaN and were not compared; {self._ask_for_inputs()} to compare more"
+                )
         if all(_same(first[name], [other[name] for other in others]) for name in made):
             told.append(
                 "no output changes from one sample input to the next, or all are empty, so that comparing them proves "
@@ -194,6 +214,13 @@ class Sampling:
 
 def _has_nan(value: np.ndarray) -> bool:
     return value.dtype.kind in "fc" and bool(np.isnan(value).any())
+
+
+def _not_finite(value: np.ndarray) -> int:
+    if not is_measured(value.dtype):
+        return 0
+    wide = value.astype(np.float32) if value.dtype.kind == "V" else value
+    return int(np.count_nonzero(~np.isfinite(wide)))
 
 
 def _same(value: np.ndarray, others: Sequence[np.ndarray]) -> bool:

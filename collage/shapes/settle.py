@@ -12,7 +12,7 @@ from collage.backends.sandbox.run import ChildFailed, ChildLimits, run_in_child
 from collage.partitioner.errors import BadInputError, ModelError
 from collage.partitioner.ingest import versions
 from collage.partitioner.ingest.model_dims import ModelDims, read_dims
-from collage.partitioner.ingest.normalize import write_normalized
+from collage.partitioner.ingest.normalize import inline_functions, write_normalized
 from collage.partitioner.ingest.safety import read_checked
 from collage.partitioner.ingest.source import model_file
 from collage.partitioner.lazy import ir
@@ -115,12 +115,12 @@ def settle(
     try:
         answer = run_in_child(
             _settle,
-            source.resolve(),
+            source.absolute(),
             dict(dims),
             [(dict(sizes), weight) for sizes, weight in shapes],
             [dict(file) for file in samples],
             trials_s,
-            limits=ChildLimits(timeout_s=_READING_S + 2 * trials_s),
+            limits=ChildLimits(timeout_s=_READING_S + 2 * trials_s, readable=(source.resolve(),)),
             cancel=cancel,
         )
     except ChildFailed as failure:
@@ -187,12 +187,15 @@ def _settle(
 
 
 def _readable(path: Path, read: ir.Model) -> Path:
-    """The model's file, or a copy in a version that the reference takes."""
-    if not versions.is_newer(read):
-        return path
+    """The model's file, or a copy in a version that the reference takes, with the data to which links lead."""
+    tensors = [value.const_value for value in read.graph.initializers.values()]
+    is_linked = path.is_symlink() and any(isinstance(t, ir.ExternalTensor) for t in tensors)
+    if not versions.is_newer(read) and not is_linked:
+        return path.resolve()
+    inline_functions(read)
     copy = Path("readable") / "model.onnx"
     copy.parent.mkdir()
-    ir.external_data.set_base_dir(read.graph, path.parent)
+    ir.external_data.set_base_dir(read.graph, path.resolve().parent)
     write_normalized(versions.convert(read, []), copy)
     return copy
 

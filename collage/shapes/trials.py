@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+import onnx_ir.passes.common as passes
 
 from collage.backends.numerics.reference import reference_session, run_session, table_bounds
 from collage.backends.numerics.seeded import seeded_inputs
@@ -106,7 +107,7 @@ class Trials:
                 if spec.name in self._values:
                     full = np.full(spec.static_shape, self._values[spec.name], spec.dtype)
                     inputs[spec.name] = full
-            names = [output.name for output in self._model.outputs]
+            names = list(dict.fromkeys(output.name for output in self._model.outputs))
             made = run_session(self._session, inputs, names)
         except MemoryError:
             return "it needs more memory than a child may have"
@@ -128,7 +129,9 @@ def _dtype(tensor: TensorDims) -> str:
 
 def _bounds(path: Path) -> dict[str, int]:
     try:
-        return table_bounds(GraphIndex.from_ir(ir.load(path)))
+        model = ir.load(path)
+        passes.NameFixPass()(model)  # an index needs a name of each node
+        return table_bounds(GraphIndex.from_ir(model))
     except Exception:  # only ingest brings every model into the form that an index needs
         return {}
 

@@ -122,7 +122,7 @@ def prepare(proposed: Proposed) -> Prepared:
         cancel=run.cancel,
     )
     with explained(request):
-        sampling.refuse_nan()
+        sampling.check_reference()
     sub_models = RegionFiles(
         model,
         run.work_dir / "regions",

@@ -69,7 +69,7 @@ def annotate(
         BadInputError: the plan is not one for this model, or a key does not start with `collage.`.
     """
     text = plan_json.encode_plan(model, plan, latency_us, versions, notes)
-    proto = weights.whole_structure(model.ir)
+    proto = weights.described_structure(model.ir)
     for node in proto.graph.node:
         # An artifact that is annotated again must not keep its old marks.
         del node.metadata_props[:]

@@ -36,12 +36,8 @@ def outline(model: Model, plan: Plan, destination: Path) -> Path:
         BadInputError: the plan is not one for this model.
     """
     check_plan(model.index, plan)
-    proto = weights.whole_structure(model.ir)
+    proto = weights.described_structure(model.ir)
     del proto.graph.node[:]
-    # A plan speaks of nodes that are inside functions now.
-    others = [p for p in proto.metadata_props if not p.key.startswith(weights.METADATA_PREFIX)]
-    del proto.metadata_props[:]
-    proto.metadata_props.extend(others)
     names: dict[bytes, str] = {}
     crossing: set[str] = set()
     for number, partition in enumerate(plan.partitions):
@@ -92,7 +88,7 @@ def layer_annotations(
         BadInputError: a target of another backend has no device, or the plan is for another model.
     """
     check_plan(model.index, plan)
-    proto = weights.whole_structure(model.ir)
+    proto = weights.described_structure(model.ir)
     rules: dict[str, list[str]] = {}
     for number, partition in enumerate(plan.partitions):
         layer = f"partition_{number}"

@@ -45,7 +45,7 @@ def splice(model: Model, plan: Plan, replacements: Mapping[int, Path], destinati
     Raises:
         ModelError: a replacement does not fit.
     """
-    whole = weights.whole_structure(model.ir)
+    whole = weights.described_structure(model.ir)
     taken = _names(model.ir)
     nodes: list[onnx.NodeProto] = []
     inner: list[onnx.ValueInfoProto] = []

@@ -20,9 +20,9 @@ import onnx
 
 from collage.partitioner.errors import ModelError
 from collage.partitioner.lazy import ir
+from collage.partitioner.wire_format import METADATA_PREFIX as METADATA_PREFIX
 
 INLINE_LIMIT_BYTES = 1 << 30
-METADATA_PREFIX = "collage."
 
 _GRAPH_FIELD = onnx.ModelProto.GRAPH_FIELD_NUMBER
 _INITIALIZER_FIELD = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
@@ -88,6 +88,15 @@ def structure(
 def whole_structure(model: ir.Model) -> onnx.ModelProto:
     """The whole model as `structure` gives it."""
     return structure(model, model.graph, model.graph.inputs, model.graph.outputs)
+
+
+def described_structure(model: ir.Model) -> onnx.ModelProto:
+    """The same with the metadata of the model's author, which no digest counts."""
+    proto = whole_structure(model)
+    for key, value in model.metadata_props.items():
+        if not key.startswith(METADATA_PREFIX):
+            proto.metadata_props.add(key=key, value=value)
+    return proto
 
 
 def write(

@@ -2,7 +2,8 @@
 
 A normalized model has: only known operator domains, no functions, IR 10 to 13 and opset 7 to 26; unique
 node names; no Constant nodes; no initializer among the graph inputs; free dimensions bound or named, shapes
-inferred, constants folded, nothing unused; weights inline up to 32 MiB, else in `model.onnx.weights`.
+inferred, constants folded, nothing unused; weights inline up to 32 MiB, else in `model.onnx.weights`; the
+metadata of its author.
 Values that bodies (If, Loop, Scan) use from outside live in the main graph.
 
 It calls native parsers on untrusted data: run it in a sandboxed child.
@@ -27,6 +28,8 @@ from collage.partitioner.graph.graph_index import GraphIndex
 from collage.partitioner.ingest import constant_folding, dimensions, safety, versions
 from collage.partitioner.ingest.repairs import repair
 from collage.partitioner.ingest.repairs.declared_shapes import DeclaredShapes
+from collage.partitioner.ingest.repairs.metadata import authors_metadata
+from collage.partitioner.ingest.repairs.outputs import tell_outputs_apart
 from collage.partitioner.ingest.source import model_file
 from collage.partitioner.lazy import ir
 from collage.partitioner.tensor import TensorSpec
@@ -106,9 +109,11 @@ def _normalize(
     file = model_file(source, scratch)
     proto = safety.read_checked(file)
     notes: list[str] = []
+    metadata = authors_metadata(proto, notes)
     model = ir.from_proto(proto)
-    ir.external_data.set_base_dir(model.graph, file.parent)
-    _inline_functions(model)
+    tell_outputs_apart(model, notes)
+    ir.external_data.set_base_dir(model.graph, file.resolve().parent)
+    inline_functions(model)
     _simplify(model)
     model = versions.convert(model, notes, least_opset)
     dimensions.bind(model, dims, kept)
@@ -129,6 +134,8 @@ def _normalize(
     else:
         _fill_declared(model, declared, path, runtime, notes)
     _check_outputs(model)
+    model.metadata_props.clear()
+    model.metadata_props.update(metadata)
     write_normalized(model, path)
     index = GraphIndex.from_ir(model)
     notes.extend(_notes_on_branches(index))
@@ -146,7 +153,7 @@ def write_normalized(model: ir.Model, path: Path) -> None:
         ModelError: the file is no valid model.
     """
     initializers = list(model.graph.initializers.values())
-    weights.write(weights.whole_structure(model), initializers, path, INLINE_LIMIT_BYTES)
+    weights.write(weights.described_structure(model), initializers, path, INLINE_LIMIT_BYTES)
     try:
         repair.check(onnx.load(path, load_external_data=False), path, changed=False)
     except Exception as error:
@@ -169,7 +176,12 @@ def _fill_declared(
     declared.fill(model, seen, notes)
 
 
-def _inline_functions(model: ir.Model) -> None:
+def inline_functions(model: ir.Model) -> None:
+    """Put the model's own functions where they are called, in place.
+
+    Raises:
+        ModelError: they cannot be.
+    """
     try:
         passes.InlinePass()(model)
     except Exception as error:
@@ -207,7 +219,7 @@ def _without_type(model: ir.Model) -> list[ir.Value]:
 
 def _check_outputs(model: ir.Model) -> None:
     for value in model.graph.outputs:
-        if value.shape is None and isinstance(value.type, ir.TensorType):
+        if value.shape is None and isinstance(value.type, ir.TensorType | None):
             raise ModelError(
                 f"output {value.name!r} has no shape, and neither ONNX nor ONNX Runtime infers one; "
                 "give it one with its rank"

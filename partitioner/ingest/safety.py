@@ -33,6 +33,9 @@ _OPTIMIZED_DOMAINS = frozenset({"com.microsoft.nchwc", "com.ms.internal.nhwc"})
 def read_checked(path: Path) -> onnx.ModelProto:
     """Parse a model file without external data, and check that it is safe and well-formed.
 
+    Where the file is a link, such as those of a cache of downloads, its external data may be links to files beside that
+    to which it leads. In the result they have the names of those files.
+
     Raises:
         ModelError: says what is wrong and, for a node, its name, operator and domain.
     """
@@ -41,14 +44,15 @@ def read_checked(path: Path) -> onnx.ModelProto:
         raise ModelError(f"{path.name} is not an ONNX model, or a model without nodes")
     changed = repair_names(proto)
     changed |= write_out(proto)
-    graphs = [proto.graph]
-    for tensor in _tensors(graphs):
-        _check_tensor(tensor, path.parent)
+    folder = path.resolve().parent
+    for tensor in _tensors([proto.graph]):
+        changed |= path.is_symlink() and _follow_link(tensor, path.parent, folder)
+        _check_tensor(tensor, folder)
     _check_operators(proto)
     _check_values(proto)
     try:
         changed |= repair.repair(proto)
-        repair.check(proto, path, changed)
+        repair.check(proto, path.resolve(), changed)
     except ModelError:
         raise
     except Exception as error:
@@ -177,17 +181,40 @@ def _size_bytes(tensor: onnx.TensorProto, at_hand: str) -> int:
     return size
 
 
+def _follow_link(tensor: onnx.TensorProto, linked: Path, folder: Path) -> bool:
+    """Name external data as the file to which its link beside a linked model leads; whether it is such a link."""
+    entry = next((entry for entry in tensor.external_data if entry.key == "location"), None)
+    if entry is None or not _is_plain(entry.value):
+        return False
+    link = linked / entry.value
+    if not link.is_symlink():
+        return False
+    file = link.resolve()
+    if file.parent != folder:
+        raise ModelError(
+            f"tensor {tensor.name!r}: external data {entry.value!r} is a symbolic link to another folder than the "
+            "model's own; put both files in one folder"
+        )
+    entry.value = file.name
+    return True
+
+
+def _is_plain(location: str) -> bool:
+    """Whether a location cannot lead out of the model's folder."""
+    name = PurePosixPath(location)
+    odd = "\\" in location or ":" in location or "\0" in location
+    return bool(location) and not (name.is_absolute() or ".." in name.parts or odd)
+
+
 def _check_external(tensor: onnx.TensorProto, folder: Path, at_hand: str) -> None:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    name = PurePosixPath(location)
-    odd = "\\" in location or ":" in location or "\0" in location
-    if not location or name.is_absolute() or ".." in name.parts or odd:
+    if not _is_plain(location):
         raise ModelError(
             f"{at_hand}: external data {location!r} must be a plain path in the model's folder"
         )
     path = folder
-    for part in name.parts:
+    for part in PurePosixPath(location).parts:
         path /= part
         if path.is_symlink():
             raise ModelError(

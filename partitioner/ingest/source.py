@@ -2,6 +2,7 @@
 
 A source is an ONNX file, or a zip with one ONNX file and its external data. Entries, sizes, ratio,
 names and links of a zip are checked before a byte is written, and sizes again while it is unpacked.
+What macOS adds to a zip is left out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ MAX_TOTAL_BYTES = 64 << 30
 MAX_RATIO = 200
 _RATIO_COUNTS_FROM_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 20
+# macOS keeps what its file system knows of a file beside it, under names that end alike.
+_MACOS_FOLDER, _MACOS_PREFIX = "__MACOSX", "._"
 
 
 def model_file(source: Path, scratch: Path) -> Path:
@@ -71,7 +74,11 @@ def _checked_entries(archive: zipfile.ZipFile) -> list[tuple[zipfile.ZipInfo, Pu
     names = [_safe_name(entry) for entry in files]
     if len(set(names)) != len(names):
         raise ModelError("the zip has two files of one name")
-    return list(zip(files, names, strict=True))
+    return [(file, name) for file, name in zip(files, names, strict=True) if not _is_of_macos(name)]
+
+
+def _is_of_macos(name: PurePosixPath) -> bool:
+    return _MACOS_FOLDER in name.parts[:1] or name.name.startswith(_MACOS_PREFIX)
 
 
 def _safe_name(entry: zipfile.ZipInfo) -> PurePosixPath:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from collage.partitioner.candidate import Candidate
 from collage.partitioner.graph.graph_index import GraphIndex
-from collage.partitioner.graph.sub_graph import Limits
+from collage.partitioner.graph.sub_graph import Limits, SubGraph
 from collage.partitioner.rules.candidate_set import CandidateSet
 from collage.partitioner.rules.pattern import IndexedModel, Pattern
 from collage.partitioner.rules.proposal import Rule, Scope
@@ -81,10 +81,12 @@ def enumerate_candidates(
     found = list(known.candidates) if known else []
     refusals = dict(known.refusals) if known else {}
     notes = list(known.notes) if known else []
+    made = [model.index.values[name] for name in model.index.producer]
+    packed = {value.name for value in made if value.is_packed} - set(model.index.outputs)
     for spec in specs:
         scope = Scope(model, spec.supports)
         proposals = rule_for(spec).candidates(scope)
-        sensible = [p for p in proposals.found if spec.refuse_region(model.index, p.nodes) is None]
+        sensible = [p for p in proposals.found if _refusal(model.index, p.nodes, spec, packed) is None]
         found += [Candidate(p.nodes, spec.target, p.rule) for p in sensible]
         notes += [f"{spec.target}: {note}" for note in proposals.notes]
         covered = 0
@@ -92,6 +94,22 @@ def enumerate_candidates(
             covered |= proposal.nodes
         for i, refusal in enumerate(scope.refusals):
             if not covered >> i & 1:
-                refusal = refusal or spec.refuse_region(model.index, 1 << i)
+                refusal = refusal or _refusal(model.index, 1 << i, spec, packed)
                 refusals[i, spec.target] = refusal or "the target's rules propose nothing for it"
     return CandidateSet.build(model.index, found, refusals, notes)
+
+
+def _refusal(index: GraphIndex, nodes: int, spec: TargetSpec, packed: set[str]) -> str | None:
+    """Why taken nodes are not offered as one partition.
+
+    Args:
+        packed: values that runtimes cannot hand over, so that none may cross its border.
+    """
+    refusal = spec.refuse_region(index, nodes)
+    if refusal or not packed:
+        return refusal
+    sub_graph = SubGraph(index, nodes)
+    crossing = next((name for name in (*sub_graph.inputs, *sub_graph.outputs) if name in packed), None)
+    if crossing is None:
+        return None
+    return f"{crossing!r} is {index.values[crossing].dtype}, which runtimes cannot hand over"

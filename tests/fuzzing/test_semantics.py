@@ -15,7 +15,7 @@ import pytest
 from collage.partitioner.graph.model import Model
 from collage.partitioner.graph.plan_check import check_plan
 from collage.partitioner.ingest.normalize import normalize
-from collage.partitioner.ingest.repairs.repair import nodes_of
+from collage.partitioner.ingest.repairs.walk import nodes_of
 from collage.partitioner.target import Target
 from tests.fuzzing.check import difference
 from tests.fuzzing.driver import outcomes

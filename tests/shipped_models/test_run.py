@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import openvino
 import pytest
@@ -118,6 +119,16 @@ def test_onnxruntime_outputs_of_unknown_shape_come_in_model_order(tmp_path: Path
     executable.run()
     np.testing.assert_array_equal(executable.results[0], [[1, 3]])
     assert float(executable.results[1]) == 5.0
+    executable.close()
+
+
+def test_onnxruntime_output_of_free_shape_may_be_of_a_type_numpy_lacks(tmp_path: Path) -> None:
+    text = "m (bfloat16[4] x, int64[2] s) => (bfloat16[a, b] y) { y = Reshape(x, s) }"
+    executable = compiled(OnnxRuntimeBackend(), "onnxruntime", saved(text, tmp_path), tmp_path / "c")
+    x = np.array([1, 2, 3.5, -1], dtype=ml_dtypes.bfloat16)
+    executable.bind([x, np.array([2, 2])], [None])
+    executable.run()
+    np.testing.assert_array_equal(executable.results[0], x.reshape(2, 2))
     executable.close()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 
@@ -157,3 +158,58 @@ def _median_us(run: Callable[..., object], feed: dict[str, np.ndarray]) -> float
         run(None, feed)
         times.append(time.perf_counter_ns() - begin)
     return statistics.median(times) / 1e3
+
+
+def test_metadata_reaches_the_session(tmp_path: Path) -> None:
+    path = saved("m (float[4, 8] x) => (float[4, 8] y) { a = Tanh(x)  y = Relu(a) }", tmp_path)
+    proto = onnx.load(path)
+    proto.metadata_props.add(key="stride", value="32")
+    onnx.save(proto, path)
+    artifact = collage.tune(
+        path,
+        ["onnxruntime"],
+        output=tmp_path / "a.onnx",
+        database=f"sqlite:///{tmp_path}/c.db",
+        time_limit_s=3,
+    )
+    with collage.load(artifact.path) as session:
+        assert dict(session.get_modelmeta().custom_metadata_map) == {"stride": "32"}
+
+
+def test_metadata_reaches_the_session_of_a_range_of_sizes(tmp_path: Path) -> None:
+    path = saved("m (float[n, 8] x) => (float[n, 8] y) { a = Tanh(x)  y = Relu(a) }", tmp_path)
+    proto = onnx.load(path)
+    proto.metadata_props.add(key="names", value="['cat']")
+    onnx.save(proto, path)
+    artifact = collage.tune(
+        path,
+        ["onnxruntime"],
+        dims={"n": "1..4"},
+        output=tmp_path / "a.onnx",
+        database=f"sqlite:///{tmp_path}/c.db",
+        time_limit_s=5,
+    )
+    with collage.load(artifact.path) as session:
+        assert dict(session.get_modelmeta().custom_metadata_map) == {"names": "['cat']"}
+
+
+def test_values_of_four_bits_stay_inside_partitions(tmp_path: Path) -> None:
+    text = """
+        m (float[4, 8] x) => (float[4, 8] y) <float scale = {0.25}, int4 zero = {0}> {
+            a = Tanh(x)
+            q = QuantizeLinear(a, scale, zero)
+            d = DequantizeLinear(q, scale, zero)
+            y = Relu(d)
+        }
+    """
+    artifact = collage.tune(
+        saved(text, tmp_path, 21),
+        ["onnxruntime"],
+        output=tmp_path / "a.onnx",
+        database=f"sqlite:///{tmp_path}/c.db",
+        time_limit_s=3,
+    )
+    x = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
+    with collage.load(artifact.path) as session:
+        (y,) = session.run(None, {"x": x})
+    np.testing.assert_allclose(y, np.maximum(np.round(np.tanh(x) / 0.25) * 0.25, 0), atol=1e-6)

@@ -244,7 +244,7 @@ def sample_shape(
             listener=run.listener,
             cancel=run.cancel,
         )
-        sampling.refuse_nan()
+        sampling.check_reference()
     except ModelError as error:
         if origin == "derived":
             return sample_shape(run, request, bound, number)

@@ -1,4 +1,4 @@
-"""Names that are not UTF-8: protobuf hands these over as bytes, which ONNX's tools cannot write."""
+"""Names and metadata that are not UTF-8: protobuf hands these over as bytes, which ONNX's tools cannot write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx
 
 
 def repair_names(proto: onnx.ModelProto) -> bool:
-    """Write the bytes of names that are not UTF-8 as `\\xff`, in place; whether there were any."""
+    """Write the bytes of texts that are not UTF-8 as `\\xff`, in place; whether there were any."""
     changed = False
     for message, field in _names(proto):
         name = getattr(message, field)
@@ -40,7 +40,9 @@ def _graphs(proto: onnx.ModelProto) -> Iterator[Any]:
 
 
 def _names(proto: onnx.ModelProto) -> Iterator[tuple[Any, str]]:
-    """What has a name that is one text, and the field."""
+    """What has a name, or another text, and the field."""
+    for entry in proto.metadata_props:
+        yield from ((entry, "key"), (entry, "value"))
     for message in (proto, proto.graph):
         yield message, "doc_string"
     yield from ((proto, field) for field in ("producer_name", "producer_version", "domain"))

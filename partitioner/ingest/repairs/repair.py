@@ -2,7 +2,9 @@
 
 - Nodes out of topological order are sorted.
 - Operators that ONNX Runtime registers in ONNX's own domain pass the checker.
-- An output without a shape gets the one that inference finds.
+- An output without a type or shape gets the one that inference finds.
+- Functions and the model get one opset (`functions`).
+- What else has two forms is written in the one that the checker knows (`forms`).
 - The axes of Squeeze and Unsqueeze, where they are an attribute, are sorted: ONNX infers a wrong shape otherwise.
 """
 
@@ -14,6 +16,9 @@ from pathlib import Path
 import onnx
 
 from collage.partitioner.errors import ModelError
+from collage.partitioner.ingest.repairs.forms import write_common_forms
+from collage.partitioner.ingest.repairs.functions import give_one_opset
+from collage.partitioner.ingest.repairs.walk import bodies_of, nodes_of
 
 # ONNX Runtime registers these in ONNX's own domain; ONNX does not know them.
 RUNTIME_OPERATORS = frozenset(
@@ -28,15 +33,17 @@ _UNCHECKED = "collage.unchecked"
 
 
 def repair(proto: onnx.ModelProto) -> bool:
-    """Sort nodes and complete outputs, in place.
+    """Sort nodes, complete outputs and bring what has several forms to one, in place.
 
     Returns:
-        Whether anything was changed, or an output has no shape.
+        Whether anything was changed, or an output has no type or shape.
 
     Raises:
-        ModelError: the graph has a cycle.
+        ModelError: the graph has a cycle, or a function has an opset that nothing can be brought to.
     """
-    changed = _sort(proto.graph, set())
+    changed = write_common_forms(proto)
+    changed |= give_one_opset(proto)
+    changed |= _sort(proto.graph, set())
     changed |= _sort_axes(proto.graph)
     return _complete_outputs(proto) or changed
 
@@ -62,17 +69,11 @@ def check(proto: onnx.ModelProto, path: Path, changed: bool) -> None:
         if _is_foreign(node, opset):
             node.domain = _UNCHECKED
     copy.opset_import.append(onnx.helper.make_opsetid(_UNCHECKED, 1))
-    for value in filter(lacks_shape, copy.graph.output):
-        value.type.tensor_type.shape.SetInParent()  # the checker asks for one; a runtime tells it later
+    for value in filter(_is_open, copy.graph.output):
+        # The checker asks for a type and a shape; a runtime tells them later.
+        value.type.tensor_type.elem_type = value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT
+        value.type.tensor_type.shape.SetInParent()
     onnx.checker.check_model(copy)
-
-
-def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph and of all bodies in it."""
-    for node in graph.node:
-        yield node
-        for body in _bodies(node):
-            yield from nodes_of(body)
 
 
 def without_external_data(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -94,16 +95,9 @@ def _is_foreign(node: onnx.NodeProto, opset: int) -> bool:
     return not onnx.defs.has(node.op_type, opset)
 
 
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def _used(node: onnx.NodeProto) -> Iterator[str]:
     yield from node.input
-    for body in _bodies(node):
+    for body in bodies_of(node):
         for inner in body.node:
             yield from _used(inner)
         yield from (value.name for value in body.output)
@@ -115,7 +109,7 @@ def _sort(graph: onnx.GraphProto, outer: set[str]) -> bool:
     own = {name for node in graph.node for name in node.output if name}
     changed = False
     for node in graph.node:
-        for body in _bodies(node):
+        for body in bodies_of(node):
             changed |= _sort(body, seen | own)
     made: set[str] = set()
     ordered = True
@@ -167,8 +161,8 @@ def _sort_axes(graph: onnx.GraphProto) -> bool:
 
 
 def _complete_outputs(proto: onnx.ModelProto) -> bool:
-    """Give outputs without a shape the inferred one, where there is one; whether there were any."""
-    bare = [v for v in proto.graph.output if lacks_shape(v)]
+    """Give outputs without a type or shape the inferred one, where there is one; whether there were any."""
+    bare = [value for value in proto.graph.output if _is_open(value)]
     if not bare:
         return False
     light = without_external_data(proto)
@@ -179,7 +173,7 @@ def _complete_outputs(proto: onnx.ModelProto) -> bool:
     found = {v.name: v for v in (*inferred.graph.output, *inferred.graph.value_info)}
     for value in bare:
         known = found.get(value.name)
-        if known is not None and not lacks_shape(known):
+        if known is not None and not _is_open(known):
             value.CopyFrom(known)
     return True
 
@@ -187,3 +181,8 @@ def _complete_outputs(proto: onnx.ModelProto) -> bool:
 def lacks_shape(value: onnx.ValueInfoProto) -> bool:
     """True when a tensor is declared without a shape, so that not even its rank is known."""
     return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
+
+
+def _is_open(value: onnx.ValueInfoProto) -> bool:
+    """True when not even a tensor's rank is declared, or no type at all."""
+    return value.type.WhichOneof("value") is None or lacks_shape(value)

@@ -57,12 +57,26 @@ def test_the_worst_output_counts_and_is_named() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("metric", METRICS)
-def test_non_finite_values_must_be_in_both(metric: str, value: float) -> None:
+def test_elements_that_are_finite_in_the_reference_alone_count(metric: str, value: float) -> None:
     good, bad = np.array([1, 2, 3], F), np.array([1, value, 3], F)
     assert output_error(metric, [bad], [bad.copy()]) == pytest.approx(0, abs=1e-15)
     assert output_error(metric, [bad], [good]) == math.inf
-    assert output_error(metric, [good], [bad]) == math.inf
+    assert output_error(metric, [good], [bad]) == pytest.approx(0, abs=1e-15)
     assert output_error(metric, [-bad], [bad]) > 0.5
+
+
+def test_infinite_reference_refuses_no_large_number() -> None:
+    e, a = np.array([[-math.inf, 2, 4]], F), np.array([[-87.3, 2, 4.4]], F)
+    assert output_error("max", [a], [e]) == pytest.approx(0.1)
+    assert output_error("top1", [a], [e]) == 0
+    assert output_error("top1", [-a], [e]) == 1
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_infinite_reference_refuses_nan_and_the_other_infinity(wrong: float) -> None:
+    e, a = np.array([-math.inf, 2, 4], F), np.array([wrong, 2, 4], F)
+    found = compare_outputs("max", [a], [e])
+    assert found.error == math.inf and "NaN or infinite where the reference is not" in found.reason
 
 
 def test_everything_non_finite() -> None:

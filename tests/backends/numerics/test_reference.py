@@ -83,19 +83,86 @@ def test_rank_that_the_runtime_does_not_know_stays_unknown(tmp_path: Path) -> No
     assert run_in_child(session_types, path, ["y"])["y"].shape is None
 
 
-def test_ids_stay_within_short_tables() -> None:
-    model = onnx.parser.parse_model(
-        """<ir_version: 10, opset_import: ["" : 17]>
-        g (int64[4] kind, int64[4] word, float[2, 3] kinds, float[99, 3] words) => (float[4, 3] y)
-        { a = Gather(kinds, kind)  b = Gather(words, word)  y = Add(a, b) }"""
-    )
+def _bounds_of(text: str) -> dict[str, int]:
+    domains = '"" : 17, "com.microsoft" : 1'
+    model = onnx.parser.parse_model(f"<ir_version: 8, opset_import: [{domains}]> {text}")
     for number, node in enumerate(model.graph.node):
         node.name = f"n{number}"
-    index = GraphIndex.from_ir(ir.from_proto(model))
-    assert table_bounds(index) == {"kind": 2}
-    specs = [index.values["kind"], index.values["word"]]
-    ids = seeded_inputs(specs, 0, table_bounds(index))
+    return table_bounds(GraphIndex.from_ir(ir.from_proto(model)))
+
+
+def test_ids_stay_within_short_tables() -> None:
+    bounds = _bounds_of(
+        """g (int64[4] kind, int64[4] word, float[2, 3] kinds, float[99, 3] words) => (float[4, 3] y)
+        { a = Gather(kinds, kind)  b = Gather(words, word)  y = Add(a, b) }"""
+    )
+    assert bounds == {"kind": 2}
+    specs = [TensorSpec(name, "int64", (4,)) for name in ("kind", "word")]
+    ids = seeded_inputs(specs, 0, bounds)
     assert ids["kind"].max() == 1 and ids["word"].max() > 1
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "i = Cast<to = 7>(kind)",
+        "j = Identity(kind)  i = Cast<to = 7>(j)",
+        "j = Reshape(kind, flat)  i = Cast<to = 7>(j)",
+        "j = Unsqueeze(kind, first)  k = Squeeze(j, first)  i = Cast<to = 7>(k)",
+        "j = Flatten(kind)  i = Cast<to = 7>(j)",
+        "j = Slice(kind, first, last)  i = Cast<to = 7>(j)",
+        "j = Transpose(kind)  i = Cast<to = 7>(j)",
+    ],
+)
+def test_ids_that_are_reshaped_on_the_way_stay_within(way: str) -> None:
+    constants = "int64[1] flat = {-1}, int64[1] first = {0}, int64[1] last = {2}"
+    text = f"g (int32[2, 2] kind, float[2, 3] kinds) => (float[a, 3] y) <{constants}>"
+    assert _bounds_of(f"{text} {{ {way}  y = Gather(kinds, i) }}") == {"kind": 2}
+
+
+def test_ids_that_are_computed_with_have_no_bound() -> None:
+    text = "g (int64[2] kind, int64 one, float[3, 3] kinds) => (float[2, 3] y)"
+    assert not _bounds_of(f"{text} {{ i = Add(kind, one)  y = Gather(kinds, i) }}")
+
+
+_BERT = """
+    g (int32[1, 4] ids, int32[1, 4] kind) => (float[1, 4, 4] y, int32[1] mask) <
+        float[5, 4] words, float[4, 4] positions, float[2, 4] kinds, float[4] gamma, float[4] beta
+    > { y, mask = com.microsoft.EmbedLayerNormalization(ids, kind, words, positions, kinds, gamma, beta) }
+"""
+
+
+def test_ids_of_fused_embeddings_stay_within_their_tables(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> {_BERT.replace("<", "<", 1)}'
+    )
+    shapes = {"words": (5, 4), "positions": (4, 4), "kinds": (2, 4), "gamma": (4,), "beta": (4,)}
+    del model.graph.initializer[:], model.graph.value_info[:]
+    for name, shape in shapes.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(shape, np.float32), name))
+    model.graph.node[0].name = "n"
+    onnx.save(model, tmp_path / "model.onnx")
+    index = GraphIndex.from_ir(ir.load(tmp_path / "model.onnx"))
+    assert table_bounds(index) == {"ids": 5, "kind": 2}
+    specs = [index.values[name] for name in index.inputs]
+    for seed in range(4):
+        inputs = seeded_inputs(specs, seed, table_bounds(index))
+        made = run_in_child(run_reference, tmp_path / "model.onnx", inputs, ["y"])
+        assert np.isfinite(made["y"]).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["attention_mask", "attention_mask.1", "attention_mask:0", "bert/input_mask:0", "mask.1.2"]
+)
+def test_numbers_behind_a_name_change_nothing(name: str) -> None:
+    spec = TensorSpec(name, "int64", (1, 6))
+    assert (seeded_inputs([spec], 0)[name] == 1).all()
+
+
+def test_older_artifacts_have_inputs_without_such_names() -> None:
+    spec = TensorSpec("attention_mask.1", "int64", (1, 6))
+    older = seeded_inputs([spec], 0, numbered=False)[spec.name]
+    np.testing.assert_array_equal(older, seeded_inputs([spec], 0, by_name=False)[spec.name])
 
 
 def test_seeded_inputs_fit_their_type() -> None:

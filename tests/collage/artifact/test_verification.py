@@ -22,6 +22,7 @@ from collage.artifact.verification import (
     input_hashes,
 )
 from collage.backends.numerics.comparison import Ranged
+from collage.backends.numerics.seeded import seeded_inputs
 from collage.backends.support import conversion
 from collage.partitioner.tensor import TensorSpec
 from collage.runtime.executor import Executor
@@ -63,6 +64,34 @@ def test_a_value_that_is_not_finite_fails(wrong: float) -> None:
     bad = value.copy()
     bad[:] = wrong
     assert not _verification(value, 0.5).error_of(0, "y", bad) <= 0.5
+
+
+def test_infinite_reference_allows_numbers_and_nothing_else() -> None:
+    value = _value(4, 1000)
+    value[::100] = -np.inf
+    stored = Verification.from_text(_verification(value, 1e-3).to_text())
+    large = np.where(np.isfinite(value), value, np.float32(-87.3))
+    assert stored.error_of(0, "y", large) == 0.0 == stored.error_of(0, "y", value)
+    for place, wrong in ((0, np.nan), (0, np.inf), (1, np.nan)):
+        bad = large.copy()
+        bad[place] = wrong
+        assert stored.error_of(0, "y", bad) == float("inf"), place
+
+
+def test_digest_of_an_older_artifact_is_read() -> None:
+    data = ValueDigest.of(_value(8, 10)).as_json()
+    del data["counts"]
+    older = ValueDigest.from_json(data)
+    assert older.counts is None and older.error_of(_value(8, 10)) == 0.0
+
+
+@pytest.mark.parametrize("older", [{}, {"numbered": False}, {"by_name": False}])
+def test_seeded_inputs_of_older_artifacts_are_made_again(older: dict[str, bool]) -> None:
+    specs = [TensorSpec("attention_mask:0", "int64", (1, 6)), TensorSpec("mask", "int64", (1, 6))]
+    sample = seeded_inputs(specs, 3, **older)
+    stored = Verification((3,), (input_hashes(sample),), ({},), {})
+    (again,) = verify.samples_of(stored, specs)
+    assert input_hashes(again) == input_hashes(sample)
 
 
 def test_another_shape_fails() -> None:

@@ -43,7 +43,8 @@ from runner import Session
 with Session(sys.argv[1]) as session, np.load(sys.argv[2]) as feed:
     made = session.run(None, {name: feed[name] for name in feed.files})
     np.savez(sys.argv[3], *made)
-    print(session.variant, "|", session.why, "|", [i.name for i in session.get_inputs()])
+    told = session.get_modelmeta().custom_metadata_map
+    print(session.variant, "|", session.why, "|", [i.name for i in session.get_inputs()], told)
 """
 
 
@@ -52,7 +53,10 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """PP-OCR's classifier in four partitions on four runtimes."""
     folder = tmp_path_factory.mktemp("artifact")
     info = MODELS["ppocr_cls"]
-    normalize(info.path, folder, info.dims)
+    path = normalize(info.path, folder, info.dims).path
+    proto = onnx.load(path)
+    proto.metadata_props.add(key="stride", value="32")
+    onnx.save(proto, path)
     model = Model.open(folder / "model.onnx")
     laid = line(model.index, model.index.all_nodes)
     size = len(laid.order) // len(TARGETS)
@@ -88,6 +92,7 @@ def test_package_runs_without_collage_as_load_does(
         wanted = session.run(None, feed)
     said, made = _run_alone(package, feed, tmp_path)
     assert said.startswith("x86_64-") or not said.startswith(PLAIN)
+    assert "'stride': '32'" in said
     for one, other in zip(made, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 

@@ -340,3 +340,23 @@ def test_a_model_of_a_newer_version_has_ranges_too(tmp_path: Path) -> None:
     model.ir_version, model.opset_import[0].version = 14, onnx.defs.onnx_opset_version()
     onnx.save(model, source)
     assert settle(source, {"batch": 1, "length": "1..4"}).space.dims["length"].text == "1..4"
+
+
+def test_ids_of_a_short_table_are_tried_within_it(tmp_path: Path) -> None:
+    """Nodes of models as they come may have no name."""
+    nodes = [
+        helper.make_node("Cast", ["kind"], ["i"], to=INT),
+        helper.make_node("Gather", ["kinds", "i"], ["y"]),
+    ]
+    kind, table = {"kind": (TensorProto.INT32, ["n"])}, np.ones((2, 4), np.float32)
+    path = _save(tmp_path, nodes, kind, {"y": (FLOAT, ["n", 4])}, kinds=table)
+    assert settle(path, {"n": "1..16"}).space.dims["n"].high == 16
+
+
+def test_output_that_is_there_twice_is_tried(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
+    path = _save(tmp_path, nodes, {"x": (FLOAT, ["n", 2])}, {"y": (FLOAT, ["n", 2])})
+    proto = onnx.load(path)
+    proto.graph.output.append(proto.graph.output[0])
+    onnx.save(proto, path)
+    assert settle(path, {"n": "1..16"}).space.dims["n"].high == 16

@@ -168,3 +168,15 @@ def test_real_models_are_covered_at_every_scale(name: str, normalized: Callable[
     assert {1, len(model.index.nodes)} <= sizes
     assert all(found.by_node) and not found.refusals
     assert len(found) < 3000 + len(model.index.nodes)
+
+
+def test_values_smaller_than_a_byte_cross_no_border() -> None:
+    model = text_model(
+        """g (float[4] x, float s, int4 z) => (float[4] y) {
+        [first] a = Abs(x) [pack] q = QuantizeLinear(a, s, z)
+        [unpack] d = DequantizeLinear(q, s, z) [last] y = Relu(d) }""",
+        21,
+    )
+    found = enumerate_candidates(model, [spec("fusion")])
+    offered = {names(model.index, c.nodes) for c in found.candidates}
+    assert "pack unpack" in offered and {"pack", "unpack"}.isdisjoint(offered)

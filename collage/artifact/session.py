@@ -371,9 +371,12 @@ def load(
             None for what the artifact says.
 
     Raises:
-        BadInputError: the file is not an artifact, or so many instances do not fit the cores.
+        BadInputError: the file is not an artifact, so many instances do not fit the cores, or `outside` is
+            neither.
         LoadError: a target is missing, or a partition is compiled wrongly.
     """
+    if outside not in ("refuse", "run"):
+        raise BadInputError(f'outside must be "refuse" or "run", not {outside!r}')
     cache = default_cache_folder() if cache_dir is None else Path(cache_dir) if cache_dir else None
     folder = usable_folder(cache)
     if folder is not None:

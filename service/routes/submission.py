@@ -77,7 +77,8 @@ def from_form(services: Services, caller: Caller, form: Form) -> Submission:
     """
     # Before the model is registered: a request that is refused leaves nothing behind.
     options = options_of(form)
-    targets = _chosen(services, texts_of(form, "targets"), _checked(options))
+    checked = _checked(options)
+    targets = _chosen(services, texts_of(form, "targets"), checked)
     webhook = check_webhook(services.settings, form.fields.get("webhook", "").strip() or None)
     inputs = form.files.get("inputs")
     if inputs is not None:
@@ -86,7 +87,7 @@ def from_form(services: Services, caller: Caller, form: Form) -> Submission:
         model_sha256=keep_model(services, caller, form.files["model"]),
         name=display_name(form.files["model"].name),
         targets=targets,
-        options=options,
+        options=_with_counted_shapes(options, checked),
         inputs_sha256=inputs.blob.sha256 if inputs is not None else None,
         labels=tuple(texts_of(form, "labels")),
         note=form.fields.get("note"),
@@ -103,11 +104,12 @@ def from_stored(services: Services, body: JobBody) -> Submission:
     model = services.models.get(body.model_sha256)
     if model is None:
         raise not_found(f"model {body.model_sha256}")
+    checked = _checked(body.options)
     return Submission(
         model_sha256=body.model_sha256,
         name=model.name,
-        targets=_chosen(services, body.targets, _checked(body.options)),
-        options=body.options,
+        targets=_chosen(services, body.targets, checked),
+        options=_with_counted_shapes(body.options, checked),
         labels=tuple(body.labels),
         note=body.note,
         webhook=check_webhook(services.settings, body.webhook),
@@ -135,7 +137,9 @@ def from_job(services: Services, job: Job, changes: RerunBody) -> Submission:
     if job.kind == "diagnose":
         targets = [chosen_for_diagnosis(services, given, options)]
     else:
-        targets = _chosen(services, given, _checked(options))
+        checked = _checked(options)
+        targets = _chosen(services, given, checked)
+        options = _with_counted_shapes(options, checked)
     return Submission(
         model_sha256=job.model_sha256,
         name=job.name or "model.onnx",
@@ -243,6 +247,13 @@ def _checked(options: Mapping[str, Any]) -> TuneOptions:
         if is_function(options.get(name)):
             raise BadInputError(f"option {name!r} names code of your own; it works locally only")
     return TuneOptions.from_json(options)
+
+
+def _with_counted_shapes(options: dict[str, Any], checked: TuneOptions) -> dict[str, Any]:
+    """The options as they came, but for the requests of a log, which may be many."""
+    if not options.get("shapes"):
+        return options
+    return {**options, "shapes": checked.as_json()["shapes"]}
 
 
 def _chosen(services: Services, given: list[str], options: TuneOptions) -> list[str]:

@@ -363,16 +363,14 @@ def load(
     Args:
         fallback: a target for partitions whose own cannot be used here; None makes that an error.
         threads: threads of one call; None for its share of the cores given to this process.
-        cache_dir: folder for what runtimes compile; None for `default_cache_folder()`, False or "" for
-            none.
+        cache_dir: folder for what runtimes compile; None for `default_cache_folder()`, False or "" for none.
         instances: how many requests run at once; "auto" for what the artifact was tuned for, or one.
         outside: what becomes of a shape outside the artifact's ranges: an error, or `run`.
         most_copies: how many partitions may stay compiled for one shape each, which takes memory; 0 for none,
             None for what the artifact says.
 
     Raises:
-        BadInputError: the file is not an artifact, so many instances do not fit the cores, or `outside` is
-            neither.
+        BadInputError: the file is not an artifact, `outside` is neither, or so many instances do not fit the cores.
         LoadError: a target is missing, or a partition is compiled wrongly.
     """
     if outside not in ("refuse", "run"):

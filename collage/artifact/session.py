@@ -366,8 +366,7 @@ def load(
         cache_dir: folder for what runtimes compile; None for `default_cache_folder()`, False or "" for none.
         instances: how many requests run at once; "auto" for what the artifact was tuned for, or one.
         outside: what becomes of a shape outside the artifact's ranges: an error, or `run`.
-        most_copies: how many partitions may stay compiled for one shape each, which takes memory; 0 for none,
-            None for what the artifact says.
+        most_copies: so many partitions may stay compiled for one shape each; None for what the artifact says.
 
     Raises:
         BadInputError: the file is not an artifact, `outside` is neither, or so many instances do not fit the cores.

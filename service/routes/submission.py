@@ -77,8 +77,7 @@ def from_form(services: Services, caller: Caller, form: Form) -> Submission:
     """
     # Before the model is registered: a request that is refused leaves nothing behind.
     options = options_of(form)
-    checked = _checked(options)
-    targets = _chosen(services, texts_of(form, "targets"), checked)
+    targets = _chosen(services, texts_of(form, "targets"), _checked(options))
     webhook = check_webhook(services.settings, form.fields.get("webhook", "").strip() or None)
     inputs = form.files.get("inputs")
     if inputs is not None:
@@ -87,7 +86,7 @@ def from_form(services: Services, caller: Caller, form: Form) -> Submission:
         model_sha256=keep_model(services, caller, form.files["model"]),
         name=display_name(form.files["model"].name),
         targets=targets,
-        options=_with_counted_shapes(options, checked),
+        options=options,
         inputs_sha256=inputs.blob.sha256 if inputs is not None else None,
         labels=tuple(texts_of(form, "labels")),
         note=form.fields.get("note"),
@@ -104,12 +103,11 @@ def from_stored(services: Services, body: JobBody) -> Submission:
     model = services.models.get(body.model_sha256)
     if model is None:
         raise not_found(f"model {body.model_sha256}")
-    checked = _checked(body.options)
     return Submission(
         model_sha256=body.model_sha256,
         name=model.name,
-        targets=_chosen(services, body.targets, checked),
-        options=_with_counted_shapes(body.options, checked),
+        targets=_chosen(services, body.targets, _checked(body.options)),
+        options=body.options,
         labels=tuple(body.labels),
         note=body.note,
         webhook=check_webhook(services.settings, body.webhook),
@@ -137,9 +135,7 @@ def from_job(services: Services, job: Job, changes: RerunBody) -> Submission:
     if job.kind == "diagnose":
         targets = [chosen_for_diagnosis(services, given, options)]
     else:
-        checked = _checked(options)
-        targets = _chosen(services, given, checked)
-        options = _with_counted_shapes(options, checked)
+        targets = _chosen(services, given, _checked(options))
     return Submission(
         model_sha256=job.model_sha256,
         name=job.name or "model.onnx",
@@ -161,7 +157,7 @@ def submit(services: Services, caller: Caller, wanted: Submission, idempotency_k
         QuotaExceededError: the caller has too many jobs.
         IdempotencyConflictError: the key came with another request.
     """
-    spec = {"name": wanted.name, "targets": wanted.targets, "options": wanted.options}
+    spec = {"name": wanted.name, "targets": wanted.targets, "options": _counted(wanted.options)}
     for name in ("inputs_sha256", "rerun_of"):
         if (value := getattr(wanted, name)) is not None:
             spec[name] = value
@@ -177,6 +173,14 @@ def submit(services: Services, caller: Caller, wanted: Submission, idempotency_k
     job = services.jobs.create(spec, caller.owner, idempotency_key, request=request)
     services.runner.wake()
     return job
+
+
+def _counted(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as they came, but for the requests of a log, which may be many."""
+    if not options.get("shapes"):
+        return options
+    counted = TuneOptions.from_json({"shapes": options["shapes"]})
+    return {**options, **counted.as_json()}
 
 
 def display_name(name: str) -> str:
@@ -247,13 +251,6 @@ def _checked(options: Mapping[str, Any]) -> TuneOptions:
         if is_function(options.get(name)):
             raise BadInputError(f"option {name!r} names code of your own; it works locally only")
     return TuneOptions.from_json(options)
-
-
-def _with_counted_shapes(options: dict[str, Any], checked: TuneOptions) -> dict[str, Any]:
-    """The options as they came, but for the requests of a log, which may be many."""
-    if not options.get("shapes"):
-        return options
-    return {**options, "shapes": checked.as_json()["shapes"]}
 
 
 def _chosen(services: Services, given: list[str], options: TuneOptions) -> list[str]:
